@@ -1,0 +1,94 @@
+"""Softmax operations on `scaled_dot_product_attention`, only where that is exact.
+
+A slot is one more key. It stands first, and a zero query stands before the queries, so that the kernel's top-left
+causal triangle still fits; the extra row is dropped. A logit b rides in one more channel of the head:
+scaling · [q, b]·[k*, 1/scaling] = scaling · q·k* + b.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from sinkscope.attention.normalizers import Softmax
+from sinkscope.attention.slots import SlotTerms
+from sinkscope.attention.spec import AttentionSpec
+from sinkscope.attention.visibility import Visibility
+
+
+def obstacle(spec: AttentionSpec) -> str | None:
+    """Why the fast path is not exact for this operation; None where it is."""
+    if not isinstance(spec.normalizer, Softmax):
+        return f"'{spec.normalizer.kind}' weights are not a softmax, which is all that SDPA kernels compute"
+    return None
+
+
+def attention(
+    query: Float[Tensor, "batch heads query dim"],
+    key: Float[Tensor, "batch kv_heads key dim"],
+    value: Float[Tensor, "batch kv_heads key value_dim"],
+    slots: list[SlotTerms],
+    visibility: Visibility,
+    scaling: float,
+) -> Float[Tensor, "batch heads query value_dim"]:
+    """Softmax attention over slots and tokens; equals the reference up to rounding."""
+    if not slots:
+        return _kernel(query, key, value, visibility, 0, scaling)
+    value_dim = value.shape[-1]
+    causal = visibility.is_causal_square
+    query = _with_channels(query, slots)
+    key = _with_slot_keys(key, slots, scaling)
+    value = _with_slot_values(value, slots)
+    if query.shape[-1] != value_dim:  # unequal head widths would take the math kernel and its T×T buffer
+        value = F.pad(value, (0, query.shape[-1] - value_dim))
+    if causal:
+        query = F.pad(query, (0, 0, len(slots), 0))
+    output = _kernel(query, key, value, visibility, len(slots), scaling)
+    return output[:, :, len(slots) if causal else 0 :, :value_dim]
+
+
+def _kernel(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, slots: int, scaling: float) -> Tensor:
+    grouped = query.shape[1] != key.shape[1]
+    if visibility.is_causal_square:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=grouped)
+    if visibility.is_full:
+        return F.scaled_dot_product_attention(query, key, value, scale=scaling, enable_gqa=grouped)
+    visible = visibility.dense()
+    blank = ~visible.any(-1, keepdim=True)  # padding: attends anywhere instead of dividing zero by zero; blanked below
+    visible = F.pad(visible, (slots, 0), value=True) | blank
+    output = F.scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scaling, enable_gqa=grouped)
+    return output.masked_fill(blank, 0.0)
+
+
+def _with_channels(query: Tensor, slots: list[SlotTerms]) -> Tensor:
+    """One more channel per slot that has a logit, holding that logit."""
+    channels = []
+    for terms in slots:
+        if terms.logit is not None:
+            logit = terms.logit.to(query.dtype)
+            logit = logit[None, :, None] if logit.ndim == 1 else logit
+            channels.append(logit.expand(query.shape[:3])[..., None])
+    return torch.cat([query, *channels], -1) if channels else query
+
+
+def _with_slot_keys(key: Tensor, slots: list[SlotTerms], scaling: float) -> Tensor:
+    batch, kv_heads, _, dim = key.shape
+    channels = sum(terms.logit is not None for terms in slots)
+    rows, channel = [], 0
+    for terms in slots:
+        row = key.new_zeros(kv_heads, dim) if terms.key is None else terms.key.to(key.dtype)
+        row = F.pad(row, (0, channels))
+        if terms.logit is not None:
+            row = row + F.one_hot(row.new_tensor(dim + channel, dtype=torch.long), dim + channels).to(row) / scaling
+            channel += 1
+        rows.append(row)
+    stacked = torch.stack(rows, 1)[None].expand(batch, -1, -1, -1)
+    return torch.cat([stacked, F.pad(key, (0, channels))], 2)
+
+
+def _with_slot_values(value: Tensor, slots: list[SlotTerms]) -> Tensor:
+    batch, kv_heads, _, dim = value.shape
+    rows = [value.new_zeros(kv_heads, dim) if terms.value is None else terms.value.to(value.dtype) for terms in slots]
+    return torch.cat([torch.stack(rows, 1)[None].expand(batch, -1, -1, -1), value], 2)

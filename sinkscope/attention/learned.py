@@ -1,0 +1,15 @@
+"""The base of every module in an operation that learns something."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from torch import nn
+
+
+class Learned(nn.Module):
+    """A module that sets its own parameters to their starting values, so that any model can initialise it."""
+
+    @abstractmethod
+    def reset_parameters(self) -> None:
+        """Write the starting values, through `torch.nn.init` alone (loaders guard those functions)."""

@@ -1,0 +1,131 @@
+"""Which key a query may attend to: small predicates on token indices that combine with `&` and `|`.
+
+    Causal() & Window(256)          sliding window, as in Mistral
+    Causal() | Prefix(5)            prefix language modelling
+    Causal() & Document()           packed documents that do not see each other
+
+A mask is a frozen, JSON-able value. `Visibility` (in `visibility.py`) binds it to the tokens at hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Bool
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.tokens import Tokens
+from sinkscope.errors import InputError
+
+
+class Combinable:
+    """Gives a mask `&` (both must allow) and `|` (either may allow)."""
+
+    def __and__(self, other: Mask) -> And:
+        return And(self, other)  # type: ignore[arg-type]
+
+    def __or__(self, other: Mask) -> Or:
+        return Or(self, other)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Causal(Combinable):
+    """A query sees itself and what came before: k <= q."""
+
+    kind: Literal["causal"] = "causal"
+
+    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+        return key.order[:, None, :] <= query.order[:, :, None]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Full(Combinable):
+    """Every query sees every key (bidirectional)."""
+
+    kind: Literal["full"] = "full"
+
+    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+        return torch.ones(1, query.count, key.count, dtype=torch.bool, device=key.order.device)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Window(Combinable):
+    """A query sees keys closer than `size`: |q − k| < size. With `Causal()`: `size` keys, itself included [L3]."""
+
+    size: Annotated[int, Field(ge=1)]
+    kind: Literal["window"] = "window"
+
+    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+        return (query.order[:, :, None] - key.order[:, None, :]).abs() < self.size
+
+
+@dataclass(frozen=True, config=STRICT)
+class Prefix(Combinable):
+    """The first `length` tokens of a row are seen by every query: k < length [L2]."""
+
+    length: Annotated[int, Field(ge=1)]
+    kind: Literal["prefix"] = "prefix"
+
+    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+        return (key.order[:, None, :] < self.length).expand(-1, query.count, -1)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Document(Combinable):
+    """A query sees keys of its own document: doc(k) = doc(q) [K2]. The tokens must carry document numbers."""
+
+    kind: Literal["document"] = "document"
+
+    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+        if query.document is None or key.document is None:
+            raise InputError("a document mask needs document numbers: pass `documents` where the mask is bound")
+        return query.document[:, :, None] == key.document[:, None, :]
+
+
+@dataclass(frozen=True, config=STRICT)
+class And(Combinable):
+    """Both masks allow it."""
+
+    first: Mask
+    second: Mask
+    kind: Literal["and"] = "and"
+
+    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+        return self.first.visible(query, key) & self.second.visible(query, key)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Or(Combinable):
+    """At least one mask allows it."""
+
+    first: Mask
+    second: Mask
+    kind: Literal["or"] = "or"
+
+    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+        return self.first.visible(query, key) | self.second.visible(query, key)
+
+
+Mask = Annotated[Causal | Full | Window | Prefix | Document | And | Or, Field(discriminator="kind")]
+MASKS = (Causal, Full, Window, Prefix, Document, And, Or)
+
+
+def leaves(mask: Mask) -> list[Mask]:
+    """The elementary masks that a combination is made of, left to right."""
+    if isinstance(mask, And | Or):
+        return [*leaves(mask.first), *leaves(mask.second)]
+    return [mask]
+
+
+def describe(mask: Mask) -> str:
+    """A mask in words, as one would write it: `causal & window(16)`."""
+    if isinstance(mask, And | Or):
+        sign = "&" if isinstance(mask, And) else "|"
+        return f"({describe(mask.first)} {sign} {describe(mask.second)})"
+    values = [str(getattr(mask, field.name)) for field in fields(mask) if field.name != "kind"]
+    return f"{mask.kind}({', '.join(values)})" if values else mask.kind

@@ -1,0 +1,135 @@
+"""Files that are either whole or absent."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sinkscope.errors import InputError
+
+_ROOM = ".unfinished"  # ends the hidden folder, beside the target, in which a write happens
+_ASIDE = ".replaced"  # ends the name, inside it, under which a folder waits for its successor
+
+
+@contextmanager
+def writing(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; it takes the name `path` only when the block ends without an error.
+
+    Works for files and for folders, which are replaced whole. A failed write (full disk, read-only folder) raises
+    `InputError` and leaves whatever stood at `path` untouched. What a killed process leaves is for `sweep`.
+    """
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        room = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_ROOM, dir=target.parent))
+    except FileExistsError as error:
+        raise InputError(f"cannot write {target}: {error.filename} is not a folder") from error
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {_reason(error)}") from error
+    try:
+        draft = room / target.name
+        yield draft
+        _flush(draft)
+        _rename(draft, target, aside=room / f"{target.name}{_ASIDE}")
+        _sync(target.parent)
+    except Exception as error:
+        if not _failed_write(error, room, target):
+            raise
+        raise InputError(f"cannot write {target}: {_reason(error)}") from error
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def sweep(folder: str | Path) -> None:
+    """Clear away, at any depth below `folder`, what killed writers left; nobody else may be writing there.
+
+    Drafts are removed. A folder that had been set aside gets its name back if its successor never arrived.
+    """
+    for room in list(Path(folder).rglob(f".*{_ROOM}")):
+        for aside in room.glob(f"*{_ASIDE}"):
+            _put_back(aside, room.parent / aside.name.removesuffix(_ASIDE))
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write UTF-8 text atomically."""
+    with writing(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write JSON atomically; NaN and infinities are refused, since JSON has no such numbers."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def sha256(path: str | Path) -> str:
+    """Hex digest of a file's bytes."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def cache_dir() -> Path:
+    """Where what can be made again is kept: `$SINKSCOPE_CACHE`, else `~/.cache/sinkscope`."""
+    return Path(os.environ.get("SINKSCOPE_CACHE") or Path.home() / ".cache" / "sinkscope")
+
+
+def _rename(draft: Path, target: Path, aside: Path) -> None:
+    """Give the draft its name. A rename cannot replace a folder that holds something, so that one steps aside."""
+    if not (draft.is_dir() and target.is_dir()):
+        os.replace(draft, target)
+        return
+    try:
+        os.replace(target, aside)
+        os.replace(draft, target)
+    except BaseException:
+        _put_back(aside, target)
+        raise
+
+
+def _put_back(aside: Path, target: Path) -> None:
+    if aside.exists() and not target.exists():
+        os.replace(aside, target)
+
+
+def _failed_write(error: Exception, room: Path, target: Path) -> bool:
+    """Whether an error is the disk's answer to this write, not something else that went wrong meanwhile."""
+    if not isinstance(error, OSError):
+        return _disk_full(error)
+    if error.filename is None:
+        return True
+    culprit = Path(os.fsdecode(error.filename)).absolute()
+    return any(culprit.is_relative_to(place.absolute()) for place in (room, target))
+
+
+def _disk_full(error: Exception) -> bool:
+    """Also where a library has an exception of its own for it, as safetensors and tokenizers do."""
+    return os.strerror(errno.ENOSPC) in str(error)
+
+
+def _reason(error: Exception) -> str:
+    if _disk_full(error):
+        return os.strerror(errno.ENOSPC)
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _flush(path: Path) -> None:
+    """Push a file, or every file of a folder, to the disk before its name is given."""
+    for entry in [path, *path.rglob("*")] if path.is_dir() else [path]:
+        _sync(entry)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,109 @@
+"""Loading any model: from the hub, a folder, or the ones shipped in the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from sinkscope.errors import InputError, unknown
+
+_FOLDER = Path(__file__).parent / "shipped"
+SHIPPED: dict[str, Path] = {path.parent.name: path.parent for path in sorted(_FOLDER.glob("*/config.json"))}
+
+_HEADS = (AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForMaskedLM)
+
+
+def load(
+    name: str | Path,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str | None = None,
+    revision: str | None = None,
+    attn: str | None = None,
+    trust_remote_code: bool = False,
+) -> PreTrainedModel:
+    """A model, in eval mode, by hub id, folder, or shipped name (`nano`).
+
+    `dtype="auto"` keeps the stored precision; shipped models, stored in bfloat16 to be small, then come in float32.
+    `attn` is transformers' attention implementation. Raises `InputError` where the model cannot be found or read.
+    """
+    place = _resolve(name)
+    if str(name) in SHIPPED and dtype == "auto":
+        dtype = torch.float32
+    try:
+        config = AutoConfig.from_pretrained(place, revision=revision, trust_remote_code=trust_remote_code)
+        model = _auto_class(config).from_pretrained(
+            place,
+            config=config,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            **({} if attn is None else {"attn_implementation": attn}),
+        )
+    except InputError:
+        raise
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
+        raise _cannot_load(name, error) from error
+    return model.to(device).eval() if device else model.eval()
+
+
+def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
+    """The tokenizer that belongs to a model. Raises `InputError` where there is none."""
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            _resolve(name), revision=revision, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
+        raise InputError(f"no tokenizer for model '{name}': {_first_line(error)}") from error
+    return tokenizer
+
+
+def _resolve(name: str | Path) -> str:
+    """Where the model is: the shipped folder, the local folder, or the hub id as it is."""
+    if str(name) in SHIPPED:
+        return str(SHIPPED[str(name)])
+    path = Path(name)
+    if path.is_dir():
+        if (path / "model" / "config.json").exists():  # a run folder holds its model one level down
+            return str(path / "model")
+        if not (path / "config.json").exists():
+            raise InputError(f"no model in folder '{name}': config.json is missing")
+        return str(path)
+    if path.exists():
+        raise InputError(f"'{name}' is a file: expected a model folder, a hub id, or one of {', '.join(SHIPPED)}")
+    return str(name)
+
+
+def _auto_class(config: PreTrainedConfig) -> Any:
+    """The head the weights were saved with; without that word, the first head that the family has."""
+    architecture = (config.architectures or [None])[0]
+    for auto in _HEADS:
+        mapped = auto._model_mapping.get(type(config), None)
+        classes = mapped if isinstance(mapped, tuple) else (mapped,)
+        if any(cls is not None and architecture in (None, cls.__name__) for cls in classes):
+            return auto
+    return AutoModel
+
+
+def _cannot_load(name: str | Path, error: Exception) -> InputError:
+    text = str(name)
+    if "/" not in text and not Path(text).exists() and isinstance(error, OSError):
+        return unknown("model", text, SHIPPED)
+    return InputError(f"cannot load model '{name}': {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
