@@ -113,6 +113,15 @@ class Operation(nn.Module):
         with torch.autocast(query.device.type, enabled=False):
             return self._weights(query, key, visibility, rows or slice(None), scaling)
 
+    def slot_logits(
+        self, query: Float[Tensor, "batch heads query dim"], scaling: float
+    ) -> Float[Tensor, "batch heads query slots"]:
+        """Scores of all queries on every slot: scaling · q·k* + b. Raises `InputError` where there is no slot."""
+        if not self.slots:
+            raise InputError("this operation has no slots")
+        terms = self.slot_terms()
+        return torch.stack([self._slot_logits(slot, query, slice(None), scaling) for slot in terms], -1)
+
     def bind(self, queries: int, keys: int, device: torch.device) -> Visibility:
         """The spec's own mask for the last `queries` of `keys` tokens."""
         return Visibility.of(self.spec.mask, queries, keys, device=device)

@@ -28,9 +28,7 @@ class Tokens:
         return cls(torch.arange(start, start + length, device=device)[None])
 
     @classmethod
-    def padded(
-        cls, attention_mask: Int[Tensor, "batch tokens"], document: Int[Tensor, "batch tokens"] | None = None
-    ) -> Tokens:
+    def padded(cls, attention_mask: Tensor, document: Int[Tensor, "batch tokens"] | None = None) -> Tokens:
         """From a transformers attention mask: 1 for real tokens, 0 for padding, on either side."""
         real = attention_mask.bool()
         return cls(real.long().cumsum(-1) - 1, document, real)

@@ -31,7 +31,7 @@ class Visibility:
         queries: int,
         keys: int,
         *,
-        attention_mask: Int[Tensor, "#batch keys"] | None = None,
+        attention_mask: Tensor | None = None,
         documents: Int[Tensor, "#batch keys"] | None = None,
         device: torch.device | None = None,
     ) -> Visibility:

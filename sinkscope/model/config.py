@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, no_type_check
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -30,13 +30,14 @@ _WRITTEN_BY_TRANSFORMERS = {
 }
 
 
+@no_type_check  # checkers of annotations wrap a dataclass by its fields, but transformers passes further ones
 @strict
 class LabConfig(PreTrainedConfig):
     """Sizes and choices of a `LabForCausalLM`.
 
-    `attention` is an `AttentionSpec`, its dict, or its catalogue name; it is stored as a dict, so that a saved model needs
-    no name to be understood. `intermediate_size` is the width of the SwiGLU. Unknown fields raise `InputError` with the
-    nearest field's name (transformers' own configurations accept them silently).
+    `attention` is an `AttentionSpec`, its dict, or its catalogue name; it is stored as a dict, so that a saved model
+    needs no name to be understood. `intermediate_size` is the width of the SwiGLU. Unknown fields raise `InputError`
+    with the nearest field's name (transformers' own configurations accept them silently).
     """
 
     model_type = "sinkscope_lab"
@@ -64,9 +65,8 @@ class LabConfig(PreTrainedConfig):
         for name in kwargs:
             if name not in _WRITTEN_BY_TRANSFORMERS:
                 near = difflib.get_close_matches(name, fields, n=1)
-                raise InputError(
-                    f"unknown field '{name}' of LabConfig" + (f": did you mean '{near[0]}'?" if near else "")
-                )
+                hint = f": did you mean '{near[0]}'?" if near else ""
+                raise InputError(f"unknown field '{name}' of LabConfig{hint}")
         self.num_key_value_heads = self.num_key_value_heads or self.num_attention_heads
         self.attention = resolve(self.attention).to_dict()
         self._check_sizes()
@@ -96,8 +96,9 @@ class LabConfig(PreTrainedConfig):
             "intermediate_size",
             "max_position_embeddings",
         ):
-            if getattr(self, name) < 1:
-                raise InputError(f"LabConfig.{name} = {getattr(self, name)}: at least 1")
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise InputError(f"LabConfig.{name} = {value!r}: expected an integer of at least 1")
         if self.hidden_size % self.num_attention_heads:
             raise InputError(
                 f"LabConfig.hidden_size = {self.hidden_size} is not a multiple of num_attention_heads = "

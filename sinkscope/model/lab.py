@@ -15,7 +15,7 @@ from transformers.utils.output_capturing import capture_outputs
 from sinkscope.attention import CATALOG, Learned, Visibility
 from sinkscope.errors import InputError
 from sinkscope.model.config import LabConfig
-from sinkscope.model.layers import LabAttention, LabBlock, Rotary, SwiGLU
+from sinkscope.model.layers import DownProjection, LabAttention, LabBlock, Rotary
 
 
 class LabPreTrainedModel(PreTrainedModel):
@@ -39,13 +39,13 @@ class LabPreTrainedModel(PreTrainedModel):
         Standard deviations are sqrt(2 / (5 · fan_in)) and 1 / (L · sqrt(width)), as in the paper's code
         (sail-sg/Attention-Sink, lit_gpt/model.py; catalogue section 8).
         """
-        if isinstance(module, nn.Linear | nn.Embedding):
+        if isinstance(module, DownProjection):
+            std = module.in_features**-0.5 / self.config.num_hidden_layers
+            init.normal_(module.weight, mean=0.0, std=std)
+        elif isinstance(module, nn.Linear | nn.Embedding):
             init.normal_(module.weight, mean=0.0, std=(2 / (5 * module.weight.shape[1])) ** 0.5)
         elif isinstance(module, nn.RMSNorm):
             init.ones_(module.weight)
-        elif isinstance(module, SwiGLU):
-            width = module.down_proj.in_features
-            init.normal_(module.down_proj.weight, mean=0.0, std=width**-0.5 / self.config.num_hidden_layers)
         elif isinstance(module, Learned):
             module.reset_parameters()
 
@@ -66,7 +66,7 @@ class LabModel(LabPreTrainedModel):
     def forward(
         self,
         input_ids: Int[Tensor, "batch position"] | None = None,
-        attention_mask: Int[Tensor, "batch keys"] | None = None,
+        attention_mask: Tensor | None = None,
         position_ids: Int[Tensor, "_ position"] | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: Float[Tensor, "batch position width"] | None = None,
@@ -108,8 +108,8 @@ class LabModel(LabPreTrainedModel):
         if attention_mask is not None:
             if attention_mask.ndim != 2 or attention_mask.shape[1] < keys:
                 raise InputError(
-                    f"attention_mask {tuple(attention_mask.shape)}: expected (batch, {keys}), one entry for every token so "
-                    "far; windows, prefixes and documents belong to the attention operation's mask"
+                    f"attention_mask {tuple(attention_mask.shape)}: expected (batch, {keys}), one entry for each token "
+                    "so far; windows, prefixes and documents belong to the attention operation's mask"
                 )
             attention_mask = attention_mask[:, :keys]
             if not torch.compiler.is_compiling() and bool(attention_mask.all()):
@@ -139,7 +139,7 @@ class LabForCausalLM(LabPreTrainedModel, GenerationMixin):
     def forward(
         self,
         input_ids: Int[Tensor, "batch position"] | None = None,
-        attention_mask: Int[Tensor, "batch keys"] | None = None,
+        attention_mask: Tensor | None = None,
         position_ids: Int[Tensor, "_ position"] | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: Float[Tensor, "batch position width"] | None = None,

@@ -47,10 +47,5 @@ def problem(
     operation = spec.build(heads=heads, kv_heads=kv_heads, head_dim=dim, hidden_size=heads * dim)
     parameters = {name: draw(*tensor.shape) for name, tensor in operation.state_dict().items()}
     keys = queries if keys is None else keys
-    return Problem(
-        spec,
-        draw(batch, heads, queries, dim),
-        draw(batch, kv_heads, keys, dim),
-        draw(batch, kv_heads, keys, dim),
-        parameters,
-    )
+    query, key, value = (draw(batch, n, t, dim) for n, t in ((heads, queries), (kv_heads, keys), (kv_heads, keys)))
+    return Problem(spec, query, key, value, parameters)

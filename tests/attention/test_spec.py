@@ -59,7 +59,7 @@ def test_heads_that_do_not_divide():
 
 def test_missing_parameters():
     q = torch.randn(1, 2, 3, 4)
-    with pytest.raises(InputError, match="slot_modules.0.key"):
+    with pytest.raises(InputError, match=r"slot_modules\.0\.key"):
         zoo.attend(q, q, q, "k_bias")
     with pytest.raises(InputError, match="none"):
         zoo.attend(q, q, q, "softmax", {"extra": q})

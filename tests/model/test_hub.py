@@ -1,0 +1,74 @@
+"""Loading: the right class for the weights, and one clear line where there is nothing to load."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM, BertModel, T5Config, T5ForConditionalGeneration
+
+from sinkscope.errors import InputError
+from sinkscope.model import SHIPPED, load, load_tokenizer
+
+BERT = BertConfig(vocab_size=31, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+T5 = T5Config(vocab_size=31, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+
+
+def test_a_model_comes_back_as_what_it_was_saved_as(tmp_path, tiny_llama):
+    models = [tiny_llama, BertForMaskedLM(BERT), BertModel(BERT), T5ForConditionalGeneration(T5)]
+    for index, model in enumerate(models):
+        folder = tmp_path / str(index)
+        model.save_pretrained(folder)
+        loaded = load(folder)
+        assert type(loaded) is type(model)
+        assert not loaded.training
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(loaded.state_dict()[name], tensor), name
+
+
+def test_precision_and_attention_on_request(tmp_path, tiny_llama):
+    tiny_llama.save_pretrained(tmp_path)
+    loaded = load(tmp_path, dtype="bfloat16", attn="eager")
+    assert loaded.dtype == torch.bfloat16
+    assert loaded.config._attn_implementation == "eager"
+
+
+def test_unknown_names_suggest_a_shipped_one(monkeypatch, tmp_path):
+    monkeypatch.setitem(SHIPPED, "nano", tmp_path)
+    with pytest.raises(InputError, match="unknown model 'nanno': did you mean 'nano'"):
+        load("nanno")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda folder: folder.mkdir(), "config.json is missing"),
+        (lambda folder: folder.write_text("x"), "is a file"),
+        (lambda folder: (folder.mkdir(), (folder / "config.json").write_text("{")), "cannot load model"),
+        (lambda folder: (folder.mkdir(), (folder / "config.json").write_text('{"model_type": "nope"}')), "cannot load"),
+    ],
+)
+def test_folders_that_hold_no_model(tmp_path, make, words):
+    folder = tmp_path / "model"
+    make(folder)
+    with pytest.raises(InputError, match=words) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_corrupted_weights(tmp_path, tiny_llama):
+    tiny_llama.save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:500])
+    with pytest.raises(InputError, match="cannot load model"):
+        load(tmp_path)
+
+
+def test_no_tokenizer(tmp_path, tiny_llama):
+    tiny_llama.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="no tokenizer"):
+        load_tokenizer(tmp_path)
+
+
+def test_the_hub_out_of_reach():
+    with pytest.raises(InputError, match="cannot load model 'someone/something'"):
+        load("someone/something")
