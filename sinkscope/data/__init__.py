@@ -1,0 +1,24 @@
+"""Text for models: corpora, tokenisers, windows of tokens, and the inputs that models are measured on."""
+
+from sinkscope.data.config import DataConfig
+from sinkscope.data.corpora import load_corpus
+from sinkscope.data.corpus import Corpus, Document
+from sinkscope.data.inputs import Inputs, build_inputs
+from sinkscope.data.interventions import FixedToken, RandomTokens
+from sinkscope.data.prepared import PreparedData, prepare
+from sinkscope.data.windows import TrainingOrder, Windows
+
+__all__ = [
+    "Corpus",
+    "DataConfig",
+    "Document",
+    "FixedToken",
+    "Inputs",
+    "PreparedData",
+    "RandomTokens",
+    "TrainingOrder",
+    "Windows",
+    "build_inputs",
+    "load_corpus",
+    "prepare",
+]

@@ -1,0 +1,81 @@
+"""Corpora by name: ordered documents of text, read one at a time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text and its name: relative to the corpus, unique in it, the same on every machine."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A document that was not read yet. `read` gives its text, or "" where there turns out to be none."""
+
+    name: str
+    read: Callable[[], str]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents in a stable order.
+
+    `name` is the portable form of the corpus's name, without absolute paths; `versions` are the versions of the
+    software that the text itself comes from; `truncated` tells that a limit on the characters cut the corpus short.
+    """
+
+    name: str
+    entries: tuple[Entry, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    truncated: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all documents, in order; nothing is read for it."""
+        return tuple(entry.name for entry in self.entries)
+
+    def documents(self, names: Collection[str] | None = None) -> Iterator[Document]:
+        """Read the documents, or those named, one after the other in the corpus's order; empty ones are left out."""
+        chosen = None if names is None else set(names)
+        for entry in self.entries:
+            if chosen is None or entry.name in chosen:
+                text = entry.read()
+                if text.strip():
+                    yield Document(entry.name, text)
+
+
+class TextDigest:
+    """sha256 over names and texts, with the counts that a fingerprint states beside it."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self.documents = 0
+        self.characters = 0
+
+    def add(self, document: Document) -> None:
+        """Take in a document. Lengths come first, so that no two sequences of documents give the same bytes."""
+        name, text = document.name.encode(), document.text.encode()
+        self._hash.update(b"%d %d\n" % (len(name), len(text)))
+        self._hash.update(name)
+        self._hash.update(text)
+        self.documents += 1
+        self.characters += len(document.text)
+
+    def hexdigest(self) -> str:
+        """sha256 so far."""
+        return self._hash.hexdigest()
+
+
+def digest(corpus: Corpus) -> TextDigest:
+    """Read the whole corpus once for its sha256 and counts."""
+    total = TextDigest()
+    for document in corpus.documents():
+        total.add(document)
+    return total

@@ -1,0 +1,141 @@
+"""What a model is measured on: natural text, random tokens, one repeated token, any token as the first (C6, C7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from sinkscope.data.config import DataConfig
+from sinkscope.data.natural import natural_windows
+from sinkscope.data.tokenizer import adds_first_token, first_token_id
+from sinkscope.data.windows import seeded
+from sinkscope.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+KINDS = ("natural", "random", "repeated", "first-token")
+BOS_RULES = ("auto", "add", "none")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Token ids (N, T), int64; in words, what stands at position 0 and what the rows are."""
+
+    input_ids: Tensor
+    first: str
+    description: str
+
+
+def build_inputs(
+    kind: str,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None,
+    vocab_size: int,
+    tokens: int,
+    samples: int,
+    seed: int,
+    text: str | Path | None = None,
+    bos: str = "auto",
+    corpus: str | DataConfig = "python",
+) -> Inputs:
+    """Build `samples` rows of `tokens` ids below `vocab_size`; the same arguments give the same rows.
+
+    - `natural`: windows of the file at `text`, else of the validation documents of `corpus` (see `natural_windows`).
+      Where the text has fewer windows than `samples` there are as many rows as it has, and the description says so.
+    - `random`: every id drawn uniformly from the vocabulary without special tokens.
+    - `repeated`: one id, drawn likewise for each row, at every position of it.
+    - `first-token`: a different such id for each row at position 0, the same natural text after it in all.
+
+    `bos="auto"` puts before natural text what the tokeniser itself puts before every text: the BOS of a model that was
+    trained with one (`with_bos`), for many models nothing; the other kinds get none. `add` puts the BOS (or [CLS])
+    before every kind but `first-token`, whose first token is the point; `none` puts nothing. The text then ends a token
+    earlier, so that it is the same text with and without. `tokenizer` may be None for `random` and `repeated`.
+
+    Raises `InputError` for a text shorter than one window, an id outside the vocabulary, and arguments without meaning.
+    """
+    _check(kind, bos, tokens, samples)
+    generator = seeded("inputs", kind, seed)
+    if kind == "random":
+        inputs = _random(ordinary_tokens(tokenizer, vocab_size), tokens, samples, generator)
+    elif kind == "repeated":
+        inputs = _repeated(ordinary_tokens(tokenizer, vocab_size), tokens, samples, generator)
+    else:
+        count = samples if kind == "natural" else 1
+        windows = natural_windows(_needed(tokenizer, f"{kind} input"), tokens, count, seed, text, corpus)
+        inputs = Inputs(windows.input_ids, "whatever token the text has there", windows.description)
+        if kind == "first-token":
+            inputs = _first_token(inputs, ordinary_tokens(tokenizer, vocab_size), samples, generator)
+    if bos == "add" or (bos == "auto" and kind == "natural" and adds_first_token(_needed(tokenizer, "text"))):
+        inputs = _after_bos(inputs, _needed(tokenizer, "a BOS"))
+    largest = int(inputs.input_ids.max())
+    if largest >= vocab_size:
+        raise InputError(f"token id {largest} is outside the model's vocabulary of {vocab_size}: is it its tokenizer?")
+    return inputs
+
+
+def ordinary_tokens(tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) -> Tensor:
+    """Ids (n,) below `vocab_size` that the tokeniser knows and that are no special tokens; all if there is none."""
+    if tokenizer is None:
+        return torch.arange(vocab_size)
+    special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+    special |= set(tokenizer.all_special_ids)
+    known = range(min(len(tokenizer), vocab_size))
+    ordinary = [token for token in known if token not in special]
+    if not ordinary:
+        raise InputError(f"the vocabulary of {vocab_size} has only special tokens")
+    return torch.tensor(ordinary)
+
+
+def _random(ordinary: Tensor, tokens: int, samples: int, generator: torch.Generator) -> Inputs:
+    ids = ordinary[torch.randint(len(ordinary), (samples, tokens), generator=generator)]
+    return Inputs(ids, "a random token", f"{samples} rows of {tokens} tokens drawn uniformly from {len(ordinary)}")
+
+
+def _repeated(ordinary: Tensor, tokens: int, samples: int, generator: torch.Generator) -> Inputs:
+    ids = ordinary[torch.randint(len(ordinary), (samples, 1), generator=generator)]
+    return Inputs(
+        ids.repeat(1, tokens), "the token that is repeated", f"{samples} rows of one token, {tokens} times each"
+    )
+
+
+def _first_token(text: Inputs, ordinary: Tensor, samples: int, generator: torch.Generator) -> Inputs:
+    if samples > len(ordinary):
+        raise InputError(f"{samples} samples need as many first tokens; the vocabulary has {len(ordinary)}")
+    first = ordinary[torch.randperm(len(ordinary), generator=generator)[:samples]].unsqueeze(1)
+    rest = text.input_ids[:1, :-1].repeat(samples, 1)
+    return Inputs(
+        torch.cat([first, rest], dim=1),
+        "a different token of the vocabulary in each row",
+        f"{samples} first tokens before the same text: {text.description}",
+    )
+
+
+def _after_bos(inputs: Inputs, tokenizer: PreTrainedTokenizerBase) -> Inputs:
+    start = first_token_id(tokenizer)
+    if start is None:
+        raise InputError("the tokenizer has no BOS token to add; choose --bos none")
+    column = torch.full((len(inputs.input_ids), 1), start)
+    ids = torch.cat([column, inputs.input_ids[:, :-1]], dim=1)
+    return replace(inputs, input_ids=ids, first=f"{tokenizer.convert_ids_to_tokens(start)} (id {start})")
+
+
+def _check(kind: str, bos: str, tokens: int, samples: int) -> None:
+    if kind not in KINDS:
+        raise unknown("input", kind, KINDS)
+    if bos not in BOS_RULES:
+        raise unknown("bos", bos, BOS_RULES)
+    if tokens < 1 or samples < 1:
+        raise InputError(f"tokens ({tokens}) and samples ({samples}) must be at least 1")
+    if kind == "first-token" and bos == "add":
+        raise InputError("first-token input has a first token already: a BOS before it would take its place")
+
+
+def _needed(tokenizer: PreTrainedTokenizerBase | None, what: str) -> PreTrainedTokenizerBase:
+    if tokenizer is None:
+        raise InputError(f"{what} needs a tokenizer, and the model has none; random and repeated input do without")
+    return tokenizer

@@ -1,0 +1,117 @@
+"""Tokenisers: byte-level BPE trained on the corpus, or any fast tokeniser of the hub or a local folder."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sinkscope.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+BOS, EOS, PAD = "<bos>", "<eos>", "<pad>"
+SMALLEST_VOCABULARY = 256 + 3  # every byte, and the three special tokens
+
+
+def parse_tokenizer(name: str) -> int | None:
+    """The vocabulary size of `bpe:SIZE`, or None for a hub id or a folder. `InputError` for anything else."""
+    kind, colon, size = name.partition(":")
+    if not colon or Path(name).exists():
+        return None
+    if kind != "bpe":
+        raise unknown("tokenizer", name, ["bpe:2048", "a hub id", "a local folder"])
+    if not size.isdecimal() or int(size) < SMALLEST_VOCABULARY:
+        raise InputError(f"tokenizer '{name}' is not of the form bpe:SIZE with SIZE at least {SMALLEST_VOCABULARY}")
+    return int(size)
+
+
+def train_bpe(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """Train byte-level BPE: ids 0, 1, 2 are `<bos>`, `<eos>`, `<pad>`, then every byte, then merges.
+
+    Lossless on any text, and the same for the same texts on every machine. A small text yields fewer merges than asked
+    for, hence a vocabulary below `vocabulary`, never above it.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[BOS, EOS, PAD],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=BOS, eos_token=EOS, pad_token=PAD)
+
+
+def load_fast_tokenizer(name: str) -> PreTrainedTokenizerFast:
+    """A fast tokeniser by hub id or folder; code from the hub is never run.
+
+    Raises `InputError` if there is none, it is not a fast one, or it has no EOS to end documents with.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot load the tokenizer '{name}': {str(error).splitlines()[0]}") from error
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise InputError(f"the tokenizer '{name}' is no fast tokenizer; a corpus needs one (a tokenizer.json)")
+    if tokenizer.eos_token_id is None:
+        raise InputError(f"the tokenizer '{name}' has no EOS token, which ends every document of a corpus")
+    return tokenizer
+
+
+def with_bos(tokenizer: PreTrainedTokenizerFast, add: bool) -> PreTrainedTokenizerFast:
+    """The same tokeniser, adding its BOS to every text it encodes, or nothing.
+
+    A model is saved with the tokeniser that does what it was trained on, so what `tokenizer(text)` returns is what the
+    model knows, and nobody has to ask how it was trained. transformers keeps this in `tokenizer.json` alone, where only
+    its generic class leaves it as it is: hence a new object. Raises `InputError` if there is no BOS to add.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    if add and tokenizer.bos_token_id is None:
+        raise InputError("the tokenizer has no BOS token to fix at position 0: choose bos=none or another tokenizer")
+    roles = ("bos_token", "eos_token", "pad_token", "unk_token")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer,
+        add_bos_token=add,
+        **{role: token for role in roles if (token := getattr(tokenizer, role)) is not None},
+    )
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
+    """Token ids of each text as it stands: nothing added, nothing cut, and a text that spells `<eos>` holds no EOS."""
+    encoded = tokenizer(
+        texts,
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,
+    )
+    ids: list[list[int]] = encoded["input_ids"]
+    return ids
+
+
+def first_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The id of the tokeniser's BOS, else of its [CLS], else None."""
+    return tokenizer.cls_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+
+
+def adds_first_token(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the tokeniser itself puts that token before a text, as it does for most models trained with one."""
+    start = first_token_id(tokenizer)
+    return start is not None and tokenizer.encode("a")[:1] == [start]
+
+
+def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
+    """sha256 of everything that decides how the tokeniser encodes."""
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()

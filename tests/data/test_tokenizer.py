@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from sinkscope.data.tokenizer import (
+    adds_first_token,
+    encode,
+    first_token_id,
+    load_fast_tokenizer,
+    parse_tokenizer,
+    tokenizer_digest,
+    train_bpe,
+    with_bos,
+)
+from sinkscope.errors import InputError
+
+TEXTS = ["attention sinks drain attention " * 20, "é 中文 " * 30]
+TRAINED = train_bpe(TEXTS, 280)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_survives_and_holds_no_special_token(text: str):
+    [ids] = encode(TRAINED, [text])
+    assert TRAINED.decode(ids, clean_up_tokenization_spaces=False) == text
+    assert not set(ids) & {0, 1, 2}
+
+
+def test_ids_are_special_tokens_then_bytes_then_merges():
+    assert (TRAINED.bos_token_id, TRAINED.eos_token_id, TRAINED.pad_token_id) == (0, 1, 2)
+    assert len(TRAINED) == 280
+    assert len(encode(TRAINED, ["attention"])[0]) == 1
+    assert len(train_bpe(["a"], 2048)) == 259
+
+
+def test_a_text_that_spells_a_special_token_is_text():
+    spelled = "a <eos> b <bos><pad>"
+    assert TRAINED.encode("<eos>", add_special_tokens=False) == [1]
+    [ids] = encode(TRAINED, [spelled])
+    assert not set(ids) & {0, 1, 2}
+    assert TRAINED.decode(ids) == spelled
+
+
+@pytest.mark.parametrize("add", [True, False])
+def test_the_bos_rule_travels_with_the_saved_tokenizer(tmp_path: Path, add: bool):
+    saved = with_bos(TRAINED, add)
+    saved.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    for tokenizer in (saved, loaded, with_bos(with_bos(TRAINED, not add), add)):
+        assert adds_first_token(tokenizer) == add
+        assert tokenizer.encode("attention")[:-1] == [0] * add
+        assert encode(tokenizer, ["attention"]) == encode(TRAINED, ["attention"])
+        assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (0, 1, 2)
+    assert tokenizer_digest(loaded) == tokenizer_digest(saved)
+    assert not adds_first_token(TRAINED)
+
+
+def test_one_token_may_be_bos_and_eos():
+    both = PreTrainedTokenizerFast(tokenizer_object=TRAINED.backend_tokenizer, bos_token="<eos>", eos_token="<eos>")
+    assert with_bos(both, True).encode("attention")[0] == 1
+
+
+def test_a_fixed_bos_needs_a_bos():
+    none = PreTrainedTokenizerFast(tokenizer_object=TRAINED.backend_tokenizer, eos_token="<eos>")
+    with pytest.raises(InputError, match="no BOS token to fix"):
+        with_bos(none, True)
+    assert first_token_id(none) is None
+    assert not adds_first_token(none)
+
+
+def test_a_classifier_token_counts_as_the_first():
+    words = Tokenizer(models.WordLevel({"[CLS]": 0, "a": 1}, unk_token="a"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, cls_token="[CLS]")
+    assert first_token_id(tokenizer) == 0
+
+
+def test_a_local_folder_is_a_tokenizer(tmp_path: Path):
+    TRAINED.save_pretrained(tmp_path / "here")
+    assert parse_tokenizer(str(tmp_path / "here")) is None
+    assert tokenizer_digest(load_fast_tokenizer(str(tmp_path / "here"))) == tokenizer_digest(TRAINED)
+
+
+def test_a_tokenizer_without_eos_is_refused(tmp_path: Path):
+    PreTrainedTokenizerFast(tokenizer_object=TRAINED.backend_tokenizer).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="has no EOS token"):
+        load_fast_tokenizer(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["nobody/nothing", "./nowhere", "."])
+def test_what_cannot_be_loaded_is_told_in_a_line(name: str):
+    with pytest.raises(InputError, match="cannot load the tokenizer") as caught:
+        load_fast_tokenizer(name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "size"), [("bpe:2048", 2048), ("bpe:259", 259), ("gpt2", None), ("a/b", None)])
+def test_names(name: str, size: int | None):
+    assert parse_tokenizer(name) == size
+
+
+@pytest.mark.parametrize("name", ["bpe:258", "bpe:", "bpe:2k", "bpe:-3"])
+def test_sizes_that_make_no_vocabulary(name: str):
+    with pytest.raises(InputError, match="bpe:SIZE with SIZE at least 259"):
+        parse_tokenizer(name)
+
+
+def test_an_unknown_kind_suggests_the_known_one():
+    with pytest.raises(InputError, match="did you mean 'bpe:2048'"):
+        parse_tokenizer("bep:2048")

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sinkscope.data import FixedToken, RandomTokens, TrainingOrder, Windows
+from sinkscope.errors import InputError
+
+BOS = 0
+token_streams = st.lists(st.integers(1, 65535), min_size=8, max_size=100).map(lambda ids: np.array(ids, np.uint16))
+
+
+@given(token_streams, st.integers(2, 8), st.booleans())
+def test_the_text_of_all_windows_is_a_prefix_of_the_tokens(tokens: np.ndarray, context: int, bos: bool):
+    windows = Windows(tokens, context, BOS if bos else None)
+    items = [windows[index] for index in range(len(windows))]
+    text = torch.cat([item["input_ids"][bos:] for item in items]).numpy()
+    assert np.array_equal(text, tokens[: len(text)])
+    assert len(tokens) - len(text) < context - bos
+    for item in items:
+        assert item["input_ids"].shape == (context,)
+        assert item["input_ids"].dtype == torch.long
+        assert torch.equal(item["input_ids"], item["labels"])
+        assert not bos or item["input_ids"][0] == BOS
+
+
+def test_windows_end_like_a_sequence():
+    windows = Windows(np.arange(20, dtype=np.uint16), 5, BOS)
+    assert len(windows) == len(list(windows)) == 5
+    for index in (5, -1):
+        with pytest.raises(IndexError):
+            windows[index]
+
+
+def test_a_short_text_is_told_with_both_numbers():
+    assert len(Windows(np.ones(7, np.uint16), 8, BOS)) == 1
+    with pytest.raises(InputError, match="the notes has 6 tokens, fewer than the 7 that one window of context 8 takes"):
+        Windows(np.ones(6, np.uint16), 8, BOS, what="the notes")
+    with pytest.raises(InputError, match="context 1 is too short"):
+        Windows(np.ones(6, np.uint16), 1)
+
+
+def test_a_fixed_token_overwrites_the_inputs_and_not_the_labels():
+    tokens = np.arange(10, 30, dtype=np.uint16)
+    plain = Windows(tokens, 5)
+    fixed = Windows(tokens, 5, interventions=[FixedToken(position=2, token=1)], vocabulary=30)
+    assert len(fixed) == len(plain)
+    for before, after in zip(plain, fixed, strict=True):
+        assert torch.equal(after["labels"], before["labels"])
+        assert after["input_ids"][2] == 1
+        others = torch.tensor([0, 1, 3, 4])
+        assert torch.equal(after["input_ids"][others], before["input_ids"][others])
+
+
+def test_random_tokens_are_uniform_and_belong_to_the_window_and_the_seed():
+    def cut(seed: int) -> torch.Tensor:
+        random = RandomTokens(start=1, stop=41)
+        windows = Windows(np.full(21_000, 9, np.uint16), 42, interventions=[random], vocabulary=20, seed=seed)
+        return torch.stack([item["input_ids"] for item in windows])
+
+    drawn = cut(0)
+    assert (drawn[:, [0, 41]] == 9).all()
+    counts = drawn[:, 1:41].flatten().bincount(minlength=20).double()
+    assert ((counts - 1000) ** 2 / 1000).sum() < 50  # chi squared, 19 degrees of freedom: p = 1e-4
+    assert torch.equal(drawn, cut(0))
+    assert not torch.equal(drawn, cut(1))
+
+
+@pytest.mark.parametrize(
+    ("intervention", "vocabulary", "reason"),
+    [
+        (FixedToken(position=5, token=1), 30, "position 5 lies outside a window of 5"),
+        (RandomTokens(start=4, stop=6), 30, "position 5 lies outside a window of 5"),
+        (FixedToken(position=0, token=30), 30, "token 30 is outside the vocabulary of 30"),
+        (RandomTokens(start=0, stop=1), None, "the size of the vocabulary is not given"),
+    ],
+)
+def test_interventions_that_have_no_place(intervention, vocabulary, reason: str):
+    with pytest.raises(InputError, match=reason):
+        Windows(np.ones(20, np.uint16), 5, interventions=[intervention], vocabulary=vocabulary)
+
+
+def numbered(count: int) -> Windows:
+    """Windows that hold their own number."""
+    return Windows(np.repeat(np.arange(count, dtype=np.uint16), 2), 2)
+
+
+@given(st.integers(1, 20), st.integers(1, 6), st.integers(1, 15), st.integers(0, 5))
+def test_every_pass_is_a_permutation_and_every_item_stands_alone(count: int, batch: int, steps: int, seed: int):
+    order = TrainingOrder(numbered(count), batch, steps, seed)
+    seen = [int(item["input_ids"][0]) for item in order]
+    assert len(seen) == len(order) == batch * steps
+    for start in range(0, len(seen) - count + 1, count):
+        assert sorted(seen[start : start + count]) == list(range(count))
+    assert len(set(seen[len(seen) // count * count :])) == len(seen) % count
+    again = TrainingOrder(numbered(count), batch, steps, seed)
+    assert [again.index(item) for item in reversed(range(len(again)))] == seen[::-1]
+
+
+def test_passes_and_seeds_differ_and_a_longer_run_begins_alike():
+    seen = [
+        [order.index(item) for item in range(100)]
+        for order in (
+            TrainingOrder(numbered(50), 10, 10, 0),
+            TrainingOrder(numbered(50), 10, 10, 1),
+            TrainingOrder(numbered(50), 5, 40, 0),
+        )
+    ]
+    assert seen[0][:50] != seen[0][50:]
+    assert seen[0] != seen[1]
+    assert seen[0] == seen[2]
+
+
+def test_an_order_has_an_end_and_a_size():
+    order = TrainingOrder(numbered(3), 2, 2, 0)
+    for item in (4, -1):
+        with pytest.raises(IndexError):
+            order[item]
+    with pytest.raises(InputError, match="batch_size 0"):
+        TrainingOrder(numbered(3), 0, 2, 0)
