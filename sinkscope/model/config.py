@@ -83,6 +83,10 @@ class LabConfig(PreTrainedConfig):
         return name_of(self.spec)
 
     @property
+    def kv_heads(self) -> int:
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_attention_heads
 
@@ -104,7 +108,7 @@ class LabConfig(PreTrainedConfig):
                 f"LabConfig.hidden_size = {self.hidden_size} is not a multiple of num_attention_heads = "
                 f"{self.num_attention_heads}"
             )
-        if self.num_attention_heads % self.num_key_value_heads:
+        if self.num_attention_heads % self.kv_heads:
             raise InputError(
                 f"LabConfig.num_key_value_heads = {self.num_key_value_heads} does not divide num_attention_heads = "
                 f"{self.num_attention_heads}"

@@ -186,9 +186,11 @@ class LabForCausalLM(LabPreTrainedModel, GenerationMixin):
         config = self.config
         if config.spec != CATALOG["softmax"]:
             raise InputError(f"only a softmax model is a Llama; this one's attention is '{config.attention_name}'")
-        names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-        names += ("intermediate_size", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings")
-        names += ("bos_token_id", "eos_token_id", "pad_token_id")
+        names = [
+            *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+            *("intermediate_size", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings"),
+            *("bos_token_id", "eos_token_id", "pad_token_id"),
+        ]
         llama = LlamaForCausalLM(
             LlamaConfig(
                 **{name: getattr(config, name) for name in names},

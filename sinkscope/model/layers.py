@@ -95,7 +95,7 @@ class LabAttention(nn.Module):
         self.head_dim = config.head_dim
         self.scaling = self.head_dim**-0.5
         self.is_causal = True
-        heads, kv_heads, width = config.num_attention_heads, config.num_key_value_heads, config.hidden_size
+        heads, kv_heads, width = config.num_attention_heads, config.kv_heads, config.hidden_size
         self.q_proj = nn.Linear(width, heads * self.head_dim, bias=False)
         self.k_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
         self.v_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
