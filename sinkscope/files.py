@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ from typing import Any
 from sinkscope.errors import InputError
 
 _ROOM = ".unfinished"  # ends the hidden folder, beside the target, in which a write happens
+_RANDOM = "?" * 8  # what the system puts before that ending
 _ASIDE = ".replaced"  # ends the name, inside it, under which a folder waits for its successor
 
 
@@ -48,15 +50,31 @@ def writing(path: str | Path) -> Iterator[Path]:
         shutil.rmtree(room, ignore_errors=True)
 
 
-def sweep(folder: str | Path) -> None:
-    """Clear away, at any depth below `folder`, what killed writers left; nobody else may be writing there.
+def sweep(path: str | Path) -> None:
+    """Clear away what killed writers of `path`, or of anything below it, left; nobody else may be writing there.
 
     Drafts are removed. A folder that had been set aside gets its name back if its successor never arrived.
     """
-    for room in list(Path(folder).rglob(f".*{_ROOM}")):
+    target = Path(path)
+    beside = target.parent.glob(f".{glob.escape(target.name)}.{_RANDOM}{_ROOM}")
+    for room in [*beside, *target.rglob(f".*.{_RANDOM}{_ROOM}")]:
         for aside in room.glob(f"*{_ASIDE}"):
             _put_back(aside, room.parent / aside.name.removesuffix(_ASIDE))
         shutil.rmtree(room, ignore_errors=True)
+
+
+def check_writable(folder: str | Path) -> None:
+    """Raise `InputError` if nothing could be written into `folder`, which may be yet to be made; leave nothing behind.
+
+    For commands that work long before they write.
+    """
+    place = Path(folder).absolute()
+    existing = next(parent for parent in (place, *place.parents) if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -1,0 +1,56 @@
+# Needs Python (3.11 or newer) and make, nothing else. Variables, all optional:
+#   ARGS=--quick           further arguments, to `sinkscope demo` or to pytest
+#   WORKERS=2              processes that run the tests
+#   PYTHON, TORCH          see .ci/install
+WORKERS ?= 2
+export PYTHON TORCH
+
+venv := .venv/bin
+oldest := .venv-oldest/bin
+inputs := pyproject.toml .ci/install
+fast := -m pytest -m "not slow" -n $(WORKERS)
+
+.NOTPARALLEL:
+.PHONY: help demo test test-slow test-all test-oldest lint bench clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+
+demo: .venv/run.stamp ## measure a model, train two, write the report: the main job
+	$(venv)/sinkscope demo $(ARGS)
+
+test: lint ## lint, type-check and run the fast tests
+	$(venv)/python $(fast) $(ARGS)
+
+test-slow: .venv/dev.stamp ## the slow tests: browser, kills, the wheel, full matrices
+	$(venv)/python -m pytest -m slow -n $(WORKERS) $(ARGS)
+
+test-all: test test-slow ## both
+
+test-oldest: .venv-oldest/dev.stamp ## the fast tests with the oldest supported torch and transformers
+	$(oldest)/python $(fast) $(ARGS)
+
+lint: .venv/dev.stamp ## style and types
+	$(venv)/ruff check .
+	$(venv)/ruff format --check .
+	$(venv)/mypy
+
+bench: .venv/run.stamp ## print what the scripts in benchmarks/ time and weigh
+	for script in benchmarks/*.py; do echo "== $$script"; $(venv)/python $$script || exit 1; done
+
+clean: ## remove the environments, builds and caches; runs/ stays
+	rm -rf .venv .venv-oldest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find sinkscope tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+# A stamp stands for a finished installation, so it is written last.
+.venv/run.stamp: $(inputs) constraints.txt
+	.ci/install .venv constraints.txt
+	touch $@
+
+.venv/dev.stamp: $(inputs) constraints.txt
+	.ci/install .venv constraints.txt dev
+	touch .venv/run.stamp $@
+
+.venv-oldest/dev.stamp: $(inputs) constraints-oldest.txt
+	.ci/install .venv-oldest constraints-oldest.txt dev
+	touch $@

@@ -1,0 +1,67 @@
+"""The instrument for attention sinks in transformers: measure them, train models in which they emerge, explain them.
+
+Importing this package defines names and nothing more; what stands behind a name is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+_ROOMS = ("attention", "probes", "model", "data", "training", "report")
+
+_HOME = {
+    "measure": "sinkscope.probes",
+    "observe": "sinkscope.probes",
+    "Measurement": "sinkscope.probes",
+    "compare": "sinkscope.probes",
+    "AttentionReceived": "sinkscope.probes",
+    "SlotReceived": "sinkscope.probes",
+    "HiddenNorms": "sinkscope.probes",
+    "QueryKeyValueNorms": "sinkscope.probes",
+    "QueryKeyAngles": "sinkscope.probes",
+    "load": "sinkscope.model",
+    "train": "sinkscope.training",
+    "SinkCallback": "sinkscope.training",
+    "InputError": "sinkscope.errors",
+}
+
+__all__ = ["__version__", *_ROOMS, *_HOME]
+
+if TYPE_CHECKING:
+    from sinkscope import attention as attention
+    from sinkscope import data as data
+    from sinkscope import model as model
+    from sinkscope import probes as probes
+    from sinkscope import report as report
+    from sinkscope import training as training
+    from sinkscope.errors import InputError as InputError
+    from sinkscope.model import load as load
+    from sinkscope.probes import AttentionReceived as AttentionReceived
+    from sinkscope.probes import HiddenNorms as HiddenNorms
+    from sinkscope.probes import Measurement as Measurement
+    from sinkscope.probes import QueryKeyAngles as QueryKeyAngles
+    from sinkscope.probes import QueryKeyValueNorms as QueryKeyValueNorms
+    from sinkscope.probes import SlotReceived as SlotReceived
+    from sinkscope.probes import compare as compare
+    from sinkscope.probes import measure as measure
+    from sinkscope.probes import observe as observe
+    from sinkscope.training import SinkCallback as SinkCallback
+    from sinkscope.training import train as train
+else:
+
+    def __getattr__(name: str) -> object:
+        if name in _ROOMS:
+            return importlib.import_module(f"sinkscope.{name}")
+        if name not in _HOME:
+            raise AttributeError(f"module 'sinkscope' has no attribute '{name}'", name=name, obj=sys.modules[__name__])
+        value = getattr(importlib.import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

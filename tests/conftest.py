@@ -1,0 +1,80 @@
+"""What every test stands on: no network, one thread a worker, fixed seeds, shapes checked, caches of its own."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import shutil
+import socket
+import tempfile
+
+import pytest
+
+# Read when the libraries are imported, and inherited by subprocesses.
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",
+}
+if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers of a run share the caches of the process that started them
+    caches = tempfile.mkdtemp(prefix="sinkscope-tests-")
+    atexit.register(shutil.rmtree, caches, ignore_errors=True)
+    os.environ |= {"SINKSCOPE_CACHE": f"{caches}/sinkscope", "HF_HOME": f"{caches}/huggingface"}
+
+if not os.environ.get("SINKSCOPE_NO_SHAPE_CHECKS"):
+    from jaxtyping import install_import_hook
+
+    install_import_hook("sinkscope", "beartype.beartype")
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Every test draws the same numbers, whatever ran before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that would leave this machine fails at once."""
+    connect = socket.socket.connect
+
+    def local_only(self: socket.socket, address: object) -> None:
+        host = address[0] if isinstance(address, tuple) else None
+        if self.family != socket.AF_UNIX and host not in ("127.0.0.1", "::1", "localhost"):
+            raise ConnectionRefusedError(f"tests have no network: {address}")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", local_only)
+
+
+@pytest.fixture(scope="session")
+def tiny_llama() -> LlamaForCausalLM:
+    """Two layers of random weights, grouped heads, attention far from uniform. Shared: leave it as it is."""
+    config = LlamaConfig(
+        vocab_size=101,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.weight *= 16
+            layer.self_attn.k_proj.weight *= 16
+    return model

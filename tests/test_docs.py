@@ -1,0 +1,47 @@
+"""Every snippet of the documentation runs: Python blocks of a page one after the other, commands as a user types them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from sinkscope.cli import main
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INSTALLING = ("make ", "pip ", "python -m venv", "git ", "cd ")
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+def test_every_block_is_of_a_kind_that_is_run():
+    kinds = {kind for page in PAGES for kind, _ in blocks(page)}
+    assert kinds <= {"python", "bash", "text"}
+    assert "python" in kinds
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem)
+def test_snippets_run(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "snippet"}
+    for kind, code in blocks(page):
+        if kind == "python":
+            exec(compile(code, f"{page.name}", "exec"), names)
+        elif kind == "bash":
+            for line in code.splitlines():
+                run(line)
+
+
+def run(line: str) -> None:
+    """One command line of ours; what installs or trains for minutes is run by `make`, not here."""
+    if not line.strip() or line.startswith(("#", *INSTALLING)) or "# minutes" in line:
+        return
+    words = shlex.split(line, comments=True)
+    assert words[0] == "sinkscope", line
+    assert main(words[1:]) == 0, line

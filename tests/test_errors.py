@@ -1,0 +1,23 @@
+"""Errors that say what would have been right."""
+
+import pytest
+
+from sinkscope.errors import InputError, UnsupportedModelError, unknown
+
+
+def test_the_nearest_choice_is_suggested() -> None:
+    assert str(unknown("recipe", "nanno", ["nano", "mini"])) == "unknown recipe 'nanno': did you mean 'nano'?"
+
+
+def test_all_choices_are_listed_when_none_is_near() -> None:
+    assert str(unknown("recipe", "qqqq", ["nano", "mini"])) == "unknown recipe 'qqqq': choose from nano, mini"
+
+
+def test_choices_may_be_any_iterable_and_are_read_once() -> None:
+    assert "'softmax'" in str(unknown("operation", "sofmax", iter({"softmax": 1, "sigmoid": 2})))
+
+
+@pytest.mark.parametrize("kind", [ValueError, InputError])
+def test_an_unsupported_model_is_bad_input(kind: type[Exception]) -> None:
+    with pytest.raises(kind, match="mamba"):
+        raise UnsupportedModelError("mamba has no attention")

@@ -1,0 +1,192 @@
+"""Rules of the house that a reader of the code may rely on, each with a planted offence that it must notice."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import sinkscope
+
+PACKAGE = Path(sinkscope.__file__).parent
+ROOT = PACKAGE.parent
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+# Lowest first: a room imports from itself and from lower levels, never from above or beside.
+LEVELS = (
+    {"errors"},
+    {"files"},
+    {"attention"},
+    {"probes"},
+    {"model"},
+    {"data"},
+    {"training"},
+    {"theory", "apply", "experiments"},
+    {"report"},
+    {"demo"},
+    {"cli"},
+)
+LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
+LINES = 350
+PICKLES = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Full names of everything a file imports, at any depth; relative imports start with their dots."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{'.' * node.level}{node.module or ''}.{name.name}" for name in node.names)
+
+
+def upward_imports(source: str, room: str) -> list[str]:
+    """Imports that do not point downward. The package's lazy top is nobody's neighbour: it leads everywhere."""
+
+    def points_down(name: str) -> bool:
+        package, _, rest = name.partition(".")
+        target = rest.partition(".")[0]
+        if package != "sinkscope" or rest == "__version__":
+            return not name.startswith(".")
+        return target == room or LEVEL_OF.get(target, len(LEVELS)) < LEVEL_OF.get(room, 0)
+
+    return [name for name in imported(ast.parse(source)) if not points_down(name)]
+
+
+def unsafe_loading(source: str) -> list[str]:
+    """Ways to let a file that was read run code."""
+    tree = ast.parse(source)
+    found = [name for name in imported(tree) if name.partition(".")[0] in PICKLES]
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name = ast.unparse(call.func)
+        options = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        if name == "torch.load" and options.get("weights_only") != "True":
+            found.append(name)
+        if name in ("yaml.load", "yaml.unsafe_load", "yaml.full_load", "pandas.read_pickle", "pd.read_pickle"):
+            found.append(name)
+        if name in ("eval", "exec") or "True" in (options.get("trust_remote_code"), options.get("allow_pickle")):
+            found.append(name)
+    return found
+
+
+def silent_handlers(source: str) -> list[int]:
+    """Lines with a handler that catches everything, or that drops what it caught."""
+    handlers = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ExceptHandler)]
+    return [node.lineno for node in handlers if node.type is None or isinstance(node.body[0], ast.Pass)]
+
+
+def everywhere(offences: Callable[[Path], list]) -> dict[str, list]:
+    """The offences of each file that has any."""
+    return {str(path.relative_to(ROOT)): found for path in SOURCES if (found := offences(path))}
+
+
+def test_every_room_has_its_level() -> None:
+    rooms = {room_of(path) for path in SOURCES} - {"__init__", "__main__"}
+    assert rooms <= LEVEL_OF.keys(), "give the new room a level in LEVELS"
+
+
+def test_imports_point_downward() -> None:
+    inside = {"__init__", "__main__"}
+    assert everywhere(lambda p: [] if room_of(p) in inside else upward_imports(p.read_text(), room_of(p))) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "room"),
+    [
+        ("from sinkscope.probes import measure", "attention"),
+        ("import sinkscope.report.page", "training"),
+        ("from sinkscope import training", "model"),
+        ("from sinkscope import measure", "cli"),
+        ("import sinkscope", "cli"),
+        ("from sinkscope.experiments.sweep import run", "theory"),
+        ("from .. import report", "data"),
+        ("def late():\n    from sinkscope.model import load", "probes"),
+    ],
+)
+def test_an_upward_import_is_noticed(line: str, room: str) -> None:
+    assert len(upward_imports(line, room)) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from sinkscope.errors import InputError",
+        "from sinkscope.model.lab import LabForCausalLM",
+        "from sinkscope import files",
+        "from sinkscope import __version__",
+        "import torch.nn.functional as F",
+    ],
+)
+def test_a_downward_import_is_let_pass(line: str) -> None:
+    assert upward_imports(line, "model") == []
+
+
+def test_files_stay_short() -> None:
+    assert everywhere(lambda p: [n] if (n := len(p.read_text().splitlines())) > LINES else []) == {}
+
+
+def test_nothing_that_is_read_can_run_code() -> None:
+    assert everywhere(lambda p: unsafe_loading(p.read_text())) == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "from dill import loads",
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "yaml.load(text, Loader=yaml.Loader)",
+        "AutoModel.from_pretrained(name, trust_remote_code=True)",
+        "np.load(path, allow_pickle=True)",
+        "eval(text)",
+    ],
+)
+def test_unsafe_loading_is_noticed(line: str) -> None:
+    assert len(unsafe_loading(line)) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.load(path, weights_only=True)",
+        "yaml.safe_load(text)",
+        "AutoModel.from_pretrained(name, trust_remote_code=False)",
+        "model.eval()",
+        "sinkscope.load(name)",
+    ],
+)
+def test_safe_loading_is_let_pass(line: str) -> None:
+    assert unsafe_loading(line) == []
+
+
+def test_no_error_is_swallowed() -> None:
+    assert everywhere(lambda p: silent_handlers(p.read_text())) == {}
+
+
+@pytest.mark.parametrize("handler", ["except:\n    recover()", "except OSError:\n    pass"])
+def test_a_silent_handler_is_noticed(handler: str) -> None:
+    assert silent_handlers(f"try:\n    work()\n{handler}") == [3]
+
+
+def test_versions_agree() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert f"\nversion: {sinkscope.__version__}\n" in citation
+    assert f"\n## {sinkscope.__version__}" in changes
+
+
+@pytest.mark.parametrize("name", ["constraints.txt", "constraints-oldest.txt"])
+def test_every_dependency_is_pinned(name: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {*project["dependencies"], *project["optional-dependencies"]["dev"]}
+    pinned = {line.partition("==")[0].lower() for line in (ROOT / name).read_text().splitlines()}
+    plain = {requirement.partition(">=")[0].partition("[")[0].lower() for requirement in wanted}
+    assert plain - pinned == set()

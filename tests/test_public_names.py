@@ -1,0 +1,102 @@
+"""What `import sinkscope` offers, and what it costs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+import sinkscope as ss
+
+EVERY_MODULE = """
+import importlib, pkgutil, sinkscope
+for module in pkgutil.walk_packages(sinkscope.__path__, "sinkscope."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+"""
+
+
+def python(code: str, *options: str) -> str:
+    """What a fresh interpreter prints; its errors are ours."""
+    done = subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def every_module() -> list[ModuleType]:
+    names = [module.name for module in pkgutil.walk_packages(ss.__path__, "sinkscope.")]
+    return [importlib.import_module(name) for name in names if not name.endswith("__main__")]
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    loaded = python("import sys, sinkscope; print(*sys.modules)").split()
+    assert {name for name in loaded if name.startswith("sinkscope")} == {"sinkscope"}
+    assert {"torch", "transformers", "numpy", "pydantic"}.isdisjoint(loaded)
+
+
+def test_every_module_is_imported_without_a_warning() -> None:
+    python(EVERY_MODULE, "-W", "error")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("home", sorted({f"sinkscope.{room}" for room in ss._ROOMS} | set(ss._HOME.values())))
+def test_a_name_needs_no_other_to_have_been_used_before(home: str) -> None:
+    names = [name for name in ss.__all__ if ss._HOME.get(name, f"sinkscope.{name}") == home]
+    python(f"import sinkscope\nfor name in {names}: assert getattr(sinkscope, name) is getattr(sinkscope, name)")
+
+
+def test_every_name_is_listed() -> None:
+    assert dir(ss) == sorted(ss.__all__)
+    assert {"measure", "observe", "compare", "load", "train", "SinkCallback", "attention"} <= set(dir(ss))
+
+
+def test_no_module_stands_in_the_way_of_a_name() -> None:
+    functions = {name for name in ss.__all__ if not inspect.ismodule(getattr(ss, name))}
+    assert functions.isdisjoint(module.name for module in pkgutil.iter_modules(ss.__path__))
+    for room in every_module():
+        modules = {name for name in getattr(room, "__all__", ()) if inspect.ismodule(getattr(room, name))}
+        assert room is ss or modules == set(), room.__name__
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(ss.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {name.asname: f"{line.module}.{name.name}" for line in block.body for name in line.names}
+    homes = {name: f"{home}.{name}" for name, home in ss._HOME.items()}
+    assert seen == {name: f"sinkscope.{name}" for name in ss._ROOMS} | homes
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'sinkscope' has no attribute 'mesure'") as raised:
+        ss.mesure  # noqa: B018
+    assert (raised.value.name, raised.value.obj) == ("mesure", ss)
+
+
+def refuses(call: Callable[[], object]) -> None:
+    with pytest.raises(ss.InputError, match="nanno"):
+        call()
+
+
+def test_every_name_can_be_called_after_every_module_was_imported(tiny_llama: LlamaForCausalLM) -> None:
+    every_module()
+    tokens = torch.randint(0, 101, (3, 12))
+    observers = [ss.HiddenNorms(), ss.QueryKeyValueNorms(), ss.QueryKeyAngles(), ss.SlotReceived()]
+    with ss.observe(tiny_llama, ss.AttentionReceived(positions="first:2"), *observers[:2]) as seen:
+        tiny_llama(tokens)
+    assert isinstance(seen.measurement(), ss.Measurement)
+    measured = ss.measure(tiny_llama, tokens)
+    assert 0 <= measured.sink_rate(epsilon=0.3, position=0) <= 100
+    ss.compare(measured, measured)
+    refuses(lambda: ss.load("nanno"))
+    refuses(lambda: ss.train("nanno"))
+    assert issubclass(ss.InputError, ValueError)
