@@ -1,0 +1,63 @@
+"""What a measurement's record says about where its numbers come from."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from sinkscope import __version__
+from sinkscope.attention import Operation
+from sinkscope.probes.batch import Batch
+
+SHOWN = 8  # distinct first tokens that a record lists
+
+
+def describe(model: nn.Module, family: str, batches: Sequence[Batch], operations: Sequence[object]) -> dict[str, Any]:
+    """Model, versions, weights that the metric used, and what stood at position 0: JSON-able."""
+    config = getattr(model, "config", None)
+    parameter = next(model.parameters(), torch.empty(0))
+    return {
+        "model": str(getattr(config, "name_or_path", "") or "") or type(model).__name__,
+        "family": family,
+        "class": type(model).__name__,
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "dtype": str(parameter.dtype).removeprefix("torch."),
+        "device": parameter.device.type,
+        "metric_weights": sorted({_metric_weights(operation) for operation in operations}),
+        "input": _inputs(batches),
+        "versions": {
+            "sinkscope": __version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _metric_weights(operation: object) -> str:
+    return operation.spec.metric_weights if isinstance(operation, Operation) else "raw"
+
+
+def _inputs(batches: Sequence[Batch]) -> dict[str, Any]:
+    """Token ids at position 0 (the first real token of each sample) and a hash of all ids; nothing without ids."""
+    digest, first = hashlib.sha256(), []
+    for batch in batches:
+        for ids in batch.ids:
+            digest.update(ids.cpu().numpy().tobytes())
+        if batch.ids and batch.first == 0:
+            ids = batch.ids[0].cpu()
+            real = batch.real.get("tokens", torch.ones(1)).cpu()
+            start = (
+                real[:, : ids.shape[1]].int().argmax(-1) if real.ndim == 2 else torch.zeros(len(ids), dtype=torch.int64)
+            )
+            first += ids.gather(1, start[:, None])[:, 0].tolist()
+    if not first:
+        return {"position_0": "no token ids were given"}
+    distinct = sorted(set(first))
+    return {"position_0": {"token_ids": distinct[:SHOWN], "distinct": len(distinct)}, "sha256": digest.hexdigest()}

@@ -1,0 +1,149 @@
+"""What a query may see, in the forms in which attention layers receive it. Nothing here writes out a T×T tensor.
+
+Columns are named by a slice, or by an index (batch, n) that differs per sample.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from sinkscope.attention import Visibility
+
+Columns = slice | Tensor  # Int[Tensor, "batch n"]
+
+
+class VisibleKeys(ABC):
+    """The mask of one attention call; queries are rows, keys are columns."""
+
+    keys: int
+
+    @abstractmethod
+    def extent(self, samples: slice, rows: slice) -> slice:
+        """A range of columns outside of which these rows see nothing."""
+
+    @abstractmethod
+    def restrict(
+        self, scores: Float[Tensor, "batch heads query key"], samples: slice, rows: slice, columns: Columns
+    ) -> None:
+        """Set scores of invisible keys to −inf, and add what the mask adds, in place."""
+
+    @abstractmethod
+    def visible(self, samples: slice, rows: slice, columns: Columns) -> Bool[Tensor, "_ _ query key"]:
+        """True where the query may attend; broadcasts over batch and heads."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rule(VisibleKeys):
+    """No written mask: everything, or what `causal`, `window` and `padding` leave.
+
+    `start` is the index of the first query among the keys; `padding` is True for real keys.
+    """
+
+    keys: int
+    causal: bool
+    start: int = 0
+    window: int | None = None
+    padding: Bool[Tensor, "batch keys"] | None = None
+
+    @property
+    def is_triangle(self) -> bool:
+        """True when the only rule is the lower triangle (or nothing at all)."""
+        return self.window is None and self.padding is None
+
+    def extent(self, samples: slice, rows: slice) -> slice:
+        first, last = self.start + rows.start, self.start + rows.stop - 1
+        reach = self.window or self.keys
+        stop = last + 1 if self.causal else last + reach
+        return slice(max(0, first - reach + 1), min(self.keys, stop))
+
+    def restrict(self, scores: Tensor, samples: slice, rows: slice, columns: Columns) -> None:
+        if self.is_triangle and not self.causal:
+            return
+        if self.is_triangle and isinstance(columns, slice):  # columns left of the diagonal need no mask
+            edge = min(max(self.start + rows.start + 1, columns.start), columns.stop)
+            scores = scores[..., edge - columns.start :]
+            columns = slice(edge, columns.stop)
+        scores.masked_fill_(~self.visible(samples, rows, columns), -torch.inf)
+
+    def visible(self, samples: slice, rows: slice, columns: Columns) -> Bool[Tensor, "_ _ query key"]:
+        device = (
+            columns.device if isinstance(columns, Tensor) else self.padding.device if self.padding is not None else None
+        )
+        query = torch.arange(rows.start, rows.stop, device=device)[None, None, :, None] + self.start
+        key = columns if isinstance(columns, Tensor) else torch.arange(columns.start, columns.stop, device=device)[None]
+        distance = query - key[:, None, None, :]
+        allowed = distance >= 0 if self.causal else torch.ones_like(distance, dtype=torch.bool)
+        if self.window is not None:
+            allowed = allowed & (distance.abs() < self.window)
+        if self.padding is not None:
+            allowed = allowed & take(self.padding[samples, None, None, :], columns)
+        return allowed
+
+
+@dataclass(frozen=True, eq=False)
+class Written(VisibleKeys):
+    """A 4-D mask as the model made it: booleans (True = may attend), or numbers that are added to the scores.
+
+    Numbers at or below half the dtype's minimum mean "masked", so that a row of padding stays empty instead of uniform.
+    """
+
+    mask: Tensor  # (batch | 1, heads | 1, query, key)
+
+    @property
+    def keys(self) -> int:  # type: ignore[override]
+        return self.mask.shape[-1]
+
+    def extent(self, samples: slice, rows: slice) -> slice:
+        return _extent(self.visible(samples, rows, slice(0, self.keys)))
+
+    def restrict(self, scores: Tensor, samples: slice, rows: slice, columns: Columns) -> None:
+        if self.mask.dtype != torch.bool:
+            scores.add_(self._part(samples, rows, columns))
+        scores.masked_fill_(~self.visible(samples, rows, columns), -torch.inf)
+
+    def visible(self, samples: slice, rows: slice, columns: Columns) -> Bool[Tensor, "_ _ query key"]:
+        part = self._part(samples, rows, columns)
+        return part if part.dtype == torch.bool else part > torch.finfo(part.dtype).min / 2
+
+    def _part(self, samples: slice, rows: slice, columns: Columns) -> Tensor:
+        mask = self.mask if self.mask.shape[0] == 1 else self.mask[samples]
+        return take(mask[:, :, rows], columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Bound(VisibleKeys):
+    """A `Visibility`, the mask value of the lab model, written out a few rows at a time."""
+
+    visibility: Visibility
+
+    @property
+    def keys(self) -> int:  # type: ignore[override]
+        return self.visibility.key.count
+
+    def extent(self, samples: slice, rows: slice) -> slice:
+        return _extent(self.visible(samples, rows, slice(0, self.keys)))
+
+    def restrict(self, scores: Tensor, samples: slice, rows: slice, columns: Columns) -> None:
+        scores.masked_fill_(~self.visible(samples, rows, columns), -torch.inf)
+
+    def visible(self, samples: slice, rows: slice, columns: Columns) -> Bool[Tensor, "_ _ query key"]:
+        dense = self.visibility.dense(rows)
+        return take(dense if dense.shape[0] == 1 else dense[samples], columns)
+
+
+def take(tensor: Tensor, columns: Columns) -> Tensor:
+    """Columns of (batch | 1, a, b, key): a slice, or per-sample indices (batch, n)."""
+    if isinstance(columns, slice):
+        return tensor[..., columns]
+    index: Int[Tensor, "batch 1 1 n"] = columns[:, None, None, :]
+    return tensor.expand(len(columns), -1, -1, -1).gather(-1, index.expand(-1, *tensor.shape[1:3], -1))
+
+
+def _extent(visible: Bool[Tensor, "_ _ query key"]) -> slice:
+    seen = visible.flatten(0, 2).any(0).nonzero()
+    return slice(int(seen[0]), int(seen[-1]) + 1) if len(seen) else slice(0, 0)

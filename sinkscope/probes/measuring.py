@@ -1,0 +1,123 @@
+"""Measuring a model on given inputs, in batches."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError
+from sinkscope.probes.checks import check_ids, check_positions, check_weights
+from sinkscope.probes.measurement import Measurement
+from sinkscope.probes.observer import Observer
+from sinkscope.probes.observing import DEFAULT, EVERY, observe, unwrapped
+
+FRUGAL = {"use_cache": False, "logits_to_keep": 1}  # neither changes what is measured, both save memory
+
+
+def measure(
+    model: nn.Module,
+    inputs: Int[Tensor, "sample position"] | Mapping[str, Any] | Sequence[Sequence[int]],
+    observers: Sequence[Observer] | str | None = None,
+    *,
+    batch_size: int = 8,
+    progress: Callable[[int, int], object] | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Measurement:
+    """Run `model` on `inputs` without gradients, in eval mode, and return what the observers saw.
+
+    `inputs`: token ids (N, T), or a dict of model inputs (`input_ids`, `attention_mask`, `inputs_embeds`,
+    `pixel_values` …) whose tensors have N rows. `observers`: default `AttentionReceived("all")`, `HiddenNorms`,
+    `QueryKeyValueNorms`; "all" is every observer, of which those that do not apply yield nothing. `progress(done,
+    total)` is called after each batch; `about` is added to the record's `input`. Raises `InputError` for empty inputs,
+    ids outside the vocabulary, more tokens than the model has positions, and NaN in weights.
+    """
+    model, given = unwrapped(model), _as_dict(inputs)
+    samples = _samples(given)
+    check_weights(model)
+    check_ids(model, given)
+    check_positions(model, given)
+    if batch_size < 1:
+        raise InputError(f"batch_size = {batch_size}: at least 1")
+    options = {name: value for name, value in FRUGAL.items() if name in inspect.signature(model.forward).parameters}
+    if "labels" in given:
+        options.pop("logits_to_keep", None)
+    device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
+    with _evaluating(model), observe(model, *_chosen(observers)) as seen, torch.no_grad():
+        for start in range(0, samples, batch_size):
+            model(**_part(given, slice(start, start + batch_size), samples, device), **options)
+            if progress is not None:
+                progress(min(start + batch_size, samples), samples)
+        return _annotated(seen.measurement(), about)
+
+
+def _chosen(observers: Sequence[Observer] | str | None) -> tuple[Observer, ...]:
+    if observers is None:
+        return DEFAULT
+    if observers == "all":
+        return EVERY
+    if isinstance(observers, str) or not observers:
+        raise InputError(f"observers = {observers!r}: expected a list of observers, 'all', or None")
+    return tuple(observers)
+
+
+def _as_dict(inputs: Any) -> dict[str, Any]:
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    try:
+        ids = torch.as_tensor(inputs)
+    except (TypeError, ValueError) as error:
+        raise InputError("inputs: expected token ids (N, T) or a dict of model inputs") from error
+    if ids.ndim != 2:
+        raise InputError(f"inputs {tuple(ids.shape)}: token ids must be (samples, tokens)")
+    return {"input_ids": ids}
+
+
+def _samples(given: Mapping[str, Any]) -> int:
+    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    if not tensors or any(value.numel() == 0 for value in tensors.values()):
+        raise InputError("inputs are empty: nothing to measure")
+    main = next((name for name in ("input_ids", "inputs_embeds") if name in tensors), next(iter(tensors)))
+    return len(tensors[main])
+
+
+def _part(given: Mapping[str, Any], rows: slice, samples: int, device: torch.device) -> dict[str, Any]:
+    """The batch `rows`: tensors with a row per sample are cut, everything else is handed on."""
+    part: dict[str, Any] = {}
+    for name, value in given.items():
+        if isinstance(value, Tensor):
+            if value.ndim and len(value) == samples:
+                value = value[rows]
+            elif value.ndim and len(value) != 1 and rows.stop - rows.start < samples:
+                raise InputError(
+                    f"inputs: '{name}' has {len(value)} rows for {samples} samples; use batch_size={samples}"
+                )
+            value = value.to(device)
+        part[name] = value
+    return part
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode, and afterwards every module in the mode in which it was."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def _annotated(measurement: Measurement, about: Mapping[str, Any] | None) -> Measurement:
+    if not about:
+        return measurement
+    record = measurement.record
+    record["input"] = {**record["input"], **about}
+    return Measurement(measurement.data.assign_attrs(record=json.dumps(record, allow_nan=False)))

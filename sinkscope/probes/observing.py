@@ -1,0 +1,233 @@
+"""Looking at a model while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._dynamo import OptimizedModule
+
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.probes import guard
+from sinkscope.probes.angles import QueryKeyAngles
+from sinkscope.probes.assembly import assemble
+from sinkscope.probes.batch import Batch, Depth, Pass, PlaceSums
+from sinkscope.probes.calls import AttentionCall
+from sinkscope.probes.chunks import chunks
+from sinkscope.probes.facts import describe
+from sinkscope.probes.forward import Forward, cache_of
+from sinkscope.probes.interface import Invocation, was_reordered, watching
+from sinkscope.probes.layers import Block, Layer, attention_layers, blocks, family, label
+from sinkscope.probes.measurement import Measurement
+from sinkscope.probes.norms import HiddenNorms, QueryKeyValueNorms
+from sinkscope.probes.observer import Observer, Piece
+from sinkscope.probes.reading import axes, read
+from sinkscope.probes.received import AttentionReceived, SlotReceived
+
+DEFAULT: tuple[Observer, ...] = (AttentionReceived(), HiddenNorms(), QueryKeyValueNorms())
+EVERY: tuple[Observer, ...] = (*DEFAULT, SlotReceived(), QueryKeyAngles())
+
+
+@contextmanager
+def observe(model: nn.Module, *observers: Observer) -> Iterator[Observation]:
+    """Observe every forward pass of `model` inside the block; read it with `.measurement()`, also after the block.
+
+    Outputs are bit-identical to those without. Passes with a fresh cache, or none, add samples; a pass that goes on
+    with the cache of the last one (decoding, chunked prefill, `generate`) goes on with its samples. Passes that end in
+    an error count nothing, nor does what gradient checkpointing recomputes. Models that were compiled run eagerly
+    meanwhile. No observers: those that `measure` uses. Raises `UnsupportedModelError` for a model without observable
+    attention.
+    """
+    observation = Observation(unwrapped(model), observers or DEFAULT)
+    with ExitStack() as stack:
+        stack.enter_context(watching(observation))
+        observation.attach(stack)
+        yield observation
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside `torch.compile(model)`."""
+    return model._orig_mod if isinstance(model, OptimizedModule) else model
+
+
+class Observation:
+    """What has been observed so far. Made by `observe`."""
+
+    def __init__(self, model: nn.Module, observers: tuple[Observer, ...]) -> None:
+        for observer in observers:
+            if not isinstance(observer, Observer):
+                raise InputError(f"expected observers such as AttentionReceived(), got {observer!r}")
+        kinds = [type(observer).__name__ for observer in observers]
+        if repeated := next((kind for kind in kinds if kinds.count(kind) > 1), None):
+            raise InputError(f"{repeated} was given twice: one observer of a kind, with all the positions it needs")
+        self.model, self.observers = model, observers
+        self.family = family(model)
+        self.layers = attention_layers(model)
+        self._paths = {module: path for path, module in model.named_modules()}
+        self._twofold = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+        self._implementations: set[str] = set()
+        self._verified: set[tuple[Any, ...]] = set()
+        self._unverified: set[str] = set()
+        self._skipped: dict[str, str] = {}
+        self._batches: list[Batch] = []
+        self._pass: Pass | None = None
+
+    def attach(self, stack: ExitStack) -> None:
+        """Hook the model's forward, and its blocks where an observer reads them, for as long as `stack` is open."""
+        start = self.model.register_forward_pre_hook(self._begin, with_kwargs=True)
+        end = self.model.register_forward_hook(self._end, always_call=True)
+        stack.callback(start.remove)
+        stack.callback(end.remove)
+        if any(observer.reads_blocks for observer in self.observers):
+            for block in blocks(self.model):
+                before = block.module.register_forward_pre_hook(self._read_input(block), with_kwargs=True)
+                after = block.module.register_forward_hook(self._read_output(block))
+                stack.callback(before.remove)
+                stack.callback(after.remove)
+
+    def watches(self, module: nn.Module) -> bool:
+        """Whether a call of this module is part of an observed forward pass."""
+        return self._pass is not None and module in self._paths
+
+    def attended(self, invocation: Invocation) -> None:
+        """Take in one attention call."""
+        assert self._pass is not None
+        module = invocation.module
+        layer = self.layers.get(module) or label(self.model, module, self._paths[module])
+        use = self._pass.use(module)
+        if use:
+            layer = replace(layer, name=f"{layer.name}#{use}")
+        batch = invocation.output.shape[0]
+        if batch != self._pass.forward.batch:
+            self._pass.skipped[layer.stack] = f"its {batch} rows are not the model's {self._pass.forward.batch} samples"
+            return
+        sides = axes(layer.stack, self._twofold)
+        with torch.no_grad(), torch.autocast(invocation.output.device.type, enabled=False):
+            call = read(invocation, layer, self._pass.forward, sides, self.family)
+            call = self._checked(call, invocation)
+            found = PlaceSums(*sides, call.causal)
+            found.query_length = call.query_start + call.query.shape[2]
+            found.key_length = call.key_start + call.key.shape[2]
+            for observer, piece in self._pieces(call):
+                found.add(type(observer).__name__, piece, batch)
+            self._pass.places[layer] = found
+        self._implementations.add(invocation.implementation or "eager")
+
+    def measurement(self) -> Measurement:
+        """Everything observed so far.
+
+        Raises `UnsupportedModelError` where a layer of a used stack was never called, and `InputError` where nothing
+        was observed at all or a layer gave NaN or infinities.
+        """
+        if not self._batches:
+            raise InputError(
+                "nothing was observed: call the observed model itself inside the `with observe(...)` block"
+            )
+        self._check_complete()
+        operations = [getattr(module, "operation", None) for module in self.layers]
+        facts = describe(self.model, self.family, self._batches, operations)
+        return assemble(
+            self._batches,
+            self.observers,
+            {
+                **facts,
+                "implementation": sorted(self._implementations),
+                "observers": [observer.describe() for observer in self.observers],
+                "not_measured": self._not_measured(),
+                "not_verified": sorted(self._unverified),
+            },
+        )
+
+    def _pieces(self, call: AttentionCall) -> Iterator[tuple[Observer, Piece]]:
+        readers = [observer for observer in self.observers if observer.reads_chunks(call)]
+        for chunk in chunks(call) if readers else ():
+            for observer in readers:
+                yield from ((observer, piece) for piece in observer.on_chunk(call, chunk))
+        for observer in self.observers:
+            yield from ((observer, piece) for piece in observer.on_call(call))
+
+    def _checked(self, call: AttentionCall, invocation: Invocation) -> AttentionCall:
+        """The call, its weights checked against the layer's output whenever a layer is used in a new way."""
+        if call.operation is not None:  # its weights and its output come from one object
+            return call
+        if invocation.kwargs.get("dropout"):
+            self._unverified.add("attention dropout is on")
+            return call
+        kind = (call.layer.name, call.query.shape[2] > 1, type(call.mask), call.key.shape[2].bit_length())
+        if kind in self._verified:
+            return call
+        call = guard.verified(call, invocation.output.detach(), self.family)
+        self._verified.add(kind)
+        return call
+
+    def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        forward = Forward.of(model, args, kwargs)
+        if forward.cache is not None and forward.seen and was_reordered(forward.cache):
+            raise InputError("beam search reorders the rows of its cache, so they are no samples: observe one beam")
+        last = self._batches[-1] if self._batches else None
+        continues = last is not None and last.continues(forward)
+        self._pass = Pass(forward, last if continues and last else Batch(size=forward.batch, first=forward.seen))
+
+    def _end(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        done, self._pass = self._pass, None
+        if done is None or output is None:  # the pass ended in an error: it does not count
+            return
+        done.batch.commit(done, cache_of(output) or done.forward.cache)
+        if not self._batches or self._batches[-1] is not done.batch:
+            self._batches.append(done.batch)
+        self._skipped |= done.skipped
+
+    def _read_input(self, block: Block) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if self._pass is not None and not self._pass.use(block.stack):
+                self._hidden(args[0] if args else kwargs["hidden_states"], Depth(0, block.stack))
+
+        return hook
+
+    def _read_output(self, block: Block) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if self._pass is not None:
+                depth = Depth(self._pass.uses[block.stack], block.stack)
+                self._hidden(output[0] if isinstance(output, tuple) else output, depth)
+
+        return hook
+
+    def _hidden(self, hidden: Any, depth: Depth) -> None:
+        assert self._pass is not None
+        if not isinstance(hidden, Tensor) or hidden.ndim != 3:
+            raise UnsupportedModelError(
+                f"family '{self.family}': its blocks pass on no tensor (batch, position, width), so the residual "
+                "stream can not be read; leave HiddenNorms out"
+            )
+        if len(hidden) != self._pass.forward.batch:
+            return
+        side = axes(depth.stack, self._twofold)[0]
+        start = self._pass.forward.seen if side == "tokens" else 0
+        found = PlaceSums(side, side, causal=False, query_length=start + hidden.shape[1])
+        with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
+            for observer in self.observers:
+                for piece in observer.on_hidden(hidden.detach(), start) if observer.reads_blocks else ():
+                    found.add(type(observer).__name__, piece, len(hidden))
+        self._pass.places[depth] = found
+
+    def _not_measured(self) -> dict[str, str]:
+        """Stacks of the model that have no numbers, and why."""
+        called = {place.stack for batch in self._batches for place in batch.places if isinstance(place, Layer)}
+        absent = {layer.stack: "was never called" for layer in self.layers.values() if layer.stack not in called}
+        return absent | self._skipped
+
+    def _check_complete(self) -> None:
+        for batch in self._batches:
+            called = {place.name.partition("#")[0] for place in batch.places if isinstance(place, Layer)}
+            used = {place.stack for place in batch.places if isinstance(place, Layer)}
+            missing = [layer.name for layer in self.layers.values() if layer.stack in used and layer.name not in called]
+            if missing or not called:
+                raise UnsupportedModelError(
+                    f"family '{self.family}': attention of {', '.join(missing) or 'every layer'} was never called "
+                    "through AttentionInterface, so it would be missing from the measurement; another implementation "
+                    "may be observable (attn_implementation='eager' or 'sdpa')"
+                )

@@ -1,0 +1,66 @@
+"""Tools the probe tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from sinkscope.attention import CATALOG
+from sinkscope.model import LabConfig, LabForCausalLM
+from sinkscope.probes import Measurement
+from sinkscope.probes.families import FAMILIES
+
+DECODERS = [name for name, family in FAMILIES.items() if family.auto == "AutoModelForCausalLM"]
+
+
+def lab_model(attention: str, **options: object) -> LabForCausalLM:
+    """A lab model with attention far from uniform and learned slots far from their start."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = LabConfig(**sizes, num_key_value_heads=2, intermediate_size=48, attention=attention, **options)
+    model = LabForCausalLM(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "q_proj" in name or "k_proj" in name:
+                parameter.mul_(4)
+            if "operation" in name:
+                parameter.normal_()
+    return model
+
+
+def build(name: str, host: str = "sdpa") -> PreTrainedModel:
+    """A model of a family, or of a lab operation `lab:NAME`."""
+    if name.startswith("lab:"):
+        return lab_model(name.removeprefix("lab:"))
+    family = FAMILIES[name]
+    if not family.exists:
+        pytest.skip(f"the installed transformers has no family {name}")
+    return family.build(host if host in family.hosts else "eager")
+
+
+CAUSAL = [*DECODERS, *(f"lab:{name}" for name in CATALOG)]
+
+
+@pytest.fixture
+def ids() -> torch.Tensor:
+    return FAMILIES["llama"].inputs()["input_ids"]
+
+
+@pytest.fixture
+def assert_same() -> Callable[..., None]:
+    """Two measurements agree in every variable, NaN at the same places (in columns that both have)."""
+
+    def check(one: Measurement, other: Measurement, tolerance: float = 2e-5) -> None:
+        assert set(one.data.data_vars) == set(other.data.data_vars)
+        for name in set(one.data.data_vars) - {"tokens"}:
+            left, right = one.data[name].values, other.data[name].values
+            width = min(left.shape[-1], right.shape[-1])
+            np.testing.assert_allclose(
+                left[..., :width], right[..., :width], rtol=tolerance, atol=tolerance, err_msg=str(name)
+            )
+
+    return check

@@ -1,0 +1,152 @@
+"""`measure`: what it runs, what it refuses, what it leaves alone."""
+
+from __future__ import annotations
+
+import jaxtyping
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from sinkscope.errors import InputError
+from sinkscope.probes import AttentionReceived, SlotReceived, measure
+from sinkscope.probes.families import FAMILIES
+from tests.probes.conftest import build
+
+
+@pytest.fixture
+def llama() -> LlamaForCausalLM:
+    return build("llama")
+
+
+def test_default_observers(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    data = measure(llama, ids).data
+    assert set(data.data_vars) == {
+        "attention_received",
+        "hidden_norm",
+        "query_norm",
+        "key_norm",
+        "value_norm",
+        "tokens",
+    }
+    every = measure(llama, ids, "all").data
+    assert set(every.data_vars) - set(data.data_vars) == {"cos_query_key"}
+    assert "slot_received" in measure(build("gpt_oss"), ids, "all").data
+    for name in ("attention_received", "hidden_norm", "value_norm"):
+        assert data[name].dtype == "float32"
+
+
+def test_plain_lists_of_ids_will_do(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    assert measure(llama, ids.tolist()).data.equals(measure(llama, ids).data)
+
+
+def test_it_caches_nothing_and_keeps_one_row_of_logits(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    outputs = []
+    llama.register_forward_hook(lambda _, __, output: outputs.append(output))
+    measure(llama, ids)
+    assert outputs[0].past_key_values is None
+    assert outputs[0].logits.shape == (3, 1, 97)
+    measure(llama, {"input_ids": ids, "labels": ids})
+    assert outputs[1].loss is not None
+
+
+def test_it_runs_in_eval_mode_and_restores_each_modules_mode(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    llama.train()
+    llama.model.layers[0].eval()
+    modes = [module.training for module in llama.modules()]
+    seen = []
+    llama.model.layers[1].register_forward_hook(lambda module, *_: seen.append(module.training))
+    measure(llama, ids)
+    assert seen == [False]
+    assert [module.training for module in llama.modules()] == modes
+    assert not any(parameter.grad is not None for parameter in llama.parameters())
+
+
+def test_progress_is_told_after_each_batch(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    told: list[tuple[int, int]] = []
+    measure(llama, ids, batch_size=2, progress=lambda done, total: told.append((done, total)))
+    assert told == [(2, 3), (3, 3)]
+
+
+def test_the_record_says_what_stood_first(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    ids = ids.clone()
+    ids[:, 4] = 7
+    mask = torch.ones_like(ids)
+    mask[:, :4] = 0
+    record = measure(llama, {"input_ids": ids, "attention_mask": mask}, about={"kind": "natural"}, batch_size=2).record
+    assert record["input"]["position_0"] == {"token_ids": [7], "distinct": 1}
+    assert record["input"]["kind"] == "natural"
+    assert (record["family"], record["dtype"], record["samples"], record["tokens"]) == ("llama", "float32", 3, 20)
+    assert set(record["versions"]) == {"sinkscope", "torch", "transformers", "python"}
+
+
+def test_extra_inputs_go_to_the_model() -> None:
+    family = FAMILIES["vit"]
+    assert measure(family.build(), family.inputs(), batch_size=2).data.sizes["sample"] == 3
+
+
+BAD = {
+    "ids above the vocabulary": (lambda ids: ids + 90, r"token id \d+ \(sample \d, position \d+\).*vocabulary of 97"),
+    "negative ids": (lambda ids: -ids, "outside the vocabulary"),
+    "ids that are no whole numbers": (lambda ids: ids.float(), "whole numbers"),
+    "no samples": (lambda ids: ids[:0], "empty"),
+    "no tokens": (lambda ids: ids[:, :0], "empty"),
+    "one row without a batch": (lambda ids: ids[0], r"\(samples, tokens\)"),
+    "more tokens than positions": (lambda ids: ids.repeat(1, 3), "72 tokens, but the model has positions for 64"),
+    "rows of different length": (lambda ids: [[1, 2], [3]], "expected token ids"),
+    "an empty dict": (lambda ids: {}, "empty"),
+    "rows that do not fit": (
+        lambda ids: {"input_ids": ids, "attention_mask": torch.ones(2, 24)},
+        "'attention_mask' has 2 rows for 3 samples",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_inputs_are_refused(
+    case: str, llama: LlamaForCausalLM, ids: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # users have no shape checks
+    make, message = BAD[case]
+    with pytest.raises(InputError, match=message):
+        measure(llama, make(ids), batch_size=2)
+
+
+@pytest.mark.parametrize("observers", ["every", []])
+def test_bad_observers_are_refused(llama: LlamaForCausalLM, ids: torch.Tensor, observers: object) -> None:
+    with pytest.raises(InputError, match="expected a list of observers"):
+        measure(llama, ids, observers)
+
+
+def test_a_batch_size_below_one_is_refused(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    with pytest.raises(InputError, match="batch_size = 0"):
+        measure(llama, ids, batch_size=0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_broken_weights_are_named(llama: LlamaForCausalLM, ids: torch.Tensor, value: float) -> None:
+    with torch.no_grad():
+        llama.model.layers[1].mlp.up_proj.weight[3, 4] = value
+    with pytest.raises(InputError, match=r"first in 'model\.layers\.1\.mlp\.up_proj\.weight'"):
+        measure(llama, ids)
+
+
+def test_large_weights_are_not_broken(ids: torch.Tensor) -> None:
+    model = build("llama").half()
+    with torch.no_grad():
+        model.lm_head.weight.fill_(60000.0)
+    measure(model, ids, [AttentionReceived()])
+
+
+def test_activations_that_overflow_are_named_by_place(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    llama.model.layers[0].mlp.register_forward_hook(lambda _, __, output: output * float("inf"))
+    with pytest.raises(InputError, match="first at depth 1 of the decoder"):
+        measure(llama, ids)
+    with pytest.raises(InputError, match=r"first at layer 'model\.layers\.1\.self_attn'"):
+        measure(llama, ids, [AttentionReceived()])
+
+
+def test_slots_alone_on_a_model_without_any(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    measurement = measure(llama, ids, [SlotReceived()])
+    assert set(measurement.data.data_vars) == {"tokens"}
+    with pytest.raises(InputError, match="no layer has slots"):
+        measurement.slot_rate()
