@@ -21,8 +21,8 @@ from transformers import (
 
 from sinkscope.errors import InputError, unknown
 
-_FOLDER = Path(__file__).parent / "shipped"
-SHIPPED: dict[str, Path] = {path.parent.name: path.parent for path in sorted(_FOLDER.glob("*/config.json"))}
+FOLDER = Path(__file__).parent / "shipped"
+SHIPPED: dict[str, Path] = {path.parent.name: path.parent for path in sorted(FOLDER.glob("*/config.json"))}
 
 _HEADS = (AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForMaskedLM)
 

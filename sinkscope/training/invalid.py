@@ -1,0 +1,83 @@
+"""Pydantic's complaints as one line that names the field and the nearest valid choice."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, get_args
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from sinkscope.errors import InputError, unknown
+
+UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
+CHOICE = {"literal_error", "union_tag_invalid"}
+
+
+def in_one_line(error: ValidationError, kind: type) -> InputError:
+    """The first problem of a validation of `kind`, a model or dataclass of pydantic's."""
+    problems = error.errors(include_url=False)
+    problem = next((each for each in problems if each["type"] in UNKNOWN), problems[0])
+    cause = problem.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):
+        return cause
+    place, fields = _walk(problem["loc"], kind)
+    where = ".".join(place)
+    if problem["type"] in UNKNOWN:
+        return unknown_field(where, fields)
+    if problem["type"] in CHOICE:
+        return _choice(where, problem)
+    if problem["type"] == "missing":
+        return InputError(f"recipe field '{where}' is missing")
+    return InputError(f"recipe field '{where}' = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}")
+
+
+def unknown_field(where: str, siblings: Iterable[str]) -> InputError:
+    """The error for a dotted field that does not exist; the nearest one is sought among its siblings."""
+    *parents, last = where.split(".")
+    names = {name: ".".join([*parents, name]) for name in siblings}
+    near = difflib.get_close_matches(last, names, n=1, cutoff=0.5)
+    hint = f"did you mean '{names[near[0]]}'?" if near else f"choose from {', '.join(names.values())}"
+    return InputError(f"unknown recipe field '{where}': {hint}")
+
+
+def _choice(where: str, problem: Any) -> InputError:
+    context = problem["ctx"]
+    allowed = context.get("expected") or context["expected_tags"]
+    names = [name.strip(" '") for name in allowed.replace(" or ", ",").split(",")]
+    if problem["type"] == "union_tag_invalid":
+        return unknown(f"recipe field '{where}.{context['discriminator'].strip(chr(39))}'", context["tag"], names)
+    return unknown(f"recipe field '{where}'", str(problem["input"]), names)
+
+
+def _walk(location: tuple[int | str, ...], kind: type) -> tuple[list[str], dict[str, FieldInfo]]:
+    """The dotted place without a union's tags, and the fields that are valid at its last level."""
+    place: list[str] = []
+    kinds: list[Any] = [kind]
+    fields = _fields(kind)
+    for part in map(str, location):
+        tagged = [variant for variant in kinds if len(kinds) > 1 and _tag(variant) == part]
+        if tagged:
+            kinds, fields = tagged, _fields(tagged[0])
+            continue
+        place.append(part)
+        if part in fields:
+            kinds = _kinds(fields[part].annotation)
+            fields = _fields(kinds[0]) if len(kinds) == 1 else fields
+    return place, fields
+
+
+def _fields(kind: Any) -> dict[str, FieldInfo]:
+    return getattr(kind, "__pydantic_fields__", {})
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """The types inside unions, tuples and Annotated."""
+    inner = get_args(annotation)
+    return [kind for part in inner for kind in _kinds(part)] if inner else [annotation]
+
+
+def _tag(kind: Any) -> str | None:
+    tag = _fields(kind).get("kind")
+    return None if tag is None else tag.default

@@ -1,0 +1,99 @@
+"""Recipes by name or from YAML, with single fields changed."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sinkscope.errors import InputError, unknown
+from sinkscope.training.recipe import Recipe
+from sinkscope.training.recipes import RECIPES
+
+EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # YAML 1.1, which PyYAML reads, takes 1e-3 for text
+
+
+def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
+    """A recipe by its name or from a YAML (or JSON) file, with fields changed by `key=value` overrides.
+
+    A file may start from a named recipe (`base: nano`) and list only what differs; its `name` defaults to the
+    file's. An override's key is dotted (`optimizer.lr=1e-3`), its value YAML. Raises `InputError` in one line for
+    an unknown recipe, field or value, with the nearest valid one.
+    """
+    fields = _fields(name_or_path)
+    for override in overrides:
+        _set(fields, override)
+    return Recipe(**fields)
+
+
+def _fields(name_or_path: str | Path) -> dict[str, Any]:
+    if str(name_or_path) in RECIPES:
+        return RECIPES[str(name_or_path)].model_dump(mode="json")
+    path = Path(name_or_path)
+    if path.suffix not in (".yaml", ".yml", ".json"):
+        raise unknown("recipe", str(name_or_path), RECIPES)
+    fields = _read(path)
+    base = fields.pop("base", None)
+    if base is None:
+        return {"name": path.stem, **fields}
+    if base not in RECIPES:
+        raise unknown(f"recipe 'base' in {path}", str(base), RECIPES)
+    return _merge(RECIPES[base].model_dump(mode="json"), {"name": path.stem, **fields})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        fields = _parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read recipe {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"recipe {path} is not text") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"recipe {path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(fields, dict):
+        raise InputError(f"recipe {path} holds {type(fields).__name__}, expected fields and values")
+    return {str(name): value for name, value in fields.items()}
+
+
+def _parse(text: str) -> Any:
+    return _numbers(yaml.safe_load(text))
+
+
+def _numbers(value: Any) -> Any:
+    """The value with numbers such as 1e-3 as numbers, also inside lists and parts."""
+    if isinstance(value, dict):
+        return {name: _numbers(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
+
+
+def _set(fields: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise InputError(f"override '{override}': expected field=value, such as optimizer.lr=1e-3")
+    try:
+        value = _parse(text)
+    except yaml.YAMLError:
+        value = text
+    *parents, last = key.strip().split(".")
+    place = fields
+    for parent in parents:
+        inner = place.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            raise InputError(f"override '{override}': '{parent}' is a value, it has no fields")
+        place = inner
+    place[last] = value
+
+
+def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`changes` over `base`, part by part; an attention operation is replaced whole."""
+    merged = copy.deepcopy(base)
+    for name, value in changes.items():
+        both = isinstance(value, dict) and isinstance(merged.get(name), dict)
+        merged[name] = _merge(merged[name], value) if both and name != "attention" else value
+    return merged

@@ -1,0 +1,78 @@
+"""The recipes that have a name (design §6; `60m` and `1b` are the paper's, catalogue §8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sinkscope.data import DataConfig
+from sinkscope.training.optimizer import AdamW
+from sinkscope.training.recipe import Recipe
+from sinkscope.training.schedule import Constant
+
+
+def _sizes(layers: int, heads: int, width: int, feed_forward: int, **more: Any) -> dict[str, Any]:
+    return {
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "hidden_size": width,
+        "intermediate_size": feed_forward,
+        **more,
+    }
+
+
+def _paper(name: str, steps: int, model: dict[str, Any]) -> Recipe:
+    """What both models of the paper share. Its released configurations set min_lr = lr: constant after warm-up."""
+    return Recipe(
+        name=name,
+        steps=steps,
+        batch_size=512,
+        micro_batch=16,
+        context=2048,
+        seed=3406,
+        precision="bf16",
+        save_every=1000,
+        eval_every=1000,
+        validation_windows=800,
+        model=model | {"vocab_size": 50432},
+        optimizer=AdamW(lr=4e-4),
+        schedule=Constant(warmup=100),
+        data=DataConfig(
+            corpus="hf:monology/pile-uncopyrighted",
+            tokenizer="EleutherAI/gpt-neox-20b",
+            bos="none",
+            max_characters=20_000_000_000,  # about the paper's 5 billion unique tokens
+        ),
+    )
+
+
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(
+            name="nano",
+            steps=1500,
+            batch_size=32,
+            context=128,
+            save_every=250,
+            model=_sizes(4, 4, 128, 336),
+            optimizer=AdamW(lr=4e-3),
+            schedule=Constant(warmup=50),
+            data=DataConfig(corpus="python", tokenizer="bpe:2048", bos="fixed"),
+        ),
+        Recipe(
+            name="mini",
+            steps=2000,
+            batch_size=64,
+            context=512,
+            precision="bf16",
+            save_every=500,
+            eval_every=100,
+            model=_sizes(8, 6, 384, 1024),
+            optimizer=AdamW(lr=1.5e-3),
+            schedule=Constant(warmup=100),
+            data=DataConfig(corpus="python", tokenizer="bpe:2048", bos="fixed"),
+        ),
+        _paper("60m", 20_000, _sizes(10, 8, 768, 1536)),
+        _paper("1b", 40_000, _sizes(22, 16, 2048, 5632)),
+    )
+}

@@ -1,0 +1,102 @@
+"""From what `Trainer` logs to the rows of the metric log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from sinkscope.training.log import append_row, json_numbers
+
+RENAMED = {"eval_loss": "validation_loss"}
+KEPT = {"loss", "grad_norm", "learning_rate", "validation_loss"}
+
+
+class RowWriter(TrainerCallback):
+    """Appends a row per logged step: all that was logged at that step, together.
+
+    Rows hold `step`, and where they apply `loss` (mean since the row before), `grad_norm`, `learning_rate`,
+    `tokens_per_second` (of training alone), `validation_loss`, `sink/*`, and `seconds` since the run began, summed
+    over its interruptions; `kept` are the rows of before. `last` is the newest value of each. A row is on the disk
+    before the next step begins and before a checkpoint of its step is written.
+    """
+
+    def __init__(self, path: Path, *, tokens_per_step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.path = path
+        self.tokens_per_step = tokens_per_step
+        self.pending: dict[str, Any] = {}
+        self.last: dict[str, Any] = {}
+        for row in kept:
+            self.last |= row
+        self._began = time.monotonic() - self.last.get("seconds", 0.0)
+        self._since: float | None = None
+        self._step_ended = 0.0
+        self._steps = 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self._began
+
+    def flush(self) -> None:
+        """Write the row in the making, if there is one."""
+        if self.pending:
+            row = json_numbers(self.pending)
+            append_row(self.path, row)
+            self.last |= row
+            self.pending = {}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        state.compute_steps(args, state.max_steps)  # a checkpoint brings the frequencies it was written under
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.flush()
+        if self._since is None:
+            self._since, self._steps = time.monotonic(), 0
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._steps += 1
+        self._step_ended = time.monotonic()
+        if control.should_save or control.should_evaluate:
+            control.should_log = True  # a loss averaged across a checkpoint would differ after a resume
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        named: dict[str, Any] = {RENAMED.get(name, name): value for name, value in (logs or {}).items()}
+        values: dict[str, Any] = {
+            name: value for name, value in named.items() if name in KEPT or name.startswith("sink/")
+        }
+        if not values:
+            return
+        if self.pending.get("step", state.global_step) != state.global_step:
+            self.flush()
+        if "loss" in values:
+            values["tokens_per_second"] = self._throughput()
+        elif self._since is not None:
+            self._since += time.monotonic() - self._step_ended  # observing is no training
+        self.pending |= {"step": state.global_step, **values, "seconds": round(self.seconds, 3)}
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.flush()
+
+    def _throughput(self) -> float | None:
+        if self._since is None:
+            return None
+        elapsed = time.monotonic() - self._since
+        self._since = None
+        return round(self._steps * self.tokens_per_step / elapsed, 1)

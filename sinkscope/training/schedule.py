@@ -1,0 +1,46 @@
+"""Learning rate schedules as values."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
+from torch.optim.lr_scheduler import LambdaLR
+
+from sinkscope.training.parts import Part
+
+
+class Constant(Part):
+    """Linear warm-up from 0, then the full rate: rate(t) = lr · min(1, t / warmup), t = 0, 1, …"""
+
+    kind: Literal["constant"] = "constant"
+    warmup: NonNegativeInt = 100
+
+    def rate(self, step: int, *, steps: int, lr: float) -> float:
+        """The learning rate of update number `step`, counted from 0."""
+        return lr * step / self.warmup if step < self.warmup else lr
+
+
+class Cosine(Part):
+    """Linear warm-up from 0, then half a cosine from lr at step `warmup` to `min_lr` at the last step."""
+
+    kind: Literal["cosine"] = "cosine"
+    warmup: NonNegativeInt = 100
+    min_lr: NonNegativeFloat = 0.0
+
+    def rate(self, step: int, *, steps: int, lr: float) -> float:
+        """The learning rate of update number `step`, counted from 0."""
+        if step < self.warmup:
+            return lr * step / self.warmup
+        progress = min(1.0, (step - self.warmup) / max(1, steps - self.warmup))
+        return self.min_lr + (lr - self.min_lr) * (1 + math.cos(math.pi * progress)) / 2
+
+
+Schedule = Annotated[Constant | Cosine, Field(discriminator="kind")]
+
+
+def scheduler(schedule: Constant | Cosine, optimizer: torch.optim.Optimizer, *, steps: int, lr: float) -> LambdaLR:
+    """The schedule on an optimiser whose groups all start at `lr`."""
+    return LambdaLR(optimizer, lambda step: schedule.rate(step, steps=steps, lr=lr) / lr)

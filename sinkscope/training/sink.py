@@ -1,0 +1,136 @@
+"""The attention sink during anybody's training, as metrics of their own `transformers.Trainer`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from sinkscope.errors import InputError
+from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, measure
+from sinkscope.probes.checks import check_weights
+from sinkscope.probes.metrics import check_epsilon
+from sinkscope.training.undisturbed import undisturbed
+
+METRICS = ("sink/position_0", "sink/strongest_position", "sink/strongest", "sink/hidden_norm_ratio")
+
+Inputs = Tensor | Mapping[str, Tensor]
+
+
+class SinkCallback(TrainerCallback):
+    """Measures the attention sink on a fixed batch every `every` steps and logs it through the trainer.
+
+    Add it with `trainer.add_callback(SinkCallback(trainer))`; every reporter of the trainer then gets the values of
+    `sink_metrics`: before the first step, at each multiple of `every`, and at the end. `inputs` are token ids (N,
+    T) or a dict of model inputs, as `sinkscope.measure` takes them; without them, the first `tokens` tokens of
+    `samples` items of the trainer's evaluation (else training) dataset. `batch_size` samples are run at once.
+
+    Weights after training are bit for bit those without the callback: random generators, modes and the trainer's
+    control flow are left as they were. It runs on the main process only. Raises `InputError` for a model whose
+    weights are sharded over processes, for a dataset without an order, and for one with no item of `tokens` tokens.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        inputs: Inputs | None = None,
+        *,
+        every: int = 100,
+        epsilon: float = 0.3,
+        tokens: int = 64,
+        samples: int = 100,
+        batch_size: int = 32,
+    ) -> None:
+        if every < 1:
+            raise InputError(f"SinkCallback: every = {every}, expected at least 1 step")
+        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+            raise InputError(
+                "SinkCallback cannot see a model whose weights are sharded: measure its checkpoints instead"
+            )
+        check_epsilon(epsilon)
+        self.trainer = trainer
+        self.every = every
+        self.epsilon = epsilon
+        self.batch_size = batch_size
+        self.inputs = _first_tokens(trainer, tokens, samples) if inputs is None else inputs
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        return self._log(control) if state.global_step == 0 else control
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        due = state.global_step % self.every == 0 or state.global_step >= state.max_steps
+        return self._log(control) if due else control
+
+    def _log(self, control: TrainerControl) -> TrainerControl:
+        if not self.trainer.is_world_process_zero():
+            return control
+        due = control.should_log
+        self.trainer.control = control
+        self.trainer.log(self._metrics())
+        self.trainer.control.should_log = due  # logging clears it, and the loss of this step would not be logged
+        return self.trainer.control
+
+    def _metrics(self) -> dict[str, float]:
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model, keep_torch_compile=False)
+        try:
+            check_weights(model)
+        except InputError:
+            return dict.fromkeys(METRICS, math.nan)  # what to do about NaN weights is for the trainer to decide
+        with undisturbed():
+            observers = [AttentionReceived("all"), HiddenNorms()]
+            return sink_metrics(measure(model, self.inputs, observers, batch_size=self.batch_size), self.epsilon)
+
+
+def sink_metrics(measurement: Measurement, epsilon: float = 0.3) -> dict[str, float]:
+    """What is logged of a measurement.
+
+    `sink/position_0`: the sink rate of the first position, percent. `sink/strongest_position` and `sink/strongest`:
+    the position (0-based) with the highest rate, and that rate, among those that at least half of the queries can
+    see; the last ones average over a few queries only. At equal rates the position that receives more attention
+    counts. `sink/hidden_norm_ratio`: ‖h_0‖ / mean_{t>0} ‖h_t‖, averaged over samples, at the depth where it is
+    largest.
+    """
+    rates = measurement.sink_rate(epsilon=epsilon)
+    half = (rates.sizes["position"] + 1) // 2
+    received = measurement.data["attention_received"].mean(["sample", "layer", "head"])
+    ranked = [
+        (float(rate), float(mean)) for rate, mean in zip(rates.values[:half], received.values[:half], strict=True)
+    ]
+    strongest = max(range(half), key=lambda position: ranked[position])
+    ratio = float(measurement.hidden_norm_ratio().max())
+    return dict(zip(METRICS, (ranked[0][0], strongest, ranked[strongest][0], ratio), strict=True))
+
+
+def _first_tokens(trainer: Trainer, tokens: int, samples: int) -> Tensor:
+    dataset = trainer.eval_dataset if trainer.eval_dataset is not None else trainer.train_dataset
+    if isinstance(dataset, Mapping) and not isinstance(dataset, Dataset):
+        dataset = next(iter(dataset.values()))
+    if dataset is None or isinstance(dataset, IterableDataset):
+        raise InputError("SinkCallback needs inputs: the trainer has no dataset whose first items could be taken")
+    rows: list[Tensor] = []
+    with undisturbed():
+        for index in range(len(dataset)):
+            ids = _unpadded(dataset[index])
+            if len(ids) >= tokens:
+                rows.append(ids[:tokens])
+            if len(rows) == samples:
+                break
+    if not rows:
+        raise InputError(f"SinkCallback: no item of the dataset has {tokens} tokens: give inputs, or fewer tokens")
+    return torch.stack(rows)
+
+
+def _unpadded(item: Mapping[str, Any]) -> Tensor:
+    if "input_ids" not in item:
+        raise InputError("SinkCallback needs inputs: the items of the trainer's dataset hold no 'input_ids'")
+    ids = torch.as_tensor(item["input_ids"])
+    return ids[torch.as_tensor(item["attention_mask"]).bool()] if "attention_mask" in item else ids

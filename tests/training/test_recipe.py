@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from sinkscope.attention import CATALOG, AttentionSpec, Sigmoid
+from sinkscope.data.tokenizer import train_bpe
+from sinkscope.errors import InputError
+from sinkscope.training import RECIPES, Recipe, load_recipe
+from sinkscope.training.optimizer import AdamW
+
+NANO = {"name": "own", "steps": 3, "batch_size": 2, "context": 8, "optimizer": {"lr": 1e-3}}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_bpe(["some text to learn from, some more text"] * 3, 280)
+
+
+def test_paper_recipes_have_the_published_sizes() -> None:
+    sizes = {name: RECIPES[name].model for name in ("60m", "1b")}
+    shape = ("num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size", "vocab_size")
+    assert [sizes["60m"][field] for field in shape] == [10, 8, 768, 1536, 50432]
+    assert [sizes["1b"][field] for field in shape] == [22, 16, 2048, 5632, 50432]
+    for name, steps in (("60m", 20_000), ("1b", 40_000)):
+        recipe = RECIPES[name]
+        assert (recipe.steps, recipe.batch_size, recipe.context) == (steps, 512, 2048)
+        assert recipe.optimizer == AdamW(lr=4e-4, weight_decay=0.1, betas=(0.9, 0.95), clip=1.0)
+        assert recipe.schedule.warmup == 100
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_survives_json(name: str) -> None:
+    stored = json.loads(json.dumps(RECIPES[name].model_dump(mode="json")))
+    assert Recipe(**stored) == RECIPES[name]
+
+
+def test_attention_comes_as_value_dict_or_name() -> None:
+    spec = AttentionSpec(normalizer=Sigmoid())
+    recipes = [Recipe(**NANO, attention=spelling) for spelling in (spec, spec.to_dict(), "sigmoid")]
+    assert {recipe.attention for recipe in recipes} == {CATALOG["sigmoid"]}
+    assert len({recipe.hash({}) for recipe in recipes}) == 1
+    assert recipes[0].folder({}).startswith("own-sigmoid-")
+
+
+def test_one_meaning_has_one_hash() -> None:
+    spelled = Recipe(
+        **{**NANO, "optimizer": {"name": "adamw", "lr": "1e-3", "betas": [0.9, 0.95], "clip": 1}},
+        attention="softmax",
+        model={"hidden_size": 128, "rope_theta": 10000, "num_key_value_heads": 4},
+        schedule={"kind": "constant", "warmup": 100},
+    )
+    assert spelled.hash({"tokens": "abc"}) == Recipe(**NANO).hash({"tokens": "abc"})
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["name=other", "save_every=7", "eval_every=3", "log_every=1", "micro_batch=8", "data.validation_share=0.1"],
+)
+def test_what_decides_no_number_is_not_in_the_hash(change: str) -> None:
+    assert load_recipe("nano", [change]).hash({}) == RECIPES["nano"].hash({})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "steps=7",
+        "seed=1",
+        "precision=bf16",
+        "compile=true",
+        "attention=sigmoid",
+        "optimizer.lr=1e-3",
+        "optimizer.decay_norms=false",
+        "optimizer.clip=null",
+        "schedule.kind=cosine",
+        "model.rms_norm_eps=1e-6",
+        "model.vocab_size=3000",
+        "data.bos=none",
+        "validation_windows=32",
+    ],
+)
+def test_what_decides_a_number_is_in_the_hash(change: str) -> None:
+    assert load_recipe("nano", [change]).hash({}) != RECIPES["nano"].hash({})
+
+
+def test_the_text_is_in_the_hash_but_not_its_name_and_its_tools() -> None:
+    nano = RECIPES["nano"]
+    fingerprint = {"corpus": "a", "versions": {"tokenizers": "1"}, "text_sha256": "1"}
+    assert nano.hash(fingerprint) == nano.hash(fingerprint | {"corpus": "b", "versions": {}})
+    assert nano.hash(fingerprint) != nano.hash(fingerprint | {"text_sha256": "2"})
+
+
+def test_the_model_takes_its_vocabulary_from_the_tokenizer(tokenizer: PreTrainedTokenizerFast) -> None:
+    config = Recipe(**NANO, attention="k_bias").lab_config(tokenizer)
+    assert config.vocab_size == len(tokenizer)
+    assert config.max_position_embeddings == 8
+    assert config.attention_name == "k_bias"
+    assert (config.bos_token_id, config.eos_token_id) == (tokenizer.bos_token_id, tokenizer.eos_token_id)
+
+
+def test_a_vocabulary_may_be_padded_but_not_cut(tokenizer: PreTrainedTokenizerFast) -> None:
+    assert Recipe(**NANO, model={"vocab_size": 512}).lab_config(tokenizer).vocab_size == 512
+    with pytest.raises(InputError, match=r"'model\.vocab_size' = 9 is less than the tokenizer's \d+ tokens"):
+        Recipe(**NANO, model={"vocab_size": 9}).lab_config(tokenizer)
+
+
+def test_a_recipe_cannot_be_changed(tiny: Callable[..., Recipe]) -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        tiny().steps = 3

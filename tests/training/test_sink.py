@@ -1,0 +1,310 @@
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+
+from sinkscope.errors import InputError
+from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, measure
+from sinkscope.training import SinkCallback, sink_metrics
+from sinkscope.training.undisturbed import undisturbed
+
+METRICS = {"sink/position_0", "sink/strongest_position", "sink/strongest", "sink/hidden_norm_ratio"}
+
+
+class Recorder(TrainerCallback):
+    """A reporter: what it is sent at each step."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, dict[str, float]]] = []
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any) -> None:
+        self.sent.append((state.global_step, dict(logs)))
+
+    def steps_with(self, name: str) -> list[int]:
+        return [step for step, logs in self.sent if name in logs]
+
+
+class Texts(Dataset):
+    """Random tokens; reading an item draws from the global generators, as augmentations do."""
+
+    def __init__(self, count: int = 40, tokens: int = 20) -> None:
+        self.ids = torch.randint(0, 61, (count, tokens), generator=torch.Generator().manual_seed(3))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        torch.rand(1), np.random.rand(), random.random()
+        return {"input_ids": self.ids[index], "labels": self.ids[index]}
+
+
+def llama(dropout: float = 0.1) -> LlamaForCausalLM:
+    """A hub model whose training draws random numbers, with attention far from uniform."""
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=61,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        attention_dropout=dropout,
+        max_position_embeddings=32,
+    )
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.weight *= 8
+            layer.self_attn.k_proj.weight *= 8
+    return model
+
+
+def trainer(tmp_path: Path, model: nn.Module | None = None, **options: Any) -> tuple[Trainer, Recorder]:
+    recorder = Recorder()
+    args = {
+        "output_dir": str(tmp_path),
+        "max_steps": 6,
+        "per_device_train_batch_size": 4,
+        "learning_rate": 1e-2,
+        "logging_steps": 2,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
+    datasets = {"train_dataset": Texts()}
+    for name in ("train_dataset", "eval_dataset"):
+        if name in options:
+            datasets[name] = options.pop(name)
+    made = Trainer(
+        model if model is not None else llama(), TrainingArguments(**args | options), callbacks=[recorder], **datasets
+    )
+    return made, recorder
+
+
+def test_every_reporter_gets_what_measure_says(tmp_path: Path) -> None:
+    made, recorder = trainer(tmp_path)
+    inputs = Texts().ids[:10, :16]
+    made.add_callback(SinkCallback(made, inputs, every=4, epsilon=0.25))
+    before = sink_metrics(measure(made.model, inputs, [AttentionReceived("all"), HiddenNorms()]), 0.25)
+    made.train()
+    after = sink_metrics(measure(made.model, inputs, [AttentionReceived("all"), HiddenNorms()]), 0.25)
+    assert recorder.steps_with("sink/position_0") == [0, 4, 6]
+    logs = {step: logs for step, logs in recorder.sent if "sink/position_0" in logs}
+    for step, expected in ((0, before), (6, after)):
+        assert {name: logs[step][name] for name in METRICS} == pytest.approx(expected)
+    assert before != after
+    assert [entry["step"] for entry in made.state.log_history if "sink/strongest" in entry] == [0, 4, 6]
+
+
+def test_without_inputs_the_first_tokens_of_the_dataset_are_measured(tmp_path: Path) -> None:
+    made, _ = trainer(tmp_path)
+    callback = SinkCallback(made, tokens=12, samples=5)
+    assert torch.equal(torch.as_tensor(callback.inputs), Texts().ids[:5, :12])
+
+
+def test_the_evaluation_dataset_comes_first(tmp_path: Path) -> None:
+    evaluation = Texts(count=3)
+    evaluation.ids += 0
+    evaluation.ids.fill_(7)
+    for given in (evaluation, {"one": evaluation, "other": Texts()}):
+        made, _ = trainer(tmp_path, eval_dataset=given)
+        assert torch.equal(torch.as_tensor(SinkCallback(made, tokens=8).inputs), torch.full((3, 8), 7))
+
+
+def test_padding_and_short_items_are_left_out(tmp_path: Path) -> None:
+    items = [
+        {"input_ids": [1, 2, 3], "attention_mask": [1, 1, 1]},
+        {"input_ids": [0, 0, 4, 5, 6, 7], "attention_mask": [0, 0, 1, 1, 1, 1]},
+        {"input_ids": [8, 9, 10, 11, 0], "attention_mask": [1, 1, 1, 1, 0]},
+    ]
+    made, _ = trainer(tmp_path, train_dataset=items)
+    assert torch.as_tensor(SinkCallback(made, tokens=4).inputs).tolist() == [[4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_training_is_not_disturbed(tmp_path: Path) -> None:
+    final = []
+    for watched in (False, True):
+        model = llama()
+        made, recorder = trainer(tmp_path, model, eval_strategy="steps", eval_steps=3, eval_dataset=Texts(count=8))
+        if watched:
+            made.add_callback(SinkCallback(made, every=1, tokens=10))
+        random.seed(2), np.random.seed(2)
+        made.train()
+        final.append((model.state_dict(), recorder, random.random(), np.random.rand(), torch.rand(1)))
+    (plain, reported, *drawn), (seen, with_sink, *drawn_too) = final
+    assert all(torch.equal(plain[name], seen[name]) for name in plain)
+    assert drawn == drawn_too
+    for name in ("loss", "eval_loss"):
+        assert with_sink.steps_with(name) == reported.steps_with(name) != []
+    losses = [[logs["loss"] for _, logs in each.sent if "loss" in logs] for each in (reported, with_sink)]
+    assert losses[0] == losses[1]
+    assert with_sink.steps_with("sink/strongest") == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_modes_are_left_as_they_were(tmp_path: Path) -> None:
+    class Modes(TrainerCallback):
+        seen: list[list[bool]] = []  # noqa: RUF012
+
+        def on_optimizer_step(self, args: Any, state: Any, control: Any, model: nn.Module, **kwargs: Any) -> None:
+            model.model.layers[0].eval()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, model: nn.Module, **kwargs: Any) -> None:
+            self.seen.append([module.training for module in model.modules()])
+
+    made, _ = trainer(tmp_path, max_steps=1)
+    made.add_callback(Modes())
+    made.add_callback(SinkCallback(made, every=1, tokens=10))
+    made.add_callback(Modes())
+    made.train()
+    before, after = Modes.seen
+    assert before == after
+    assert set(before) == {True, False}
+
+
+def test_control_that_others_set_survives(tmp_path: Path) -> None:
+    class Stopper(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any) -> None:
+            if "sink/strongest" in logs and state.global_step == 2:
+                control.should_training_stop = True
+
+    made, recorder = trainer(tmp_path)
+    made.add_callback(Stopper())
+    made.add_callback(SinkCallback(made, every=1, tokens=10))
+    made.train()
+    assert made.state.global_step == 2
+    assert recorder.steps_with("loss") == [2]
+
+
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    model = llama()
+    made, _ = trainer(tmp_path, model)
+    made.add_callback(SinkCallback(made, every=3, tokens=10))
+    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()]
+    made.train()
+    assert hooks == [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()]
+
+
+def test_nan_weights_are_reported_and_stop_nothing(tmp_path: Path) -> None:
+    made, recorder = trainer(tmp_path, learning_rate=1e38)
+    made.add_callback(SinkCallback(made, every=6, tokens=10))
+    made.train()
+    assert made.state.global_step == 6
+    last = [logs for step, logs in recorder.sent if step == 6 and "sink/strongest" in logs]
+    assert all(np.isnan(last[0][name]) for name in METRICS)
+
+
+def test_bf16_autocast(tmp_path: Path) -> None:
+    made, recorder = trainer(tmp_path, bf16=True)
+    made.add_callback(SinkCallback(made, every=6, tokens=10))
+    made.train()
+    assert recorder.steps_with("sink/strongest") == [0, 6]
+
+
+class Stream(IterableDataset):
+    def __iter__(self) -> Any:
+        return iter(Texts())
+
+
+@pytest.mark.parametrize(
+    ("options", "callback", "message"),
+    [
+        ({"train_dataset": Stream()}, {}, "needs inputs: the trainer has no dataset whose first items"),
+        ({}, {"tokens": 64}, "no item of the dataset has 64 tokens"),
+        ({"train_dataset": [{"text": "raw"}]}, {}, "hold no 'input_ids'"),
+        ({}, {"tokens": 10, "every": 0}, "every = 0, expected at least 1 step"),
+        ({}, {"tokens": 10, "epsilon": 2.0}, "epsilon = 2.0"),
+    ],
+)
+def test_bad_input_is_said_before_training(
+    options: dict[str, Any], callback: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    made, _ = trainer(tmp_path, **options)
+    with pytest.raises(InputError, match=message):
+        SinkCallback(made, **callback)
+
+
+def planted(received: np.ndarray, norms: np.ndarray) -> Measurement:
+    return Measurement(
+        xr.Dataset(
+            {
+                "attention_received": (("sample", "layer", "head", "position"), received),
+                "hidden_norm": (("sample", "depth", "position"), norms),
+                "tokens": (("sample", "layer"), np.full(received.shape[:2], received.shape[-1])),
+            },
+            coords={"position": np.arange(received.shape[-1])},
+            attrs={"record": "{}"},
+        )
+    )
+
+
+def test_metrics_of_a_planted_sink() -> None:
+    received = np.full((2, 2, 2, 12), 0.05)
+    received[..., 2] = 0.8  # the sink is at position 2 …
+    received[0, 0, 0, 0] = 0.9  # … and one of eight heads has one at position 0
+    received[..., 11] = 1.0  # the last query sees itself alone: no sink
+    norms = np.ones((2, 3, 12))
+    norms[:, 1, 0] = 4.0
+    assert sink_metrics(planted(received, norms), 0.3) == {
+        "sink/position_0": 12.5,
+        "sink/strongest_position": 2,
+        "sink/strongest": 100.0,
+        "sink/hidden_norm_ratio": 4.0,
+    }
+
+
+def test_without_a_sink_the_strongest_is_where_attention_goes() -> None:
+    received = np.full((1, 1, 1, 12), 0.05)
+    received[..., 3] = 0.1
+    metrics = sink_metrics(planted(received, np.ones((1, 2, 12))), 0.3)
+    assert (metrics["sink/strongest_position"], metrics["sink/strongest"]) == (3, 0.0)
+
+
+def test_random_generators_come_back_after_an_error() -> None:
+    random.seed(5), np.random.seed(5), torch.manual_seed(5)
+    expected = random.random(), np.random.rand(), torch.rand(1)
+    random.seed(5), np.random.seed(5), torch.manual_seed(5)
+    with pytest.raises(KeyError), undisturbed():
+        random.random(), np.random.rand(), torch.rand(1), {}["x"]
+    assert (random.random(), np.random.rand(), torch.rand(1)) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["by the trainer", "beforehand"])
+def test_compiled_models(how: str, tmp_path: Path) -> None:
+    """In a process of its own: shape checks and compilation do not go together."""
+    program = f"""
+from pathlib import Path
+import torch
+from tests.training.test_sink import SinkCallback, llama, trainer
+final = []
+for watched in (False, True):
+    torch.compiler.reset()
+    model = llama(dropout=0.0)
+    if {how!r} == "beforehand":
+        compiled, options = torch.compile(model, backend="eager"), dict(remove_unused_columns=False)
+    else:
+        compiled, options = model, dict(torch_compile=True, torch_compile_backend="eager")
+    made, recorder = trainer(Path({str(tmp_path)!r}), compiled, **options)
+    if watched:
+        made.add_callback(SinkCallback(made, every=2, tokens=10))
+    made.train()
+    final.append(model.state_dict())
+assert recorder.steps_with("sink/strongest") == [0, 2, 4, 6], recorder.sent
+assert all(torch.equal(value, final[1][name]) for name, value in final[0].items())
+print("equal")
+"""
+    environment = os.environ | {"SINKSCOPE_NO_SHAPE_CHECKS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.stdout.endswith("equal\n"), done.stderr[-2000:]
