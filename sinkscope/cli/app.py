@@ -1,0 +1,90 @@
+"""The Typer application and the entry point: exit code 0 done, 2 bad input, 1 a fault, 130 interrupted."""
+
+from __future__ import annotations
+
+import errno
+import warnings
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated, TextIO
+
+import typer
+
+from sinkscope.cli import demo, measure, report, train, zoo
+from sinkscope.errors import InputError
+from sinkscope.report.terminal import fail, note
+
+BAD_INPUT, INTERRUPTED = 2, 130
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
+
+app = typer.Typer(
+    name="sinkscope",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Start with: sinkscope demo --quick",
+)
+
+
+def _show_version(wanted: bool) -> bool:
+    if wanted:
+        print(f"sinkscope {version('sinkscope')}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def _sinkscope(
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """The instrument for attention sinks in transformers: measure them, watch them emerge, use or remove them."""
+
+
+app.command("demo", epilog="Example: sinkscope demo --quick --out sinkscope-demo")(demo.demo)
+app.command("measure", epilog="Example: sinkscope measure nano --input natural --tokens 64 --samples 100")(
+    measure.measure
+)
+app.command("train", epilog="Example: sinkscope train nano --set attention=sigmoid --set steps=200")(train.train)
+app.command("zoo", epilog="Example: sinkscope zoo sigmoid")(zoo.zoo)
+app.command("report", epilog="Example: sinkscope report runs/* measurement.nc --out report.html")(report.report)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code. A fault of ours keeps its traceback."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        return _run(argv)
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    try:
+        code = typer.main.get_command(app)(args=argv, prog_name="sinkscope", standalone_mode=False)
+    except InputError as error:
+        fail(str(error))
+        return BAD_INPUT
+    except typer.TyperException as error:
+        if message := error.format_message():  # empty where the help was shown instead
+            fail(message.replace("Value error, ", ""))
+        return BAD_INPUT
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        fail(f"cannot write {error.filename or 'the output'}: {error.strerror}")
+        return BAD_INPUT
+    if code == INTERRUPTED:
+        fail("interrupted")
+    return int(code or 0)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    note(f"warning: {message}")

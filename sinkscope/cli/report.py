@@ -1,0 +1,29 @@
+"""`sinkscope report`: stored runs and measurements as one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sinkscope.files import check_writable
+from sinkscope.report.terminal import plain, show, show_json
+
+
+def report(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Run folders, folders of runs, .nc files.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+) -> None:
+    """Write one self-contained HTML page from stored runs and measurements."""
+    check_writable(out.parent)
+    from sinkscope.report.compose import compose
+    from sinkscope.report.page import write_page
+
+    page = compose(paths)
+    write_page(page, out)
+    if as_json:
+        show_json({"report": str(out), "sections": [section.title for section in page.sections]})
+    else:
+        show(plain(f"{out}: {len(page.sections)} sections, {out.stat().st_size / 1e6:.1f} MB, opens without network"))

@@ -1,0 +1,118 @@
+"""The terminal while the runs train: a row per run, redrawn as their logs grow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from sinkscope.demo.children import Child
+from sinkscope.report.curves import LOSS, SINK, VALIDATION_LOSS
+from sinkscope.report.runs import StoredRun, read_run
+from sinkscope.report.terminal import stderr
+from sinkscope.training.log import LOG
+
+POLL = 0.5
+RECENT = 12
+BLOCKS = "▁▂▃▄▅▆▇█"
+SPARKLINE = 24
+FULL_HEIGHT = 10.0
+"""The sink rate, in percent, of a full block; higher ones stretch the scale."""
+
+EXPLANATION = (
+    "sink rate: in how many of all (layer, head) pairs, in percent, the first token receives\n"
+    "more than 0.3 of the attention, on average over the tokens that can see it"
+)
+
+
+def watch(started: Sequence[Child], folders: Sequence[Path], steps: int, until: float | None = None) -> list[StoredRun]:
+    """Follow the runs in `folders` until all have ended or the monotonic clock shows `until`; return them as they are.
+
+    Raises `ChildFailed` when one fails.
+    """
+    screen = stderr()
+    reported: dict[str, int] = {}
+    with Live(console=screen, auto_refresh=False) as live:
+        while True:
+            ended = not any(child.running for child in started)
+            runs = [stored(child.label, folder) for child, folder in zip(started, folders, strict=True)]
+            left = None if until is None else until - time.monotonic()
+            if screen.is_terminal:
+                live.update(view(runs, steps, left), refresh=True)
+            else:
+                _report(screen, runs, steps, reported)
+            for child in started:
+                child.check()
+            if ended or (left is not None and left <= 0):
+                return runs
+            time.sleep(POLL)
+
+
+def stored(label: str, folder: Path) -> StoredRun:
+    """A run as logged so far; without rows before the first one."""
+    return read_run(folder, label) if (folder / LOG).is_file() else StoredRun(label, ())
+
+
+def view(runs: Sequence[StoredRun], steps: int, left: float | None = None) -> RenderableType:
+    """The table of the runs as they stand; `left` are the seconds until they are stopped, None where they are not."""
+    scale = max([FULL_HEIGHT, *(value for run in runs for value in run.curve(SINK)[1])])
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("attention", "", "step", "loss", "validation", "sink rate", "since the start", "tokens/s", "left"):
+        table.add_column(
+            name, justify="left" if name in ("attention", "", "since the start") else "right", no_wrap=True
+        )
+    for run in runs:
+        table.add_row(
+            Text(run.label, "bold"),
+            ProgressBar(total=steps, completed=run.step, width=16),
+            f"{run.step}/{steps}",
+            _number(run.last(LOSS), "{:.3f}"),
+            _number(run.last(VALIDATION_LOSS), "{:.3f}"),
+            Text(_number(run.last(SINK), "{:.1f} %"), "bold"),
+            Text(sparkline(run.curve(SINK)[1], scale), "dark_orange"),
+            _number(run.last("tokens_per_second"), "{:,.0f}"),
+            _clock(left) if left is not None else _time_left(run, steps),
+        )
+    return Group(table, Text(EXPLANATION, "dim"))
+
+
+def sparkline(values: Sequence[float], scale: float) -> str:
+    """The values, averaged into at most 24 columns, as block characters; a full block is `scale`."""
+    count = min(SPARKLINE, len(values))
+    columns = [values[i * len(values) // count : (i + 1) * len(values) // count] for i in range(count)]
+    means = [sum(column) / len(column) for column in columns]
+    return "".join(BLOCKS[min(len(BLOCKS) - 1, int(mean / scale * len(BLOCKS)))] for mean in means)
+
+
+def _time_left(run: StoredRun, steps: int) -> str:
+    """By the newest pace, which a run that was gone on with also has."""
+    times, seconds = run.curve("seconds")
+    if len(times) < 2 or times[-1] == times[-RECENT:][0]:
+        return "…"
+    pace = (seconds[-1] - seconds[-RECENT:][0]) / (times[-1] - times[-RECENT:][0])
+    return _clock((steps - run.step) * pace)
+
+
+def _clock(seconds: float) -> str:
+    return "{}:{:02d}".format(*divmod(max(0, round(seconds)), 60))
+
+
+def _number(value: float | None, form: str) -> str:
+    return "…" if value is None else form.format(value)
+
+
+def _report(console: Console, runs: Sequence[StoredRun], steps: int, reported: dict[str, int]) -> None:
+    """Where there is no terminal: a line per new evaluation."""
+    for run in runs:
+        for row in run.rows:
+            if row.get(SINK) is not None and row["step"] > reported.get(run.label, -1):
+                reported[run.label] = row["step"]
+                loss = _number(row.get(VALIDATION_LOSS), "validation loss {:.3f}")
+                line = f"{run.label}: step {row['step']}/{steps}, {loss}, sink rate {row[SINK]:.1f} %"
+                console.print(line, soft_wrap=True)

@@ -1,0 +1,64 @@
+"""What the demonstration trains, and how it shares the machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+MODEL = "nano"
+STEPS = 1100
+MOST_THREADS = 4
+"""A model of this size does not get faster with more."""
+
+QUICK_SECONDS = 62.0
+"""Of the 90 s of the quick demonstration, counted from its start; the rest is for imports and the report."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Runs of one recipe that differ in the attention operation alone, beside a model that was trained before.
+
+    `model` is a shipped model or a run's folder; `changes` are overrides of the recipe. After `seconds`, counted from
+    the demonstration's start, the runs are stopped where they are; None lets them finish.
+    """
+
+    out: Path
+    attentions: tuple[str, ...]
+    eval_every: int
+    save_every: int
+    seconds: float | None = None
+    model: str = MODEL
+    recipe: str = MODEL
+    changes: tuple[str, ...] = (f"steps={STEPS}",)
+
+    @property
+    def runs(self) -> Path:
+        """The parent folder of the runs."""
+        return self.out / "runs"
+
+    def overrides(self, attention: str) -> list[str]:
+        """All overrides of one run. How often a run evaluates and saves does not decide which run it is."""
+        often = (f"eval_every={self.eval_every}", f"save_every={self.save_every}")
+        return [f"attention={attention}", *often, *self.changes]
+
+    @property
+    def threads(self) -> int:
+        """Threads of each run: the cores are shared out."""
+        return max(1, min(MOST_THREADS, _cores() // len(self.attentions)))
+
+
+def full(out: Path) -> Plan:
+    """Softmax and sigmoid side by side, to the end."""
+    return Plan(out, ("softmax", "sigmoid"), eval_every=25, save_every=100)
+
+
+def quick(out: Path) -> Plan:
+    """The beginning of the full demonstration's softmax run, which that would go on with."""
+    return Plan(out, ("softmax",), eval_every=10, save_every=20, seconds=QUICK_SECONDS)
+
+
+def _cores() -> int:
+    """Cores this process may use, which in a container are fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

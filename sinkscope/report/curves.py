@@ -1,0 +1,78 @@
+"""Figures of training: how loss and sink move over the steps of one or several runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+import plotly.graph_objects as go
+
+from sinkscope.errors import InputError
+from sinkscope.report.runs import StoredRun
+from sinkscope.report.theme import DASHES, SERIES, SYMBOLS, figure, tint
+
+SINK = "sink/position_0"
+RATIO = "sink/hidden_norm_ratio"
+LOSS = "loss"
+VALIDATION_LOSS = "validation_loss"
+
+
+def training_curves(runs: Sequence[StoredRun]) -> go.Figure:
+    """Sink rate at position 0 (percent) above, loss (nats per token) below, on one axis of steps.
+
+    Points are evaluations on validation text; the pale line in the lower panel is the loss on training batches.
+    Clicking a run in the legend hides it in both panels.
+    """
+    if not runs:
+        raise InputError("nothing to draw: no runs given")
+    result = figure(height=520)
+    for index, run in enumerate(runs):
+        name = escape(run.label)
+        style = _style(index)
+        result.add_scatter(
+            **_points(run, SINK),
+            **style,
+            name=name,
+            legendgroup=name,
+            hovertemplate="step %{x}: %{y:.2f} %<extra>%{fullData.name}, sink rate</extra>",
+        )
+        result.add_scatter(
+            **_points(run, LOSS),
+            mode="lines",
+            line={"color": tint(SERIES[index % len(SERIES)], 0.35), "width": 1},
+            name=name,
+            legendgroup=name,
+            showlegend=False,
+            yaxis="y2",
+            hovertemplate="step %{x}: %{y:.3f}<extra>%{fullData.name}, training loss</extra>",
+        )
+        result.add_scatter(
+            **_points(run, VALIDATION_LOSS),
+            **style,
+            name=name,
+            legendgroup=name,
+            showlegend=False,
+            yaxis="y2",
+            hovertemplate="step %{x}: %{y:.3f}<extra>%{fullData.name}, validation loss</extra>",
+        )
+    return result.update_layout(
+        xaxis={"title": {"text": "training step"}, "anchor": "y2", "rangemode": "tozero"},
+        yaxis={"title": {"text": "sink rate at position 0 (%)"}, "domain": [0.56, 1], "rangemode": "tozero"},
+        yaxis2={"title": {"text": "loss (nats per token)"}, "domain": [0, 0.46]},
+        hovermode="x unified",
+    )
+
+
+def _style(index: int) -> dict[str, object]:
+    colour = SERIES[index % len(SERIES)]
+    return {
+        "mode": "lines+markers",
+        "cliponaxis": False,
+        "line": {"color": colour, "width": 2.5, "dash": DASHES[index % len(DASHES)]},
+        "marker": {"color": colour, "size": 6, "symbol": SYMBOLS[index % len(SYMBOLS)]},
+    }
+
+
+def _points(run: StoredRun, metric: str) -> dict[str, list[int] | list[float]]:
+    steps, values = run.curve(metric)
+    return {"x": steps, "y": values}

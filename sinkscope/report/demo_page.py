@@ -1,0 +1,107 @@
+"""The page of `sinkscope demo`, from its stored results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from sinkscope.probes import Measurement
+from sinkscope.report import sections
+from sinkscope.report.curves import RATIO, SINK
+from sinkscope.report.page import Headline, Page, Section
+from sinkscope.report.provenance import facts
+from sinkscope.report.runs import StoredRun
+
+ABOUT_INPUTS = (
+    "One trained model, three kinds of input. The sink is a response to text: it stands at the first token of natural "
+    "text, is weaker or gone on random tokens, and vanishes where every token is the same, since nothing then sets the "
+    "first one apart."
+)
+
+
+def demo_page(
+    inputs: pd.DataFrame,
+    look: Mapping[str, Measurement],
+    runs: Sequence[StoredRun],
+    trained: Mapping[str, Measurement],
+    epsilon: float,
+) -> Page:
+    """The full demonstration: `look` is the shipped model on several inputs, `trained` the models of `runs`."""
+    return Page(
+        title=f"When an attention sink emerges: {' and '.join(run.label for run in runs)}",
+        lead=(
+            "Two language models of one shape were trained on the same text in the same order. They differ in one "
+            "thing: how scores become attention. The sink rate is the percentage of (layer, head) pairs in which the "
+            f"first token receives more than {epsilon:g} of the attention."
+        ),
+        headlines=[card for run in runs for card in _cards(run)],
+        sections=[
+            sections.training(runs, f"{outcome(runs)} {sections.ABOUT_TRAINING}"),
+            *_described(trained, epsilon),
+            sections.inputs(inputs, ABOUT_INPUTS),
+        ],
+        provenance=_facts(runs, {**look, **trained}),
+    )
+
+
+def quick_page(
+    inputs: pd.DataFrame, look: Mapping[str, Measurement], stored: StoredRun, live: StoredRun, epsilon: float
+) -> Page:
+    """The quick demonstration: a stored curve beside the beginning of a live run, maps of the first of `look`."""
+    shown = [stored, live] if live.rows else [stored]
+    first = next(iter(look))
+    return Page(
+        title="An attention sink, measured and watched: the quick look",
+        lead=(
+            "A small language model that comes with sinkscope, measured on this machine. Its training curve was stored "
+            "when it was trained; of the live run only the beginning was trained here. The sink rate is the percentage "
+            f"of (layer, head) pairs in which the first token receives more than {epsilon:g} of the attention."
+        ),
+        headlines=[card for run in shown for card in _cards(run)],
+        sections=[
+            sections.inputs(inputs, ABOUT_INPUTS),
+            sections.training(shown, f"{quick_outcome(stored, live)} {sections.ABOUT_TRAINING}"),
+            *_described({first: look[first]}, epsilon),
+        ],
+        provenance=_facts(shown, look),
+    )
+
+
+def outcome(runs: Sequence[StoredRun]) -> str:
+    """Where the runs ended, in a sentence."""
+    parts = [f"{run.label} ended at {_percent(run.last(SINK))} after {run.step:,} steps" for run in runs]
+    return f"Sink rate at position 0: {'; '.join(parts)}."
+
+
+def quick_outcome(stored: StoredRun, live: StoredRun) -> str:
+    """What the stored and the live curve say together."""
+    onset = next((step for step, rate in zip(*stored.curve(SINK), strict=True) if rate > 1), None)
+    passed = "" if onset is None else f", having passed 1 % at step {onset:,}"
+    told = f"The {stored.label} ended at {_percent(stored.last(SINK))} after {stored.step:,} steps{passed}."
+    if live.last(SINK) is None:
+        return f"{told} The live run was stopped before its first evaluation."
+    reached = _percent(live.last(SINK))
+    return f"{told} The live run was stopped at step {live.step:,}, at {reached}: a beginning, not a result."
+
+
+def _cards(run: StoredRun) -> list[Headline]:
+    ratio = run.last(RATIO)
+    cards = [Headline(_percent(run.last(SINK)), f"sink rate at position 0, {run.label}, step {run.step:,}")]
+    return (
+        cards
+        if ratio is None
+        else [*cards, Headline(f"{ratio:.1f} ×", f"hidden norm of the first token against the others, {run.label}")]
+    )
+
+
+def _described(measurements: Mapping[str, Measurement], epsilon: float) -> list[Section]:
+    return sections.describe({name: measured.data for name, measured in measurements.items()}, epsilon)
+
+
+def _facts(runs: Sequence[StoredRun], measurements: Mapping[str, Measurement]) -> dict[str, str]:
+    return facts(runs, {name: measured.record for name, measured in measurements.items()})
+
+
+def _percent(value: float | None) -> str:
+    return "no measured rate" if value is None else f"{value:.1f} %"

@@ -1,0 +1,199 @@
+"""One self-contained HTML page: figures, their numbers as tables, and where they come from.
+
+The page opens from disk without network: plotly.js (4.8 MB) is inlined once. Its content security policy allows exactly
+the scripts written here, by their hashes, and no connection at all; so text from models and corpora cannot run even if
+an escape were forgotten. Nothing in it depends on the time of writing: equal contents give equal bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+
+from sinkscope.files import write_text
+from sinkscope.report.theme import DARK, GRID, INK, MONO, MUTED, PAPER, SERIES
+
+_CSS_COLOURS = {"ink": INK, "muted": MUTED, "line": GRID, "panel": PAPER, "accent": SERIES[0]}
+
+
+@dataclass(frozen=True)
+class Headline:
+    """One number a reader should remember: `Headline("11.6 %", "sink rate, softmax")`."""
+
+    value: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """Figures, a sentence on what the reader is looking at, and their numbers.
+
+    `figures` are named; several stand side by side where there is room, each under its name. `unfolded` shows the table
+    at once; otherwise it is behind a keyboard-reachable toggle.
+    """
+
+    title: str
+    sentence: str
+    figures: Mapping[str, go.Figure] = field(default_factory=dict)
+    table: pd.DataFrame | None = None
+    unfolded: bool = False
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a report says. All text is plain: it is escaped when the page is rendered."""
+
+    title: str
+    lead: str
+    headlines: Sequence[Headline] = ()
+    sections: Sequence[Section] = ()
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_page(page: Page, path: str | Path) -> Path:
+    """Write the page atomically and return its path."""
+    write_text(path, render(page))
+    return Path(path)
+
+
+def render(page: Page) -> str:
+    """The page as HTML text."""
+    style = _asset("page.css").replace("/*colours*/", _css_colours())
+    plotly = _lines(get_plotlyjs())
+    script = _asset("page.js").replace('"DARK"', json.dumps(DARK))
+    sections = "\n".join(_section(index, section) for index, section in enumerate(page.sections, start=1))
+    links = "".join(
+        f'<li><a href="#s{index}">{escape(section.title)}</a></li>'
+        for index, section in enumerate(page.sections, start=1)
+    )
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_policy(plotly, script)}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{escape(page.title)}</title>
+<style>{style}</style>
+</head>
+<body>
+<a class="skip" href="#main">Skip to the figures</a>
+<header>
+<p class="mark">sinkscope</p>
+<h1>{escape(page.title)}</h1>
+<p class="lead">{escape(page.lead)}</p>
+{_headlines(page.headlines)}
+<nav aria-label="Figures"><ol>{links}</ol></nav>
+</header>
+<main id="main">
+<noscript><p class="sentence">The figures need JavaScript; their numbers are in the tables.</p></noscript>
+{sections}
+</main>
+{_provenance(page.provenance)}
+<script>{plotly}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _section(index: int, section: Section) -> str:
+    parts = [
+        f'<section id="s{index}" aria-labelledby="t{index}">',
+        f'<h2 id="t{index}">{escape(section.title)}</h2>',
+        f'<p class="sentence" id="c{index}">{escape(section.sentence)}</p>',
+    ]
+    if section.figures:
+        several = len(section.figures) > 1
+        figures = (_figure(index, *item, named=several) for item in enumerate(section.figures.items(), start=1))
+        parts.append(f'<div class="figures">{"".join(figures)}</div>')
+    if section.table is not None:
+        parts.append(_table(section, section.table))
+    return "\n".join([*parts, "</section>"])
+
+
+def _figure(index: int, number: int, item: tuple[str, go.Figure], named: bool) -> str:
+    name, figure = item
+    key = f"f{index}-{number}"
+    caption = f"<figcaption>{escape(name)}</figcaption>" if named else ""
+    # The height is reserved, so that the page does not jump while the figures are drawn.
+    height = int(figure.layout.height or 360)
+    content = figure.to_json().replace("<", "\\u003c")
+    return f"""<figure>{caption}
+<div class="plot" data-figure="{key}" role="img" aria-label="{escape(name)}" aria-describedby="c{index}"
+ style="min-height:{height}px"></div>
+<div class="controls"></div>
+<script type="application/json" id="{key}">{content}</script>
+</figure>"""
+
+
+def _table(section: Section, frame: pd.DataFrame) -> str:
+    label = f"{escape(section.title)}: numbers"
+    table = f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{html_table(frame)}</div>'
+    return table if section.unfolded else f"<details><summary>The numbers</summary>{table}</details>"
+
+
+def html_table(frame: pd.DataFrame) -> str:
+    """An escaped HTML table; the first column heads its row, numeric columns are aligned right, NaN is a dash."""
+    kinds = [' class="number"' if pd.api.types.is_numeric_dtype(frame[column]) else "" for column in frame.columns]
+    head = "".join(
+        f'<th scope="col"{kind}>{escape(str(column))}</th>' for column, kind in zip(frame.columns, kinds, strict=True)
+    )
+    rows = "\n".join(f"<tr>{_cells(row, kinds)}</tr>" for row in frame.itertuples(index=False, name=None))
+    return f"<table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table>"
+
+
+def _cells(row: Sequence[Any], kinds: Sequence[str]) -> str:
+    first, *rest = (f"{kind}>{escape(_text(value))}</" for value, kind in zip(row, kinds, strict=True))
+    return f'<th scope="row"{first}th>' + "".join(f"<td{cell}td>" for cell in rest)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return "–" if value != value else f"{value:.4g}"
+    return str(value)
+
+
+def _headlines(headlines: Sequence[Headline]) -> str:
+    cards = "".join(f"<div><dd>{escape(card.value)}</dd><dt>{escape(card.label)}</dt></div>" for card in headlines)
+    return f'<dl class="headlines">{cards}</dl>' if cards else ""
+
+
+def _provenance(facts: Mapping[str, str]) -> str:
+    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
+    return f'<footer><h2>Where these numbers come from</h2><dl class="facts">{rows}</dl></footer>'
+
+
+def _policy(*scripts: str) -> str:
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _css_colours() -> str:
+    light = "".join(f"--{name}:{colour};" for name, colour in _CSS_COLOURS.items())
+    dark = "".join(f"--{name}:{DARK[colour]};" for name, colour in _CSS_COLOURS.items())
+    return f":root{{{light}--mono:{MONO}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+
+
+def _asset(name: str) -> str:
+    return _lines((resources.files(__package__) / "assets" / name).read_text(encoding="utf-8"))
+
+
+def _lines(text: str) -> str:
+    """HTML parsers turn CR LF into LF, which would change a script's hash."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")

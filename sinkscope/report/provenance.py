@@ -1,0 +1,55 @@
+"""Where a report's numbers come from, as short facts for its footer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sinkscope.report.runs import StoredRun
+
+
+def facts(runs: Sequence[StoredRun], records: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Versions, then a line per run and per measurement; `records` are the measurements' own, by name."""
+    versions: dict[str, str] = {}
+    for source in (*(run.record for run in runs), *records.values()):
+        versions |= {name: str(version) for name, version in source.get("versions", {}).items()}
+    lines = {"versions": _joined(versions.items())} if versions else {}
+    lines |= {f"run {run.label}": _run(run) for run in runs if run.record}
+    return lines | {f"measurement {name}": _measurement(record) for name, record in records.items()}
+
+
+def _run(run: StoredRun) -> str:
+    record, recipe = run.record, run.record.get("recipe", {})
+    data = record.get("data", {})
+    shown = {
+        "recipe": recipe.get("name"),
+        "attention": recipe.get("attention"),
+        "steps": f"{run.step} of {recipe.get('steps')}",
+        "seed": record.get("seed"),
+        "hash": record.get("hash"),
+        "status": record.get("status"),
+        "corpus": data.get("corpus"),
+        "text sha256": str(data.get("text_sha256", ""))[:16],
+        **{key: record.get("host", {}).get(key) for key in ("device", "threads")},
+    }
+    return _joined(shown.items())
+
+
+def _measurement(record: Mapping[str, Any]) -> str:
+    given = record.get("input", {})
+    shown = {
+        "model": record.get("model"),
+        "samples": record.get("samples"),
+        "tokens": record.get("tokens"),
+        "dtype": record.get("dtype"),
+        "device": record.get("device"),
+        "weights": ", ".join(record.get("metric_weights", [])),
+        "input": given.get("description"),
+        "at position 0": given.get("first"),
+        "ids sha256": str(given.get("sha256", ""))[:16],
+    }
+    return _joined(shown.items())
+
+
+def _joined(pairs: Iterable[tuple[str, Any]]) -> str:
+    return " · ".join(f"{name} {value}" for name, value in pairs if value not in (None, ""))

@@ -1,0 +1,58 @@
+"""Run folders as the report reads them: the metric log and the record, no model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sinkscope.errors import InputError
+from sinkscope.training.log import LOG, read_rows
+from sinkscope.training.record import read_record
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A training run as stored: `rows` are the log's lines in order, each with at least `step`."""
+
+    label: str
+    rows: tuple[Row, ...]
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    def curve(self, metric: str) -> tuple[list[int], list[float]]:
+        """Steps and values of a metric, where it was logged and is finite."""
+        points = [(int(row["step"]), float(row[metric])) for row in self.rows if _finite(row.get(metric))]
+        return [step for step, _ in points], [value for _, value in points]
+
+    def last(self, metric: str) -> float | None:
+        """The newest finite value of a metric; None where there is none yet."""
+        values = self.curve(metric)[1]
+        return values[-1] if values else None
+
+    @property
+    def step(self) -> int:
+        """The newest logged step."""
+        return max((int(row["step"]) for row in self.rows), default=0)
+
+
+def read_run(folder: str | Path, label: str | None = None) -> StoredRun:
+    """Read a run folder, finished or still running; the label defaults to the folder's name.
+
+    Raises `InputError` where the folder holds no log, or a file of it is corrupt.
+    """
+    path = Path(folder)
+    if not (path / LOG).is_file():
+        raise InputError(f"{path} is not a run folder: it holds no {LOG}")
+    rows = read_rows(path / LOG)
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row.get("step"), int):
+            raise InputError(f"{path / LOG}, line {number} has no step")
+    return StoredRun(label or path.name, tuple(rows), read_record(path) or {})
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from sinkscope.probes import Measurement
+
+FEW = ("--tokens", 16, "--samples", 4)
+
+
+def test_prints_a_table_with_intervals_and_writes_three_files(sinkscope, model, text, tmp_path):
+    answer = sinkscope("measure", model, "--text", text, *FEW, "--out", "found")
+    assert answer.code == 0
+    assert "95 % interval" in answer.out
+    assert "position 0 receives over 0.3" in answer.out
+    assert "found/figure.html" in answer.out
+    assert sorted(path.name for path in (tmp_path / "found").iterdir()) == [
+        "figure.html",
+        "measurement.nc",
+        "table.csv",
+    ]
+    stored = Measurement.load(tmp_path / "found" / "measurement.nc")
+    assert stored.data["attention_received"].shape == (4, 2, 4, 16)
+    assert stored.record["input"]["kind"] == "natural"
+    rows = list(csv.DictReader((tmp_path / "found" / "table.csv").read_text().splitlines()))
+    assert [row["layer"] for row in rows] == ["0", "1"]
+
+
+def test_json_is_alone_on_stdout_and_has_the_fixed_keys(sinkscope, model, text):
+    answer = sinkscope("measure", model, "--text", text, *FEW, "--json")
+    assert answer.code == 0
+    found = answer.json
+    assert found["model"] == str(model)
+    assert (found["input"], found["tokens"], found["samples"], found["epsilon"]) == ("natural", 16, 4, 0.3)
+    assert list(found["sink_rate"]) == [str(position) for position in range(16)]
+    assert [layer["layer"] for layer in found["layers"]] == [0, 1]
+    assert set(found["layers"][0]["sink_rate"]) == set(found["sink_rate"])
+    assert len(found["hidden_norm_ratio"]) == 3
+    assert len(found["value_norm_ratio"]) == 2
+
+
+def test_text_and_json_agree_with_the_stored_measurement(sinkscope, model, text, tmp_path):
+    found = sinkscope("measure", model, "--text", text, *FEW, "--epsilon", 0.1, "--out", "m", "--json").json
+    stored = Measurement.load(tmp_path / "m" / "measurement.nc")
+    assert found["sink_rate"]["0"] == pytest.approx(stored.sink_rate(0.1, position=0))
+
+
+@pytest.mark.parametrize("kind", ["random", "repeated", "first-token"])
+def test_every_kind_of_input(sinkscope, model, text, kind):
+    source = ("--text", text) if kind == "first-token" else ()
+    answer = sinkscope("measure", model, "--input", kind, *source, *FEW, "--json")
+    assert answer.code == 0
+    assert answer.json["input"] == kind
+
+
+def test_repeated_tokens_share_the_attention(sinkscope, model):
+    found = sinkscope("measure", model, "--input", "repeated", "--tokens", 32, "--samples", 4, "--json").json
+    assert found["sink_rate"]["0"] == 0.0
+    assert found["hidden_norm_ratio"] == pytest.approx([1.0, 1.0, 1.0], abs=1e-4)
+
+
+def test_the_same_seed_gives_the_same_numbers(sinkscope, model, text):
+    first, second, other = (
+        sinkscope("measure", model, "--text", text, *FEW, "--seed", seed, "--json").json for seed in (1, 1, 2)
+    )
+    assert first == second
+    assert first["input_details"]["sha256"] != other["input_details"]["sha256"]
+
+
+def test_without_out_it_says_where_the_files_are(sinkscope, model, text, tmp_path):
+    answer = sinkscope("measure", model, "--text", text, *FEW)
+    [folder] = (tmp_path / "sinkscope-measure").iterdir()
+    assert folder.name.endswith("tiny-natural")
+    assert "sinkscope-measure/" in answer.out
+
+
+def test_the_models_name_is_text_in_table_and_page(sinkscope, model, text, tmp_path):
+    evil = tmp_path / "[red]<img src=x onerror=alert(1)>"
+    evil.mkdir()
+    for path in model.iterdir():
+        (evil / path.name).write_bytes(path.read_bytes())
+    answer = sinkscope("measure", evil.name, "--text", text, *FEW, "--out", "m")
+    assert answer.code == 0
+    assert "[red]<img src=x onerror=alert(1)>" in answer.out
+    assert "<img" not in (tmp_path / "m" / "figure.html").read_text()
+
+
+@pytest.mark.filterwarnings("always:sink rates over")
+def test_few_tokens_are_warned_about(sinkscope, model, text):
+    answer = sinkscope("measure", model, "--text", text, "--tokens", 8, "--samples", 2)
+    assert answer.code == 0
+    assert "warning: " in answer.err
+    assert "below 10 tokens" in answer.err
+
+
+def test_a_chat_template_stands_first(sinkscope, model, text, tmp_path):
+    chatty = tmp_path / "chatty"
+    chatty.mkdir()
+    for path in model.iterdir():
+        (chatty / path.name).write_bytes(path.read_bytes())
+    settings = json.loads((chatty / "tokenizer_config.json").read_text())
+    settings["chat_template"] = "<eos>{{ messages[0]['content'] }}"
+    (chatty / "tokenizer_config.json").write_text(json.dumps(settings))
+    found = sinkscope("measure", chatty, "--text", text, *FEW, "--chat-template", "--json").json
+    assert "chat template" in found["input_details"]["first"]
+    assert found["input_details"]["position_0"]["distinct"] == 1
+
+
+BAD = {
+    "unknown model": (["measure", "nanno"], "nan"),
+    "no chat template": (["measure", "MODEL", "--text", "TEXT", *FEW, "--chat-template"], "chat template"),
+    "chat of random tokens": (["measure", "MODEL", "--input", "random", "--chat-template"], "--chat-template"),
+    "text for random tokens": (["measure", "MODEL", "--input", "random", "--text", "TEXT"], "--text"),
+    "text shorter than the window": (["measure", "MODEL", "--text", "SHORT", "--tokens", 32], "32"),
+    "not text": (["measure", "MODEL", "--text", "BINARY", *FEW], "binary"),
+    "no such text": (["measure", "MODEL", "--text", "absent.txt", *FEW], "absent.txt"),
+    "beyond the positions": (["measure", "MODEL", "--text", "TEXT", "--tokens", 33, "--samples", 2], "32"),
+    "epsilon zero": (["measure", "MODEL", "--epsilon", 0], "epsilon"),
+    "epsilon one": (["measure", "MODEL", "--epsilon", 1], "epsilon"),
+    "epsilon not a number": (["measure", "MODEL", "--epsilon", "nan"], "epsilon"),
+    "unknown input": (["measure", "MODEL", "--input", "natral"], "natural"),
+    "unknown option": (["measure", "MODEL", "--epsilo", 0.3], "--epsilon"),
+    "unknown device": (["measure", "MODEL", "--device", "gpuu"], "gpuu"),
+    "unknown dtype": (["measure", "MODEL", "--dtype", "float33"], "bfloat16"),
+    "no tokens": (["measure", "MODEL", "--tokens", 0], "--tokens"),
+    "an empty folder": (["measure", "EMPTY"], "config.json"),
+    "a file instead of a model": (["measure", "TEXT"], "file"),
+    "an output folder that is a file": (["measure", "MODEL", "--out", "TEXT"], "cannot write"),
+    "an output folder below a file": (["measure", "MODEL", "--out", "TEXT/below"], "cannot write"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_line_and_leaves_nothing(sinkscope, model, text, tmp_path, arguments, said):
+    (tmp_path / "short.txt").write_text("def return")
+    (tmp_path / "binary.bin").write_bytes(bytes(range(256)))
+    (tmp_path / "empty").mkdir()
+    places = {
+        "MODEL": str(model),
+        "TEXT": str(text),
+        "TEXT/below": f"{text}/below",
+        "SHORT": "short.txt",
+        "BINARY": "binary.bin",
+        "EMPTY": "empty",
+    }
+    before = sorted(tmp_path.rglob("*"))
+    answer = sinkscope(*(places.get(argument, argument) for argument in arguments))
+    assert said in answer.error
+    assert answer.out == ""
+    assert [path for path in sorted(tmp_path.rglob("*")) if path not in before] == []
+
+
+def test_a_damaged_model_is_bad_input(sinkscope, model, tmp_path):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for path in model.iterdir():
+        (broken / path.name).write_bytes(path.read_bytes())
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert "broken" in sinkscope("measure", broken, "--input", "random", *FEW).error
+
+
+def test_nan_in_the_weights_is_bad_input(sinkscope, model, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    spoiled = tmp_path / "spoiled"
+    spoiled.mkdir()
+    for path in model.iterdir():
+        (spoiled / path.name).write_bytes(path.read_bytes())
+    tensors = load_file(spoiled / "model.safetensors")
+    tensors["model.norm.weight"][0] = float("nan")
+    save_file(tensors, spoiled / "model.safetensors", metadata={"format": "pt"})
+    assert "NaN" in sinkscope("measure", spoiled, "--input", "random", *FEW).error
+
+
+def test_a_full_disk_leaves_no_half_file(sinkscope, model, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    answer = sinkscope("measure", model, "--input", "random", *FEW, "--out", "found")
+    assert "No space left" in answer.error
+    assert not [path for path in (tmp_path / "found").rglob("*") if path.is_file()]

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def tiny(recipe):
+    return ("train", recipe, "--out", "runs")
+
+
+def test_trains_and_says_where(sinkscope, tiny, tmp_path):
+    answer = sinkscope(*tiny, "--json")
+    assert answer.code == 0
+    found = answer.json
+    assert set(found) == {"run", "record", "last"}
+    assert (tmp_path / found["run"] / "model" / "model.safetensors").is_file()
+    assert found["record"]["status"] == "finished"
+    assert found["last"]["step"] == 4
+    assert {"loss", "validation_loss", "sink/position_0"} <= set(found["last"])
+
+
+def test_the_table_shows_the_last_row(sinkscope, tiny):
+    answer = sinkscope(*tiny)
+    assert answer.code == 0
+    assert "validation_loss" in answer.out
+    assert "run folder: runs/tiny-softmax-" in answer.out
+
+
+def test_set_changes_a_field_and_the_folder(sinkscope, tiny):
+    found = sinkscope(*tiny, "--set", "attention=sigmoid", "--set", "steps=2", "--json").json
+    assert found["run"].startswith("runs/tiny-sigmoid-")
+    assert found["last"]["step"] == 2
+
+
+def test_resume_with_nothing_starts_and_with_a_finished_run_returns_it(sinkscope, tiny):
+    first = sinkscope(*tiny, "--resume", "--json")
+    again = sinkscope(*tiny, "--resume", "--json")
+    assert (first.code, again.code) == (0, 0)
+    assert first.json == again.json
+
+
+def test_an_unfinished_run_needs_resume(sinkscope, tiny, tmp_path):
+    path = tmp_path / sinkscope(*tiny, "--json").json["run"]
+    record = json.loads((path / "record.json").read_text())
+    (path / "record.json").write_text(json.dumps(record | {"status": "running"}))
+    assert "--resume" in sinkscope(*tiny).error
+    assert sinkscope(*tiny, "--resume").code == 0
+
+
+def test_a_trained_run_can_be_measured_and_reported(sinkscope, tiny, tmp_path):
+    run = sinkscope(*tiny, "--json").json["run"]
+    assert sinkscope("measure", run, "--input", "random", "--tokens", 12, "--samples", 2, "--out", "m").code == 0
+    answer = sinkscope("report", "runs", "m/measurement.nc", "--out", "page.html", "--json")
+    assert answer.code == 0
+    assert "The sink over training" in answer.json["sections"]
+    assert (tmp_path / "page.html").stat().st_size > 1_000_000
+
+
+def test_a_plan_trains_nothing(sinkscope, tmp_path):
+    answer = sinkscope("train", "nano", "--plan", "--json")
+    assert answer.code == 0
+    plan = answer.json
+    assert plan["parameters"] == 1_303_680
+    assert plan["tokens_per_step"] == 32 * 128
+    assert plan["tokens"] == plan["recipe"]["steps"] * 32 * 128
+    assert plan["corpus"] == "python"
+    assert 20e6 < plan["memory_bytes"] < 1e9
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_for_people(sinkscope):
+    answer = sinkscope("train", "nano", "--plan", "--set", "attention=sigmoid")
+    assert "1,303,680" in answer.out
+    assert "sigmoid" in answer.out
+
+
+BAD = {
+    "unknown recipe": (["train", "nanno"], "did you mean 'nano'"),
+    "unknown field": (["train", "nano", "--set", "stepps=3"], "steps"),
+    "unknown field of the model": (["train", "nano", "--set", "model.hiden_size=3"], "hidden_size"),
+    "unknown operation": (["train", "nano", "--set", "attention=sigmod"], "sigmoid"),
+    "unknown corpus": (["train", "nano", "--set", "data.corpus=pyton"], "python"),
+    "no value": (["train", "nano", "--set", "steps"], "steps"),
+    "impossible value": (["train", "nano", "--set", "steps=0"], "steps"),
+    "no such file": (["train", "absent.yaml"], "absent.yaml"),
+    "an output folder that is a file": (["train", "nano", "--out", "a-file"], "cannot write"),
+    "an output folder below a file": (["train", "nano", "--out", "a-file/runs"], "cannot write"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_line_and_leaves_nothing(sinkscope, tmp_path, arguments, said):
+    (tmp_path / "a-file").write_text("")
+    answer = sinkscope(*arguments)
+    assert said in answer.error
+    assert answer.out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["a-file"]
+
+
+def test_a_text_shorter_than_the_window(sinkscope, tiny):
+    assert "100000" in sinkscope(*tiny, "--set", "context=100000").error
+
+
+def test_a_run_folder_of_another_configuration(sinkscope, tiny, tmp_path):
+    path = tmp_path / sinkscope(*tiny, "--json").json["run"]
+    other = json.loads((path / "recipe.json").read_text()) | {"seed": 7}
+    (path / "recipe.json").write_text(json.dumps(other))
+    record = json.loads((path / "record.json").read_text())
+    (path / "record.json").write_text(json.dumps(record | {"status": "running"}))
+    assert "another configuration" in sinkscope(*tiny, "--resume").error
+
+
+def test_a_loss_that_is_not_finite_stops_and_names_the_step(sinkscope, tiny, tmp_path):
+    answer = sinkscope(
+        *tiny, "--set", "optimizer.lr=1e30", "--set", "optimizer.clip=null", "--set", "schedule.warmup=0"
+    )
+    assert "step" in answer.error
+    [run] = (tmp_path / "runs").iterdir()
+    assert json.loads((run / "record.json").read_text())["status"] == "diverged"

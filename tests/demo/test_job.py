@@ -1,0 +1,70 @@
+"""The whole demonstration on a recipe of seconds: real child processes, real measurements, a real page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from sinkscope.demo import ChildFailed, run
+from sinkscope.demo.look import input_table, measure_model
+from sinkscope.probes import Measurement
+from sinkscope.training import load_recipe, train
+
+
+@pytest.fixture(scope="session")
+def shipped(tmp_path_factory, recipe):
+    """A finished run in the place of the shipped model."""
+    return train(load_recipe(recipe), out=tmp_path_factory.mktemp("shipped"), progress=False).path
+
+
+def test_the_look_measures_every_input_and_stores_it(tmp_path, shipped):
+    look = measure_model(shipped, {"random": "random tokens", "repeated": "one token, repeated"}, tmp_path)
+    assert list(look) == ["random tokens", "one token, repeated"]
+    assert Measurement.load(tmp_path / "random.nc").data["attention_received"].sizes["position"] == 64
+    table = input_table(look)
+    assert list(table["input"]) == list(look)
+    assert table["sink_rate"].iloc[1] == 0.0
+    assert (table["low"] <= table["sink_rate"]).all()
+
+
+@pytest.mark.slow
+def test_from_the_first_look_to_the_page(plan, shipped, capsys):
+    closing = run(replace(plan, model=str(shipped)))
+    assert list(closing.runs) == ["softmax", "sigmoid"]
+    assert [ending.step for ending in closing.runs.values()] == [6, 6]
+    assert all(ending.sink_rate is not None for ending in closing.runs.values())
+    assert list(closing.inputs) == ["natural text", "random tokens", "one token, repeated"]
+    page = (plan.out / "report.html").read_text()
+    for title in ("The sink over training", "Value norms", "The sink on different inputs"):
+        assert title in page
+    shown = capsys.readouterr()
+    assert "softmax ended at" in shown.out
+    assert "report.html" in shown.out
+    assert "softmax: step 6/6" in shown.err
+    json.dumps(closing.to_dict(), allow_nan=False)
+
+    models = [plan.out / "runs" / name for name in (plan.out / "runs").iterdir()]
+    before = {path: (path / "model" / "model.safetensors").stat().st_mtime_ns for path in models}
+    again = run(replace(plan, model=str(shipped)))
+    assert again.runs == closing.runs
+    assert before == {path: (path / "model" / "model.safetensors").stat().st_mtime_ns for path in models}
+
+
+@pytest.mark.slow
+def test_the_quick_one_stops_at_its_limit_and_says_so(plan, shipped, capsys):
+    endless = replace(
+        plan, attentions=("softmax",), model=str(shipped), seconds=30.0, changes=("steps=1000000", "eval_every=50")
+    )
+    closing = run(endless)
+    assert closing.quick
+    assert 0 < closing.runs["softmax"].step < 1_000_000
+    assert "stopped at step" in capsys.readouterr().out
+    assert "shipped model (stored curve)" in (plan.out / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_failed_training_is_a_fault_that_names_its_reason(plan, shipped):
+    with pytest.raises(ChildFailed, match="unknown"):
+        run(replace(plan, model=str(shipped), attentions=("softmax",), changes=("optimizer.name=adamm",)))

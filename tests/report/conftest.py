@@ -1,0 +1,78 @@
+"""Stored results made by hand: a dataset with a planted sink, and two training logs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from sinkscope.probes import Measurement
+from sinkscope.report.runs import StoredRun
+
+SAMPLES, LAYERS, HEADS, POSITIONS = 6, 3, 2, 12
+
+
+@pytest.fixture
+def dataset() -> xr.Dataset:
+    """Layer 2, head 1 looks at position 0; from depth 2 on position 0 is long; its value is short."""
+    rng = np.random.default_rng(0)
+    received = rng.uniform(0.05, 0.15, (SAMPLES, LAYERS, HEADS, POSITIONS))
+    received[:, 2, 1, 0] = 0.75
+    hidden = rng.uniform(1.0, 2.0, (SAMPLES, LAYERS + 1, POSITIONS))
+    hidden[:, 2:, 0] = 50.0
+    value = rng.uniform(0.9, 1.1, (SAMPLES, LAYERS, HEADS, POSITIONS))
+    value[:, 2, :, 0] = 0.1
+    per_head = ("sample", "layer", "head", "position")
+    return xr.Dataset(
+        {
+            "attention_received": (per_head, received.astype(np.float32)),
+            "hidden_norm": (("sample", "depth", "position"), hidden.astype(np.float32)),
+            "value_norm": (per_head, value.astype(np.float32)),
+        },
+        coords={
+            "position": range(POSITIONS),
+            "depth": range(LAYERS + 1),
+            "layer_index": ("layer", list(range(LAYERS))),
+            "stack": ("layer", ["decoder"] * LAYERS),
+            "depth_index": ("depth", list(range(LAYERS + 1))),
+            "depth_stack": ("depth", ["decoder"] * (LAYERS + 1)),
+        },
+    )
+
+
+def log_rows(height: float, steps: int = 200) -> tuple[dict[str, float], ...]:
+    """A loss every 10 steps, an evaluation every 50, whose sink rate rises to `height` percent."""
+    rows: list[dict[str, float]] = []
+    for step in range(10, steps + 1, 10):
+        rows.append({"step": step, "loss": 3 + 4 / step, "tokens_per_second": 9000.0})
+        if step % 50 == 0:
+            rows.append(
+                {
+                    "step": step,
+                    "validation_loss": 3.1 + 4 / step,
+                    "sink/position_0": height * step / steps,
+                    "sink/hidden_norm_ratio": 1 + step / 100,
+                }
+            )
+    return tuple(rows)
+
+
+@pytest.fixture
+def runs() -> tuple[StoredRun, StoredRun]:
+    return StoredRun("softmax", log_rows(6.4)), StoredRun("sigmoid", log_rows(0.0))
+
+
+@pytest.fixture
+def measurement(dataset: xr.Dataset) -> Measurement:
+    dataset["tokens"] = (("sample", "layer"), np.full((SAMPLES, LAYERS), POSITIONS))
+    record = {
+        "model": "planted",
+        "samples": SAMPLES,
+        "tokens": POSITIONS,
+        "metric_weights": ["raw"],
+        "input": {"description": "6 windows of 12 tokens", "first": "<bos> (id 0)"},
+        "versions": {"torch": "2.13.0"},
+    }
+    return Measurement(dataset.assign_attrs(record=json.dumps(record)))

@@ -1,0 +1,137 @@
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+from sinkscope.errors import InputError
+from sinkscope.report.page import Headline, Page, Section, html_table, render, write_page
+from sinkscope.report.theme import figure
+
+EVIL = "<script>alert('x')</script>"
+PAGE = Page(
+    title=f"Title {EVIL}",
+    lead=f"Lead {EVIL}",
+    headlines=[Headline(f"1 {EVIL}", f"label {EVIL}")],
+    sections=[
+        Section(
+            f"Section {EVIL}", f"Sentence {EVIL}", {f"fig {EVIL}": figure(300).add_scatter(x=[1], y=[2], name=EVIL)}
+        ),
+        Section("Plain", "A table.", table=pd.DataFrame({f"name {EVIL}": [EVIL], "n": [1.25]}), unfolded=True),
+    ],
+    provenance={f"fact {EVIL}": f"value {EVIL}"},
+)
+
+
+class Elements(HTMLParser):
+    """Scripts with their attributes and text, and every attribute that could reach the network."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.scripts, self.references, self.policy, self.open = [], [], "", False
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        self.references += [values[key] for key in ("src", "href", "action") if key in values]
+        if values.get("http-equiv") == "Content-Security-Policy":
+            self.policy = values["content"]
+        self.open = tag == "script"
+        if self.open:
+            self.scripts.append([values, ""])
+
+    def handle_data(self, data):
+        if self.open:
+            self.scripts[-1][1] += data
+
+    def handle_endtag(self, tag):
+        self.open = False
+
+
+@pytest.fixture(scope="module")
+def elements():
+    return Elements(render(PAGE))
+
+
+def test_text_from_outside_never_becomes_an_element(elements):
+    assert EVIL not in render(PAGE)
+    assert [attributes.get("type", "script") for attributes, _ in elements.scripts] == [
+        "application/json",
+        "script",
+        "script",
+    ]
+
+
+def test_only_the_two_scripts_of_the_page_may_run(elements):
+    code = [text for attributes, text in elements.scripts if "type" not in attributes]
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in code]
+    assert f"script-src 'sha256-{hashes[0]}' 'sha256-{hashes[1]}';" in elements.policy
+    assert elements.policy.startswith("default-src 'none'")
+    assert "unsafe-eval" not in elements.policy
+
+
+def test_nothing_is_loaded_from_elsewhere(elements):
+    assert all(reference.startswith("#") for reference in elements.references)
+
+
+def test_plotly_is_inlined_once():
+    assert len(re.findall(r"\* plotly\.js v", render(PAGE))) == 1
+
+
+def test_the_figure_survives_its_embedding(elements):
+    embedded = json.loads(elements.scripts[0][1])
+    assert go.Figure(embedded) == next(iter(PAGE.sections[0].figures.values()))
+
+
+def test_equal_contents_give_equal_bytes():
+    assert render(PAGE) == render(PAGE)
+
+
+def test_the_page_is_a_few_megabytes(tmp_path):
+    size = write_page(PAGE, tmp_path / "deep" / "report.html").stat().st_size
+    assert size < 6_000_000
+
+
+def test_a_page_that_cannot_be_written_says_so(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        write_page(PAGE, tmp_path / "file" / "report.html")
+
+
+def test_a_failed_write_keeps_the_old_page(tmp_path, monkeypatch):
+    path = write_page(PAGE, tmp_path / "report.html")
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(InputError, match="No space left"):
+        write_page(Page("other", ""), path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_tables_align_numbers_and_show_missing_ones():
+    html = html_table(pd.DataFrame({"input": ["natural"], "rate": [11.6111], "gap": [float("nan")]}))
+    assert '<th scope="col">input</th><th scope="col" class="number">rate</th>' in html
+    assert '<th scope="row">natural</th><td class="number">11.61</td><td class="number">–</td>' in html
+
+
+def test_every_figure_is_described_for_screen_readers():
+    html = render(PAGE)
+    assert re.search(r'role="img" aria-label="fig .*" aria-describedby="c1"', html)
+    assert 'id="c1"' in html
+
+
+def test_several_figures_carry_their_names():
+    both = Section("Two", "Side by side.", {"softmax": figure(300), "sig<moid": figure(300)})
+    html = render(Page("t", "l", sections=[both]))
+    assert "<figcaption>softmax</figcaption>" in html
+    assert "<figcaption>sig&lt;moid</figcaption>" in html
+    assert 'id="f1-1"' in html
+    assert 'id="f1-2"' in html
