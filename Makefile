@@ -1,5 +1,5 @@
 # Needs Python (3.11 or newer) and make, nothing else. Variables, all optional:
-#   ARGS=--quick           further arguments, to `sinkscope demo` or to pytest
+#   ARGS=--quick           further arguments, to `sinkscope demo`, pytest or the benchmarks
 #   WORKERS=2              processes that run the tests
 #   PYTHON, TORCH          see .ci/install
 WORKERS ?= 2
@@ -36,7 +36,9 @@ lint: .venv/dev.stamp ## style and types
 	$(venv)/mypy
 
 bench: .venv/run.stamp ## print what the scripts in benchmarks/ time and weigh
-	for script in benchmarks/*.py; do echo "== $$script"; $(venv)/python $$script || exit 1; done
+	set -e; for script in $$(grep -l __main__ benchmarks/*.py); do \
+		$(venv)/python -m benchmarks.$$(basename $$script .py) $(ARGS); \
+	done
 
 clean: ## remove the environments, builds and caches; runs/ stays
 	rm -rf .venv .venv-oldest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

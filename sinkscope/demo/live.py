@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,7 +13,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sinkscope.demo.children import Child
 from sinkscope.report.curves import LOSS, SINK, VALIDATION_LOSS
 from sinkscope.report.runs import StoredRun, read_run
 from sinkscope.report.terminal import stderr
@@ -31,7 +31,23 @@ EXPLANATION = (
 )
 
 
-def watch(started: Sequence[Child], folders: Sequence[Path], steps: int, until: float | None = None) -> list[StoredRun]:
+@runtime_checkable
+class Watched(Protocol):
+    """What is followed: a training process, see `Child`."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def running(self) -> bool: ...
+
+    def check(self) -> None:
+        """Raise `ChildFailed` if it ended with an error."""
+
+
+def watch(
+    started: Sequence[Watched], folders: Sequence[Path], steps: int, until: float | None = None
+) -> list[StoredRun]:
     """Follow the runs in `folders` until all have ended or the monotonic clock shows `until`; return them as they are.
 
     Raises `ChildFailed` when one fails.
@@ -49,7 +65,7 @@ def watch(started: Sequence[Child], folders: Sequence[Path], steps: int, until: 
                 _report(screen, runs, steps, reported)
             for child in started:
                 child.check()
-            if ended or (left is not None and left <= 0):
+            if ended :
                 return runs
             time.sleep(POLL)
 

@@ -12,7 +12,7 @@ from sinkscope.probes import Measurement, measure
 from sinkscope.report.rates import rate_at
 
 TOKENS, SAMPLES, EPSILON, SEED = 64, 100, 0.3, 0
-INPUTS = {"natural": "natural text", "random": "random tokens", "repeated": "one token, repeated"}
+INPUTS = {"natural": "natural text", "random": "random tokens", "repeated": "repeated token"}
 
 
 def measure_model(model: str | Path, kinds: dict[str, str], folder: Path) -> dict[str, Measurement]:

@@ -85,7 +85,7 @@ def eager_maps(family: Family, inputs: dict[str, Tensor]) -> Maps:
     return {stack: list(outputs.attentions)}
 
 
-def received(weights: Float[Tensor, "batch heads query key"], stack: str) -> Float[Tensor, "batch heads key"]:
+def received(weights: Float[Tensor, "*batch query key"], stack: str) -> Float[Tensor, "*batch key"]:
     """alpha_k from a whole attention map."""
     queries, keys = weights.shape[-2:]
     counts = torch.arange(keys, 0, -1) if stack == "decoder" else torch.full((keys,), queries)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from sinkscope.errors import InputError
 
@@ -64,7 +64,7 @@ def sink_rate(
 
 
 def paper_slot(
-    slot: Float[np.ndarray, "sample layer head"], tokens: Float[np.ndarray, "sample layer"]
+    slot: Float[np.ndarray, "sample layer head"], tokens: Int[np.ndarray, "sample layer"]
 ) -> Float[np.ndarray, "sample layer head"]:
     """(T · slot + 1) / (T + 1): the slot's mass as the paper's code counts it [A7].
 
@@ -97,7 +97,7 @@ def quantiles(
     tail = (1 - level) / 2
     with quiet():
         low, high = np.nanquantile(drawn, [tail, 1 - tail], axis=0)
-    return low, high
+    return np.asarray(low), np.asarray(high)
 
 
 def resampled_means(

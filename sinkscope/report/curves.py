@@ -56,7 +56,7 @@ def training_curves(runs: Sequence[StoredRun]) -> go.Figure:
             hovertemplate="step %{x}: %{y:.3f}<extra>%{fullData.name}, validation loss</extra>",
         )
     return result.update_layout(
-        xaxis={"title": {"text": "training step"}, "anchor": "y2", "rangemode": "tozero"},
+        xaxis={"title": {"text": "training step"}, "anchor": "y2"},
         yaxis={"title": {"text": "sink rate at position 0 (%)"}, "domain": [0.56, 1], "rangemode": "tozero"},
         yaxis2={"title": {"text": "loss (nats per token)"}, "domain": [0, 0.46]},
         hovermode="x unified",

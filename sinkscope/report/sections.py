@@ -93,7 +93,7 @@ def positions(rates: Mapping[str, pd.DataFrame]) -> Section:
 
 def inputs(frame: pd.DataFrame, sentence: str) -> Section:
     """Sink rate at position 0 by input; the frame holds `input, sink_rate, low, high` and whatever else to show."""
-    titles = {"sink_rate": "sink rate (%)", "low": "from", "high": "to"}
+    titles = {"sink_rate": "sink rate (%)", "low": "95 % from", "high": "95 % to"}
     return Section(
         "The sink on different inputs",
         sentence,

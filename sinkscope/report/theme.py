@@ -61,6 +61,7 @@ def template() -> go.layout.Template:
         "linecolor": GRID,
         "zeroline": False,
         "ticks": "",
+        "ticklabelstandoff": 3,
         "title": {"font": {"color": MUTED, "size": 12}, "standoff": 8},
         "tickfont": {"color": MUTED, "size": 11},
         "automargin": True,

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.probes import Measurement
 
 FEW = ("--tokens", 16, "--samples", 4)
@@ -45,6 +46,14 @@ def test_text_and_json_agree_with_the_stored_measurement(sinkscope, model, text,
     found = sinkscope("measure", model, "--text", text, *FEW, "--epsilon", 0.1, "--out", "m", "--json").json
     stored = Measurement.load(tmp_path / "m" / "measurement.nc")
     assert found["sink_rate"]["0"] == pytest.approx(stored.sink_rate(0.1, position=0))
+
+
+def test_the_shipped_model_has_a_sink_on_text_and_none_on_repeated_tokens(sinkscope):
+    natural = sinkscope("measure", "nano", "--samples", 50, "--json").json
+    repeated = sinkscope("measure", "nano", "--input", "repeated", "--samples", 50, "--json").json
+    assert natural["sink_rate"]["0"] >= 8
+    assert repeated["sink_rate"]["0"] < 1
+    assert natural["input_details"]["first"] == "<bos> (id 0)"
 
 
 @pytest.mark.parametrize("kind", ["random", "repeated", "first-token"])
@@ -109,7 +118,7 @@ def test_a_chat_template_stands_first(sinkscope, model, text, tmp_path):
 
 
 BAD = {
-    "unknown model": (["measure", "nanno"], "nan"),
+    "unknown model": (["measure", "nanno"], "did you mean 'nano'"),
     "no chat template": (["measure", "MODEL", "--text", "TEXT", *FEW, "--chat-template"], "chat template"),
     "chat of random tokens": (["measure", "MODEL", "--input", "random", "--chat-template"], "--chat-template"),
     "text for random tokens": (["measure", "MODEL", "--input", "random", "--text", "TEXT"], "--text"),
@@ -150,6 +159,14 @@ def test_bad_input_is_one_line_and_leaves_nothing(sinkscope, model, text, tmp_pa
     assert said in answer.error
     assert answer.out == ""
     assert [path for path in sorted(tmp_path.rglob("*")) if path not in before] == []
+
+
+def test_a_token_outside_the_vocabulary_is_bad_input(sinkscope, model, text, tmp_path):
+    small = tmp_path / "small"
+    LabForCausalLM(LabConfig(vocab_size=100, hidden_size=8, num_attention_heads=2)).save_pretrained(small)
+    for path in model.glob("tokenizer*"):
+        (small / path.name).write_bytes(path.read_bytes())
+    assert "100" in sinkscope("measure", small, "--text", text, *FEW).error
 
 
 def test_a_damaged_model_is_bad_input(sinkscope, model, tmp_path):

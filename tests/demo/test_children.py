@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -85,7 +84,6 @@ def test_a_request_to_end_this_process_ends_the_children_too(plan, script, numbe
     script("import time; time.sleep(600)")
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt), children(plan) as started:
-        os.kill(os.getpid(), number)
-        time.sleep(5)
+        signal.raise_signal(number)
     assert ended(started, seconds=0)
     assert signal.getsignal(number) == before

@@ -55,6 +55,14 @@ def test_generate_equals_the_full_pass(name: str, ids: torch.Tensor, assert_same
 
 
 @pytest.mark.parametrize("name", FEW)
+def test_chosen_positions_survive_the_window_that_drops_them(name: str, ids: torch.Tensor, assert_same: Same) -> None:
+    model, observer = build(name), AttentionReceived([0, 3, 20])
+    with observe(model, observer) as seen:
+        text = model.generate(ids[:2, :5], max_new_tokens=12, min_new_tokens=12, do_sample=False, pad_token_id=0)
+    assert_same(seen.measurement(), measure(model, text[:, :-1], [observer]), 2e-5)
+
+
+@pytest.mark.parametrize("name", FEW)
 def test_chunked_prefill_equals_the_full_pass(name: str, ids: torch.Tensor, assert_same: Same) -> None:
     model = build(name)
     cache = DynamicCache(config=model.config)

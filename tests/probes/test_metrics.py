@@ -23,7 +23,7 @@ def test_the_sink_rate_is_a_count_over_samples_layers_and_heads() -> None:
     alpha = alphas()
     rate = metrics.sink_rate(alpha, 0.3)
     for position in range(alpha.shape[-1]):
-        hits = [alpha[n, l, h, position] > 0.3 for n in range(5) for l in range(3) for h in range(4)]
+        hits = [alpha[(*place, position)] > 0.3 for place in np.ndindex(5, 3, 4)]
         assert rate[position] == pytest.approx(100 * sum(hits) / len(hits))
     assert 0 < rate[0] < 100
 
@@ -76,7 +76,7 @@ def test_a_layer_counts_once_however_many_heads_it_has() -> None:
     assert metrics.sink_rate(alpha, 0.3)[0] == 50
 
 
-@pytest.mark.parametrize("epsilon", [0, 1, -0.1, 1.5, float("nan")])
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, -0.1, 1.5, float("nan")])
 def test_an_epsilon_outside_zero_and_one_is_refused(epsilon: float) -> None:
     with pytest.raises(InputError, match="between 0 and 1"):
         metrics.sink_rate(alphas(), epsilon)

@@ -14,7 +14,7 @@ from torch import nn
 from transformers import AttentionInterface, Cache, LlamaForCausalLM
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, QueryKeyValueNorms, measure, observe
+from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, QueryKeyValueNorms, kernel, measure, observe
 from sinkscope.probes.families import FAMILIES
 from sinkscope.probes.observing import EVERY
 from tests.probes.conftest import build
@@ -131,6 +131,18 @@ def test_logits_are_bit_identical_in_every_gradient_mode(
         plain = llama(ids).logits
         with observe(llama, *EVERY):
             assert torch.equal(llama(ids).logits, plain)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_the_kernels_log_sum_exp_is_seen_in_every_gradient_mode(mode: type) -> None:
+    query, key = torch.randn(2, 4, 9, 8), torch.randn(2, 2, 9, 8)
+    attend = nn.functional.scaled_dot_product_attention
+    with mode():
+        output, lse = kernel.run(attend, query, key, key, is_causal=True, enable_gqa=True)
+        assert torch.equal(output, attend(query, key, key, is_causal=True, enable_gqa=True))
+    scores = query @ key.repeat_interleave(2, 1).mT / 8**0.5
+    wanted = scores.masked_fill(torch.ones(9, 9).triu(1).bool(), -torch.inf).logsumexp(-1)
+    torch.testing.assert_close(lse, wanted)
 
 
 def test_statistics_stay_in_fp32_under_autocast(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:

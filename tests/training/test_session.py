@@ -227,6 +227,19 @@ def test_a_kill_between_a_checkpoint_and_its_manifest(
     assert run.record["notes"][1] == "no whole checkpoint is left: started from the beginning"
 
 
+def test_a_kill_right_after_a_checkpoint(
+    undisturbed: Run, tiny: Make, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deadly(*args: object) -> None:
+        raise Killed
+
+    with patched(monkeypatch, checkpoints, "prune", deadly), pytest.raises(Killed):
+        trained(tiny(), runs)
+    run = trained(tiny(), runs, resume=True)
+    assert run.record["notes"] == ["resumed from checkpoint-5"]
+    assert_same_run(run, undisturbed)
+
+
 def test_a_torn_log_line_leaves_no_trace(
     undisturbed: Run, tiny: Make, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

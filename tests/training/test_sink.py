@@ -36,6 +36,10 @@ class Recorder(TrainerCallback):
         return [step for step, logs in self.sent if name in logs]
 
 
+def draw_numbers(*ignored: object) -> None:
+    torch.rand(1), np.random.rand(), random.random()
+
+
 class Texts(Dataset):
     """Random tokens; reading an item draws from the global generators, as augmentations do."""
 
@@ -46,7 +50,7 @@ class Texts(Dataset):
         return len(self.ids)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        torch.rand(1), np.random.rand(), random.random()
+        draw_numbers()
         return {"input_ids": self.ids[index], "labels": self.ids[index]}
 
 
@@ -137,6 +141,7 @@ def test_training_is_not_disturbed(tmp_path: Path) -> None:
     final = []
     for watched in (False, True):
         model = llama()
+        model.register_forward_pre_hook(draw_numbers)
         made, recorder = trainer(tmp_path, model, eval_strategy="steps", eval_steps=3, eval_dataset=Texts(count=8))
         if watched:
             made.add_callback(SinkCallback(made, every=1, tokens=10))
