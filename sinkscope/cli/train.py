@@ -38,8 +38,10 @@ def train(
         _show_plan(plan(resolved), as_json)
         return
     check_writable(out)
+    from sinkscope.training import keep_freed_memory
     from sinkscope.training import train as run_training
 
+    keep_freed_memory()  # a process of its own may; a caller of `train` decides for itself
     with only_json(as_json):
         run = run_training(resolved, out=out, resume=resume, progress=True)
     _show_run(run, as_json)
