@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sinkscope.training import Recipe, load_recipe
+from sinkscope.training import Recipe, Run, load_recipe
+from tests.training.helpers import trained
 
 WORDS = ["the", "sink", "token", "first", "value", "key", "query", "head", "layer", "norm", "def", "return"]
 
@@ -53,3 +55,15 @@ TINY = (
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tiny: Callable[..., Recipe], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that nothing happened to. Shared: leave it as it is."""
+    return trained(tiny(), tmp_path_factory.mktemp("undisturbed"))
+
+
+@pytest.fixture
+def finished(undisturbed: Run, runs: Path) -> Run:
+    """A copy of it."""
+    return Run(Path(shutil.copytree(undisturbed.path, runs / undisturbed.path.name)))

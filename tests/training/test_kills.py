@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sinkscope.training import Recipe, train
-from tests.training.test_session import assert_same_run
+from tests.training.helpers import assert_same_run
 
 CHANGES = ("steps=40", "save_every=3")
 

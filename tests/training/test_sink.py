@@ -201,6 +201,21 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     assert hooks == [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()]
 
 
+def test_other_processes_leave_it_to_the_main_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, recorder = trainer(tmp_path)
+    made.add_callback(SinkCallback(made, every=1, tokens=10))
+    monkeypatch.setattr(made, "is_world_process_zero", lambda: False)
+    made.train()
+    assert recorder.steps_with("sink/strongest") == []
+
+
+def test_sharded_weights_are_refused(tmp_path: Path) -> None:
+    made, _ = trainer(tmp_path)
+    made.is_fsdp_enabled = True
+    with pytest.raises(InputError, match="weights are sharded: measure its checkpoints"):
+        SinkCallback(made, tokens=10)
+
+
 def test_nan_weights_are_reported_and_stop_nothing(tmp_path: Path) -> None:
     made, recorder = trainer(tmp_path, learning_rate=1e38)
     made.add_callback(SinkCallback(made, every=6, tokens=10))
