@@ -62,6 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     try:
         code = typer.main.get_command(app)(args=argv, prog_name="sinkscope", standalone_mode=False)
+    except InputError as error:
+        fail(str(error))
+        return BAD_INPUT
     except typer.TyperException as error:
         if message := error.format_message():  # empty where the help was shown instead
             fail(message.replace("Value error, ", ""))

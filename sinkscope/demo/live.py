@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from sinkscope.report.curves import LOSS, SINK, VALIDATION_LOSS
@@ -21,7 +19,7 @@ from sinkscope.training.log import LOG
 POLL = 0.5
 RECENT = 12
 BLOCKS = "▁▂▃▄▅▆▇█"
-SPARKLINE = 24
+COLUMNS = 48
 FULL_HEIGHT = 10.0
 """The sink rate, in percent, of a full block; higher ones stretch the scale."""
 
@@ -65,7 +63,7 @@ def watch(
                 _report(screen, runs, steps, reported)
             for child in started:
                 child.check()
-            if ended :
+            if ended or (left is not None and left <= 0):
                 return runs
             time.sleep(POLL)
 
@@ -75,35 +73,37 @@ def stored(label: str, folder: Path) -> StoredRun:
     return read_run(folder, label) if (folder / LOG).is_file() else StoredRun(label, ())
 
 
-def view(runs: Sequence[StoredRun], steps: int, left: float | None = None) -> RenderableType:
-    """The table of the runs as they stand; `left` are the seconds until they are stopped, None where they are not."""
+def view(runs: Sequence[StoredRun], steps: int, left: float | None = None) -> Text:
+    """Two lines a run, as it stands; `left` are the seconds until the runs are stopped, None where they are not."""
     scale = max([FULL_HEIGHT, *(value for run in runs for value in run.curve(SINK)[1])])
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("attention", "", "step", "loss", "validation", "sink rate", "since the start", "tokens/s", "left"):
-        table.add_column(
-            name, justify="left" if name in ("attention", "", "since the start") else "right", no_wrap=True
-        )
-    for run in runs:
-        table.add_row(
-            Text(run.label, "bold"),
-            ProgressBar(total=steps, completed=run.step, width=16),
-            f"{run.step}/{steps}",
-            _number(run.last(LOSS), "{:.3f}"),
-            _number(run.last(VALIDATION_LOSS), "{:.3f}"),
-            Text(_number(run.last(SINK), "{:.1f} %"), "bold"),
-            Text(sparkline(run.curve(SINK)[1], scale), "dark_orange"),
-            _number(run.last("tokens_per_second"), "{:,.0f}"),
-            _clock(left) if left is not None else _time_left(run, steps),
-        )
-    return Group(table, Text(EXPLANATION, "dim"))
+    lines = [line for run in runs for line in _lines(run, steps, scale, left)]
+    ruler = Text(f"{'':<16}each column is {steps / COLUMNS:.0f} steps, a full block is {scale:.0f} %", "dim")
+    return Text("\n").join([*lines, ruler])
 
 
-def sparkline(values: Sequence[float], scale: float) -> str:
-    """The values, averaged into at most 24 columns, as block characters; a full block is `scale`."""
-    count = min(SPARKLINE, len(values))
-    columns = [values[i * len(values) // count : (i + 1) * len(values) // count] for i in range(count)]
-    means = [sum(column) / len(column) for column in columns]
-    return "".join(BLOCKS[min(len(BLOCKS) - 1, int(mean / scale * len(BLOCKS)))] for mean in means)
+def _lines(run: StoredRun, steps: int, scale: float, left: float | None) -> list[Text]:
+    losses = f"loss {_number(run.last(LOSS), '{:.3f}')}  validation {_number(run.last(VALIDATION_LOSS), '{:.3f}')}"
+    pace = f"{_number(run.last('tokens_per_second'), '{:,.0f}')} tokens/s"
+    time_left = _clock(left) if left is not None else _time_left(run, steps)
+    progress = f"{run.step:>5}/{steps}  {losses}  {pace}  {time_left} left"
+    rate = f"{_number(run.last(SINK), '{:.1f} %'):>7} "
+    return [
+        Text.assemble((f"{run.label:<8}", "bold"), progress),
+        Text.assemble("    sink", (rate, "bold"), (timeline(*run.curve(SINK), steps, scale), "dark_orange")),
+    ]
+
+
+def timeline(at: Sequence[int], values: Sequence[float], steps: int, scale: float) -> str:
+    """Values over all steps of a run as 48 block characters; a full block is `scale`, a dot is yet to come."""
+    drawn = ""
+    shown = 0.0
+    for column in range(COLUMNS):
+        start, end = column * steps / COLUMNS, (column + 1) * steps / COLUMNS
+        inside = [value for step, value in zip(at, values, strict=True) if start < step <= end]
+        shown = sum(inside) / len(inside) if inside else shown
+        reached = bool(at) and at[-1] > start
+        drawn += BLOCKS[min(len(BLOCKS) - 1, int(shown / scale * len(BLOCKS)))] if reached else "·"
+    return drawn
 
 
 def _time_left(run: StoredRun, steps: int) -> str:
@@ -129,6 +129,6 @@ def _report(console: Console, runs: Sequence[StoredRun], steps: int, reported: d
         for row in run.rows:
             if row.get(SINK) is not None and row["step"] > reported.get(run.label, -1):
                 reported[run.label] = row["step"]
-                loss = _number(row.get(VALIDATION_LOSS), "validation loss {:.3f}")
-                line = f"{run.label}: step {row['step']}/{steps}, {loss}, sink rate {row[SINK]:.1f} %"
+                loss = "" if row.get(VALIDATION_LOSS) is None else f" validation loss {row[VALIDATION_LOSS]:.3f},"
+                line = f"{run.label}: step {row['step']}/{steps},{loss} sink rate {row[SINK]:.1f} %"
                 console.print(line, soft_wrap=True)

@@ -40,7 +40,7 @@ class Plan:
 
     def overrides(self, attention: str) -> list[str]:
         """All overrides of one run. How often a run evaluates and saves does not decide which run it is."""
-        often = (f"eval_every={self.eval_every}", f"save_every={self.save_every}")
+        often = (f"eval_every={self.eval_every}", f"save_every={self.save_every}", "log_every=5")
         return [f"attention={attention}", *often, *self.changes]
 
     @property

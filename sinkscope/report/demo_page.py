@@ -14,9 +14,9 @@ from sinkscope.report.provenance import facts
 from sinkscope.report.runs import StoredRun
 
 ABOUT_INPUTS = (
-    "One trained model, three kinds of input. Natural text begins with the token that stood first in all of its training; "
-    "random and repeated tokens begin with whatever was drawn. This model's sink belongs to that first token: without it "
-    "none grows, and where all tokens are the same none could stand apart."
+    "One trained model, three kinds of input. Natural text begins with the token that stood first in all of its "
+    "training; random and repeated tokens begin with whatever was drawn. This model's sink belongs to that first "
+    "token: without it none grows, and where all tokens are the same none could stand apart."
 )
 
 

@@ -129,7 +129,7 @@ def _figure(index: int, number: int, item: tuple[str, go.Figure], named: bool) -
     caption = f"<figcaption>{escape(name)}</figcaption>" if named else ""
     # The height is reserved, so that the page does not jump while the figures are drawn.
     height = int(figure.layout.height or 360)
-    content = figure.to_json().replace("<", "\\u003c")
+    content = figure.to_json()  # with <, > and / as \u003c and the like: it cannot end the script element
     return f"""<figure>{caption}
 <div class="plot" data-figure="{key}" role="img" aria-label="{escape(name)}" aria-describedby="c{index}"
  style="min-height:{height}px"></div>

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from sinkscope.demo.children import ChildFailed
-from sinkscope.demo.live import sparkline, stored, view, watch
+from sinkscope.demo.live import stored, timeline, view, watch
 from sinkscope.report.runs import StoredRun
 
 ROWS = tuple(
@@ -54,25 +54,32 @@ def drawn(renderable, width=140):
 
 def test_the_view_shows_every_run_as_it_stands():
     text = drawn(view([StoredRun("softmax", ROWS), StoredRun("sigmoid", ())], 1100))
-    softmax, sigmoid = text.splitlines()[1:3]
-    assert "softmax" in softmax
-    assert "600/1100" in softmax
-    assert "3.000" in softmax
-    assert "6.0 %" in softmax
-    assert "8,000" in softmax
-    assert "4:10" in softmax  # 500 steps of half a second
-    assert "0/1100" in sigmoid
+    softmax, sink, sigmoid, empty = text.splitlines()[:4]
+    assert softmax.split() == [
+        *("softmax", "600/1100", "loss", "3.000", "validation", "3.100", "8,000", "tokens/s", "4:10", "left")
+    ]
+    assert "6.0 %" in sink
+    assert sigmoid.split()[:2] == ["sigmoid", "0/1100"]
     assert "…" in sigmoid
+    assert empty.count("·") == 48
+
+
+def test_the_view_fits_a_terminal_of_80_columns():
+    busy = StoredRun(
+        "softmax", tuple(row | {"tokens_per_second": 12345.0, "seconds": row["step"] * 2.0} for row in ROWS)
+    )
+    assert all(len(line) <= 80 for line in str(view([busy], 1100)).splitlines())
 
 
 def test_a_limit_shows_the_time_until_it():
-    assert "0:42" in drawn(view([StoredRun("softmax", ROWS)], 1100, left=42.2))
+    assert "0:42 left" in drawn(view([StoredRun("softmax", ROWS)], 1100, left=42.2))
 
 
-def test_a_sparkline_rises_with_its_values():
-    assert sparkline([0.0, 5.0, 10.0], 10.0) == "▁▅█"
-    assert sparkline([], 10.0) == ""
-    assert len(sparkline([1.0] * 500, 10.0)) == 24
+def test_a_timeline_rises_where_its_values_do():
+    line = timeline([25, 50, 75], [0.0, 5.0, 10.0], steps=100, scale=10.0)
+    assert line == "▁" * 23 + "▅" * 12 + "█" + "·" * 12
+    assert timeline([], [], steps=100, scale=10.0) == "·" * 48
+    assert len(timeline(range(1101), [1.0] * 1101, steps=1100, scale=10.0)) == 48
 
 
 def test_watching_follows_the_logs_to_the_end(tmp_path, capsys):

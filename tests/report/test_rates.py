@@ -20,6 +20,10 @@ def test_samples_that_differ_give_an_interval(dataset):
     assert interval.low < interval.value < interval.high
 
 
+def test_another_position_has_its_own_rate(dataset):
+    assert rate_at(dataset, 0.3, position=1).value == 0
+
+
 def test_a_threshold_outside_its_range_is_refused(dataset):
     with pytest.raises(InputError, match="epsilon"):
         rates_by_position(dataset, 1.0)

@@ -1,0 +1,42 @@
+import json
+import math
+
+import numpy as np
+
+from sinkscope.report.terminal import flat, only_json, plain, show, show_json, table
+
+
+def test_json_has_no_nan(capsys):
+    show_json({"loss": math.nan, "rows": [(1.5, -math.inf)], "name": "α", "rate": np.float64("nan")})
+    out = capsys.readouterr().out
+    assert json.loads(out, parse_constant=lambda name: name) == {
+        "loss": None,
+        "rows": [[1.5, None]],
+        "name": "α",
+        "rate": None,
+    }
+    assert "α" in out
+
+
+def test_only_json_sends_everything_else_to_stderr(capsys):
+    with only_json(True):
+        print("a library's remark")
+    assert capsys.readouterr() == ("", "a library's remark\n")
+    with only_json(False):
+        print("a result")
+    assert capsys.readouterr().out == "a result\n"
+
+
+def test_text_is_shown_as_it_is(capsys):
+    show(plain("[bold]x[/bold] \x1b[31m\x07 α"))
+    assert capsys.readouterr().out == "[bold]x[/bold] �[31m� α\n"
+
+
+def test_cells_are_text_too(capsys):
+    show(table(("name [red]", "n"), [("[link=http://x]model[/link]", 3)]))
+    assert "[link=http://x]model[/link]" in capsys.readouterr().out
+
+
+def test_flat_names_what_is_nested():
+    nested = {"a": {"b": 1, "c": [{"d": 2}, {"d": 3}]}, "e": [1, 2], "f": {}}
+    assert flat(nested) == [("a.b", 1), ("a.c[0].d", 2), ("a.c[1].d", 3), ("e", [1, 2]), ("f", {})]
