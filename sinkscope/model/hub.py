@@ -58,6 +58,8 @@ def load(
         raise
     except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
         raise _cannot_load(name, error) from error
+    if str(name) in SHIPPED:
+        model.config.name_or_path = str(name)  # records then hold the name, not where the package is installed
     return model.to(device).eval() if device else model.eval()
 
 

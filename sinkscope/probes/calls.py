@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sinkscope.attention import DotProduct, Operation
+from sinkscope.attention import DotProduct, Operation, Visibility
 from sinkscope.probes.layers import Layer
 from sinkscope.probes.masks import Columns, VisibleKeys, take
 
-ELEMENTS = 2**20  # scores held at once: 4 MB in fp32, which stays in a core's cache
+ELEMENTS = 2**21  # scores held at once: 8 MB in fp32; much smaller or larger is slower
 ROWS = 64  # queries of a chunk; fewer where that many do not fit
 
 
@@ -22,12 +22,12 @@ ROWS = 64  # queries of a chunk; fewer where that many do not fit
 class AttentionCall:
     """Queries, keys and values as the layer's attention function received them (after rotation and cache), detached.
 
-    `query_start`, `key_start`: absolute position of the first query and key. `new_keys`: the keys that no earlier call
-    of this batch has shown. `real`, `real_keys`: False for padding, None where all are real; the first covers these
-    queries, the second every token so far. `causal`: whether the metric's denominator is T − k. `sink`: logit of what a
-    query may attend to beside tokens, broadcasting over (batch, heads, query). `operation`: what computes the weights
-    instead of a softmax over scores, for lab and attached layers. `kernel_lse`: the kernel's log-sum-exp, over the
-    sink as well where `kernel_has_sink`.
+    `query_start`, `key_start`: absolute position of the first query and key. `own_keys`: the keys of this call's own
+    tokens (all of them in cross-attention). `real`, `real_keys`: False for padding, None where all are real; the first
+    covers these queries, the second every token so far. `causal`: whether the metric's denominator is T − k. `sink`:
+    logit of what a query may attend to beside tokens, broadcasting over (batch, heads, query). `operation`, with
+    `visibility` and `hidden`: what computes the weights of lab and attached layers. `kernel_lse`: the kernel's
+    log-sum-exp, over the sink as well where `kernel_has_sink`.
     """
 
     layer: Layer
@@ -39,13 +39,14 @@ class AttentionCall:
     causal: bool
     query_start: int
     key_start: int
-    new_keys: slice
+    own_keys: slice
     real: Bool[Tensor, "batch query"] | None = None
     real_keys: Bool[Tensor, "batch position"] | None = None
     softcap: float | None = None
     bias: Float[Tensor, "_ _ query key"] | None = None
     sink: Float[Tensor, "_ heads _"] | None = None
     operation: Operation | None = None
+    visibility: Visibility | None = None
     hidden: Float[Tensor, "batch query width"] | None = None
     kernel_lse: Float[Tensor, "batch heads query"] | None = None
     kernel_has_sink: bool = False

@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.probes.calls import ELEMENTS, ROWS, AttentionCall
-from sinkscope.probes.masks import Bound
 
 EPSILON = 1e-8  # of the renormalisation, as in catalogue 12.3
 
@@ -47,15 +46,14 @@ def _from_scores(call: AttentionCall) -> Iterator[Chunk]:
 
 
 def _from_operation(call: AttentionCall) -> Iterator[Chunk]:
-    operation, mask = call.operation, call.mask
+    operation = call.operation
     assert operation is not None
-    assert isinstance(mask, Bound)
     batch, heads, queries, _ = call.query.shape
-    step = min(ROWS, max(1, ELEMENTS // (batch * heads * mask.keys)))
+    step = min(ROWS, max(1, ELEMENTS // (batch * heads * call.mask.keys)))
     for start in range(0, queries, step):
         rows = slice(start, min(queries, start + step))
         found = operation.weights(
-            call.query, call.key, mask.visibility, rows=rows, hidden=call.hidden, scaling=call.scaling
+            call.query, call.key, call.visibility, rows=rows, hidden=call.hidden, scaling=call.scaling
         )
         token, slot = found.token, found.slot
         if operation.spec.metric_weights == "renormalized":

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from sinkscope.errors import UnsupportedModelError
 from sinkscope.probes.families import FAMILIES, LEGACY, Family, Host
 from sinkscope.probes.layers import attention_layers
 from sinkscope.probes.measurement import Measurement
@@ -48,7 +49,7 @@ def check(name: str, host: Host) -> Row:
     with torch.no_grad():
         plain = model(**inputs)[0]
         measurement, seen = observed(model, inputs, AttentionReceived())
-    wanted = {stack: [received(weights, stack) for weights in layers] for stack, layers in maps.items()}
+    wanted = {stack: [received(weights) for weights in layers] for stack, layers in maps.items()}
     found = by_stack(measurement)
     errors = [
         difference(one, other)
@@ -85,10 +86,11 @@ def eager_maps(family: Family, inputs: dict[str, Tensor]) -> Maps:
     return {stack: list(outputs.attentions)}
 
 
-def received(weights: Float[Tensor, "*batch query key"], stack: str) -> Float[Tensor, "*batch key"]:
-    """alpha_k from a whole attention map."""
+def received(weights: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch key"]:
+    """alpha_k from a whole attention map; it is causal where nothing looks ahead."""
     queries, keys = weights.shape[-2:]
-    counts = torch.arange(keys, 0, -1) if stack == "decoder" else torch.full((keys,), queries)
+    causal = queries == keys and not bool(weights.triu(1).any())
+    counts = torch.arange(keys, 0, -1) if causal else torch.full((keys,), queries)
     return weights.sum(-2) / counts
 
 
@@ -126,8 +128,16 @@ def table() -> str:
             row = check(name, host)
             unchanged = "yes" if row.logits_unchanged else "NO"
             lines.append(f"| {name} | {host} | {row.calls} / {row.layers} | {row.error:.0e} | {unchanged} |")
-    lines += [f"| {name} | its own | refused: not dispatched through AttentionInterface | | |" for name in LEGACY]
+    lines += [f"| {name} | its own | {_refusal(name)} | | |" for name in LEGACY]
     return "\n".join(lines)
+
+
+def _refusal(name: str) -> str:
+    try:
+        attention_layers(LEGACY[name].build())
+    except UnsupportedModelError:
+        return "refused: not dispatched through AttentionInterface"
+    return "NOT refused"
 
 
 @contextmanager

@@ -21,8 +21,22 @@ Kind = Literal["tokens", "pairs", "pixels"]  # token ids; source and target ids;
 VOCABULARY = 97
 SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 FEED_FORWARD = {"intermediate_size": 48, "max_position_embeddings": 64}
-GROUPED = {**SIZES, **FEED_FORWARD, "num_key_value_heads": 2, "head_dim": 8}
-IMAGES = {"image_size": 24, "patch_size": 4, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+TEXT = {**SIZES, **FEED_FORWARD}
+GROUPED = {**TEXT, "num_key_value_heads": 2, "head_dim": 8}
+LATENT = (
+    {**TEXT, "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8}
+    | {"qk_rope_head_dim": 8, "v_head_dim": 8, "moe_intermediate_size": 16, "n_routed_experts": 4}
+    | {"num_experts_per_tok": 2, "first_k_dense_replace": 1}
+)
+TWOFOLD = {"vocab_size": VOCABULARY, "d_model": 32, "max_position_embeddings": 64} | {
+    f"{side}_{name}": value
+    for side in ("encoder", "decoder")
+    for name, value in (("layers", 2), ("ffn_dim", 48), ("attention_heads", 4))
+}
+IMAGES = {"image_size": 24, "patch_size": 4, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4} | {
+    "intermediate_size": 48
+}
+MASKED, PAIRED = "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM"
 
 PROJECTIONS = re.compile(
     r"(q_proj|k_proj|query|key|qkv|c_attn|query_key_value|q_b_proj|kv_b_proj|\.q|\.k|Wqkv)\.(weight|bias)$"
@@ -78,15 +92,35 @@ class Family:
 
 
 FAMILIES: dict[str, Family] = {
+    # Decoders with one kind of attention layer.
     "llama": Family("LlamaConfig", GROUPED),
-    "mistral": Family("MistralConfig", {**GROUPED, "sliding_window": 5}),
     "gpt2": Family(
         "GPT2Config", {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
     ),
-    "gpt_neox": Family("GPTNeoXConfig", {**SIZES, **FEED_FORWARD}),
+    "gpt_neox": Family("GPTNeoXConfig", TEXT),
     "opt": Family("OPTConfig", {**SIZES, "ffn_dim": 48, "max_position_embeddings": 64, "word_embed_proj_dim": 32}),
-    "phi": Family("PhiConfig", {**SIZES, **FEED_FORWARD}),
+    "phi": Family("PhiConfig", TEXT),
+    "qwen2": Family("Qwen2Config", {**TEXT, "num_key_value_heads": 2}),
     "qwen3": Family("Qwen3Config", GROUPED, sharpness=3.0),
+    "mixtral": Family("MixtralConfig", {**GROUPED, "num_local_experts": 2}),
+    "cohere": Family("CohereConfig", GROUPED),
+    "granite": Family("GraniteConfig", {**TEXT, "num_key_value_heads": 2}),
+    "olmo2": Family("Olmo2Config", {**TEXT, "num_key_value_heads": 2}, sharpness=3.0),
+    "stablelm": Family("StableLmConfig", {**TEXT, "num_key_value_heads": 2}),
+    "gpt_bigcode": Family(
+        "GPTBigCodeConfig", {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+    ),
+    "doge": Family("DogeConfig", {**TEXT, "num_key_value_heads": 2}, sharpness=3.0),
+    # Windows, chunks and softcaps.
+    "mistral": Family("MistralConfig", {**GROUPED, "sliding_window": 5}),
+    "starcoder2": Family("Starcoder2Config", {**TEXT, "num_key_value_heads": 2, "sliding_window": 5}),
+    "cohere2": Family("Cohere2Config", {**GROUPED, "sliding_window": 5}),
+    "llama4": Family(
+        "Llama4TextConfig",
+        {**GROUPED, "intermediate_size_mlp": 48, "num_local_experts": 2, "attention_chunk_size": 8}
+        | {"use_qk_norm": False},
+        sharpness=24.0,
+    ),
     "gemma2": Family(
         "Gemma2Config",
         {**GROUPED, "sliding_window": 5, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 8},
@@ -98,32 +132,34 @@ FAMILIES: dict[str, Family] = {
         {**GROUPED, "sliding_window": 5, "sliding_window_pattern": 2, "query_pre_attn_scalar": 8},
         sharpness=3.0,
     ),
+    # Learned sinks.
     "gpt_oss": Family(
         "GptOssConfig",
         {**GROUPED, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 5},
         hosts=("eager",),
     ),
     "granite_swa": Family("GraniteSWAConfig", GROUPED, hosts=("eager",), sharpness=6.0, eager_omits_sink=True),
+    "mimo_v2_flash": Family("MiMoV2FlashConfig", GROUPED, hosts=("eager",)),
+    # Latent attention, and keys chosen by an index.
+    "deepseek_v3": Family("DeepseekV3Config", {**LATENT, "n_group": 2, "topk_group": 1}, sharpness=40.0),
+    "glm_moe_dsa": Family(
+        "GlmMoeDsaConfig", {**LATENT, "index_topk": 6, "index_n_heads": 2, "index_head_dim": 16}, sharpness=40.0
+    ),
+    # Attention beside state-space, convolution and linear layers.
     "jamba": Family(
         "JambaConfig",
         {**GROUPED, "num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2}
         | {"mamba_d_state": 4, "mamba_dt_rank": 4, "use_mamba_kernels": False},
     ),
-    "deepseek_v3": Family(
-        "DeepseekV3Config",
-        {**SIZES, **FEED_FORWARD, "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16}
-        | {"qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "moe_intermediate_size": 16}
-        | {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
-        sharpness=40.0,
+    "bamba": Family(
+        "BambaConfig",
+        {**GROUPED, "attn_layer_indices": [1], "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8}
+        | {"mamba_n_groups": 1},
     ),
-    "bert": Family("BertConfig", {**SIZES, **FEED_FORWARD}, auto="AutoModelForMaskedLM", sharpness=20.0),
-    "albert": Family("AlbertConfig", {**SIZES, **FEED_FORWARD}, auto="AutoModelForMaskedLM", sharpness=40.0),
-    "modernbert": Family(
-        "ModernBertConfig",
-        {**SIZES, **FEED_FORWARD, "local_attention": 6, "global_attn_every_n_layers": 2},
-        auto="AutoModelForMaskedLM",
+    "falcon_h1": Family(
+        "FalconH1Config", {**GROUPED, "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8}
     ),
-    "cohere": Family("CohereConfig", GROUPED),
+    "lfm2": Family("Lfm2Config", {**GROUPED, "layer_types": ["conv", "full_attention"]}),
     "qwen3_next": Family(
         "Qwen3NextConfig",
         {**GROUPED, "num_hidden_layers": 4, "linear_num_value_heads": 2, "linear_num_key_heads": 2, "num_experts": 2}
@@ -131,28 +167,34 @@ FAMILIES: dict[str, Family] = {
         | {"shared_expert_intermediate_size": 16},
         sharpness=3.0,
     ),
+    # Encoders.
+    "bert": Family("BertConfig", TEXT, auto=MASKED, sharpness=20.0),
+    "roberta": Family("RobertaConfig", TEXT, auto=MASKED),
+    "albert": Family("AlbertConfig", TEXT, auto=MASKED, sharpness=40.0),
+    "modernbert": Family(
+        "ModernBertConfig", {**TEXT, "local_attention": 6, "global_attn_every_n_layers": 2}, auto=MASKED
+    ),
+    "esm": Family("EsmConfig", {**TEXT, "mask_token_id": 1}, auto=MASKED),
+    "clip_text": Family("CLIPTextConfig", TEXT, auto="AutoModel"),
+    # Encoder-decoders.
     "t5": Family(
         "T5Config",
         {"vocab_size": VOCABULARY, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
         | {"decoder_start_token_id": 0},
-        auto="AutoModelForSeq2SeqLM",
+        auto=PAIRED,
         kind="pairs",
         sharpness=2.0,
     ),
-    "bart": Family(
-        "BartConfig",
-        {"vocab_size": VOCABULARY, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 48}
-        | {
-            "decoder_ffn_dim": 48,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "max_position_embeddings": 64,
-        },
-        auto="AutoModelForSeq2SeqLM",
-        kind="pairs",
+    "bart": Family("BartConfig", TWOFOLD, auto=PAIRED, kind="pairs"),
+    "marian": Family(
+        "MarianConfig", {**TWOFOLD, "decoder_start_token_id": 0}, auto=PAIRED, kind="pairs", sharpness=40.0
     ),
-    "vit": Family("ViTConfig", {**IMAGES, "intermediate_size": 48}, auto="AutoModel", kind="pixels"),
+    # Images.
+    "vit": Family("ViTConfig", IMAGES, auto="AutoModel", kind="pixels"),
+    "deit": Family("DeiTConfig", IMAGES, auto="AutoModel", kind="pixels"),
+    "beit": Family("BeitConfig", IMAGES, auto="AutoModel", kind="pixels"),
     "dinov2": Family("Dinov2Config", IMAGES, auto="AutoModel", kind="pixels"),
+    "dinov3": Family("DINOv3ViTConfig", IMAGES, auto="AutoModel", kind="pixels"),
 }
 
 LEGACY: dict[str, Family] = {
@@ -162,7 +204,7 @@ LEGACY: dict[str, Family] = {
     ),
     "falcon": Family("FalconConfig", SIZES),
     "gptj": Family("GPTJConfig", {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4}),
-    "deberta": Family("DebertaV2Config", {**SIZES, **FEED_FORWARD}, auto="AutoModelForMaskedLM"),
+    "deberta": Family("DebertaV2Config", TEXT, auto=MASKED),
 }
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Does a layer's output follow from the weights that we measure? Checked on a few rows: no number is wrong silently.
+"""Are the weights that we measure those that the layer used? Checked on a few rows: no number is wrong silently.
 
 A sink logit, window, softcap, bias or index mask that an attention function applies without telling would make our
 weights differ from the model's; here that becomes an error that names the family and the layer.
@@ -6,45 +6,91 @@ weights differ from the model's; here that becomes an error that names the famil
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from sinkscope.attention import Operation
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.probes.calls import AttentionCall
 
-FLOOR = 1e-5  # of the tolerance relative to Σ_k w_k |v_k|
-TF32 = 2**-10
+FLOOR = 1e-5  # of the tolerance, relative to Σ_k w_k |v_k|
+KERNEL = 1e-3  # by how much a kernel's log-sum-exp may differ, relative to 1 + |lse|
 
 
-def verified(call: AttentionCall, output: Float[Tensor, "batch query heads dim"], family: str) -> AttentionCall:
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The checked rows of a call: their scores, log-sum-exp with the sink, and which of them say something."""
+
+    call: AttentionCall
+    rows: list[int]
+    scores: Float[Tensor, "batch heads n key"]
+    total: Float[Tensor, "batch heads n"]
+    counted: Bool[Tensor, "batch heads n"]
+
+    @property
+    def weights(self) -> Float[Tensor, "batch heads n key"]:
+        return (self.scores - self.total[..., None]).exp()
+
+
+def verified(
+    call: AttentionCall, output: Float[Tensor, "batch query heads dim"], family: str, host: float
+) -> AttentionCall:
     """`call`, without the kernel's log-sum-exp where that disagrees with ours. Costs two rows of attention.
 
-    Raises `UnsupportedModelError` where output ≠ Σ_k w_k v_k beyond rounding. Rows that are padding, see nothing, or
-    are not finite are skipped (the last are reported when the measurement is read).
+    `host`: relative rounding of the layer's own arithmetic. Raises `UnsupportedModelError` where output ≠ Σ_k w_k v_k
+    beyond rounding. Rows that are padding, see nothing, or are not finite are skipped (the last are reported when the
+    measurement is read).
     """
-    queries = call.query.shape[2]
-    rows = sorted({queries // 2, queries - 1})
-    everything = slice(0, len(call.query)), slice(0, call.mask.keys)
-    scores = torch.cat([call.scores(everything[0], slice(row, row + 1), everything[1]) for row in rows], 2)
-    lse = torch.logsumexp(scores, -1)
-    counted = torch.isfinite(lse)
-    if call.real is not None:
-        counted &= call.real[:, None, rows]
-    if call.kernel_lse is not None and not _agree(call.kernel_lse[:, :, rows], lse, counted):
-        call = replace(call, kernel_lse=None)
-    total = lse if call.sink is None else torch.logaddexp(lse, call.sink.expand(call.query.shape[:3])[:, :, rows])
-    ours, bound = _aggregates(call, (scores - total[..., None]).exp())
-    theirs = output[:, rows].transpose(1, 2).float()
-    excess = (ours - theirs).abs() - _tolerance(call, output, scores, rows)[..., None] * bound
-    if bool((excess > 0)[counted & torch.isfinite(theirs).all(-1)].any()):
+    checked = _rows(call)
+    ours, bound = _aggregates(call, checked.weights)
+    theirs = output[:, checked.rows].transpose(1, 2).float()
+    excess = (ours - theirs).abs() - _tolerance(checked, host)[..., None] * bound
+    if bool((excess > 0)[checked.counted & torch.isfinite(theirs).all(-1)].any()):
         raise UnsupportedModelError(
             f"family '{family}', layer '{call.layer.name}': its attention output does not follow from its queries, "
             "keys and mask, so weights computed from them would be wrong; try attn_implementation='eager' or 'sdpa'"
         )
-    return call
+    return checked.call
+
+
+def verified_by_operation(call: AttentionCall, operation: Operation, family: str) -> AttentionCall:
+    """The same for a lab or attached layer: its operation writes the rows out and must agree with exp(score − lse).
+
+    Raises `UnsupportedModelError` where it does not. Operations without a softmax are always read from themselves.
+    """
+    if not call.is_softmax:
+        return call
+    checked = _rows(call)
+    for index, row in enumerate(checked.rows):
+        found = operation.weights(
+            call.query, call.key, call.visibility, rows=slice(row, row + 1), hidden=call.hidden, scaling=call.scaling
+        )
+        excess = (found.token[:, :, 0] - checked.weights[:, :, index]).abs() > 1e-4
+        if bool(excess[checked.counted[:, :, index]].any()):
+            raise UnsupportedModelError(
+                f"family '{family}', layer '{call.layer.name}': its operation's weights are not exp(score − lse)"
+            )
+    return checked.call
+
+
+def _rows(call: AttentionCall) -> _Rows:
+    queries = call.query.shape[2]
+    rows = sorted({queries // 2, queries - 1})
+    samples, columns = slice(0, len(call.query)), slice(0, call.mask.keys)
+    scores = torch.cat([call.scores(samples, slice(row, row + 1), columns) for row in rows], 2)
+    lse = torch.logsumexp(scores, -1)
+    counted = torch.isfinite(lse)
+    if call.real is not None:
+        counted &= call.real[:, None, rows]
+    total = lse if call.sink is None else torch.logaddexp(lse, call.sink.expand(call.query.shape[:3])[:, :, rows])
+    if call.kernel_lse is not None:
+        kernel, ours = call.kernel_lse[:, :, rows], total if call.kernel_has_sink else lse
+        if bool(((kernel - ours).abs() > KERNEL * (1 + ours.abs()))[counted].any()):
+            call = replace(call, kernel_lse=None)
+    return _Rows(call, rows, scores, total, counted)
 
 
 def _aggregates(call: AttentionCall, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,20 +102,9 @@ def _aggregates(call: AttentionCall, weights: Tensor) -> tuple[Tensor, Tensor]:
     return (grouped @ value).reshape(shape), (grouped @ value.abs()).reshape(shape)
 
 
-def _tolerance(call: AttentionCall, output: Tensor, scores: Tensor, rows: list[int]) -> Float[Tensor, "batch heads n"]:
+def _tolerance(checked: _Rows, host: float) -> Float[Tensor, "batch heads n"]:
     """What rounding may do to a row of weights: scores as the host rounds them, and dot products in our fp32."""
-    host = max(_epsilon(call.query), _epsilon(output))
+    call, scores = checked.call, checked.scores
     largest = scores.masked_fill(scores == -torch.inf, 0.0).abs().amax(-1)
-    lengths = call.wide_query[:, :, rows].norm(dim=-1) * call.wide_key.norm(dim=-1).amax()
+    lengths = call.wide_query[:, :, checked.rows].norm(dim=-1) * call.wide_key.norm(dim=-1).amax()
     return FLOOR + host * (2 + largest) + 4 * torch.finfo(torch.float32).eps * lengths * abs(call.scaling)
-
-
-def _epsilon(tensor: Tensor) -> float:
-    if tensor.dtype == torch.float32 and tensor.is_cuda and torch.backends.cuda.matmul.allow_tf32:
-        return TF32
-    return torch.finfo(tensor.dtype).eps
-
-
-def _agree(kernel: Tensor, ours: Tensor, counted: Tensor) -> bool:
-    close = (kernel - ours).abs() <= 1e-3 * (1 + ours.abs())
-    return bool((close | ~counted).all())

@@ -39,10 +39,10 @@ class QueryKeyValueNorms(Observer):
     """
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
-        new, start = call.new_keys, call.key_start + call.new_keys.start
+        own, start = call.own_keys, call.key_start + call.own_keys.start
         yield from _shown("query", _lengths(call.query), call.query_start)
-        yield from _shown("key", _lengths(call.key[:, :, new]).repeat_interleave(call.group, 1), start)
-        yield from _shown("value", _lengths(call.value[:, :, new]).repeat_interleave(call.group, 1), start)
+        yield from _shown("key", _lengths(call.key[:, :, own]).repeat_interleave(call.group, 1), start)
+        yield from _shown("value", _lengths(call.value[:, :, own]).repeat_interleave(call.group, 1), start)
 
     def arrays(self, found: LayerSums) -> dict[str, Array]:
         if "query" not in found.sums:

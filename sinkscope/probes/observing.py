@@ -7,13 +7,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch._dynamo import OptimizedModule
 
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.probes import guard
 from sinkscope.probes.angles import QueryKeyAngles
+from sinkscope.probes.arithmetic import full_precision, rounding
 from sinkscope.probes.assembly import assemble
 from sinkscope.probes.batch import Batch, Depth, Pass, PlaceSums
 from sinkscope.probes.calls import AttentionCall
@@ -106,9 +106,10 @@ class Observation:
             self._pass.skipped[layer.stack] = f"its {batch} rows are not the model's {self._pass.forward.batch} samples"
             return
         sides = axes(layer.stack, self._twofold)
-        with torch.no_grad(), torch.autocast(invocation.output.device.type, enabled=False):
+        host = rounding(invocation.output, *invocation.args[:1])
+        with full_precision(invocation.output.device):
             call = read(invocation, layer, self._pass.forward, sides, self.family)
-            call = self._checked(call, invocation)
+            call = self._checked(call, invocation, host)
             found = PlaceSums(*sides, call.causal)
             found.query_length = call.query_start + call.query.shape[2]
             found.key_length = call.key_start + call.key.shape[2]
@@ -150,19 +151,20 @@ class Observation:
         for observer in self.observers:
             yield from ((observer, piece) for piece in observer.on_call(call))
 
-    def _checked(self, call: AttentionCall, invocation: Invocation) -> AttentionCall:
-        """The call, its weights checked against the layer's output whenever a layer is used in a new way."""
-        if call.operation is not None:  # its weights and its output come from one object
-            return call
-        if invocation.kwargs.get("dropout"):
-            self._unverified.add("attention dropout is on")
-            return call
+    def _checked(self, call: AttentionCall, invocation: Invocation, host: float) -> AttentionCall:
+        """The call, its weights checked whenever a layer is used in a new way."""
         kind = (call.layer.name, call.query.shape[2] > 1, type(call.mask), call.key.shape[2].bit_length())
         if kind in self._verified:
             return call
-        call = guard.verified(call, invocation.output.detach(), self.family)
+        if call.operation is not None:
+            checked = guard.verified_by_operation(call, call.operation, self.family)
+        elif invocation.kwargs.get("dropout"):
+            self._unverified.add("attention dropout is on")
+            return call
+        else:
+            checked = guard.verified(call, invocation.output.detach(), self.family, host)
         self._verified.add(kind)
-        return call
+        return checked
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         forward = Forward.of(model, args, kwargs)
@@ -208,7 +210,7 @@ class Observation:
         side = axes(depth.stack, self._twofold)[0]
         start = self._pass.forward.seen if side == "tokens" else 0
         found = PlaceSums(side, side, causal=False, query_length=start + hidden.shape[1])
-        with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
+        with full_precision(hidden.device):
             for observer in self.observers:
                 for piece in observer.on_hidden(hidden.detach(), start) if observer.reads_blocks else ():
                     found.add(type(observer).__name__, piece, len(hidden))

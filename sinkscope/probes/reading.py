@@ -59,7 +59,7 @@ def read(
         causal=layer.stack != "cross" and _is_causal(given, invocation.module, layer.stack == "decoder"),
         query_start=start,
         key_start=total - keys if shared else 0,
-        new_keys=slice(keys - query.shape[2], keys) if shared else slice(0, 0 if forward.seen else keys),
+        own_keys=slice(keys - query.shape[2], keys) if shared else slice(0, keys),
         real=_on(query, _real(forward, sides[0], slice(start, total), refuse)),
         real_keys=_on(query, _real(forward, sides[1], slice(0, total if shared else keys), refuse)),
         softcap=given.get("softcap"),
@@ -67,9 +67,7 @@ def read(
         sink=_sink(given),
         kernel_lse=_fitting(invocation.kernel_lse, query),
     )
-    return (
-        call if operation is None else _with_operation(call, operation, invocation, given.get("hidden_states"), refuse)
-    )
+    return call if operation is None else _with_operation(call, operation, given, invocation.kernel_lse, refuse)
 
 
 @dataclass(frozen=True)
@@ -153,18 +151,17 @@ def _operation(module: nn.Module) -> Operation | None:
 
 
 def _with_operation(
-    call: AttentionCall, operation: Operation, invocation: Invocation, hidden: Tensor | None, refuse: _Refusal
+    call: AttentionCall, operation: Operation, given: Mapping[str, Any], kernel_lse: Tensor | None, refuse: _Refusal
 ) -> AttentionCall:
     """The call of a lab or attached layer, whose operation knows its weights and slots."""
-    mask = invocation.args[3] if len(invocation.args) > 3 else invocation.kwargs.get("attention_mask")
-    if not isinstance(mask, Visibility):
-        raise refuse(f"an attention operation needs a Visibility as its mask, got {type(mask).__name__}")
-    if operation.spec.normalizer.kind != "softmax":
-        return replace(call, operation=operation, hidden=hidden, mask=Bound(mask), kernel_lse=None)
-    if not operation.slots:
-        return replace(call, operation=operation)
+    visibility = given.get("attention_mask")
+    if not isinstance(visibility, Visibility):
+        raise refuse(f"an attention operation needs a Visibility as its mask, got {type(visibility).__name__}")
+    hidden = given.get("hidden_states")
+    call = replace(call, operation=operation, visibility=visibility, hidden=None if hidden is None else hidden.detach())
+    if not call.is_softmax or not operation.slots:
+        return call
     logits = operation.slot_logits(call.wide_query, call.scaling)
-    lse = invocation.kernel_lse
-    if lse is not None:  # over slots and tokens; slots may have put as many empty queries in front
-        lse = lse[..., -call.query.shape[2] :]
-    return replace(call, operation=operation, sink=torch.logsumexp(logits, -1), kernel_lse=lse, kernel_has_sink=True)
+    if kernel_lse is not None:  # over slots and tokens; slots may have put as many empty queries in front
+        kernel_lse = kernel_lse[..., -call.query.shape[2] :]
+    return replace(call, sink=torch.logsumexp(logits, -1), kernel_lse=kernel_lse, kernel_has_sink=True)

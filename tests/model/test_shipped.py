@@ -51,7 +51,9 @@ def test_it_is_small_and_says_where_it_comes_from():
     assert len(record["data"]["train"]["tokens_sha256"]) == 64
     rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert rows[-1]["step"] == record["recipe"]["steps"]
-    assert load("nano").dtype == torch.float32
+    model = load("nano")
+    assert model.dtype == torch.float32
+    assert model.config.name_or_path == "nano"
 
 
 def test_it_knows_its_bos_and_writes_python():

@@ -14,7 +14,8 @@ from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.probes import Measurement
 from sinkscope.probes.families import FAMILIES
 
-DECODERS = [name for name, family in FAMILIES.items() if family.auto == "AutoModelForCausalLM"]
+DECODERS = ["llama", "mistral", "gpt2", "gpt_neox", "opt", "phi", "qwen3", "gemma2", "gemma3", "gpt_oss", "granite_swa"]
+DECODERS += ["jamba", "qwen3_next", "deepseek_v3", "cohere2"]
 
 
 def lab_model(attention: str, **options: object) -> LabForCausalLM:

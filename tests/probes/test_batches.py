@@ -10,7 +10,8 @@ import torch
 from transformers import DynamicCache, StaticCache
 
 from sinkscope.errors import InputError
-from sinkscope.probes import AttentionReceived, HiddenNorms, QueryKeyValueNorms, measure, observe
+from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, QueryKeyValueNorms, measure, observe
+from sinkscope.probes.families import FAMILIES
 from sinkscope.probes.observing import EVERY
 from tests.probes.conftest import CAUSAL, build
 
@@ -54,6 +55,21 @@ def test_generate_equals_the_full_pass(name: str, ids: torch.Tensor, assert_same
     assert_same(seen.measurement(), measure(model, text[:, :-1], "all"), 2e-4)
 
 
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_a_decoder_that_reads_an_encoder_generates_the_same_numbers(name: str, assert_same: Same) -> None:
+    model, inputs = build(name), FAMILIES[name].inputs()
+    options = {"max_new_tokens": 9, "min_new_tokens": 9, "do_sample": False, "pad_token_id": 0}
+    lengths = torch.tensor([24, 20, 17])
+    inputs = {"input_ids": inputs["input_ids"], "attention_mask": (torch.arange(24) < lengths[:, None]).long()}
+    with observe(model, *EVERY) as seen:
+        text = model.generate(**inputs, **options)
+    found, whole = seen.measurement(), measure(model, {**inputs, "decoder_input_ids": text[:, :-1]}, "all")
+    assert found.record["not_measured"] == {"encoder": "was never called"}, "generate runs the encoder by itself"
+    whole = Measurement(whole.data.isel(layer=slice(2, None), depth=slice(3, None)))
+    assert found.data["stack"].values.tolist() == whole.data["stack"].values.tolist()
+    assert_same(found, whole, 2e-4)
+
+
 @pytest.mark.parametrize("name", FEW)
 def test_chosen_positions_survive_the_window_that_drops_them(name: str, ids: torch.Tensor, assert_same: Same) -> None:
     model, observer = build(name), AttentionReceived([0, 3, 20])
@@ -85,6 +101,16 @@ def test_a_padded_generation_equals_each_row_alone(name: str, ids: torch.Tensor,
             model.generate(real_part(ids[:2, :6], row, length, "left"), **options)
         alone = seen.measurement()
         assert_same(type(together)(together.data.isel(sample=[row])), alone, 2e-4)
+
+
+def test_passes_of_different_gradient_modes_go_together(ids: torch.Tensor, assert_same: Same) -> None:
+    model, cache = build("llama"), DynamicCache()
+    with observe(model, *EVERY) as seen:
+        with torch.inference_mode():
+            model(ids[:, :9], past_key_values=cache)
+        with torch.no_grad():
+            model(ids[:, 9:], past_key_values=cache)
+    assert_same(seen.measurement(), measure(model, ids, "all"), 2e-4)
 
 
 def test_a_static_cache_equals_the_full_pass(ids: torch.Tensor, assert_same: Same) -> None:

@@ -25,7 +25,7 @@ def random_call(queries: int = 37, keys: int = 37, **options: object) -> Attenti
         causal=True,
         query_start=keys - queries,
         key_start=0,
-        new_keys=slice(keys - queries, keys),
+        own_keys=slice(keys - queries, keys),
         **options,
     )
 
@@ -58,7 +58,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("elements", [1, 64 * 37 * 4, 2**20])
+@pytest.mark.parametrize("elements", [1, 64 * 37 * 4, 2**21])
 def test_chunks_put_together_are_the_whole_map(options: str, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "ELEMENTS", elements)
     call = random_call(**OPTIONS[options])
@@ -68,12 +68,12 @@ def test_chunks_put_together_are_the_whole_map(options: str, elements: int, monk
     for chunk in chunks(call):
         whole[chunk.samples, :, chunk.rows, chunk.columns] += chunk.weights
         count += 1
-    assert count == (1 if elements == 2**20 else len(list(call.parts())))
+    assert count == (1 if elements == 2**21 else len(list(call.parts())))
     torch.testing.assert_close(whole.double(), weights, atol=1e-5, rtol=0)
 
 
 def test_no_chunk_is_larger_than_the_budget_while_rows_allow_it() -> None:
-    call = random_call(300, 300)
+    call = random_call(700, 700)
     sizes = [chunk.weights.numel() for chunk in chunks(call)]
     assert len(sizes) > 1
     assert max(sizes) <= calls.ELEMENTS

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from sinkscope.attention import Operation, Weights
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.probes import AttentionReceived, contract, observe, observing, reading
 from sinkscope.probes.calls import AttentionCall
 from sinkscope.probes.families import FAMILIES
 from sinkscope.probes.guard import verified
 from sinkscope.probes.masks import Rule, Written
+from tests.probes.conftest import lab_model
 
 Change = Callable[[AttentionCall], AttentionCall]
 
@@ -53,7 +55,7 @@ def test_a_mutant_is_refused(mutant: str, dtype: torch.dtype, monkeypatch: pytes
 def test_a_mutant_that_slips_by_is_far_from_eager_attention(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, change = MUTANTS[mutant]
     monkeypatch.setattr(observing, "read", lambda *args: change(reading.read(*args)))
-    monkeypatch.setattr(observing.guard, "verified", lambda call, output, family: call)
+    monkeypatch.setattr(observing.guard, "verified", lambda call, output, family, host: call)
     assert contract.check(name, FAMILIES[name].hosts[-1]).error > 1e-4
 
 
@@ -103,21 +105,37 @@ def test_the_window_is_checked_where_it_begins_to_matter(monkeypatch: pytest.Mon
             model(ids)
 
 
+@pytest.mark.parametrize("name", ["softmax", "k_bias"])
+def test_an_operation_with_other_weights_than_its_scores_say_is_refused(
+    name: str, ids: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = lab_model(name)
+    honest = Operation.weights
+
+    def other(*args: Any, **kwargs: Any) -> Weights:
+        found = honest(*args, **kwargs)
+        return Weights(found.token * 0.9, found.slot)
+
+    monkeypatch.setattr(Operation, "weights", other)
+    with pytest.raises(UnsupportedModelError, match=r"operation's weights are not exp"):
+        contract.observed(model, {"input_ids": ids}, AttentionReceived())
+
+
 def test_rows_of_padding_and_rows_that_see_nothing_are_no_evidence() -> None:
     family = FAMILIES["llama"]
     calls: list[tuple[AttentionCall, torch.Tensor]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(observing.guard, "verified", lambda call, output, name: calls.append((call, output)) or call)
+        patch.setattr(observing.guard, "verified", lambda call, output, *_: calls.append((call, output)) or call)
         contract.observed(family.build("eager"), family.inputs(), AttentionReceived())
     call, output = calls[0]
     broken = output.clone()
     broken[:, -1] += 1
     real = torch.ones(3, 24, dtype=torch.bool)
     with pytest.raises(UnsupportedModelError):
-        verified(call, broken, "llama")
+        verified(call, broken, "llama", 1e-7)
     real[:, -1] = False
-    assert verified(replace(call, real=real), broken, "llama").real is real
+    assert verified(replace(call, real=real), broken, "llama", 1e-7).real is real
     assert isinstance(call.mask, Written)
     blind = call.mask.mask.expand(3, -1, -1, -1).clone()
     blind[:, :, -1] = torch.finfo(torch.float32).min
-    assert verified(replace(call, mask=Written(blind)), broken, "llama").mask.keys == 24
+    assert verified(replace(call, mask=Written(blind)), broken, "llama", 1e-7).mask.keys == 24

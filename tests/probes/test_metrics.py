@@ -16,7 +16,7 @@ from sinkscope.probes.contract import received
 def alphas(samples: int = 5, layers: int = 3, heads: int = 4, tokens: int = 12) -> np.ndarray:
     weights = torch.randn(samples, layers, heads, tokens, tokens).mul(4).tril()
     weights = weights.masked_fill(torch.ones(tokens, tokens).triu(1).bool(), -torch.inf).softmax(-1)
-    return received(weights, "decoder").numpy()
+    return received(weights).numpy()
 
 
 def test_the_sink_rate_is_a_count_over_samples_layers_and_heads() -> None:
@@ -41,7 +41,7 @@ def test_thresholding_comes_before_averaging() -> None:
 @pytest.mark.parametrize(("tokens", "golden"), [(8, 0.339732), (10, 0.292897), (16, 0.211296), (64, 0.0741233)])
 def test_uniform_attention_has_the_golden_alpha(tokens: int, golden: float) -> None:
     weights = torch.ones(tokens, tokens).tril()
-    alpha = received((weights / weights.sum(-1, keepdim=True))[None, None], "decoder").numpy()
+    alpha = received((weights / weights.sum(-1, keepdim=True))[None, None]).numpy()
     assert alpha[0, 0, 0] == pytest.approx(golden, abs=1e-6)
     assert metrics.sink_rate(alpha[:, None], 0.3)[0] == (100 if tokens < 10 else 0)
 
@@ -49,7 +49,7 @@ def test_uniform_attention_has_the_golden_alpha(tokens: int, golden: float) -> N
 def test_a_planted_sink_is_found_in_full_and_nowhere_else() -> None:
     weights = torch.zeros(2, 3, 16, 16)
     weights[..., 0] = 1
-    rate = metrics.sink_rate(received(weights, "decoder").numpy()[:, None], 0.3)
+    rate = metrics.sink_rate(received(weights).numpy()[:, None], 0.3)
     assert rate[0] == 100
     assert not rate[1:].any()
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import jaxtyping
 import pytest
@@ -16,6 +17,7 @@ from transformers import AttentionInterface, Cache, LlamaForCausalLM
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, QueryKeyValueNorms, kernel, measure, observe
 from sinkscope.probes.families import FAMILIES
+from sinkscope.probes.observer import Piece
 from sinkscope.probes.observing import EVERY
 from tests.probes.conftest import build
 
@@ -153,6 +155,25 @@ def test_statistics_stay_in_fp32_under_autocast(llama: LlamaForCausalLM, ids: to
     received = seen.measurement().data["attention_received"]
     total = (received * (24 - received["position"])).sum("position")
     assert float(abs(total - 24).max()) < 1e-4, "rows of fp32 weights sum to one"
+
+
+def test_products_that_a_user_allowed_to_be_shorter_stay_whole(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    wanted = measure(llama, ids).data.drop_attrs()
+    seen: list[str] = []
+
+    class Spy(HiddenNorms):
+        def on_hidden(self, hidden: torch.Tensor, start: int) -> Iterator[Piece]:
+            seen.append(torch.backends.mkldnn.matmul.fp32_precision)
+            yield from super().on_hidden(hidden, start)
+
+    torch.set_float32_matmul_precision("medium")
+    try:
+        found = measure(llama, ids, [AttentionReceived(), Spy()]).data
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert set(seen) == {"ieee"}
+    assert float(abs(found["attention_received"] - wanted["attention_received"]).max()) < 1e-3
 
 
 def test_dropout_is_noted(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:

@@ -24,8 +24,7 @@ def test_half_precision_agrees_with_an_fp32_softmax(
         measurement, _ = contract.observed(family.build(host, dtype), family.inputs(), AttentionReceived())
         wanted: dict[str, list[torch.Tensor]] = {}
         for call in calls:
-            alpha = contract.received(naive(call), call.layer.stack)
-            wanted.setdefault(call.layer.stack, []).append(alpha)
+            wanted.setdefault(call.layer.stack, []).append(contract.received(naive(call)))
         found = contract.by_stack(measurement)
         for stack, layers in wanted.items():
             for one, other in zip(layers, found[stack], strict=True):
