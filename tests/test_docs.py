@@ -1,4 +1,4 @@
-"""Every snippet of the documentation runs: Python blocks of a page one after the other, commands as a user types them."""
+"""Every snippet of the documentation runs: Python blocks of a page in order, commands as a user types them."""
 
 from __future__ import annotations
 
