@@ -92,7 +92,10 @@ class Measurement:
         return xr.DataArray(mean, dims="layer", coords=self._coordinates("layer"))
 
     def table(self, epsilon: float = 0.3) -> pd.DataFrame:
-        """A row per layer: sink rate at position 0 with its interval, strongest position, norm ratios."""
+        """A row per layer: sink rate at position 0 with its interval, strongest position, norm ratios.
+
+        The strongest position of a causal layer is sought where at least half of the queries can see it.
+        """
         from sinkscope.probes.tables import layer_table
 
         return layer_table(self, epsilon)

@@ -76,7 +76,7 @@ def _rates(measurement: Measurement, epsilon: float) -> pd.DataFrame:
     low, high = metrics.bootstrap(rates)
     mean = metrics.nanmean(rates, 0)
     positions = measurement.data["position"].values
-    strongest = np.where(np.isnan(mean), -np.inf, mean).argmax(-1)
+    strongest = np.where(np.isnan(mean) | ~_comparable(measurement), -np.inf, mean).argmax(-1)
     rows = np.arange(len(mean))
     table = pd.DataFrame({"strongest_position": positions[strongest], "strongest_rate": mean[rows, strongest]})
     if 0 in positions:
@@ -84,6 +84,18 @@ def _rates(measurement: Measurement, epsilon: float) -> pd.DataFrame:
         first = {"sink_rate": mean[:, column], "low": low[:, column], "high": high[:, column]}
         table = pd.DataFrame(first).join(table)
     return table
+
+
+def _comparable(measurement: Measurement) -> np.ndarray:
+    """(layer, position): True where at least half of the queries can see the position.
+
+    The last positions of a causal layer average over a few queries, and the very last is one token's attention to
+    itself. Where no such position was measured, all count.
+    """
+    data = measurement.data
+    early = data["position"].values < (int(data["tokens"].max()) + 1) // 2
+    causal = np.array([str(stack) == "decoder" for stack in data["stack"].values])
+    return np.where(causal[:, None] & early.any(), early, True)
 
 
 def _hidden_ratio(measurement: Measurement, row: Any) -> float:
