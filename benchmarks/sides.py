@@ -61,9 +61,9 @@ def beside(what: str, side: float, against: float, unit: str = "s") -> Figure:
 def report(name: str, figures: list[Figure]) -> None:
     """Print both sides and the ratio of each figure; with `--save`, keep them under results/ with their provenance."""
     for figure in figures:
-        mark = "reached" if figure.reached else "NOT REACHED"
+        mark = "no bound" if figure.bound == "none" else "reached" if figure.reached else "NOT REACHED"
         sides = f"{figure.side:.4g} {figure.unit} against {figure.against:.4g} {figure.unit}"
-        print(f"{figure.what}: {sides}, ratio {figure.ratio:.3f} (bound {figure.bound}): {mark}")
+        print(f"{figure.what}: {sides}, ratio {figure.ratio:.3f} ({figure.bound}): {mark}")
     if "--save" in sys.argv:
         from sinkscope.files import write_json
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, Trainer, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
 
 from benchmarks.sides import at_least, beside, in_turns, report
 from sinkscope.model import LabConfig, LabForCausalLM
@@ -45,7 +46,9 @@ def run(model: PreTrainedModel) -> None:
             dataloader_pin_memory=False,
             logging_steps=STEPS,
         )
-        Trainer(model, arguments, train_dataset=RandomWindows()).train()
+        trainer = Trainer(model, arguments, train_dataset=RandomWindows())
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
 
 
 def main() -> None:
