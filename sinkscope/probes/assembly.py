@@ -15,9 +15,9 @@ from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.probes.batch import Batch, Depth, Place
-from sinkscope.probes.layers import Layer
-from sinkscope.probes.measurement import Measurement
-from sinkscope.probes.observer import Array, LayerSums, Observer
+from sinkscope.probes.measurements.measurement import Measurement
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer
+from sinkscope.probes.structure.layers import Layer
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import Cache
 
 from sinkscope.errors import InputError
-from sinkscope.probes.forward import Axis, Forward
-from sinkscope.probes.layers import Layer
-from sinkscope.probes.observer import LayerSums, Piece
+from sinkscope.probes.calls.forward import Axis, Forward
+from sinkscope.probes.observers.observer import LayerSums, Piece
+from sinkscope.probes.structure.layers import Layer
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError
 from sinkscope.probes.checks import check_ids, check_positions, check_weights
-from sinkscope.probes.measurement import Measurement
-from sinkscope.probes.observer import Observer
+from sinkscope.probes.measurements.measurement import Measurement
+from sinkscope.probes.observers.observer import Observer
 from sinkscope.probes.observing import DEFAULT, EVERY, observe, unwrapped
 
 FRUGAL = {"use_cache": False, "logits_to_keep": 1}  # neither changes what is measured, both save memory

@@ -11,22 +11,22 @@ from torch import Tensor, nn
 from torch._dynamo import OptimizedModule
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.probes import guard
-from sinkscope.probes.angles import QueryKeyAngles
-from sinkscope.probes.arithmetic import full_precision, rounding
 from sinkscope.probes.assembly import assemble
 from sinkscope.probes.batch import Batch, Depth, Pass, PlaceSums
-from sinkscope.probes.calls import AttentionCall
-from sinkscope.probes.chunks import chunks
+from sinkscope.probes.calls import guard
+from sinkscope.probes.calls.arithmetic import full_precision, rounding
+from sinkscope.probes.calls.call import AttentionCall
+from sinkscope.probes.calls.chunks import chunks
+from sinkscope.probes.calls.forward import Forward, cache_of
+from sinkscope.probes.calls.interface import Invocation, was_reordered, watching
+from sinkscope.probes.calls.reading import axes, read
 from sinkscope.probes.facts import describe
-from sinkscope.probes.forward import Forward, cache_of
-from sinkscope.probes.interface import Invocation, was_reordered, watching
-from sinkscope.probes.layers import Block, Layer, attention_layers, blocks, family, label
-from sinkscope.probes.measurement import Measurement
-from sinkscope.probes.norms import HiddenNorms, QueryKeyValueNorms
-from sinkscope.probes.observer import Observer, Piece
-from sinkscope.probes.reading import axes, read
-from sinkscope.probes.received import AttentionReceived, SlotReceived
+from sinkscope.probes.measurements.measurement import Measurement
+from sinkscope.probes.observers.angles import QueryKeyAngles
+from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
+from sinkscope.probes.observers.observer import Observer, Piece
+from sinkscope.probes.observers.received import AttentionReceived, SlotReceived
+from sinkscope.probes.structure.layers import Block, Layer, attention_layers, blocks, family, label
 
 DEFAULT: tuple[Observer, ...] = (AttentionReceived(), HiddenNorms(), QueryKeyValueNorms())
 EVERY: tuple[Observer, ...] = (*DEFAULT, SlotReceived(), QueryKeyAngles())

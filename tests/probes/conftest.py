@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from sinkscope.attention import CATALOG
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.probes import Measurement
-from sinkscope.probes.families import FAMILIES
+from sinkscope.probes.contracts.families import FAMILIES
 
 DECODERS = ["llama", "mistral", "gpt2", "gpt_neox", "opt", "phi", "qwen3", "gemma2", "gemma3", "gpt_oss", "granite_swa"]
 DECODERS += ["jamba", "qwen3_next", "deepseek_v3", "cohere2"]

@@ -11,7 +11,7 @@ from transformers import DynamicCache, StaticCache
 
 from sinkscope.errors import InputError
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, QueryKeyValueNorms, measure, observe
-from sinkscope.probes.families import FAMILIES
+from sinkscope.probes.contracts.families import FAMILIES
 from sinkscope.probes.observing import EVERY
 from tests.probes.conftest import CAUSAL, build
 

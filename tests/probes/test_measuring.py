@@ -9,7 +9,7 @@ from transformers import LlamaForCausalLM
 
 from sinkscope.errors import InputError
 from sinkscope.probes import AttentionReceived, SlotReceived, measure
-from sinkscope.probes.families import FAMILIES
+from sinkscope.probes.contracts.families import FAMILIES
 from tests.probes.conftest import build
 
 

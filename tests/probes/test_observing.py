@@ -15,9 +15,10 @@ from torch import nn
 from transformers import AttentionInterface, Cache, LlamaForCausalLM
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, QueryKeyValueNorms, kernel, measure, observe
-from sinkscope.probes.families import FAMILIES
-from sinkscope.probes.observer import Piece
+from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, QueryKeyValueNorms, measure, observe
+from sinkscope.probes.calls import kernel
+from sinkscope.probes.contracts.families import FAMILIES
+from sinkscope.probes.observers.observer import Piece
 from sinkscope.probes.observing import EVERY
 from tests.probes.conftest import build
 
@@ -234,7 +235,7 @@ def test_samples_of_several_passes_follow_each_other(llama: LlamaForCausalLM, id
 COMPILED = """
 import torch
 from sinkscope.probes import AttentionReceived, HiddenNorms, observe
-from sinkscope.probes.families import FAMILIES
+from sinkscope.probes.contracts.families import FAMILIES
 
 torch._logging.set_logs(all=50)
 family = FAMILIES["llama"]

@@ -1,0 +1,139 @@
+"""One call of an attention layer, as an observer sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from sinkscope.attention import DotProduct, Operation, Visibility
+from sinkscope.probes.calls.masks import Columns, VisibleKeys, take
+from sinkscope.probes.structure.layers import Layer
+
+ELEMENTS = 2**21  # scores held at once: 8 MB in fp32; much smaller or larger is slower
+ROWS = 64  # queries of a chunk; fewer where that many do not fit
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCall:
+    """Queries, keys and values as the layer's attention function received them (after rotation and cache), detached.
+
+    `query_start`, `key_start`: absolute position of the first query and key. `own_keys`: the keys of this call's own
+    tokens (all of them in cross-attention). `real`, `real_keys`: False for padding, None where all are real; the first
+    covers these queries, the second every token so far. `causal`: whether the metric's denominator is T − k. `sink`:
+    logit of what a query may attend to beside tokens, broadcasting over (batch, heads, query). `operation`, with
+    `visibility` and `hidden`: what computes the weights of lab and attached layers. `kernel_lse`: the kernel's
+    log-sum-exp, over the sink as well where `kernel_has_sink`.
+    """
+
+    layer: Layer
+    query: Float[Tensor, "batch heads query dim"]
+    key: Float[Tensor, "batch kv_heads key dim"]
+    value: Float[Tensor, "batch kv_heads key value_dim"]
+    mask: VisibleKeys
+    scaling: float
+    causal: bool
+    query_start: int
+    key_start: int
+    own_keys: slice
+    real: Bool[Tensor, "batch query"] | None = None
+    real_keys: Bool[Tensor, "batch position"] | None = None
+    softcap: float | None = None
+    bias: Float[Tensor, "_ _ query key"] | None = None
+    sink: Float[Tensor, "_ heads _"] | None = None
+    operation: Operation | None = None
+    visibility: Visibility | None = None
+    hidden: Float[Tensor, "batch query width"] | None = None
+    kernel_lse: Float[Tensor, "batch heads query"] | None = None
+    kernel_has_sink: bool = False
+
+    @property
+    def heads(self) -> int:
+        return self.query.shape[1]
+
+    @property
+    def group(self) -> int:
+        """Query heads per key-value head."""
+        return self.query.shape[1] // self.key.shape[1]
+
+    @property
+    def is_softmax(self) -> bool:
+        """True where weights are exp(score − log-sum-exp)."""
+        return self.operation is None or self.operation.spec.normalizer.kind == "softmax"
+
+    @cached_property
+    def wide_query(self) -> Float[Tensor, "batch heads query dim"]:
+        return self.query.float()
+
+    @cached_property
+    def wide_key(self) -> Float[Tensor, "batch kv_heads key dim"]:
+        return self.key.float()
+
+    @cached_property
+    def lse(self) -> Float[Tensor, "batch heads query"]:
+        """log(Σ_visible exp(score) + Σ exp(sink)) in nats: from the kernel where it gave one, else in chunks."""
+        lse = self._computed_lse() if self.kernel_lse is None else self.kernel_lse
+        if self.sink is None or (self.kernel_lse is not None and self.kernel_has_sink):
+            return lse
+        return torch.logaddexp(lse, self.sink.expand_as(lse))
+
+    @cached_property
+    def counted_lse(self) -> Float[Tensor, "batch heads query"]:
+        """`lse`, with +inf for queries that count nowhere (padding, or nothing visible): exp(score − inf) = 0."""
+        ignored = self.lse == -torch.inf
+        if self.real is not None:
+            ignored = ignored | ~self.real[:, None, :]
+        return self.lse.masked_fill(ignored, torch.inf)
+
+    def scores(self, samples: slice, rows: slice, columns: Columns) -> Float[Tensor, "batch heads query key"]:
+        """Logits in fp32, −inf where masked. Order: scale, softcap, position bias, mask; the sink is no column."""
+        query, key = self.wide_query[samples, :, rows], self.wide_key[samples]
+        if isinstance(columns, slice):
+            key = key[:, :, columns]
+        else:
+            index = columns[:, None, :, None].expand(-1, key.shape[1], -1, key.shape[-1])
+            key = key.gather(2, index)
+        similarity = DotProduct() if self.operation is None else self.operation.spec.similarity
+        scores = similarity.scores(query, key, self.scaling)
+        if self.softcap is not None:
+            scores.div_(self.softcap).tanh_().mul_(self.softcap)
+        if self.bias is not None:
+            bias = self.bias if self.bias.shape[0] == 1 else self.bias[samples]
+            scores += take(bias[:, :, rows], columns)
+        self.mask.restrict(scores, samples, rows, columns)
+        return scores
+
+    def locate(self, positions: Sequence[int]) -> tuple[Int[Tensor, "batch n"], Bool[Tensor, "batch n"]]:
+        """Column of each row's p-th real token for p in `positions`, and whether this call has that column."""
+        batch, device = len(self.query), self.query.device
+        wanted = torch.tensor(positions, device=device).expand(batch, -1)
+        if self.real_keys is None:
+            absolute, exists = wanted, torch.ones_like(wanted, dtype=torch.bool)
+        else:
+            order = torch.argsort((~self.real_keys).int(), dim=-1, stable=True)
+            absolute = order.gather(1, wanted.clamp(max=order.shape[1] - 1))
+            exists = wanted < self.real_keys.sum(-1, keepdim=True)
+        column = absolute - self.key_start
+        keys = self.key.shape[2]
+        return column.clamp(0, keys - 1), exists & (column >= 0) & (column < keys)
+
+    def parts(self, columns: int | None = None) -> Iterator[tuple[slice, slice]]:
+        """Samples and rows of chunks in which `columns` (default: all keys) take at most about `ELEMENTS` scores."""
+        batch, heads, queries, _ = self.query.shape
+        per_row = heads * max(columns or self.mask.keys, 1)
+        rows = min(queries, ROWS if columns is None else queries, max(8, ELEMENTS // per_row))
+        samples = max(1, ELEMENTS // (rows * per_row))
+        for sample in range(0, batch, samples):
+            for row in range(0, queries, rows):
+                yield slice(sample, min(batch, sample + samples)), slice(row, min(queries, row + rows))
+
+    def _computed_lse(self) -> Float[Tensor, "batch heads query"]:
+        lse = torch.empty(self.query.shape[:3], device=self.query.device)
+        for samples, rows in self.parts():
+            columns = self.mask.extent(samples, rows)
+            lse[samples, :, rows] = torch.logsumexp(self.scores(samples, rows, columns), -1)
+        return lse

@@ -1,0 +1,65 @@
+"""The attention weights of a call, a few rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from sinkscope.probes.calls.call import ELEMENTS, ROWS, AttentionCall
+
+EPSILON = 1e-8  # of the renormalisation, as in catalogue 12.3
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Weights, in fp32, of the queries `rows` of `samples` on the keys `columns`; every key outside has weight 0.
+
+    Rows of queries that do not count (padding) are 0. `slots`: weights on slots, where the operation has any.
+    """
+
+    samples: slice
+    rows: slice
+    columns: slice
+    weights: Float[Tensor, "batch heads query key"]
+    slots: Float[Tensor, "batch heads query slots"] | None = None
+
+
+def chunks(call: AttentionCall) -> Iterator[Chunk]:
+    """All weights of a call, in O(chunk) memory and O(T²) arithmetic.
+
+    Softmax: exp(score − lse), the weights that the layer used. Other operations: theirs, row by row renormalised to
+    |w| / (Σ|w| + 1e-8) where `metric_weights` says so.
+    """
+    yield from _from_scores(call) if call.is_softmax else _from_operation(call)
+
+
+def _from_scores(call: AttentionCall) -> Iterator[Chunk]:
+    lse = call.counted_lse[..., None]
+    for samples, rows in call.parts():
+        columns = call.mask.extent(samples, rows)
+        if columns.start < columns.stop:
+            weights = call.scores(samples, rows, columns).sub_(lse[samples, :, rows]).exp_()
+            yield Chunk(samples, rows, columns, weights)
+
+
+def _from_operation(call: AttentionCall) -> Iterator[Chunk]:
+    operation = call.operation
+    assert operation is not None
+    batch, heads, queries, _ = call.query.shape
+    step = min(ROWS, max(1, ELEMENTS // (batch * heads * call.mask.keys)))
+    for start in range(0, queries, step):
+        rows = slice(start, min(queries, start + step))
+        found = operation.weights(
+            call.query, call.key, call.visibility, rows=rows, hidden=call.hidden, scaling=call.scaling
+        )
+        token, slot = found.token, found.slot
+        if operation.spec.metric_weights == "renormalized":
+            total = token.abs().sum(-1, keepdim=True) + slot.abs().sum(-1, keepdim=True) + EPSILON
+            token, slot = token.abs() / total, slot.abs() / total
+        if call.real is not None:
+            ignored = ~call.real[:, None, rows, None]
+            token, slot = token.masked_fill(ignored, 0.0), slot.masked_fill(ignored, 0.0)
+        yield Chunk(slice(0, batch), rows, slice(0, token.shape[-1]), token, slot if slot.shape[-1] else None)

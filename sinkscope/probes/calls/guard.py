@@ -1,0 +1,110 @@
+"""Are the weights that we measure those that the layer used? Checked on a few rows: no number is wrong silently.
+
+A sink logit, window, softcap, bias or index mask that an attention function applies without telling would make our
+weights differ from the model's; here that becomes an error that names the family and the layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from sinkscope.attention import Operation
+from sinkscope.errors import UnsupportedModelError
+from sinkscope.probes.calls.call import AttentionCall
+
+FLOOR = 1e-5  # of the tolerance, relative to Σ_k w_k |v_k|
+KERNEL = 1e-3  # by how much a kernel's log-sum-exp may differ, relative to 1 + |lse|
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The checked rows of a call: their scores, log-sum-exp with the sink, and which of them say something."""
+
+    call: AttentionCall
+    rows: list[int]
+    scores: Float[Tensor, "batch heads n key"]
+    total: Float[Tensor, "batch heads n"]
+    counted: Bool[Tensor, "batch heads n"]
+
+    @property
+    def weights(self) -> Float[Tensor, "batch heads n key"]:
+        return (self.scores - self.total[..., None]).exp()
+
+
+def verified(
+    call: AttentionCall, output: Float[Tensor, "batch query heads dim"], family: str, host: float
+) -> AttentionCall:
+    """`call`, without the kernel's log-sum-exp where that disagrees with ours. Costs two rows of attention.
+
+    `host`: relative rounding of the layer's own arithmetic. Raises `UnsupportedModelError` where output ≠ Σ_k w_k v_k
+    beyond rounding. Rows that are padding, see nothing, or are not finite are skipped (the last are reported when the
+    measurement is read).
+    """
+    checked = _rows(call)
+    ours, bound = _aggregates(call, checked.weights)
+    theirs = output[:, checked.rows].transpose(1, 2).float()
+    excess = (ours - theirs).abs() - _tolerance(checked, host)[..., None] * bound
+    if bool((excess > 0)[checked.counted & torch.isfinite(theirs).all(-1)].any()):
+        raise UnsupportedModelError(
+            f"family '{family}', layer '{call.layer.name}': its attention output does not follow from its queries, "
+            "keys and mask, so weights computed from them would be wrong; try attn_implementation='eager' or 'sdpa'"
+        )
+    return checked.call
+
+
+def verified_by_operation(call: AttentionCall, operation: Operation, family: str) -> AttentionCall:
+    """The same for a lab or attached layer: its operation writes the rows out and must agree with exp(score − lse).
+
+    Raises `UnsupportedModelError` where it does not. Operations without a softmax are always read from themselves.
+    """
+    if not call.is_softmax:
+        return call
+    checked = _rows(call)
+    for index, row in enumerate(checked.rows):
+        found = operation.weights(
+            call.query, call.key, call.visibility, rows=slice(row, row + 1), hidden=call.hidden, scaling=call.scaling
+        )
+        excess = (found.token[:, :, 0] - checked.weights[:, :, index]).abs() > 1e-4
+        if bool(excess[checked.counted[:, :, index]].any()):
+            raise UnsupportedModelError(
+                f"family '{family}', layer '{call.layer.name}': its operation's weights are not exp(score − lse)"
+            )
+    return checked.call
+
+
+def _rows(call: AttentionCall) -> _Rows:
+    queries = call.query.shape[2]
+    rows = sorted({queries // 2, queries - 1})
+    samples, columns = slice(0, len(call.query)), slice(0, call.mask.keys)
+    scores = torch.cat([call.scores(samples, slice(row, row + 1), columns) for row in rows], 2)
+    lse = torch.logsumexp(scores, -1)
+    counted = torch.isfinite(lse)
+    if call.real is not None:
+        counted &= call.real[:, None, rows]
+    total = lse if call.sink is None else torch.logaddexp(lse, call.sink.expand(call.query.shape[:3])[:, :, rows])
+    if call.kernel_lse is not None:
+        kernel, ours = call.kernel_lse[:, :, rows], total if call.kernel_has_sink else lse
+        if bool(((kernel - ours).abs() > KERNEL * (1 + ours.abs()))[counted].any()):
+            call = replace(call, kernel_lse=None)
+    return _Rows(call, rows, scores, total, counted)
+
+
+def _aggregates(call: AttentionCall, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ_k w_k v_k and Σ_k w_k |v_k|, (batch, heads, rows, dim)."""
+    value = call.value.float()
+    batch, kv_heads = value.shape[:2]
+    grouped = weights.reshape(batch, kv_heads, -1, weights.shape[-1])
+    shape = (*weights.shape[:3], value.shape[-1])
+    return (grouped @ value).reshape(shape), (grouped @ value.abs()).reshape(shape)
+
+
+def _tolerance(checked: _Rows, host: float) -> Float[Tensor, "batch heads n"]:
+    """What rounding may do to a row of weights: scores as the host rounds them, and dot products in our fp32."""
+    call, scores = checked.call, checked.scores
+    largest = scores.masked_fill(scores == -torch.inf, 0.0).abs().amax(-1)
+    lengths = call.wide_query[:, :, checked.rows].norm(dim=-1) * call.wide_key.norm(dim=-1).amax()
+    return FLOOR + host * (2 + largest) + 4 * torch.finfo(torch.float32).eps * lengths * abs(call.scaling)

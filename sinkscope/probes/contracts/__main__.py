@@ -1,0 +1,6 @@
+"""`python -m sinkscope.probes.contracts`: print the table of families."""
+
+from sinkscope.probes.contracts.contract import table
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,1 @@
+"""What was measured: labelled statistics, tables, figures, comparisons."""

@@ -1,0 +1,190 @@
+"""What was measured: labelled sufficient statistics, from which every rate, table and figure follows."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from sinkscope.errors import InputError, unknown
+from sinkscope.files import writing
+from sinkscope.probes import metrics
+from sinkscope.probes.metrics import Interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """Statistics of a model on samples.
+
+    `data`: dims sample, layer, head, position, depth (0 = what enters the first block). Variables, each absent where
+    its observer did not run: `attention_received` (sample, layer, head, position), `slot_received` (sample, layer,
+    head), `hidden_norm` (sample, depth, position), `query_norm`, `key_norm`, `value_norm`, `cos_query_key` (sample,
+    layer, head, position), `tokens` (sample, layer). Coordinates `layer_index`, `layer_name`, `stack`. NaN is what was
+    not measured: positions behind a row's last token, heads that a layer does not have. Positions count real tokens
+    from 0.
+    """
+
+    data: xr.Dataset
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Where the numbers come from: model, versions, observers, input, which weights the metric used."""
+        return json.loads(self.data.attrs["record"])
+
+    def sink_rate(self, epsilon: float = 0.3, position: int | None = None, stack: str | None = None) -> Any:
+        """Sink_k^eps in percent [C1]: a DataArray over positions, or a float for one position.
+
+        `stack` restricts it to one stack of a model that has several. Warns (`UserWarning`) below 10 tokens, where
+        uniform attention itself exceeds 0.3. Raises `InputError` for an epsilon outside (0, 1) and unknown positions.
+        """
+        self._warn_if_short()
+        rate = metrics.sink_rate(self._received(stack), epsilon)
+        return self._at(rate, position)
+
+    def sink_rate_interval(
+        self,
+        position: int = 0,
+        epsilon: float = 0.3,
+        stack: str | None = None,
+        *,
+        level: float = 0.95,
+        resamples: int = 1000,
+        seed: int = 0,
+    ) -> Interval:
+        """The sink rate at a position with its bootstrap interval over samples."""
+        rates = metrics.sample_rates(self._received(stack), epsilon)[:, self._column(position)]
+        low, high = metrics.bootstrap(rates, level, resamples, seed)
+        return Interval(float(metrics.nanmean(rates, 0)), float(low), float(high))
+
+    def layer_sink_rate(self, epsilon: float = 0.3) -> xr.DataArray:
+        """Sink rate per layer and position, in percent."""
+        rates = metrics.nanmean(metrics.layer_rates(self._received(None), epsilon), 0)
+        return xr.DataArray(rates, dims=("layer", "position"), coords=self._coordinates("layer", "position"))
+
+    def slot_rate(self, epsilon: float = 0.3, *, paper_compatible: bool = False) -> float:
+        """Percent of samples, layers and heads whose mean weight on slots exceeds epsilon: Sink_* of the paper [A7].
+
+        Layers without slots do not count. `paper_compatible` counts the paper's extra query, (T · slot + 1) / (T + 1).
+        """
+        slot = self._variable("slot_received", "SlotReceived").values
+        if paper_compatible:
+            slot = metrics.paper_slot(slot, self.data["tokens"].values)
+        return float(metrics.sink_rate(slot[..., None], epsilon)[0])
+
+    def hidden_norm_ratio(self) -> xr.DataArray:
+        """‖h_0‖ / mean over t ≠ 0 of ‖h_t‖ per depth, averaged over samples [C3]."""
+        ratio = metrics.first_over_rest(self._complete("hidden_norm", "HiddenNorms"))
+        return xr.DataArray(metrics.nanmean(ratio, 0), dims="depth", coords=self._coordinates("depth"))
+
+    def value_norm_ratio(self) -> xr.DataArray:
+        """‖v_0‖ / mean over t ≠ 0 of ‖v_t‖ per layer, taken per sample and head and then averaged [C5]."""
+        ratio = metrics.first_over_rest(self._complete("value_norm", "QueryKeyValueNorms"))
+        mean = metrics.nanmean(metrics.nanmean(ratio, 2), 0)
+        return xr.DataArray(mean, dims="layer", coords=self._coordinates("layer"))
+
+    def table(self, epsilon: float = 0.3) -> pd.DataFrame:
+        """A row per layer: sink rate at position 0 with its interval, strongest position, norm ratios.
+
+        The strongest position of a causal layer is sought where at least half of the queries can see it.
+        """
+        from sinkscope.probes.measurements.tables import layer_table
+
+        return layer_table(self, epsilon)
+
+    def plot(self, epsilon: float = 0.3) -> go.Figure:
+        """Sink rate per position, and attention received by position 0 per layer and head."""
+        from sinkscope.probes.measurements.drawing import sink_figure
+
+        return sink_figure(self, epsilon)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """All values in long form: variable, sample, layer, head, position, depth, value; what is NaN is left out."""
+        from sinkscope.probes.measurements.tables import long_table
+
+        return long_table(self)
+
+    def to_json(self, epsilon: float = 0.3) -> dict[str, Any]:
+        """The summary that `sinkscope measure --json` prints, as JSON-able data; numbers that do not exist are None."""
+        from sinkscope.probes.measurements.tables import summary
+
+        return summary(self, epsilon)
+
+    def save(self, path: str | Path) -> None:
+        """Write one netCDF file, whole or not at all."""
+        with writing(path) as draft:
+            self.data.to_netcdf(draft, engine="h5netcdf")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Measurement:
+        """Read a file that `save` wrote. Raises `InputError` for a file that is missing, damaged or something else."""
+        try:
+            data = xr.load_dataset(path, engine="h5netcdf")
+            json.loads(data.attrs["record"])
+        except FileNotFoundError as error:
+            raise InputError(f"no measurement at {path}") from error
+        except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise InputError(f"{path} is not a measurement, or is damaged") from error
+        return cls(data)
+
+    def _repr_html_(self) -> str:
+        from sinkscope.probes.measurements.tables import html
+
+        return html(self)
+
+    def _received(self, stack: str | None) -> np.ndarray:
+        received = self._variable("attention_received", "AttentionReceived")
+        if stack is None:
+            return received.values
+        stacks = [str(name) for name in self.data["stack"].values]
+        if stack not in stacks:
+            raise unknown("stack", stack, dict.fromkeys(stacks))
+        return received.values[:, [name == stack for name in stacks]]
+
+    def _variable(self, name: str, observer: str) -> xr.DataArray:
+        if name not in self.data:
+            why = "no layer has slots" if name == "slot_received" else "it was not observed"
+            raise InputError(f"this measurement has no {name}: {why} (observer {observer})")
+        return self.data[name]
+
+    def _complete(self, name: str, observer: str) -> np.ndarray:
+        """A variable over positions that start at 0, as ratios of the first token need."""
+        variable = self._variable(name, observer)
+        self._column(0)
+        return variable.values
+
+    def _column(self, position: int) -> int:
+        positions = self.data["position"].values.tolist() if "position" in self.data.coords else []
+        if position not in positions:
+            known = (
+                f"{positions[0]} to {positions[-1]}" if len(positions) > 8 else ", ".join(map(str, positions)) or "none"
+            )
+            raise InputError(f"position {position} was not measured; measured: {known}")
+        return positions.index(position)
+
+    def _at(self, rate: np.ndarray, position: int | None) -> Any:
+        if position is not None:
+            return float(rate[self._column(position)])
+        return xr.DataArray(rate, dims="position", coords=self._coordinates("position"), name="sink_rate")
+
+    def _coordinates(self, *dims: str) -> dict[str, Any]:
+        return {str(name): value for name, value in self.data.coords.items() if value.dims and {*value.dims} <= {*dims}}
+
+    def _warn_if_short(self) -> None:
+        tokens = self.data["tokens"].values
+        shortest = int(tokens[tokens > 0].min(initial=metrics.SHORT))
+        if shortest < metrics.SHORT:
+            warnings.warn(
+                f"sink rates over {shortest} tokens say little: below {metrics.SHORT} tokens uniform attention itself "
+                "gives the first one more than 0.3",
+                UserWarning,
+                stacklevel=3,
+            )

@@ -1,0 +1,117 @@
+"""How much attention tokens and slots receive [C1, A7]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sinkscope.errors import InputError
+from sinkscope.probes.calls.call import AttentionCall
+from sinkscope.probes.calls.chunks import Chunk
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide
+
+
+@dataclass(frozen=True)
+class AttentionReceived(Observer):
+    """alpha_k = Σ_t A[t, k] / (T − k) over real queries t (/ T in bidirectional layers): `attention_received` [C1].
+
+    `positions`: "all", "first:8", or real positions such as [0, 3]. Cost: for softmax whose kernel gives its
+    log-sum-exp, n positions take O(T · n) time; all positions, other kernels and operations without a softmax take one
+    pass over the scores in chunks, O(T²) time; memory is O(T) always. Raises `InputError` for positions of another
+    form. Source: Gu et al., section 3. Strictly a mean over the queries that were observed: with a prefix cached before
+    observation began, only later queries count.
+    """
+
+    positions: str | Sequence[int] = "all"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positions", _parsed(self.positions))
+
+    @property
+    def chosen(self) -> tuple[int, ...] | None:
+        """The positions as numbers; None for all."""
+        positions = self.positions
+        if positions == "all":
+            return None
+        return tuple(range(int(positions[6:]))) if isinstance(positions, str) else tuple(positions)
+
+    def reads_chunks(self, call: AttentionCall) -> bool:
+        return self.chosen is None or not call.is_softmax
+
+    def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
+        if self.chosen is None:
+            start = call.key_start + chunk.columns.start
+            yield Piece("attention", chunk.weights.sum(-2), start, chunk.samples)
+            return
+        columns, present = call.locate(self.chosen)
+        received = chunk.weights.sum(-2)
+        index = columns[chunk.samples, None, :].expand(-1, received.shape[1], -1)
+        yield Piece("attention", received.gather(-1, index) * present[chunk.samples, None, :], None, chunk.samples)
+
+    def on_call(self, call: AttentionCall) -> Iterable[Piece]:
+        if self.reads_chunks(call) or self.chosen is None:
+            return
+        columns, present = call.locate(self.chosen)
+        lse = call.counted_lse[..., None]
+        for samples, rows in call.parts(len(self.chosen)):
+            weights = call.scores(samples, rows, columns[samples]).sub_(lse[samples, :, rows]).exp_()
+            yield Piece("attention", weights.sum(-2) * present[samples, None, :], None, samples)
+
+    def arrays(self, found: LayerSums) -> dict[str, Array]:
+        if (sums := found.sums.get("attention")) is None:
+            return {}
+        counts = found.queries_per_key
+        if self.chosen is None:
+            return {"attention_received": Array(divide(sums, counts[:, None]), "key")}
+        return {"attention_received": Array(divide(sums, _at(counts, found.keys, self.chosen)[:, None]), self.chosen)}
+
+
+@dataclass(frozen=True)
+class SlotReceived(Observer):
+    """Mean over a row's real queries of the weight on slots, summed over slots: `slot_received`.
+
+    Slots are what a query may attend to that is no token: key biases and sink logits of lab operations, learned sinks
+    (`s_aux`) of hub models, where it is 1 − Σ_k A = sigmoid(s − lse). Absent where no layer has one. Cost: O(T) with a
+    log-sum-exp, else the pass in chunks.
+    """
+
+    def reads_chunks(self, call: AttentionCall) -> bool:
+        return not call.is_softmax and call.operation is not None and call.operation.slots > 0
+
+    def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
+        if chunk.slots is not None:
+            yield Piece("slot", chunk.slots.sum((-2, -1))[..., None], None, chunk.samples)
+
+    def on_call(self, call: AttentionCall) -> Iterable[Piece]:
+        if call.is_softmax and call.sink is not None:
+            mass = (call.sink - call.counted_lse).exp()
+            yield Piece("slot", mass.sum(-1, keepdim=True))
+
+    def arrays(self, found: LayerSums) -> dict[str, Array]:
+        if (sums := found.sums.get("slot")) is None:
+            return {}
+        return {"slot_received": Array(divide(sums, found.query_count[:, None, None]), "nothing")}
+
+
+def _parsed(positions: str | Sequence[int]) -> str | tuple[int, ...]:
+    wrong = InputError(f"positions = {positions!r}: expected 'all', 'first:8', or a list of numbers such as [0, 3]")
+    if isinstance(positions, str):
+        head, _, count = positions.partition(":")
+        if positions != "all" and not (head == "first" and count.isdigit() and int(count) > 0):
+            raise wrong
+        return positions
+    numbers = tuple(positions)
+    if not numbers or not all(isinstance(number, int) and number >= 0 for number in numbers):
+        raise wrong
+    return tuple(sorted(set(numbers)))
+
+
+def _at(counts: Tensor, real: Tensor, positions: tuple[int, ...]) -> Tensor:
+    """Counts at each row's p-th real token; 0 where the row is shorter."""
+    order = torch.argsort((~real).int(), dim=-1, stable=True)
+    wanted = torch.tensor(positions, device=counts.device).expand(len(counts), -1)
+    picked = counts.gather(1, order.gather(1, wanted.clamp(max=order.shape[1] - 1)))
+    return picked.where(wanted < real.sum(-1, keepdim=True), 0)

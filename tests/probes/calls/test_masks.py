@@ -1,0 +1,90 @@
+"""Every form of a mask says the same as the boolean matrix that it stands for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sinkscope.attention import Causal, Full, Prefix, Visibility, Window
+from sinkscope.probes.calls.masks import Bound, Rule, VisibleKeys, Written
+
+BATCH, QUERIES, KEYS = 2, 7, 11
+ALL = slice(0, BATCH), slice(0, QUERIES), slice(0, KEYS)
+
+
+def rule(**options: object) -> tuple[VisibleKeys, torch.Tensor]:
+    """A rule and its matrix, written with loops."""
+    mask = Rule(KEYS, **options)
+    start, window, padding = mask.start, mask.window, mask.padding
+    matrix = torch.zeros(BATCH, 1, QUERIES, KEYS, dtype=torch.bool)
+    for sample in range(BATCH):
+        for query in range(QUERIES):
+            for key in range(KEYS):
+                distance = start + query - key
+                allowed = not mask.causal or distance >= 0
+                allowed = allowed and (window is None or abs(distance) < window)
+                allowed = allowed and (padding is None or bool(padding[sample, key]))
+                matrix[sample, 0, query, key] = allowed
+    return mask, matrix
+
+
+PADDING = torch.tensor([[False] * 3 + [True] * 8, [True] * 11])
+BOUND = {
+    "window": Visibility.of(Causal() & Window(3), QUERIES, KEYS),
+    "prefix": Visibility.of(Causal() | Prefix(6), QUERIES, KEYS, attention_mask=PADDING.long()),
+    "full": Visibility.of(Full(), QUERIES, KEYS),
+}
+CASES = {
+    "full": rule(causal=False),
+    "top left": rule(causal=True),
+    "cached": rule(causal=True, start=4),
+    "window": rule(causal=True, start=4, window=3),
+    "both sides": rule(causal=False, start=2, window=4),
+    "padding": rule(causal=True, start=4, padding=PADDING),
+} | {f"bound {name}": (Bound(visibility), visibility.dense()) for name, visibility in BOUND.items()}
+CASES |= {f"written {name}": (Written(matrix), matrix) for name, (_, matrix) in CASES.items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_mask_says_what_its_matrix_says(case: str) -> None:
+    mask, matrix = CASES[case]
+    matrix = matrix.expand(BATCH, -1, -1, -1)
+    assert mask.keys == KEYS
+    assert torch.equal(mask.visible(*ALL).expand(BATCH, 1, QUERIES, KEYS), matrix)
+    for sample in range(BATCH):
+        for start in range(QUERIES):
+            samples, rows = slice(sample, sample + 1), slice(start, min(QUERIES, start + 3))
+            columns = mask.extent(samples, rows)
+            assert not matrix[samples, :, rows, : columns.start].any()
+            assert not matrix[samples, :, rows, columns.stop :].any()
+            scores = torch.randn(1, 2, rows.stop - start, columns.stop - columns.start)
+            wanted = scores.masked_fill(~matrix[samples, :, rows, columns], -torch.inf)
+            mask.restrict(scores, samples, rows, columns)
+            assert torch.equal(scores, wanted)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_columns_can_be_chosen_per_sample(case: str) -> None:
+    mask, matrix = CASES[case]
+    index = torch.tensor([[0, 5, 10], [3, 4, 0]])
+    scores = torch.randn(BATCH, 2, QUERIES, 3)
+    chosen = torch.stack([matrix.expand(BATCH, -1, -1, -1)[row][..., index[row]] for row in range(BATCH)])
+    wanted = scores.masked_fill(~chosen, -torch.inf)
+    mask.restrict(scores, *ALL[:2], index)
+    assert torch.equal(scores, wanted)
+
+
+def test_numbers_are_added_and_very_low_ones_mask() -> None:
+    added = torch.zeros(1, 1, QUERIES, KEYS)
+    added[..., 2] = -3.0
+    added[..., 3] = torch.finfo(torch.float32).min
+    added[..., 4] = -torch.inf
+    scores = torch.ones(1, 2, QUERIES, KEYS)
+    Written(added).restrict(scores, slice(0, 1), *ALL[1:])
+    assert scores[0, 0, 0, :5].tolist() == [1.0, 1.0, -2.0, -torch.inf, -torch.inf]
+
+
+def test_the_range_of_a_window_does_not_grow_with_the_sequence() -> None:
+    for mask in (Rule(512, causal=True, window=16), Bound(Visibility.of(Causal() & Window(16), 512, 512))):
+        columns = mask.extent(slice(0, 1), slice(256, 288))
+        assert (columns.start, columns.stop) == (241, 288)
