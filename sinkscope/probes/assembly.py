@@ -13,48 +13,86 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sinkscope.errors import InputError
-from sinkscope.probes.batch import Batch, Depth, Place
+from sinkscope.probes.batch import Batch
 from sinkscope.probes.measurements.measurement import Measurement
 from sinkscope.probes.observers.observer import Array, LayerSums, Observer
-from sinkscope.probes.structure.layers import Layer
+from sinkscope.probes.structure.places import Depth, ExpertLayer, Layer, Place
 
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """One array at one place for the samples of one batch, reduced to real tokens."""
+    """One array at one place for the samples of one batch, reduced to real tokens.
+
+    `positions`: a range where all are covered; None where no axis is a position.
+    """
 
     name: str
     samples: slice
     place: Place
-    values: Float[np.ndarray, "batch heads n"]
-    positions: Sequence[int] | None  # a range where all are covered; None where n is no position
+    array: Array
+    values: Float[np.ndarray, "batch heads *n"]
+    positions: Sequence[int] | None
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Names of the axes, of which `place` is one."""
+        sample = "sample" if self.array.kept is None else "kept"
+        position = () if self.positions is None else ("position",)
+        return (sample, *_axes(self.place, self.array.per_head), *position, *self.array.extra)
+
+
+@dataclass(frozen=True, eq=False)
+class _Places:
+    """All places of a measurement, in order, by kind."""
+
+    layers: Sequence[Layer]
+    depths: Sequence[Depth]
+    experts: Sequence[ExpertLayer]
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch]) -> _Places:
+        places = list(dict.fromkeys(place for batch in batches for place in batch.places))
+        return cls(
+            _by_stack([place for place in places if isinstance(place, Layer)]),
+            _by_stack([place for place in places if isinstance(place, Depth)]),
+            [place for place in places if isinstance(place, ExpertLayer)],
+        )
+
+    def index(self, place: Place) -> int:
+        for kind in (self.layers, self.depths, self.experts):
+            if place in kind:
+                return list(kind).index(place)
+        raise KeyError(place)
 
 
 def assemble(batches: Sequence[Batch], observers: Sequence[Observer], facts: Mapping[str, Any]) -> Measurement:
-    """The measurement. Raises `InputError` where activations were NaN or infinite, naming the first place."""
-    for batch in batches:
-        _check_finite(batch)
-    found = list(_found(batches, observers))
-    places = list(dict.fromkeys(place for batch in batches for place in batch.places))
-    layers = _by_stack([place for place in places if isinstance(place, Layer)])
-    depths = _by_stack([place for place in places if isinstance(place, Depth)])
+    """The measurement. What was NaN or infinite is NaN in it, and `record["non_finite"]` names where, first first."""
+    found, broken = list(_found(batches, observers)), _non_finite(batches)
+    places = _Places.of(batches)
     samples = sum(batch.size for batch in batches)
-    data = xr.Dataset(_variables(found, layers, depths, samples), coords=_coordinates(found, layers, depths))
-    data["tokens"] = (("sample", "layer"), _tokens(batches, layers))
-    data.attrs["record"] = json.dumps({**facts, "samples": samples, "tokens": int(data["tokens"].max())})
+    coordinates = _coordinates(found, places) | _extra(found, observers)
+    data = xr.Dataset(_variables(found, places, samples), coords=coordinates)
+    data["tokens"] = (("sample", "layer"), _tokens(batches, places.layers))
+    if (ids := _token_ids(batches)) is not None and "position" in data.dims:
+        data = data.assign_coords(token_id=(("sample", "position"), _at_positions(ids, data["position"].values)))
+    record = {**facts, "samples": samples, "tokens": int(data["tokens"].max())}
+    data.attrs["record"] = json.dumps(record | ({"non_finite": broken} if broken else {}))
     return Measurement(data)
 
 
 def compact(
-    values: Float[Tensor, "batch heads n"], real: Bool[Tensor, "batch position"]
-) -> Float[Tensor, "batch heads position"]:
-    """Columns of real tokens moved to the front, NaN behind them and where `values` ends early."""
-    values = torch.nn.functional.pad(values, (0, real.shape[1] - values.shape[-1]), value=torch.nan)
+    values: Float[Tensor, "batch heads n *extra"], real: Bool[Tensor, "batch position"]
+) -> Float[Tensor, "batch heads position *extra"]:
+    """Entries of real tokens moved to the front of the third axis, NaN behind them and where `values` ends early."""
+    extra = values.shape[3:]
+    missing = real.shape[1] - values.shape[2]
+    if missing > 0:
+        values = torch.cat([values, values.new_full((*values.shape[:2], missing, *extra), torch.nan)], 2)
     order = torch.argsort((~real).int(), dim=-1, stable=True)
-    front = values.gather(-1, order[:, None, :].expand_as(values))
     tail = torch.arange(real.shape[1]) >= real.sum(-1, keepdim=True)
-    return front.masked_fill(tail[:, None, :], torch.nan)
+    shape = (len(real), 1, real.shape[1], *(1 for _ in extra))
+    front = values.gather(2, order.view(shape).expand_as(values))
+    return front.masked_fill(tail.view(shape), torch.nan)
 
 
 def _found(batches: Sequence[Batch], observers: Sequence[Observer]) -> Iterator[_Found]:
@@ -65,17 +103,33 @@ def _found(batches: Sequence[Batch], observers: Sequence[Observer]) -> Iterator[
         for place in batch.places:
             for observer in observers:
                 sums = batch.found(place, type(observer).__name__)
-                for name, array in observer.arrays(sums).items():
-                    yield _Found(name, samples, place, *_reduced(array, sums))
+                for name, array in observer.arrays(sums).items() if sums.sums else ():
+                    values, positions = _reduced(array, sums)
+                    count = len(values) if array.kept is None else max(0, min(len(values), array.kept - samples.start))
+                    rows = slice(samples.start, samples.start + count)
+                    if count:
+                        yield _Found(name, rows, place, array, values[:count], positions)
 
 
 def _reduced(array: Array, sums: LayerSums) -> tuple[np.ndarray, Sequence[int] | None]:
-    if array.along == "nothing":
-        return array.values.numpy(), None
-    if isinstance(array.along, tuple):
+    if array.along is None or isinstance(array.along, tuple):
         return array.values.numpy(), array.along
     values = compact(array.values, sums.keys if array.along == "key" else sums.queries).numpy()
-    return values, range(values.shape[-1])
+    return values, range(values.shape[2])
+
+
+def _non_finite(batches: Sequence[Batch]) -> dict[str, Any]:
+    """Where activations were NaN or infinite, in the order in which the places ran; empty where nowhere."""
+    rows = {batch: {place: sums.broken_rows(batch.size) for place, sums in batch.places.items()} for batch in batches}
+    broken = [_called(place) for found in rows.values() for place, bad in found.items() if bad.any()]
+    if not broken:
+        return {}
+    samples = sum(int(torch.stack(list(found.values())).any(0).sum()) for found in rows.values())
+    return {"first": broken[0], "places": list(dict.fromkeys(broken)), "samples": samples}
+
+
+def _called(place: Place) -> str:
+    return f"depth {place.index} of the {place.stack}" if isinstance(place, Depth) else f"layer '{place.name}'"
 
 
 def _positions(found: Sequence[_Found]) -> list[int]:
@@ -86,39 +140,64 @@ def _positions(found: Sequence[_Found]) -> list[int]:
     return sorted({position for item in found for position in item.positions or ()})
 
 
-def _variables(
-    found: Sequence[_Found], layers: Sequence[Layer], depths: Sequence[Depth], samples: int
-) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
-    """Every array in one block per name, NaN where a sample, layer or head has no value."""
+def _variables(found: Sequence[_Found], places: _Places, samples: int) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+    """Every array in one block per name, NaN where a sample, layer or head has no value, or one that is not finite."""
     column = {position: index for index, position in enumerate(_positions(found))}
-    heads = max((item.values.shape[1] for item in found if isinstance(item.place, Layer)), default=0)
-    sizes = {"sample": samples, "layer": len(layers), "depth": len(depths), "head": heads, "position": len(column)}
+    sizes = {"sample": samples, "layer": len(places.layers), "depth": len(places.depths)}
+    sizes |= {"moe_layer": len(places.experts), "position": len(column)}
+    for item in found:
+        sizes |= _sizes(item, sizes)
     variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
     for item in found:
-        dims = _dims(item)
-        empty = np.full([sizes[dim] for dim in dims], np.nan, np.float32)
-        _, block = variables.setdefault(item.name, (dims, empty))
-        if isinstance(item.place, Depth):
-            view, values = block[item.samples, depths.index(item.place)], item.values[:, 0]
-        else:
-            view, values = block[item.samples, layers.index(item.place), : item.values.shape[1]], item.values
-        if item.positions is None:
-            view[...] = values[..., 0]
-        else:
-            known = [index for index, position in enumerate(item.positions) if position in column]
-            view[..., [column[item.positions[index]] for index in known]] = values[..., known]
+        empty = np.full([sizes[dim] for dim in item.dims], np.nan, np.float32)
+        _, block = variables.setdefault(item.name, (item.dims, empty))
+        _fill(block[item.samples, places.index(item.place)], item, column)
     return variables
 
 
-def _dims(item: _Found) -> tuple[str, ...]:
-    if isinstance(item.place, Depth):
-        return "sample", "depth", "position"
-    return ("sample", "layer", "head") if item.positions is None else ("sample", "layer", "head", "position")
+def _sizes(item: _Found, known: Mapping[str, int]) -> dict[str, int]:
+    """Lengths of the axes that are as long as their longest array."""
+    sizes = dict(zip(item.array.extra[::-1], item.values.shape[::-1], strict=False))
+    if item.array.per_head and not isinstance(item.place, Depth):
+        sizes[_axes(item.place, True)[-1]] = item.values.shape[1]
+    if item.array.kept is not None:
+        sizes["kept"] = item.samples.stop
+    return {dim: max(length, known.get(dim, 0)) for dim, length in sizes.items()}
 
 
-def _coordinates(
-    found: Sequence[_Found], layers: Sequence[Layer], depths: Sequence[Depth]
-) -> dict[str, tuple[str, list[Any]]]:
+def _fill(view: np.ndarray, item: _Found, column: Mapping[int, int]) -> None:
+    """Write an array into its part of the block: `view` is the block at the item's samples and place."""
+    values = np.where(np.isfinite(item.values), item.values, np.nan)
+    if isinstance(item.place, Depth) or not item.array.per_head:
+        values, lead = values[:, 0], 1
+    else:
+        lead = 2
+        view = view[:, : values.shape[1]]
+    if item.positions is not None:
+        known = [index for index, position in enumerate(item.positions) if position in column]
+        values = values.take(known, axis=lead)
+        target = [column[item.positions[index]] for index in known]
+        _put(view, lead, target, values, item.array.extra)
+    else:
+        _put(view, lead, None, values, item.array.extra)
+
+
+def _put(view: np.ndarray, lead: int, target: list[int] | None, values: np.ndarray, extra: tuple[str, ...]) -> None:
+    ends = tuple(slice(0, length) for length in values.shape[values.ndim - len(extra) :])
+    place = (slice(None),) * lead + (() if target is None else (target,)) + ends
+    view[place] = values
+
+
+def _axes(place: Place, per_head: bool) -> tuple[str, ...]:
+    if isinstance(place, Depth):
+        return ("depth",)
+    if isinstance(place, ExpertLayer):
+        return ("moe_layer", "expert") if per_head else ("moe_layer",)
+    return ("layer", "head") if per_head else ("layer",)
+
+
+def _coordinates(found: Sequence[_Found], places: _Places) -> dict[str, tuple[str, list[Any]]]:
+    layers, depths = places.layers, places.depths
     coordinates: dict[str, tuple[str, list[Any]]] = {
         "layer_index": ("layer", _indices(layers)),
         "stack": ("layer", [layer.stack for layer in layers]),
@@ -128,9 +207,18 @@ def _coordinates(
         coordinates["depth"] = ("depth", list(range(len(depths))))
         coordinates["depth_index"] = ("depth", [depth.index for depth in depths])
         coordinates["depth_stack"] = ("depth", [depth.stack for depth in depths])
+    if places.experts:
+        coordinates["moe_layer"] = ("moe_layer", [expert.name for expert in places.experts])
     if positions := _positions(found):
         coordinates["position"] = ("position", positions)
     return coordinates
+
+
+def _extra(found: Sequence[_Found], observers: Sequence[Observer]) -> dict[str, tuple[str, list[Any]]]:
+    """Coordinates that observers give to axes of their own, where those are used."""
+    used = {dim for item in found for dim in item.array.extra}
+    named = {name: values for observer in observers for name, values in observer.coordinates.items()}
+    return {name: (name, list(values)) for name, values in named.items() if name in used}
 
 
 def _indices(layers: Sequence[Layer]) -> list[int]:
@@ -161,8 +249,17 @@ def _by_stack(places: list[Any]) -> list[Any]:
     return sorted(places, key=lambda place: stacks.index(place.stack))
 
 
-def _check_finite(batch: Batch) -> None:
-    for place, sums in batch.places.items():
-        if not all(bool(torch.isfinite(values).all()) for values in sums.sums.values()):
-            where = f"layer '{place.name}'" if isinstance(place, Layer) else f"depth {place.index} of the {place.stack}"
-            raise InputError(f"the model's activations are NaN or infinite, first at {where}: nothing can be measured")
+def _token_ids(batches: Sequence[Batch]) -> np.ndarray | None:
+    """Ids of each sample's real tokens (sample, position), −1 behind them; None where not all were given as ids."""
+    rows = [batch.token_ids() for batch in batches]
+    if any(ids is None for ids in rows):
+        return None
+    known = [ids for ids in rows if ids is not None]
+    width = max(ids.shape[1] for ids in known)
+    return np.concatenate([np.pad(ids, ((0, 0), (0, width - ids.shape[1])), constant_values=-1) for ids in known])
+
+
+def _at_positions(ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Columns of `ids` at these positions, −1 beyond the last."""
+    padded = np.pad(ids, ((0, 0), (0, max(0, int(positions.max()) + 1 - ids.shape[1]))), constant_values=-1)
+    return padded[:, positions]

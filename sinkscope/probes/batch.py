@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import Cache
 
 from sinkscope.errors import InputError
 from sinkscope.probes.calls.forward import Axis, Forward
-from sinkscope.probes.observers.observer import LayerSums, Piece
-from sinkscope.probes.structure.layers import Layer
-
-
-@dataclass(frozen=True)
-class Depth:
-    """A place in the residual stream: before the first block of a stack (index 0) or after its index-th."""
-
-    index: int
-    stack: str
-
-
-Place = Layer | Depth
+from sinkscope.probes.observers.observer import LayerSums, Piece, Reduction
+from sinkscope.probes.structure.places import Place
 
 
 @dataclass
@@ -37,30 +27,50 @@ class PlaceSums:
     key: Axis
     causal: bool
     sums: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+    reductions: dict[tuple[str, str], Reduction] = field(default_factory=dict)
     query_length: int = 0
     key_length: int = 0
 
     def add(self, owner: str, piece: Piece, batch: int) -> None:
         """Add a piece of the observer `owner`; positions beyond those seen so far extend the sum."""
-        key, start = (owner, piece.name), piece.start or 0
-        _, heads, width = piece.values.shape
+        key, values = (owner, piece.name), piece.values
+        self.reductions[key] = piece.reduction
+        empty = 0.0 if piece.reduction == "sum" else -torch.inf
+        rows, start = piece.samples or slice(None), piece.start or 0
+        shape = [batch, *values.shape[1:]]
+        shape[2:3] = [start + width for width in shape[2:3]]
         total = self.sums.get(key)
         if total is None:
-            total = piece.values.new_zeros(batch, heads, start + width)
-        elif total.shape[-1] < start + width:
-            total = torch.nn.functional.pad(total, (0, start + width - total.shape[-1]))
-        total[piece.samples or slice(None), :, start : start + width] += piece.values
+            total = values.new_full(shape, empty)
+        elif values.ndim > 2 and total.shape[2] < shape[2]:
+            more = [*total.shape[:2], shape[2] - total.shape[2], *total.shape[3:]]
+            total = torch.cat([total, total.new_full(more, empty)], 2)
+        part = total[rows] if values.ndim == 2 else total[rows, :, start : shape[2]]
+        if piece.reduction == "sum":
+            part += values
+        else:
+            torch.maximum(part, values, out=part)
         self.sums[key] = total
+
+    def broken_rows(self, batch: int) -> Bool[Tensor, "batch"]:
+        """Samples with a NaN or an infinity; a maximum of nothing (−inf) is none."""
+        broken = torch.zeros(batch, dtype=torch.bool)
+        for key, values in self.sums.items():
+            bad = ~torch.isfinite(values)
+            if self.reductions[key] == "max":
+                bad &= values != -torch.inf
+            broken |= bad.flatten(1).any(1).cpu()
+        return broken
 
     def merge(self, other: PlaceSums) -> None:
         """Add what a later pass of the same batch found here."""
         for (owner, name), values in other.sums.items():
-            self.add(owner, Piece(name, values), len(values))
+            self.add(owner, Piece(name, values, reduction=other.reductions[owner, name]), len(values))
         self.query_length = max(self.query_length, other.query_length)
         self.key_length = max(self.key_length, other.key_length)
 
 
-@dataclass
+@dataclass(eq=False)
 class Batch:
     """Samples that go through the model together, from their first pass to the last that continues their cache."""
 
@@ -84,7 +94,7 @@ class Batch:
             )
         return True
 
-    def commit(self, done: Pass, cache: Cache | None) -> None:
+    def commit(self, done: OpenPass, cache: Cache | None) -> None:
         """Take over what a finished pass found, and the cache that it left."""
         lengths = (place.query_length for place in done.places.values() if place.query == "tokens")
         self.cache, self.length = cache, max(lengths, default=done.forward.seen)
@@ -96,6 +106,18 @@ class Batch:
                 self.places[place].merge(sums)
             else:
                 self.places[place] = sums
+
+    def token_ids(self) -> Int[np.ndarray, "batch position"] | None:
+        """Ids of the real tokens, moved to the front, −1 behind them; None where not all were given to the model."""
+        if not self.ids or self.first:
+            return None
+        ids = torch.cat(self.ids, 1).cpu()
+        real = self.real["tokens"][:, : ids.shape[1]].cpu() if "tokens" in self.real else torch.ones_like(ids).bool()
+        if real.shape != ids.shape:
+            return None
+        order = torch.argsort((~real).int(), dim=-1, stable=True)
+        front = ids.gather(1, order)
+        return front.masked_fill(torch.arange(ids.shape[1]) >= real.sum(-1, keepdim=True), -1).numpy()
 
     def found(self, place: Place, owner: str) -> LayerSums:
         """An observer's sums at a place, on the CPU, with the real tokens they belong to."""
@@ -115,14 +137,24 @@ class Batch:
 
 
 @dataclass
-class Pass:
-    """What one forward pass has found so far; it counts only when the pass ends without an error."""
+class OpenPass:
+    """What one forward pass has found so far; it counts only when the pass ends without an error.
+
+    `samples_before`: how many samples the measurement had before this batch.
+    """
 
     forward: Forward
     batch: Batch
+    samples_before: int = 0
     places: dict[Place, PlaceSums] = field(default_factory=dict)
     uses: dict[object, int] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+
+    def place(self, place: Place, query: Axis, key: Axis, causal: bool) -> PlaceSums:
+        """The sums at a place, made when it is met first; the last word on `causal` counts."""
+        found = self.places.setdefault(place, PlaceSums(query, key, causal))
+        found.causal = causal
+        return found
 
     def use(self, owner: object) -> int:
         """How often `owner` was used before in this pass."""

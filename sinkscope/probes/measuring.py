@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import inspect
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.probes.batching import in_batches
 from sinkscope.probes.checks import check_ids, check_positions, check_weights
 from sinkscope.probes.measurements.measurement import Measurement
 from sinkscope.probes.observers.observer import Observer
@@ -29,14 +32,18 @@ def measure(
     batch_size: int = 8,
     progress: Callable[[int, int], object] | None = None,
     about: Mapping[str, Any] | None = None,
+    tokenizer: Any = None,
 ) -> Measurement:
     """Run `model` on `inputs` without gradients, in eval mode, and return what the observers saw.
 
     `inputs`: token ids (N, T), or a dict of model inputs (`input_ids`, `attention_mask`, `inputs_embeds`,
     `pixel_values` …) whose tensors have N rows. `observers`: default `AttentionReceived("all")`, `HiddenNorms`,
     `QueryKeyValueNorms`; "all" is every observer, of which those that do not apply yield nothing. `progress(done,
-    total)` is called after each batch; `about` is added to the record's `input`. Raises `InputError` for empty inputs,
-    ids outside the vocabulary, more tokens than the model has positions, and NaN in weights.
+    total)` is called after each batch; `about` is added to the record's `input`; with a `tokenizer` the record holds
+    the texts of the tokens. A batch that does not fit into memory is halved, with a warning. Activations that are NaN
+    or infinite are a finding: the record's `non_finite` names the first place, a `UserWarning` says so, and they count
+    nowhere. Raises `InputError` for empty inputs, ids outside the vocabulary, more tokens than the model has positions,
+    and NaN in weights.
     """
     model, given = unwrapped(model), _as_dict(inputs)
     samples = _samples(given)
@@ -48,23 +55,41 @@ def measure(
     options = {name: value for name, value in FRUGAL.items() if name in inspect.signature(model.forward).parameters}
     if "labels" in given:
         options.pop("logits_to_keep", None)
-    device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
-    with _evaluating(model), observe(model, *_chosen(observers)) as seen, torch.no_grad():
-        for start in range(0, samples, batch_size):
-            model(**_part(given, slice(start, start + batch_size), samples, device), **options)
+    device = next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
+    chosen, inapplicable = _chosen(observers, model)
+    with _evaluating(model), observe(model, *chosen) as seen, torch.no_grad():
+
+        def run(rows: slice) -> None:
+            model(**_part(given, rows, samples, device), **options)
             if progress is not None:
-                progress(min(start + batch_size, samples), samples)
-        return _annotated(seen.measurement(), about)
+                progress(rows.stop, samples)
+
+        in_batches(run, samples, batch_size, f"of {_length(given)} tokens" if "input_ids" in given else "")
+        measured = seen.measurement()
+    return _told(_annotated(measured, about, tokenizer, inapplicable))
 
 
-def _chosen(observers: Sequence[Observer] | str | None) -> tuple[Observer, ...]:
+def _chosen(
+    observers: Sequence[Observer] | str | None, model: nn.Module
+) -> tuple[tuple[Observer, ...], dict[str, str]]:
+    """The observers, and of "all" those that a model has nothing for, with the reason."""
     if observers is None:
-        return DEFAULT
+        return DEFAULT, {}
     if observers == "all":
-        return EVERY
+        reasons = {observer: _obstacle(observer, model) for observer in EVERY}
+        applicable = tuple(observer for observer, reason in reasons.items() if reason is None)
+        return applicable, {type(observer).__name__: reason for observer, reason in reasons.items() if reason}
     if isinstance(observers, str) or not observers:
         raise InputError(f"observers = {observers!r}: expected a list of observers, 'all', or None")
-    return tuple(observers)
+    return tuple(observers), {}
+
+
+def _obstacle(observer: Observer, model: nn.Module) -> str | None:
+    try:
+        observer.bound(model)
+    except UnsupportedModelError as error:
+        return str(error)
+    return None
 
 
 def _as_dict(inputs: Any) -> dict[str, Any]:
@@ -115,9 +140,30 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _annotated(measurement: Measurement, about: Mapping[str, Any] | None) -> Measurement:
-    if not about:
-        return measurement
+def _length(given: Mapping[str, Any]) -> int:
+    return int(given["input_ids"].shape[1])
+
+
+def _annotated(
+    measurement: Measurement, about: Mapping[str, Any] | None, tokenizer: Any, inapplicable: Mapping[str, str]
+) -> Measurement:
     record = measurement.record
-    record["input"] = {**record["input"], **about}
+    record["input"] = {**record["input"], **(about or {})}
+    if inapplicable:
+        record["not_applicable"] = dict(inapplicable)
+    if tokenizer is not None and "token_id" in measurement.data.coords:
+        ids = [int(token) for token in np.unique(measurement.data["token_id"].values) if token >= 0]
+        record["token_text"] = dict(zip(map(str, ids), tokenizer.convert_ids_to_tokens(ids), strict=True))
+        record["special_tokens"] = sorted(set(tokenizer.all_special_ids) & set(ids))
     return Measurement(measurement.data.assign_attrs(record=json.dumps(record, allow_nan=False)))
+
+
+def _told(measurement: Measurement) -> Measurement:
+    if broken := measurement.record.get("non_finite"):
+        count = f"{broken['samples']} sample{'' if broken['samples'] == 1 else 's'}"
+        warnings.warn(
+            f"the model's activations are NaN or infinite in {count}, first at {broken['first']}; they count nowhere",
+            UserWarning,
+            stacklevel=3,
+        )
+    return measurement

@@ -7,26 +7,28 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch._dynamo import OptimizedModule
 
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.probes.assembly import assemble
-from sinkscope.probes.batch import Batch, Depth, Pass, PlaceSums
+from sinkscope.probes.batch import Batch, OpenPass
 from sinkscope.probes.calls import guard
 from sinkscope.probes.calls.arithmetic import full_precision, rounding
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import chunks
-from sinkscope.probes.calls.forward import Forward, cache_of
+from sinkscope.probes.calls.forward import Axis, Forward, cache_of
 from sinkscope.probes.calls.interface import Invocation, was_reordered, watching
 from sinkscope.probes.calls.reading import axes, read
 from sinkscope.probes.facts import describe
 from sinkscope.probes.measurements.measurement import Measurement
 from sinkscope.probes.observers.angles import QueryKeyAngles
 from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
-from sinkscope.probes.observers.observer import Observer, Piece
+from sinkscope.probes.observers.observer import Hidden, Observer, Pass, Piece, Watch
 from sinkscope.probes.observers.received import AttentionReceived, SlotReceived
-from sinkscope.probes.structure.layers import Block, Layer, attention_layers, blocks, family, label
+from sinkscope.probes.structure.layers import Block, attention_layers, blocks, family, label
+from sinkscope.probes.structure.places import Depth, ExpertLayer, Layer, Place
 
 DEFAULT: tuple[Observer, ...] = (AttentionReceived(), HiddenNorms(), QueryKeyValueNorms())
 EVERY: tuple[Observer, ...] = (*DEFAULT, SlotReceived(), QueryKeyAngles())
@@ -64,7 +66,7 @@ class Observation:
         kinds = [type(observer).__name__ for observer in observers]
         if repeated := next((kind for kind in kinds if kinds.count(kind) > 1), None):
             raise InputError(f"{repeated} was given twice: one observer of a kind, with all the positions it needs")
-        self.model, self.observers = model, observers
+        self.model = model
         self.family = family(model)
         self.layers = attention_layers(model)
         self._paths = {module: path for path, module in model.named_modules()}
@@ -74,7 +76,8 @@ class Observation:
         self._unverified: set[str] = set()
         self._skipped: dict[str, str] = {}
         self._batches: list[Batch] = []
-        self._pass: Pass | None = None
+        self._pass: OpenPass | None = None
+        self.observers = tuple(observer.bound(model) for observer in observers)
 
     def attach(self, stack: ExitStack) -> None:
         """Hook the model's forward, and its blocks where an observer reads them, for as long as `stack` is open."""
@@ -88,6 +91,10 @@ class Observation:
                 after = block.module.register_forward_hook(self._read_output(block))
                 stack.callback(before.remove)
                 stack.callback(after.remove)
+        for observer in self.observers:
+            for watch in observer.watches(self.model):
+                hook = watch.module.register_forward_hook(self._read_module(observer, watch), with_kwargs=True)
+                stack.callback(hook.remove)
 
     def watches(self, module: nn.Module) -> bool:
         """Whether a call of this module is part of an observed forward pass."""
@@ -109,13 +116,12 @@ class Observation:
         host = rounding(invocation.output, *invocation.args[:1])
         with full_precision(invocation.output.device):
             call = read(invocation, layer, self._pass.forward, sides, self.family)
-            call = self._checked(call, invocation, host)
-            found = PlaceSums(*sides, call.causal)
+            call = replace(self._checked(call, invocation, host), samples_before=self._pass.samples_before)
+            found = self._pass.place(layer, *sides, causal=call.causal)
             found.query_length = call.query_start + call.query.shape[2]
             found.key_length = call.key_start + call.key.shape[2]
             for observer, piece in self._pieces(call):
                 found.add(type(observer).__name__, piece, batch)
-            self._pass.places[layer] = found
         self._implementations.add(invocation.implementation or "eager")
 
     def measurement(self) -> Measurement:
@@ -145,7 +151,8 @@ class Observation:
 
     def _pieces(self, call: AttentionCall) -> Iterator[tuple[Observer, Piece]]:
         readers = [observer for observer in self.observers if observer.reads_chunks(call)]
-        for chunk in chunks(call) if readers else ():
+        with_scores = any(observer.reads_scores for observer in readers)
+        for chunk in chunks(call, with_scores) if readers else ():
             for observer in readers:
                 yield from ((observer, piece) for piece in observer.on_chunk(call, chunk))
         for observer in self.observers:
@@ -172,7 +179,11 @@ class Observation:
             raise InputError("beam search reorders the rows of its cache, so they are no samples: observe one beam")
         last = self._batches[-1] if self._batches else None
         continues = last is not None and last.continues(forward)
-        self._pass = Pass(forward, last if continues and last else Batch(size=forward.batch, first=forward.seen))
+        before = sum(batch.size for batch in self._batches)
+        if continues and last:
+            self._pass = OpenPass(forward, last, before - last.size)
+        else:
+            self._pass = OpenPass(forward, Batch(size=forward.batch, first=forward.seen), before)
 
     def _end(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         done, self._pass = self._pass, None
@@ -209,12 +220,44 @@ class Observation:
             return
         side = axes(depth.stack, self._twofold)[0]
         start = self._pass.forward.seen if side == "tokens" else 0
-        found = PlaceSums(side, side, causal=False, query_length=start + hidden.shape[1])
+        stop = start + hidden.shape[1]
+        found = self._pass.place(depth, side, side, causal=False)
+        found.query_length = stop
+        real = self._real(side, start, stop, hidden)
+        shown = Hidden(hidden.detach(), start, depth, real, self._pass.samples_before)
         with full_precision(hidden.device):
             for observer in self.observers:
-                for piece in observer.on_hidden(hidden.detach(), start) if observer.reads_blocks else ():
+                for piece in observer.on_hidden(shown) if observer.reads_blocks else ():
                     found.add(type(observer).__name__, piece, len(hidden))
-        self._pass.places[depth] = found
+
+    def _real(self, side: Axis, start: int, stop: int, like: Tensor) -> Tensor | None:
+        """Which tokens are real, from the mask that the model was given; None where all are."""
+        assert self._pass is not None
+        real = self._pass.forward.real.get(side)
+        return None if real is None or real.shape[1] < stop else real[:, start:stop].to(like.device)
+
+    def _read_module(self, observer: Observer, watch: Watch) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            running = self._pass
+            if running is None:
+                return
+            place, side = watch.place, self._side(watch.place)
+            again = running.uses.get(module, 0) - 1
+            if isinstance(place, Layer) and again > 0:
+                place = replace(place, name=f"{place.name}#{again}")
+            forward = running.forward
+            start = forward.seen if side == "tokens" else 0
+            at = Pass(forward.batch, start, forward.real.get(side), running.samples_before)
+            with torch.no_grad():
+                for piece in watch.read(at, args, kwargs, output):
+                    known = running.places.get(place)
+                    found = running.place(place, side, side, causal=known is not None and known.causal)
+                    found.add(type(observer).__name__, piece, forward.batch)
+
+        return hook
+
+    def _side(self, place: Place) -> Axis:
+        return "tokens" if isinstance(place, ExpertLayer) else axes(place.stack, self._twofold)[0]
 
     def _not_measured(self) -> dict[str, str]:
         """Stacks of the model that have no numbers, and why."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import jaxtyping
+import numpy as np
 import pytest
 import torch
+import xarray as xr
 from transformers import LlamaForCausalLM
 
 from sinkscope.errors import InputError
@@ -139,10 +141,64 @@ def test_large_weights_are_not_broken(ids: torch.Tensor) -> None:
 
 def test_activations_that_overflow_are_named_by_place(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
     llama.model.layers[0].mlp.register_forward_hook(lambda _, __, output: output * float("inf"))
-    with pytest.raises(InputError, match="first at depth 1 of the decoder"):
-        measure(llama, ids)
-    with pytest.raises(InputError, match=r"first at layer 'model\.layers\.1\.self_attn'"):
+    with pytest.warns(UserWarning, match="NaN or infinite in 3 samples, first at depth 1 of the decoder"):
+        measured = measure(llama, ids)
+    assert measured.record["non_finite"]["first"] == "depth 1 of the decoder"
+    received = measured.data["attention_received"]
+    assert bool(received.isel(layer=0).notnull().all())
+    assert bool(received.isel(layer=1).isnull().all()), "what the broken layer gave counts nowhere"
+    assert not np.isinf(measured.data["hidden_norm"].values).any()
+    with pytest.warns(UserWarning, match=r"first at layer 'model\.layers\.1\.self_attn'"):
         measure(llama, ids, [AttentionReceived()])
+
+
+def test_a_sample_that_overflows_leaves_the_others(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    sound = measure(llama, ids[:2]).data
+
+    def overflow(_: object, __: object, output: torch.Tensor) -> torch.Tensor:
+        return output.index_fill(0, torch.tensor([2]), torch.inf)
+
+    llama.model.layers[0].mlp.register_forward_hook(overflow)
+    with pytest.warns(UserWarning, match="in 1 sample,"):
+        broken = measure(llama, ids).data
+    np.testing.assert_allclose(broken["attention_received"][:2], sound["attention_received"], atol=1e-6)
+
+
+def test_a_batch_that_does_not_fit_is_halved(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    wanted = measure(llama, ids, batch_size=1).data.drop_attrs()
+
+    def crowded(module: object, args: tuple, kwargs: dict) -> None:
+        if len(kwargs["input_ids"]) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    llama.register_forward_pre_hook(crowded, with_kwargs=True)
+    with pytest.warns(UserWarning, match="out of memory with 3 samples at once: going on with 1"):
+        found = measure(llama, ids, batch_size=3).data.drop_attrs()
+    xr.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_a_single_sample_that_does_not_fit_is_an_error(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    def crowded(module: object, args: object) -> None:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
+
+    llama.register_forward_pre_hook(crowded)
+    with pytest.raises(InputError, match="out of memory with a single sample of 24 tokens"):
+        measure(llama, ids, batch_size=1)
+
+
+def test_token_ids_and_texts_are_kept(llama: LlamaForCausalLM) -> None:
+    class Letters:
+        all_special_ids = (3,)
+
+        def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+            return [chr(97 + token) for token in ids]
+
+    given = torch.tensor([[0, 3, 4, 5], [6, 7, 8, 9]])
+    mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
+    measured = measure(llama, {"input_ids": given, "attention_mask": mask}, tokenizer=Letters())
+    assert measured.data["token_id"].values.tolist() == [[3, 4, 5, -1], [6, 7, 8, 9]]
+    assert measured.record["token_text"] == {str(token): chr(97 + token) for token in range(3, 10)}
+    assert measured.record["special_tokens"] == [3]
 
 
 def test_slots_alone_on_a_model_without_any(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:

@@ -18,7 +18,7 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, QueryKeyValueNorms, measure, observe
 from sinkscope.probes.calls import kernel
 from sinkscope.probes.contracts.families import FAMILIES
-from sinkscope.probes.observers.observer import Piece
+from sinkscope.probes.observers.observer import Hidden, Piece
 from sinkscope.probes.observing import EVERY
 from tests.probes.conftest import build
 
@@ -163,9 +163,9 @@ def test_products_that_a_user_allowed_to_be_shorter_stay_whole(llama: LlamaForCa
     seen: list[str] = []
 
     class Spy(HiddenNorms):
-        def on_hidden(self, hidden: torch.Tensor, start: int) -> Iterator[Piece]:
+        def on_hidden(self, hidden: Hidden) -> Iterator[Piece]:
             seen.append(torch.backends.mkldnn.matmul.fp32_precision)
-            yield from super().on_hidden(hidden, start)
+            yield from super().on_hidden(hidden)
 
     torch.set_float32_matmul_precision("medium")
     try:

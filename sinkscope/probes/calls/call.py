@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sinkscope.attention import DotProduct, Operation, Visibility
 from sinkscope.probes.calls.masks import Columns, VisibleKeys, take
-from sinkscope.probes.structure.layers import Layer
+from sinkscope.probes.structure.places import Layer
 
 ELEMENTS = 2**21  # scores held at once: 8 MB in fp32; much smaller or larger is slower
 ROWS = 64  # queries of a chunk; fewer where that many do not fit
@@ -27,7 +27,8 @@ class AttentionCall:
     covers these queries, the second every token so far. `causal`: whether the metric's denominator is T − k. `sink`:
     logit of what a query may attend to beside tokens, broadcasting over (batch, heads, query). `operation`, with
     `visibility` and `hidden`: what computes the weights of lab and attached layers. `kernel_lse`: the kernel's
-    log-sum-exp, over the sink as well where `kernel_has_sink`.
+    log-sum-exp, over the sink as well where `kernel_has_sink`. `output`: what the attention function returned;
+    `samples_before`: how many samples the measurement had before this batch.
     """
 
     layer: Layer
@@ -50,6 +51,8 @@ class AttentionCall:
     hidden: Float[Tensor, "batch query width"] | None = None
     kernel_lse: Float[Tensor, "batch heads query"] | None = None
     kernel_has_sink: bool = False
+    output: Float[Tensor, "batch heads query value_dim"] | None = None
+    samples_before: int = 0
 
     @property
     def heads(self) -> int:

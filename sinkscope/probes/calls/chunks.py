@@ -17,7 +17,8 @@ EPSILON = 1e-8  # of the renormalisation, as in catalogue 12.3
 class Chunk:
     """Weights, in fp32, of the queries `rows` of `samples` on the keys `columns`; every key outside has weight 0.
 
-    Rows of queries that do not count (padding) are 0. `slots`: weights on slots, where the operation has any.
+    Rows of queries that do not count (padding) are 0. `slots`: weights on slots, where the operation has any. `scores`:
+    the logits behind the weights, −inf where masked, where an observer asked for them and the layer is a softmax.
     """
 
     samples: slice
@@ -25,24 +26,26 @@ class Chunk:
     columns: slice
     weights: Float[Tensor, "batch heads query key"]
     slots: Float[Tensor, "batch heads query slots"] | None = None
+    scores: Float[Tensor, "batch heads query key"] | None = None
 
 
-def chunks(call: AttentionCall) -> Iterator[Chunk]:
+def chunks(call: AttentionCall, with_scores: bool = False) -> Iterator[Chunk]:
     """All weights of a call, in O(chunk) memory and O(T²) arithmetic.
 
     Softmax: exp(score − lse), the weights that the layer used. Other operations: theirs, row by row renormalised to
     |w| / (Σ|w| + 1e-8) where `metric_weights` says so.
     """
-    yield from _from_scores(call) if call.is_softmax else _from_operation(call)
+    yield from _from_scores(call, with_scores) if call.is_softmax else _from_operation(call)
 
 
-def _from_scores(call: AttentionCall) -> Iterator[Chunk]:
+def _from_scores(call: AttentionCall, with_scores: bool) -> Iterator[Chunk]:
     lse = call.counted_lse[..., None]
     for samples, rows in call.parts():
         columns = call.mask.extent(samples, rows)
         if columns.start < columns.stop:
-            weights = call.scores(samples, rows, columns).sub_(lse[samples, :, rows]).exp_()
-            yield Chunk(samples, rows, columns, weights)
+            scores = call.scores(samples, rows, columns)
+            kept = scores.clone() if with_scores else None
+            yield Chunk(samples, rows, columns, scores.sub_(lse[samples, :, rows]).exp_(), scores=kept)
 
 
 def _from_operation(call: AttentionCall) -> Iterator[Chunk]:

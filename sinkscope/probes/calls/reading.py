@@ -16,7 +16,7 @@ from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.forward import Axis, Forward
 from sinkscope.probes.calls.interface import Invocation
 from sinkscope.probes.calls.masks import Bound, Rule, VisibleKeys, Written
-from sinkscope.probes.structure.layers import Layer
+from sinkscope.probes.structure.places import Layer
 
 NAMES = ("query", "key", "value", "attention_mask")
 
@@ -66,6 +66,7 @@ def read(
         bias=_bias(given.get("position_bias"), query.shape[2], keys),
         sink=_sink(given),
         kernel_lse=_fitting(invocation.kernel_lse, query),
+        output=invocation.output.detach().transpose(1, 2),
     )
     return call if operation is None else _with_operation(call, operation, given, invocation.kernel_lse, refuse)
 

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class HiddenNorms(Observer):
     def reads_blocks(self) -> bool:
         return True
 
-    def on_hidden(self, hidden: Float[Tensor, "batch position width"], start: int) -> Iterable[Piece]:
-        yield from _shown("hidden", _lengths(hidden)[:, None], start)
+    def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
+        yield from _shown("hidden", _lengths(hidden.values)[:, None], hidden.start)
 
     def arrays(self, found: LayerSums) -> dict[str, Array]:
         return {"hidden_norm": Array(_where_shown(found, "hidden"), "query")} if "hidden" in found.sums else {}

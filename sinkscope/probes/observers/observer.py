@@ -7,43 +7,93 @@ To write one: a frozen dataclass that extends `Observer`, overrides the readers 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
+from sinkscope.probes.structure.places import Depth, Place
 
 Side = Literal["key", "query"]
+Reduction = Literal["sum", "max"]
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A part of the sum `name`: `values` (batch, heads, n) for the rows `samples` (all of them: None).
+    """A part of the statistic `name`: `values` (batch, heads, ...) for the rows `samples` (all of them: None).
 
-    `start`: absolute position of the first of the n columns; None where columns are no positions in the sequence.
+    `start`: absolute position of the first entry of the third axis; None where that axis is no position in the
+    sequence. `reduction`: pieces are added, or the largest counts.
     """
 
     name: str
-    values: Float[Tensor, "batch heads n"]
+    values: Float[Tensor, "batch heads *n"]
     start: int | None = None
     samples: slice | None = None
+    reduction: Reduction = "sum"
 
 
 @dataclass(frozen=True, eq=False)
 class Array:
-    """A result for one layer (batch, heads, n) and what its last axis is.
+    """A result at one place, (batch, heads, [positions,] *extra), and what its axes are.
 
-    `along`: "key" or "query" (absolute positions, to be reduced to real tokens), "nothing" (n = 1), or the list of real
-    positions that were asked for.
+    `along`: what the third axis is: "key" or "query" (absolute positions, to be reduced to real tokens), the list of
+    real positions that were asked for, or None where there is no such axis. `extra` names the axes behind it; their
+    coordinates are in `Observer.coordinates`. `per_head=False`: the head axis is one entry that stands for the layer.
+    `kept`: only the first so many samples of the measurement have rows, along the axis `kept` instead of `sample`.
     """
 
-    values: Float[Tensor, "batch heads n"]
-    along: Side | Literal["nothing"] | tuple[int, ...]
+    values: Float[Tensor, "batch heads *n"]
+    along: Side | tuple[int, ...] | None
+    extra: tuple[str, ...] = ()
+    per_head: bool = True
+    kept: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Hidden:
+    """The residual stream at one depth, in one forward pass.
+
+    `start`: absolute position of the first token; `real`: False for padding, None where all are real; `samples_before`:
+    how many samples the measurement had before this batch.
+    """
+
+    values: Float[Tensor, "batch position width"]
+    start: int
+    depth: Depth
+    real: Bool[Tensor, "batch position"] | None = None
+    samples_before: int = 0
+
+    @property
+    def counted(self) -> Bool[Tensor, "batch position"]:
+        """True for real tokens."""
+        if self.real is not None:
+            return self.real
+        return torch.ones(self.values.shape[:2], dtype=torch.bool, device=self.values.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """What an observer of modules may want to know of the running forward pass."""
+
+    batch: int
+    start: int
+    real: Bool[Tensor, "batch position"] | None
+    samples_before: int
+
+
+@dataclass(frozen=True, eq=False)
+class Watch:
+    """A module that an observer reads itself: `read(pass, args, kwargs, output)` yields pieces for `place`."""
+
+    module: nn.Module
+    place: Place
+    read: Callable[[Pass, tuple[Any, ...], Mapping[str, Any], Any], Iterable[Piece]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +104,7 @@ class LayerSums:
     cache that was filled earlier).
     """
 
-    sums: Mapping[str, Float[Tensor, "batch heads n"]]
+    sums: Mapping[str, Float[Tensor, "batch heads *n"]]
     causal: bool
     queries: Bool[Tensor, "batch query"]
     keys: Bool[Tensor, "batch key"]
@@ -85,8 +135,29 @@ class Observer(ABC):
         """Whether the residual stream between blocks is needed."""
         return False
 
+    @property
+    def coordinates(self) -> Mapping[str, Sequence[int | float | str]]:
+        """Names of the entries along the extra axes of its arrays."""
+        return {}
+
+    def bound(self, model: nn.Module) -> Observer:
+        """This observer with what it needs of a model, such as its unembedding; itself where it needs nothing.
+
+        Raises `UnsupportedModelError` for a model that lacks what is observed.
+        """
+        return self
+
+    def watches(self, model: nn.Module) -> Iterable[Watch]:
+        """Modules that this observer reads itself, beside attention calls and blocks."""
+        return ()
+
     def reads_chunks(self, call: AttentionCall) -> bool:
         """Whether all attention weights of this call are needed, in chunks: O(T²) time, shared by all observers."""
+        return False
+
+    @property
+    def reads_scores(self) -> bool:
+        """Whether chunks shall hold the scores beside the weights, where there are scores."""
         return False
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
@@ -97,7 +168,7 @@ class Observer(ABC):
         """What a chunk of weights adds; only called where `reads_chunks` says so."""
         return ()
 
-    def on_hidden(self, hidden: Float[Tensor, "batch position width"], start: int) -> Iterable[Piece]:
+    def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
         """What the residual stream at one depth adds; only called where `reads_blocks` says so."""
         return ()
 
@@ -112,5 +183,6 @@ class Observer(ABC):
 
 def divide(sums: Tensor, counts: Tensor) -> Tensor:
     """sums / counts, NaN where nothing was counted; sums may end before the counts do (nothing was added there)."""
-    sums = torch.nn.functional.pad(sums, (0, counts.shape[-1] - sums.shape[-1]))
+    missing = max(0, counts.shape[-1] - sums.shape[-1])
+    sums = torch.nn.functional.pad(sums, (0, missing))
     return torch.where(counts > 0, sums / counts.clamp(min=1), torch.nan)

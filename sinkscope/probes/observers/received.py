@@ -83,17 +83,17 @@ class SlotReceived(Observer):
 
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
         if chunk.slots is not None:
-            yield Piece("slot", chunk.slots.sum((-2, -1))[..., None], None, chunk.samples)
+            yield Piece("slot", chunk.slots.sum((-2, -1)), None, chunk.samples)
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
         if call.is_softmax and call.sink is not None:
             mass = (call.sink - call.counted_lse).exp()
-            yield Piece("slot", mass.sum(-1, keepdim=True))
+            yield Piece("slot", mass.sum(-1))
 
     def arrays(self, found: LayerSums) -> dict[str, Array]:
         if (sums := found.sums.get("slot")) is None:
             return {}
-        return {"slot_received": Array(divide(sums, found.query_count[:, None, None]), "nothing")}
+        return {"slot_received": Array(divide(sums, found.query_count[:, None]), None)}
 
 
 def _parsed(positions: str | Sequence[int]) -> str | tuple[int, ...]:

@@ -8,22 +8,10 @@ from dataclasses import dataclass
 from torch import nn
 
 from sinkscope.errors import UnsupportedModelError
+from sinkscope.probes.structure.places import Layer
 
 CROSS = ("cross", "encdecattention", "enc_dec_attention", "encoder_attn")
 MODALITIES = {"vision": ("vis", "image"), "audio": ("audio",)}
-
-
-@dataclass(frozen=True)
-class Layer:
-    """An attention layer as a measurement labels it.
-
-    `name`: path of its module, with `#n` for the n-th further use of a shared module; `index`: the model's own
-    `layer_idx`, −1 where it has none; `stack`: decoder, encoder, cross, vision or audio.
-    """
-
-    name: str
-    index: int
-    stack: str
 
 
 @dataclass(frozen=True, eq=False)
