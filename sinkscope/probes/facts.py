@@ -14,6 +14,7 @@ from torch import nn
 from sinkscope import __version__
 from sinkscope.attention import Operation
 from sinkscope.probes.batch import Batch
+from sinkscope.probes.structure.prefix import vision_prefix
 
 SHOWN = 8  # distinct first tokens that a record lists
 
@@ -31,6 +32,7 @@ def describe(model: nn.Module, family: str, batches: Sequence[Batch], operations
         "device": parameter.device.type,
         "metric_weights": sorted({_metric_weights(operation) for operation in operations}),
         "input": _inputs(batches),
+        **({"vision_prefix": prefix} if (prefix := vision_prefix(model)) else {}),
         "versions": {
             "sinkscope": __version__,
             "torch": torch.__version__,

@@ -24,6 +24,7 @@ from sinkscope.probes.calls.reading import axes, read
 from sinkscope.probes.facts import describe
 from sinkscope.probes.measurements.measurement import Measurement
 from sinkscope.probes.observers.angles import QueryKeyAngles
+from sinkscope.probes.observers.experts import ExpertPeaks
 from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
 from sinkscope.probes.observers.observer import Hidden, Observer, Pass, Piece, Watch
 from sinkscope.probes.observers.received import AttentionReceived, SlotReceived
@@ -31,7 +32,7 @@ from sinkscope.probes.structure.layers import Block, attention_layers, blocks, f
 from sinkscope.probes.structure.places import Depth, ExpertLayer, Layer, Place
 
 DEFAULT: tuple[Observer, ...] = (AttentionReceived(), HiddenNorms(), QueryKeyValueNorms())
-EVERY: tuple[Observer, ...] = (*DEFAULT, SlotReceived(), QueryKeyAngles())
+EVERY: tuple[Observer, ...] = (*DEFAULT, SlotReceived(), QueryKeyAngles(), ExpertPeaks())
 
 
 @contextmanager
@@ -191,6 +192,8 @@ class Observation:
             return
         done.batch.commit(done, cache_of(output) or done.forward.cache)
         if not self._batches or self._batches[-1] is not done.batch:
+            for closed in self._batches[-1:]:
+                closed.settle(self.observers)
             self._batches.append(done.batch)
         self._skipped |= done.skipped
 
@@ -224,7 +227,8 @@ class Observation:
         found = self._pass.place(depth, side, side, causal=False)
         found.query_length = stop
         real = self._real(side, start, stop, hidden)
-        shown = Hidden(hidden.detach(), start, depth, real, self._pass.samples_before)
+        so_far = None if real is None else self._pass.forward.real.get(side)
+        shown = Hidden(hidden.detach(), start, depth, real, self._pass.samples_before, so_far)
         with full_precision(hidden.device):
             for observer in self.observers:
                 for piece in observer.on_hidden(shown) if observer.reads_blocks else ():
@@ -242,7 +246,7 @@ class Observation:
             if running is None:
                 return
             place, side = watch.place, self._side(watch.place)
-            again = running.uses.get(module, 0) - 1
+            again = running.use(watch)
             if isinstance(place, Layer) and again > 0:
                 place = replace(place, name=f"{place.name}#{again}")
             forward = running.forward

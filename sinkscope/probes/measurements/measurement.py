@@ -91,6 +91,62 @@ class Measurement:
         mean = metrics.nanmean(metrics.nanmean(ratio, 2), 0)
         return xr.DataArray(mean, dims="layer", coords=self._coordinates("layer"))
 
+    def definitions(self, epsilon: float = 0.3) -> pd.DataFrame:
+        """Every published definition of a sink, side by side: a row per definition.
+
+        Columns: definition, source, rule, sinks (tokens per sample that it calls one), position_0 (percent of samples
+        in which position 0 is one), elsewhere and elsewhere_share (the most frequent other position), agreement
+        (Jaccard index with the first definition over samples and positions), note (what was not observed). In causal
+        stacks only positions that half of the queries can see are compared.
+        """
+        from sinkscope.probes.measurements.definitions import definitions
+
+        return definitions(self, epsilon)
+
+    def agreement(self, epsilon: float = 0.3) -> pd.DataFrame:
+        """Jaccard index of every pair of definitions over (sample, position); 1 where both find nothing."""
+        from sinkscope.probes.measurements.definitions import agreement
+
+        return agreement(self, epsilon)
+
+    def sink_tokens(self, epsilon: float = 0.3, *, least: float = 0.0) -> pd.DataFrame:
+        """A row per token that is a sink somewhere: text, id, how often, in how many heads, where [X7].
+
+        `least`: percentage of (layer, head) pairs that must exceed epsilon. Texts need `measure(..., tokenizer=...)`.
+        """
+        from sinkscope.probes.measurements.token_tables import sink_tokens
+
+        return sink_tokens(self, epsilon, least)
+
+    def token_kinds(self, epsilon: float = 0.3) -> pd.DataFrame:
+        """A row per kind of token [X6]: each special token, punctuation, words; what such a token receives."""
+        from sinkscope.probes.measurements.token_tables import token_kinds
+
+        return token_kinds(self, epsilon)
+
+    def first_tokens(self, epsilon: float = 0.3) -> pd.DataFrame:
+        """A row per sample: its first token, in what percentage of heads it is a sink, its norm ratio [C6].
+
+        `becomes_sink` is False where the percentage is at most half the median over samples. Weakest first.
+        """
+        from sinkscope.probes.measurements.token_tables import first_tokens
+
+        return first_tokens(self, epsilon)
+
+    def patches(self, *, cutoff: float | None = None, times: float = 3.0) -> pd.DataFrame:
+        """CLS, registers, artefact patches and other patches of a vision model: number, norm, attention [X5].
+
+        A patch is an artefact above `cutoff`, or above `times` the image's median patch norm where there is none.
+        """
+        from sinkscope.probes.measurements.patch_tables import patches
+
+        return patches(self, cutoff, times)
+
+    def super_experts(self) -> pd.DataFrame:
+        """Experts of a mixture-of-experts model whose outputs are extreme (`metrics.super_experts`)."""
+        peaks = self._variable("expert_peak", "ExpertPeaks")
+        return metrics.super_experts(peaks.values, [str(name) for name in peaks["moe_layer"].values])
+
     def table(self, epsilon: float = 0.3) -> pd.DataFrame:
         """A row per layer: sink rate at position 0 with its interval, strongest position, norm ratios.
 
