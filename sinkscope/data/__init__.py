@@ -1,5 +1,6 @@
 """Text for models: corpora, tokenisers, windows of tokens, and the inputs that models are measured on."""
 
+from sinkscope.data.chat import as_chat
 from sinkscope.data.config import DataConfig
 from sinkscope.data.corpora import load_corpus
 from sinkscope.data.corpus import Corpus, Document
@@ -18,6 +19,7 @@ __all__ = [
     "RandomTokens",
     "TrainingOrder",
     "Windows",
+    "as_chat",
     "build_inputs",
     "load_corpus",
     "prepare",

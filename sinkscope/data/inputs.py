@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sinkscope.data.config import DataConfig
 from sinkscope.data.natural import natural_windows
-from sinkscope.data.tokenizer import adds_first_token, first_token_id
+from sinkscope.data.tokenizer import adds_first_token, first_token_id, last_token_id
 from sinkscope.data.windows import seeded
 from sinkscope.errors import InputError, unknown
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 KINDS = ("natural", "random", "repeated", "first-token")
-BOS_RULES = ("auto", "add", "none")
+BOS_COUNTS = {"add": 1, "double": 2}  # how many BOS the rules put first that always put some
+BOS_RULES = ("auto", "add", "double", "none")
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,15 @@ def build_inputs(
       Where the text has fewer windows than `samples` there are as many rows as it has, and the description says so.
     - `random`: every id drawn uniformly from the vocabulary without special tokens.
     - `repeated`: one id, drawn likewise for each row, at every position of it.
-    - `first-token`: a different such id for each row at position 0, the same natural text after it in all.
+    - `first-token`: a different such id for each row at position 0, the same natural text after it in all; every id of
+      the vocabulary where `samples` is at least their number [C6].
 
-    `bos="auto"` puts before natural text what the tokeniser itself puts before every text: the BOS of a model that was
-    trained with one (`with_bos`), for many models nothing; the other kinds get none. `add` puts the BOS (or [CLS])
-    before every kind but `first-token`, whose first token is the point; `none` puts nothing. The text then ends a token
-    earlier, so that it is the same text with and without. `tokenizer` may be None for `random` and `repeated`.
+    `bos="auto"` puts around natural text what the tokeniser itself puts around every text: the BOS of a model that was
+    trained with one (`with_bos`), an encoder's [CLS] and [SEP], for many models nothing; the other kinds get none.
+    `add` puts the BOS (or [CLS]) before every kind but `first-token`, whose first token is the point, `double` puts it
+    twice, as happens where a template's BOS meets a tokeniser that adds its own; `none` puts nothing. The text then
+    ends a token or two earlier, so that it is the same text with and without. `tokenizer` may be None for `random` and
+    `repeated`. A `text` that is a folder gives the documents of its files, each of which is cut on its own.
 
     Raises `InputError` for a text shorter than one window, an id outside the vocabulary, and arguments without meaning.
     """
@@ -70,8 +74,10 @@ def build_inputs(
         inputs = Inputs(windows.input_ids, "whatever token the text has there", windows.description)
         if kind == "first-token":
             inputs = _first_token(inputs, ordinary_tokens(tokenizer, vocab_size), samples, generator)
-    if bos == "add" or (bos == "auto" and kind == "natural" and adds_first_token(_needed(tokenizer, "text"))):
-        inputs = _after_bos(inputs, _needed(tokenizer, "a BOS"))
+    if bos in BOS_COUNTS or (bos == "auto" and kind == "natural" and adds_first_token(_needed(tokenizer, "text"))):
+        inputs = _after_bos(inputs, _needed(tokenizer, "a BOS"), BOS_COUNTS.get(bos, 1))
+        if bos == "auto":
+            inputs = _before_sep(inputs, _needed(tokenizer, "a [SEP]"))
     largest = int(inputs.input_ids.max())
     if largest >= vocab_size:
         raise InputError(f"token id {largest} is outside the model's vocabulary of {vocab_size}: is it its tokenizer?")
@@ -104,24 +110,35 @@ def _repeated(ordinary: Tensor, tokens: int, samples: int, generator: torch.Gene
 
 
 def _first_token(text: Inputs, ordinary: Tensor, samples: int, generator: torch.Generator) -> Inputs:
-    if samples > len(ordinary):
-        raise InputError(f"{samples} samples need as many first tokens; the vocabulary has {len(ordinary)}")
     first = ordinary[torch.randperm(len(ordinary), generator=generator)[:samples]].unsqueeze(1)
-    rest = text.input_ids[:1, :-1].repeat(samples, 1)
+    rest = text.input_ids[:1, :-1].repeat(len(first), 1)
+    which = f"every one of the {len(first)}" if len(first) == len(ordinary) else f"{len(first)} of {len(ordinary)}"
     return Inputs(
         torch.cat([first, rest], dim=1),
         "a different token of the vocabulary in each row",
-        f"{samples} first tokens before the same text: {text.description}",
+        f"{which} first tokens before the same text: {text.description}",
     )
 
 
-def _after_bos(inputs: Inputs, tokenizer: PreTrainedTokenizerBase) -> Inputs:
+def _after_bos(inputs: Inputs, tokenizer: PreTrainedTokenizerBase, count: int) -> Inputs:
     start = first_token_id(tokenizer)
     if start is None:
         raise InputError("the tokenizer has no BOS token to add; choose --bos none")
-    column = torch.full((len(inputs.input_ids), 1), start)
-    ids = torch.cat([column, inputs.input_ids[:, :-1]], dim=1)
-    return replace(inputs, input_ids=ids, first=f"{tokenizer.convert_ids_to_tokens(start)} (id {start})")
+    column = torch.full((len(inputs.input_ids), count), start)
+    ids = torch.cat([column, inputs.input_ids], dim=1)[:, : inputs.input_ids.shape[1]]
+    times = "" if count == 1 else f", {count} times"
+    return replace(inputs, input_ids=ids, first=f"{tokenizer.convert_ids_to_tokens(start)} (id {start}){times}")
+
+
+def _before_sep(inputs: Inputs, tokenizer: PreTrainedTokenizerBase) -> Inputs:
+    """The same rows with the tokeniser's [SEP], if it ends texts with one, in the place of the last token."""
+    end = last_token_id(tokenizer)
+    if end is None:
+        return inputs
+    ids = inputs.input_ids.clone()
+    ids[:, 1:][:, -1:] = end  # a row of one token keeps its [CLS]
+    last = f"{tokenizer.convert_ids_to_tokens(end)} (id {end})"
+    return replace(inputs, input_ids=ids, description=f"{inputs.description}; last: {last}")
 
 
 def _check(kind: str, bos: str, tokens: int, samples: int) -> None:
@@ -131,7 +148,7 @@ def _check(kind: str, bos: str, tokens: int, samples: int) -> None:
         raise unknown("bos", bos, BOS_RULES)
     if tokens < 1 or samples < 1:
         raise InputError(f"tokens ({tokens}) and samples ({samples}) must be at least 1")
-    if kind == "first-token" and bos == "add":
+    if kind == "first-token" and bos in BOS_COUNTS:
         raise InputError("first-token input has a first token already: a BOS before it would take its place")
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sinkscope.data.config import DataConfig
 from sinkscope.data.corpora import load_corpus
-from sinkscope.data.reading import read_text
+from sinkscope.data.domains import texts
 from sinkscope.data.split import shuffled, split_names
 from sinkscope.data.tokenizer import encode
 from sinkscope.data.windows import seeded
@@ -41,16 +41,16 @@ def natural_windows(
 ) -> NaturalWindows:
     """Up to `samples` stretches of `tokens` consecutive tokens, none of which overlap or cross a document's end.
 
-    Each document is cut into such stretches from its beginning. From `text`, a file, they are taken in an order that
-    `seed` decides; from a corpus, one of each validation document first (documents and stretches in seeded order), then
-    a second one of each, so that few stretches come from many documents. Only as many documents are read and encoded as
-    that takes. A `corpus` by name is split as `DataConfig` does by default: these documents are the ones that models
-    trained on it with default settings never saw; pass a model's own `DataConfig` otherwise.
+    Each document is cut into such stretches from its beginning. From `text`, a file or a folder of files, they are
+    taken in an order that `seed` decides; from a corpus, one of each validation document first (documents and stretches
+    in seeded order), then a second one of each, so that few stretches come from many documents. Only as many documents
+    are read and encoded as that takes. A `corpus` by name is split as `DataConfig` does by default: these documents are
+    the ones that models trained on it with default settings never saw; pass a model's own `DataConfig` otherwise.
 
     Raises `InputError` if no document is `tokens` long.
     """
     if text is not None:
-        source, documents = f"the text {Path(text).name}", iter([read_text(Path(text))])
+        source, documents = f"the text {Path(text).name}", texts(Path(text))
     else:
         config = corpus if isinstance(corpus, DataConfig) else DataConfig(corpus=corpus)
         source = f"the validation text of the corpus '{config.corpus}'"

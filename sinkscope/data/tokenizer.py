@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 BOS, EOS, PAD = "<bos>", "<eos>", "<pad>"
+CLS, SEP = "[CLS]", "[SEP]"
 SMALLEST_VOCABULARY = 256 + 3  # every byte, and the three special tokens
 
 
@@ -87,6 +89,37 @@ def with_bos(tokenizer: PreTrainedTokenizerFast, add: bool) -> PreTrainedTokeniz
     )
 
 
+def as_encoder(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """The same tokeniser with an encoder's special tokens, which puts every text into `[CLS] … [SEP]`.
+
+    The ids of `<bos>`, `<eos>` and `<pad>` become those of [CLS], [SEP] and [PAD], so that token files stay valid and
+    hold a [SEP] after each document; [MASK] is a new last id. Raises `InputError` for a tokeniser without those three.
+    """
+    from tokenizers import Tokenizer, processors
+    from transformers import PreTrainedTokenizerFast
+
+    special = (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token)
+    if special != (BOS, EOS, PAD):
+        raise InputError(f"an encoder's tokenizer is made of one trained as bpe:SIZE, not of one with tokens {special}")
+    renamed = dict(zip(special, (CLS, SEP, "[PAD]"), strict=True))
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    state["post_processor"] = None
+    vocabulary = state["model"]["vocab"]
+    state["model"]["vocab"] = {renamed.get(token, token): number for token, number in vocabulary.items()}
+    for added in state["added_tokens"]:
+        added["content"] = renamed.get(added["content"], added["content"])
+    backend = Tokenizer.from_str(json.dumps(state))
+    backend.add_special_tokens(["[MASK]"])
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{CLS} $A {SEP}",
+        pair=f"{CLS} $A {SEP} $B {SEP}",
+        special_tokens=[(token, backend.token_to_id(token)) for token in (CLS, SEP)],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, cls_token=CLS, sep_token=SEP, pad_token="[PAD]", mask_token="[MASK]"
+    )
+
+
 def encode(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
     """Token ids of each text as it stands: nothing added, nothing cut, and a text that spells `<eos>` holds no EOS."""
     encoded = tokenizer(
@@ -110,6 +143,12 @@ def adds_first_token(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the tokeniser itself puts that token before a text, as it does for most models trained with one."""
     start = first_token_id(tokenizer)
     return start is not None and tokenizer.encode("a")[:1] == [start]
+
+
+def last_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The id of the [SEP] that the tokeniser itself puts after a text, as encoders' do; None where it puts none."""
+    end = tokenizer.sep_token_id
+    return end if end is not None and tokenizer.encode("a")[-1:] == [end] else None
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sinkscope.data import DataConfig, Inputs, build_inputs, load_corpus, prepare
 from sinkscope.data.split import split_names
-from sinkscope.data.tokenizer import encode, train_bpe, with_bos
+from sinkscope.data.tokenizer import as_encoder, encode, train_bpe, with_bos
 from sinkscope.errors import InputError
 
 VOCABULARY = 300
@@ -105,6 +105,22 @@ def test_the_bos_rule_for_natural_text(tokenizer, file: Path, adds: bool, bos: s
         assert torch.equal(found.input_ids, plain)
 
 
+@pytest.mark.parametrize(("bos", "framed"), [("auto", (True, True)), ("add", (True, False)), ("none", (False, False))])
+def test_an_encoder_reads_natural_text_between_cls_and_sep(tokenizer, file: Path, bos: str, framed: tuple[bool, bool]):
+    found = build("natural", as_encoder(tokenizer), text=file, bos=bos, vocab_size=VOCABULARY + 1)
+    plain = build("natural", tokenizer, text=file, bos="none").input_ids
+    first, last = framed
+    assert bool((found.input_ids[:, 0] == 0).all()) == first
+    assert bool((found.input_ids[:, -1] == 1).all()) == last
+    assert torch.equal(found.input_ids[:, first : 16 - last], plain[:, : 16 - first - last])
+    assert ("last: [SEP] (id 1)" in found.description) == last
+
+
+def test_a_row_of_one_token_keeps_its_cls(tokenizer, file: Path):
+    found = build("natural", as_encoder(tokenizer), text=file, tokens=1, vocab_size=VOCABULARY + 1)
+    assert (found.input_ids == 0).all()
+
+
 def test_what_training_fixed_is_what_auto_adds(notes: str):
     for bos in ("fixed", "none"):
         config = DataConfig(corpus=notes, tokenizer="bpe:300", validation_share=0.3, bos=bos)
@@ -145,6 +161,34 @@ def test_first_tokens_differ_and_the_text_after_them_does_not(tokenizer, file: P
     assert is_inside(found.input_ids[0, 1:].tolist(), ids)
 
 
+def test_every_first_token_is_as_many_as_there_are(tokenizer, file: Path):
+    found = build("first-token", tokenizer, text=file, samples=100_000)
+    assert sorted(found.input_ids[:, 0].tolist()) == list(range(3, VOCABULARY))
+    assert "every one of the 297 first tokens" in found.description
+    assert "6 of 297 first tokens" in build("first-token", tokenizer, text=file).description
+
+
+@pytest.mark.parametrize(("bos", "count"), [("none", 0), ("add", 1), ("double", 2)])
+def test_a_bos_is_left_out_added_or_doubled_before_the_same_text(tokenizer, file: Path, bos: str, count: int):
+    marked = with_bos(tokenizer, True)
+    plain = build("natural", marked, text=file, bos="none").input_ids
+    found = build("natural", marked, text=file, bos=bos)
+    assert found.input_ids[:, :count].eq(tokenizer.bos_token_id).all()
+    assert torch.equal(found.input_ids[:, count:], plain[:, : 16 - count])
+    assert ("2 times" in found.first) == (bos == "double")
+
+
+def test_a_folder_is_read_document_by_document(tokenizer, file: Path, tmp_path: Path):
+    folder = tmp_path / "domain"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "a.txt").write_text("alpha beta gamma delta " * 30)
+    (folder / "deep" / "b.txt").write_text("one two three four five " * 30)
+    found = build("natural", tokenizer, text=folder, samples=1000)
+    documents = [encode(tokenizer, [path.read_text()])[0] for path in (folder / "a.txt", folder / "deep" / "b.txt")]
+    assert all(any(is_inside(row, ids) for ids in documents) for row in found.input_ids.tolist())
+    assert len(found.input_ids) == sum(len(ids) // 16 for ids in documents)
+
+
 def test_a_model_s_vocabulary_may_be_larger_or_smaller_than_the_tokenizer_s(tokenizer, file: Path):
     assert build("random", tokenizer, vocab_size=9999, samples=500).input_ids.max() < VOCABULARY
     assert build("random", tokenizer, vocab_size=10, samples=500).input_ids.max() < 10
@@ -175,8 +219,8 @@ def test_models_without_a_tokenizer_take_random_and_repeated_tokens():
         ("random", {"vocab_size": 3}, "has only special tokens"),
         ("natural", {"tokens": 5000}, r"has at most \d+ tokens in one document; a window takes 5000"),
         ("natural", {"text": "nowhere.txt"}, "cannot read nowhere.txt: No such file"),
-        ("first-token", {"samples": 298}, "298 samples need as many first tokens; the vocabulary has 297"),
         ("first-token", {"bos": "add"}, "has a first token already"),
+        ("first-token", {"bos": "double"}, "has a first token already"),
     ],
 )
 def test_bad_input_is_told_in_a_line(tokenizer, file: Path, kind: str, options: dict[str, object], reason: str):

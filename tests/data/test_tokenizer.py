@@ -10,8 +10,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from sinkscope.data.tokenizer import (
     adds_first_token,
+    as_encoder,
     encode,
     first_token_id,
+    last_token_id,
     load_fast_tokenizer,
     parse_tokenizer,
     tokenizer_digest,
@@ -112,3 +114,26 @@ def test_sizes_that_make_no_vocabulary(name: str):
 def test_an_unknown_kind_suggests_the_known_one():
     with pytest.raises(InputError, match="did you mean 'bpe:2048'"):
         parse_tokenizer("bep:2048")
+
+
+def test_an_encoders_tokenizer_keeps_the_ids_of_text_and_frames_it(tmp_path: Path):
+    as_encoder(TRAINED).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')  # whose own tokenizer class must not take over
+    for tokenizer in (as_encoder(TRAINED), AutoTokenizer.from_pretrained(tmp_path)):
+        assert encode(tokenizer, ["attention [SEP] é"]) == encode(TRAINED, ["attention [SEP] é"])
+        assert tokenizer.encode("attention") == [0, *TRAINED.encode("attention"), 1]
+        assert (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id) == (0, 1, 2)
+        assert tokenizer.mask_token_id == len(TRAINED) == len(tokenizer) - 1
+        assert (first_token_id(tokenizer), last_token_id(tokenizer)) == (0, 1)
+        assert adds_first_token(tokenizer)
+
+
+def test_only_a_sep_that_the_tokenizer_puts_there_is_a_last_token():
+    assert last_token_id(TRAINED) is None
+    named = PreTrainedTokenizerFast(tokenizer_object=TRAINED.backend_tokenizer, sep_token="<eos>")
+    assert last_token_id(named) is None
+
+
+def test_an_encoders_tokenizer_is_made_of_one_trained_here():
+    with pytest.raises(InputError, match="is made of one trained as bpe:SIZE"):
+        as_encoder(PreTrainedTokenizerFast(tokenizer_object=TRAINED.backend_tokenizer, eos_token="<eos>"))
