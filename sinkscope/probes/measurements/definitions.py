@@ -126,7 +126,7 @@ def _summary(flags: Flags, measurement: Measurement) -> dict[str, float]:
 
 
 def _some_head(exceeding: Bool[np.ndarray, "sample layer head position"]) -> Flags:
-    return exceeding.any((1, 2))
+    return np.asarray(exceeding.any((1, 2)))
 
 
 def _received(threshold: float | None = None) -> Callable[[TokenView], Flags]:
@@ -143,9 +143,14 @@ def _over_uniform_mass(view: TokenView) -> Flags:
 
 
 def _initial(view: TokenView) -> Flags:
-    mean = metrics.nanmean(metrics.nanmean(view.per_head("attention_received"), 2), 1)
-    uniform = metrics.nanmean(view.per_head("uniform_received"), 1)
-    return (view.positions < 4) & (mean > uniform)
+    """Those of the first four that get more than uniform attention in a head with over half of its mass on the four."""
+    received, uniform = view.per_head("attention_received"), view.per_head("uniform_received")[:, :, None]
+    if view.positions[:4].tolist() != [0, 1, 2, 3]:
+        return np.zeros((len(received), len(view.positions)), dtype=bool)
+    tokens = view.measurement.data["tokens"].values[:, view.layers]
+    causal = np.full(int(view.layers.sum()), view.stack == "decoder")
+    heavy = metrics.mass_on_first(received, tokens, causal, 4) > 0.5
+    return (view.positions < 4) & _some_head(heavy[..., None] & (received > uniform))
 
 
 def _most_attended(view: TokenView) -> Flags:
@@ -153,11 +158,10 @@ def _most_attended(view: TokenView) -> Flags:
 
 
 def _massive(magnitude: float) -> Callable[[TokenView], Flags]:
-    """The token holds an entry above `magnitude` and 1000 times the median of its depth."""
+    """The token holds a massive entry at some depth."""
 
     def flags(view: TokenView) -> Flags:
-        value, median = np.abs(view.per_depth("hidden_top")), view.per_depth("hidden_median")[..., None]
-        massive = (value > magnitude) & (value > 1000 * median)
+        massive = metrics.massive(view.per_depth("hidden_top"), view.per_depth("hidden_median"), magnitude=magnitude)
         at = view.per_depth("hidden_top_position")[..., None] == view.positions
         return np.asarray((massive[..., None] & at).any((1, 2)))
 
@@ -177,8 +181,9 @@ def _high_norm(view: TokenView) -> Flags:
 
 
 def _like_the_first(view: TokenView) -> Flags:
-    """Secondary sinks, and the first token itself, to which they are alike."""
-    return metrics.secondary_sinks(view.per_depth("cos_hidden_first"), view.per_depth("hidden_norm"))
+    """Secondary sinks at most of these depths, and the first token itself, to which they are alike."""
+    found = metrics.secondary_sinks(view.per_depth("cos_hidden_first"), view.per_depth("hidden_norm"))
+    return (found.share > 0.5) | ((view.positions == 0) & ~np.isnan(found.jump)[:, None])
 
 
 def _drained(view: TokenView) -> Flags:
@@ -190,7 +195,7 @@ def _drained(view: TokenView) -> Flags:
 def _dark(view: TokenView) -> Flags:
     """The last band holds over half of the energy; only probed positions can be flagged."""
     data = view.measurement.data
-    last = np.asarray(view.per_depth("band_energy")[..., -1] > 0.5)
+    last: np.ndarray = view.per_depth("band_energy")[..., -1] > 0.5
     flags = np.zeros((len(last), len(view.positions)), dtype=bool)
     for column, position in enumerate(data["probe_position"].values.tolist()):
         flags[:, view.positions == position] |= last[:, :, column].any(1)[:, None]
@@ -222,7 +227,7 @@ DEFINITIONS: tuple[Definition, ...] = (
     Definition(
         "initial tokens",
         "Xiao et al. 2024 [Z1]",
-        "one of the first four, and more attention than uniform, on average over heads",
+        "one of the first four, with more than uniform attention, in a head with over half of its mass on these four",
         ("attention_received", "uniform_received"),
         _initial,
     ),
@@ -245,7 +250,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         "Sun et al. 2024 [X8], for models of any scale",
         "an entry > 1000 × the median, at some depth",
         ("hidden_top", "hidden_top_position", "hidden_median"),
-        _massive(0.0),
+        _massive(1e-6),
     ),
     Definition(
         "outlier token",

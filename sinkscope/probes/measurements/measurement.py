@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,6 +142,41 @@ class Measurement:
         from sinkscope.probes.measurements.patch_tables import patches
 
         return patches(self, cutoff, times)
+
+    def heads(self, epsilon: float = 0.3, position: int = 0) -> pd.DataFrame:
+        """A row per head: its sink at a position, the mechanism behind it, and what it writes; means over samples.
+
+        Columns, where observed: alpha, sink (percent of samples above epsilon), boost (over uniform attention), peak,
+        value_ratio and key_ratio (norm there over the others' mean), cos_sink and cos_others [C2], drain_correlation
+        [X11], output_norm, dormant [C11], kind (no-op, broadcast, active), slot, entropy with its bound [X1],
+        max_logit [X3], output_rank_one, output_mean_share, sink_output_constancy.
+        """
+        from sinkscope.probes.measurements.heads import head_table
+
+        return head_table(self, epsilon, position)
+
+    def depths(self) -> pd.DataFrame:
+        """A row per depth of the residual stream: norm ratio, largest entry, outliers, matrix entropy, spread."""
+        from sinkscope.probes.measurements.depths import depth_table
+
+        return depth_table(self)
+
+    def massive_activations(self, magnitude: float = 100.0, ratio: float = 1000.0) -> pd.DataFrame:
+        """A row per massive entry (position, dimension) of the residual stream: onset, decay, peak, value [X8].
+
+        Both criteria of Sun et al. 2024: |a| > magnitude and at least ratio × the median of its depth.
+        """
+        from sinkscope.probes.measurements.depths import massive_activations
+
+        return massive_activations(self, magnitude, ratio)
+
+    def sweep(self, epsilons: Sequence[float] = (0.1, 0.2, 0.3, 0.4, 0.5)) -> xr.DataArray:
+        """Sink rate in percent over epsilon and the number of tokens, as in Gu et al., Fig. 3 [C1]."""
+        received = self._variable("attention_received_by_length", "ReceivedByLength")
+        rates = metrics.sweep(received.values, epsilons)
+        return xr.DataArray(
+            rates, dims=("epsilon", "length"), coords={"epsilon": list(epsilons), "length": received["length"]}
+        )
 
     def super_experts(self) -> pd.DataFrame:
         """Experts of a mixture-of-experts model whose outputs are extreme (`metrics.super_experts`)."""

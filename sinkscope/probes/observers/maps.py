@@ -26,6 +26,10 @@ class AttentionMaps(Observer):
         if self.tokens < 1:
             raise InputError(f"attention maps of {self.tokens} tokens: at least 1")
 
+    @property
+    def reads_weights_alone(self) -> bool:
+        return True
+
     def reads_chunks(self, call: AttentionCall) -> bool:
         return call.samples_before == 0 and call.query_start < self.tokens
 

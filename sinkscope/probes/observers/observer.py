@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
+from sinkscope.probes.calls.positions import locate
 from sinkscope.probes.structure.places import Depth, Place
 
 Side = Literal["key", "query"]
@@ -60,7 +61,8 @@ class Hidden:
     """The residual stream at one depth, in one forward pass.
 
     `start`: absolute position of the first token; `real`: False for padding, None where all are real; `samples_before`:
-    how many samples the measurement had before this batch.
+    how many samples the measurement had before this batch; `real_so_far`: as `real`, for every token since the rows
+    began, those in the cache included.
     """
 
     values: Float[Tensor, "batch position width"]
@@ -68,6 +70,7 @@ class Hidden:
     depth: Depth
     real: Bool[Tensor, "batch position"] | None = None
     samples_before: int = 0
+    real_so_far: Bool[Tensor, "batch _"] | None = None
 
     @property
     def counted(self) -> Bool[Tensor, "batch position"]:
@@ -75,6 +78,10 @@ class Hidden:
         if self.real is not None:
             return self.real
         return torch.ones(self.values.shape[:2], dtype=torch.bool, device=self.values.device)
+
+    def locate(self, positions: Sequence[int]) -> tuple[Int[Tensor, "batch n"], Bool[Tensor, "batch n"]]:
+        """Column of each row's p-th real token for p in `positions`, and whether this pass has that column."""
+        return locate(positions, self.real_so_far, self.values, self.start, self.values.shape[1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +143,14 @@ class Observer(ABC):
         return False
 
     @property
+    def reads_weights_alone(self) -> bool:
+        """Whether attention weights tell it all, without the queries, keys, values and masks behind them.
+
+        Only then it is shown layers of families outside the attention interface, whose weights are all there is.
+        """
+        return False
+
+    @property
     def coordinates(self) -> Mapping[str, Sequence[int | float | str]]:
         """Names of the entries along the extra axes of its arrays."""
         return {}
@@ -171,6 +186,13 @@ class Observer(ABC):
     def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
         """What the residual stream at one depth adds; only called where `reads_blocks` says so."""
         return ()
+
+    def settled(self, sums: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Its sums at one place when no further pass can add to them: smaller ones that say the same, if there are any.
+
+        What an observer can only reduce at the end of a row, and would not keep for every sample, it reduces here.
+        """
+        return sums
 
     @abstractmethod
     def arrays(self, found: LayerSums) -> dict[str, Array]:

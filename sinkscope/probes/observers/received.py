@@ -38,6 +38,10 @@ class AttentionReceived(Observer):
             return None
         return tuple(range(int(positions[6:]))) if isinstance(positions, str) else tuple(positions)
 
+    @property
+    def reads_weights_alone(self) -> bool:
+        return True
+
     def reads_chunks(self, call: AttentionCall) -> bool:
         return self.chosen is None or not call.is_softmax
 

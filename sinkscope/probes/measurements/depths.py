@@ -1,0 +1,64 @@
+"""A measurement by depth: how the residual stream looks on its way through the model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from sinkscope.errors import InputError
+from sinkscope.probes import metrics
+from sinkscope.probes.measurements.measurement import Measurement
+
+AVERAGED = (
+    "kurtosis",
+    "kurtosis_neurons",
+    "max_median_ratio",
+    "matrix_entropy",
+    "hidden_spread",
+    "last_pair_distance",
+)
+TOP = ("hidden_top", "hidden_top_position", "hidden_top_dimension", "hidden_median")
+
+
+def depth_table(measurement: Measurement) -> pd.DataFrame:
+    """See `Measurement.depths`."""
+    data = measurement.data
+    if "depth" not in data.dims:
+        raise InputError("this measurement has nothing by depth: no observer of the residual stream ran")
+    table = pd.DataFrame({"stack": data["depth_stack"].values.astype(str), "depth": data["depth_index"].values})
+    if "hidden_norm" in data and 0 in data["position"].values:
+        table["hidden_norm_ratio"] = measurement.hidden_norm_ratio().values
+    if "hidden_top" in data:
+        with metrics.quiet():
+            table["largest"] = np.abs(data["hidden_top"].values).max(-1).mean(0)
+        table["median"] = metrics.nanmean(data["hidden_median"].values, 0)
+    if "hidden_max" in data:
+        ratios = metrics.token_peak_ratios(data["hidden_max"].values)
+        table["token_peak_upper"] = metrics.nanmean(ratios.upper, 0)
+        table["token_peak_lower"] = metrics.nanmean(ratios.lower, 0)
+    for name in AVERAGED:
+        if name in data:
+            table[name] = metrics.nanmean(data[name].values, 0)
+    if "band_energy_mean" in data:
+        table["dark_share"] = metrics.nanmean(data["band_energy_mean"].values[..., -1], 0)
+    return table
+
+
+def massive_activations(measurement: Measurement, magnitude: float, ratio: float) -> pd.DataFrame:
+    """See `Measurement.massive_activations`."""
+    data = measurement.data
+    if missing := [name for name in TOP if name not in data]:
+        raise InputError(f"this measurement has no {missing[0]}: it was not observed (observer MassiveActivations)")
+    stacks = dict.fromkeys(data["depth_stack"].values.tolist())
+    lives = [_lives(data, str(stack), magnitude, ratio) for stack in stacks]
+    return pd.concat(lives, ignore_index=True)
+
+
+def _lives(data: xr.Dataset, stack: str, magnitude: float, ratio: float) -> pd.DataFrame:
+    chosen = data["depth_stack"].values == stack
+    parts = [data[name].values[:, chosen] for name in TOP]
+    entries = metrics.massive_entries(*parts, magnitude=magnitude, ratio=ratio)
+    lives = metrics.massive_lives(entries, int(chosen.sum()))
+    lives.insert(0, "stack", stack)
+    return lives

@@ -1,0 +1,45 @@
+"""Rank correlation, without more dependencies."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+
+def ranks(values: Float[np.ndarray, "*rows n"]) -> Float[np.ndarray, "*rows n"]:
+    """Ranks from 1 along the last axis; ties share their mean rank; NaN stays NaN and is not ranked."""
+    flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
+    order = np.argsort(flat, axis=1, kind="stable")  # NaN come last
+    ordered = np.take_along_axis(flat, order, 1)
+    places = np.broadcast_to(np.arange(flat.shape[1]), flat.shape)
+    differs = ordered[:, 1:] != ordered[:, :-1]
+    ends = np.ones((len(flat), 1), dtype=bool)
+    first = np.maximum.accumulate(np.where(np.hstack([ends, differs]), places, 0), 1)
+    last = np.where(np.hstack([differs, ends]), places, flat.shape[1])
+    last = np.minimum.accumulate(last[:, ::-1], 1)[:, ::-1]
+    found = np.empty_like(flat)
+    np.put_along_axis(found, order, (first + last) / 2 + 1, 1)
+    return np.where(np.isnan(values), np.nan, found.reshape(values.shape))
+
+
+def rank_correlation(
+    one: Float[np.ndarray, "*rows n"], other: Float[np.ndarray, "*rows n"]
+) -> Float[np.ndarray, "*rows"]:
+    """Spearman's ρ along the last axis: Pearson's correlation of the ranks, −1 to 1.
+
+    Only places where both are known count. NaN with fewer than three of them, or where one side is constant.
+    """
+    known = ~np.isnan(one) & ~np.isnan(other)
+    count = known.sum(-1)
+    sides = [_centred(ranks(np.where(known, side, np.nan)), known) for side in (one, other)]
+    product, first, second = ((a * b).sum(-1) for a, b in ((sides[0], sides[1]), *((side, side) for side in sides)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correlation = product / np.sqrt(first * second)
+    return np.where((count >= 3) & (first > 0) & (second > 0), np.clip(correlation, -1, 1), np.nan)
+
+
+def _centred(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Differences from the mean of what is known, 0 elsewhere."""
+    filled = np.where(known, values, 0.0)
+    mean = filled.sum(-1, keepdims=True) / np.maximum(known.sum(-1, keepdims=True), 1)
+    return np.where(known, filled - mean, 0.0)

@@ -1,0 +1,32 @@
+"""Directions of the residual stream by how strongly the unembedding reads them [X10]."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from sinkscope.errors import InputError
+
+
+def spectral_bands(
+    unembedding: Float[Tensor, "vocabulary width"], count: int = 20
+) -> tuple[Float[Tensor, "width width"], list[slice]]:
+    """W_U = U S Vᵀ: the columns of V, largest singular value first, and the `count` slices that cut them in bands.
+
+    Bands differ by at most one direction in size; V is orthonormal, so Σ_b V_b V_bᵀ = 1 and the energies of the bands
+    add up to ‖h‖² (Parseval). V comes from the eigenvectors of W_Uᵀ W_U (width × width) in float64, so the vocabulary
+    costs one product; it is returned in fp32 on the CPU. Raises `InputError` for a count outside 1 … width.
+
+    Source: Cancedda 2024, where the last of 20 bands is the "dark" one. W_U is taken as it is: a gain of the final norm
+    is not folded in, as the paper's does not say it is.
+    """
+    width = unembedding.shape[-1]
+    if not 1 <= count <= width:
+        raise InputError(f"{count} spectral bands of a residual stream of width {width}: choose 1 to {width}")
+    matrix = unembedding.detach().to("cpu", torch.float64)
+    ascending = torch.linalg.eigh(matrix.mT @ matrix).eigenvectors
+    borders = [band * width // count for band in range(count + 1)]
+    return ascending.flip(-1).float(), [slice(*pair) for pair in pairwise(borders)]

@@ -1,0 +1,88 @@
+"""What keys receive beyond the mean: the largest weight, the votes, and what uniform attention would give [C1, X7]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+from torch.nn import functional as F
+
+from sinkscope.probes.calls.call import AttentionCall
+from sinkscope.probes.calls.chunks import Chunk
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide
+
+
+@dataclass(frozen=True)
+class IncomingAttention(Observer):
+    """Per key k, over the real queries t that see it:
+
+    `attention_peak` (sample, layer, head, position): max_t A[t, k], with the weights that the sink rate reads.
+    `most_attended` (sample, layer, head, position): share of these queries whose largest weight is on k; the first key
+        of a tie has it, and none where a slot has more. Source: Kaul et al. 2024, section 2 (there for the first key).
+    `uniform_received` (sample, layer, position): the alpha_k that uniform attention over each query's visible tokens
+        would give, Σ_t [t sees k] / n_t / (T − k) (/ T in bidirectional layers), under the layer's own mask: windows,
+        padding, prefixes. Slots are left out. Where the mask differs between heads, their mean. Of families whose mask
+        is not known, only their weights, a key is visible where any head gives it weight.
+
+    Cost: two passes over the weights in chunks, one over the mask; O(T²) time, O(T) memory.
+    """
+
+    @property
+    def reads_weights_alone(self) -> bool:
+        return True
+
+    def reads_chunks(self, call: AttentionCall) -> bool:
+        return True
+
+    def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
+        start = call.key_start + chunk.columns.start
+        weights = chunk.weights
+        largest, column = weights.max(-1)
+        voting = largest > 0
+        if chunk.slots is not None:
+            voting &= largest >= chunk.slots.amax(-1)
+        votes = torch.zeros_like(weights[:, :, 0]).scatter_add_(-1, column, voting.to(weights.dtype))
+        yield Piece("peak", weights.amax(-2), start, chunk.samples, "max")
+        yield Piece("votes", votes, start, chunk.samples)
+
+    def on_call(self, call: AttentionCall) -> Iterable[Piece]:
+        nothing = call.query.new_zeros(len(call.query), 1, call.mask.keys, dtype=torch.float32)
+        yield Piece("seen", nothing, call.key_start)
+        yield Piece("uniform", nothing, call.key_start)
+        for samples, rows in call.parts():
+            columns = call.mask.extent(samples, rows)
+            visible = _visible(call, samples, rows, columns)
+            if call.real is not None:
+                visible = visible & call.real[samples, None, rows, None]
+            counts = visible.sum(-1, keepdim=True).clamp(min=1)
+            start, size = call.key_start + columns.start, samples.stop - samples.start
+            seen = visible.any(1, keepdim=True).sum(-2).float()
+            uniform = (visible / counts).sum(-2).mean(1, keepdim=True)
+            yield Piece("seen", seen.expand(size, -1, -1), start, samples)
+            yield Piece("uniform", uniform.expand(size, -1, -1), start, samples)
+
+    def arrays(self, found: LayerSums) -> dict[str, Array]:
+        if "seen" not in found.sums:
+            return {}
+        seen = found.sums["seen"]
+        uniform = divide(found.sums["uniform"], found.queries_per_key[:, None])
+        peak = _as_wide(found.sums["peak"], seen).where(seen > 0, torch.nan)
+        return {
+            "attention_peak": Array(peak, "key"),
+            "most_attended": Array(divide(found.sums["votes"], seen), "key"),
+            "uniform_received": Array(uniform, "key", per_head=False),
+        }
+
+
+def _visible(call: AttentionCall, samples: slice, rows: slice, columns: slice) -> Bool[Tensor, "_ _ query key"]:
+    if call.collected is not None:
+        return (call.collected[samples, :, rows, columns] > 0).any(1, keepdim=True)
+    return call.mask.visible(samples, rows, columns).to(call.query.device)
+
+
+def _as_wide(peak: Tensor, seen: Tensor) -> Tensor:
+    """Keys behind the last one that any chunk held received nothing."""
+    return F.pad(peak, (0, seen.shape[-1] - peak.shape[-1]), value=-torch.inf)

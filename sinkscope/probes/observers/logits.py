@@ -1,0 +1,54 @@
+"""The size of attention logits [X3]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sinkscope.probes.calls.call import AttentionCall
+from sinkscope.probes.calls.chunks import Chunk
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece
+
+
+@dataclass(frozen=True)
+class MaximalLogits(Observer):
+    """max over real queries and the keys they see of |s_tk|: `max_logit` (sample, layer, head).
+
+    Scores as the normaliser gets them: scaled, softcapped, with position bias; slots are no keys. Their growth marks
+    unstable training. Source: Dehghani et al. 2023 (ViT-22B), Wortsman et al. 2023. Cost: three cheap passes over the
+    scores in chunks; operations without a softmax compute their scores once more.
+    """
+
+    def reads_chunks(self, call: AttentionCall) -> bool:
+        return call.is_softmax
+
+    @property
+    def reads_scores(self) -> bool:
+        return True
+
+    def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
+        if chunk.scores is not None:
+            yield _largest(call, chunk.scores, chunk.samples, chunk.rows)
+
+    def on_call(self, call: AttentionCall) -> Iterable[Piece]:
+        if call.is_softmax:
+            return
+        for samples, rows in call.parts():
+            columns = call.mask.extent(samples, rows)
+            if columns.start < columns.stop:
+                yield _largest(call, call.scores(samples, rows, columns), samples, rows)
+
+    def arrays(self, found: LayerSums) -> dict[str, Array]:
+        return {"max_logit": Array(found.sums["logit"], None)} if "logit" in found.sums else {}
+
+
+def _largest(call: AttentionCall, scores: Tensor, samples: slice, rows: slice) -> Piece:
+    """What is masked counts as 0, which changes no maximum of sizes."""
+    seen = torch.nan_to_num(scores, nan=torch.nan, posinf=torch.inf, neginf=0.0)
+    largest = torch.maximum(seen.amax(-1), -seen.amin(-1))
+    if call.real is not None:
+        largest = largest.masked_fill(~call.real[samples, None, rows], -torch.inf)
+    return Piece("logit", largest.amax(-1), None, samples, "max")

@@ -1,0 +1,83 @@
+"""What a sink writes into every other token: the split of the attention output [X8]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from sinkscope.errors import InputError
+from sinkscope.probes.calls.call import ROWS, AttentionCall
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.outputs import share
+
+
+@dataclass(frozen=True)
+class SinkUpdate(Observer):
+    """o_t = c_t + rest_t with c_t = Σ_{i ∈ C} A_ti v_i, C the real tokens at `positions`. Per (sample, layer, head):
+
+    `sink_output_norm`: mean over real queries of ‖c_t‖₂; `rest_output_norm`: of ‖rest_t‖₂, where the rest is whatever
+    else the attention function returned: other tokens, slots, value biases.
+    `sink_output_constancy`: ‖mean_t c_t‖² / mean_t ‖c_t‖²; 1 where C adds the same to every token, an implicit bias.
+
+    A are the weights that the layer used, never renormalised. Output gates act later and are not in it. Cost: O(T) a
+    head beside the log-sum-exp of a softmax; operations without one compute their weights once more, O(T²). Source:
+    Sun et al. 2024, eq. 2.
+    """
+
+    positions: Sequence[int] = (0,)
+
+    def __post_init__(self) -> None:
+        positions = tuple(sorted(set(self.positions)))
+        if not positions or not all(isinstance(position, int) and position >= 0 for position in positions):
+            raise InputError(f"positions = {self.positions!r}: expected numbers such as [0, 3]")
+        object.__setattr__(self, "positions", positions)
+
+    def on_call(self, call: AttentionCall) -> Iterable[Piece]:
+        if call.output is None:
+            return
+        columns, present = call.locate(self.positions)
+        index = columns[:, None, :, None].expand(-1, call.value.shape[1], -1, call.value.shape[-1])
+        values = call.value.gather(2, index).float() * present[:, None, :, None]
+        values = values.repeat_interleave(call.group, 1)
+        for samples, rows, weights in _weights(call, columns):
+            sink = weights @ values[samples]
+            rest = call.output[samples, :, rows].float() - sink
+            if call.real is not None:
+                ignored = ~call.real[samples, None, rows, None]
+                sink, rest = sink.masked_fill(ignored, 0.0), rest.masked_fill(ignored, 0.0)
+            lengths = sink.norm(dim=-1)
+            yield Piece("sink_norm", lengths.sum(-1), None, samples)
+            yield Piece("sink_energy", lengths.square().sum(-1), None, samples)
+            yield Piece("sink_total", sink.sum(2), None, samples)
+            yield Piece("rest_norm", rest.norm(dim=-1).sum(-1), None, samples)
+
+    def arrays(self, found: LayerSums) -> dict[str, Array]:
+        sums, count = found.sums, found.query_count[:, None]
+        if "sink_norm" not in sums:
+            return {}
+        mean = sums["sink_total"].square().sum(-1) / count
+        return {
+            "sink_output_norm": Array(divide(sums["sink_norm"], count), None),
+            "rest_output_norm": Array(divide(sums["rest_norm"], count), None),
+            "sink_output_constancy": Array(share(mean, sums["sink_energy"]), None),
+        }
+
+
+def _weights(call: AttentionCall, columns: Tensor) -> Iterator[tuple[slice, slice, Float[Tensor, "batch heads q n"]]]:
+    """Weights of all queries on a few columns (batch, n), as the layer used them."""
+    if call.is_softmax:
+        lse = call.counted_lse[..., None]
+        for samples, rows in call.parts(columns.shape[1]):
+            yield samples, rows, call.scores(samples, rows, columns[samples]).sub_(lse[samples, :, rows]).exp_()
+        return
+    assert call.operation is not None
+    for start in range(0, call.query.shape[2], ROWS):
+        rows = slice(start, min(call.query.shape[2], start + ROWS))
+        found = call.operation.weights(
+            call.query, call.key, call.visibility, rows=rows, hidden=call.hidden, scaling=call.scaling
+        )
+        index = columns[:, None, None, :].expand(*found.token.shape[:3], -1)
+        yield slice(0, len(call.query)), rows, found.token.gather(-1, index)
