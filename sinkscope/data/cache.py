@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from filelock import FileLock
 
 from sinkscope.errors import InputError
-from sinkscope.files import sha256, write_json, writing
+from sinkscope.files import sha256, sweep, write_json, writing
 
 MANIFEST = "manifest.json"
 
@@ -30,7 +29,7 @@ def cached_folder(folder: Path, build: Callable[[Path], None], *, reuse: bool = 
         raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
     try:
         if not (reuse and is_intact(folder)):
-            _remove_drafts(folder)
+            sweep(folder)
             with writing(folder) as draft:
                 draft.mkdir()
                 build(draft)
@@ -56,9 +55,3 @@ def _manifest(folder: Path) -> dict[str, dict[str, int | str]]:
     return {
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in files
     }
-
-
-def _remove_drafts(folder: Path) -> None:
-    """Remove what a killed builder left; the lock is held, so nobody is writing there."""
-    for draft in folder.parent.glob(f".{folder.name}.*"):
-        shutil.rmtree(draft, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,19 @@ def load(
     device: str | None = None,
     revision: str | None = None,
     attn: str | None = None,
+    device_map: str | Mapping[str, str | int] | None = None,
     trust_remote_code: bool = False,
 ) -> PreTrainedModel:
     """A model, in eval mode, by hub id, folder, or shipped name (`nano`).
 
     `dtype="auto"` keeps the stored precision; shipped models, stored in bfloat16 to be small, then come in float32.
-    `attn` is transformers' attention implementation. Raises `InputError` where the model cannot be found or read.
+    `attn` is transformers' attention implementation. `device_map` spreads a large model over devices as accelerate
+    does ("auto", or module name to device) and takes the place of `device`. Raises `InputError` where the model cannot
+    be found or read.
     """
-    place = _resolve(name)
+    if device is not None and device_map is not None:
+        raise InputError("device and device_map exclude each other")
+    place = resolve(name)
     if str(name) in SHIPPED and dtype == "auto":
         dtype = torch.float32
     try:
@@ -53,11 +59,12 @@ def load(
             revision=revision,
             trust_remote_code=trust_remote_code,
             **({} if attn is None else {"attn_implementation": attn}),
+            **({} if device_map is None else {"device_map": device_map}),
         )
     except InputError:
         raise
     except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
-        raise _cannot_load(name, error) from error
+        raise cannot_load(name, error) from error
     if str(name) in SHIPPED:
         model.config.name_or_path = str(name)  # records then hold the name, not where the package is installed
     return model.to(device).eval() if device else model.eval()
@@ -67,15 +74,21 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
     """The tokenizer that belongs to a model. Raises `InputError` where there is none."""
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            _resolve(name), revision=revision, trust_remote_code=trust_remote_code
+            resolve(name), revision=revision, trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
         raise InputError(f"no tokenizer for model '{name}': {_first_line(error)}") from error
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    if len(tokenizer) < len(special) + 2:  # transformers makes one up, without a vocabulary, where files are missing
+        raise InputError(f"no tokenizer for model '{name}': it comes without a vocabulary")
     return tokenizer
 
 
-def _resolve(name: str | Path) -> str:
-    """Where the model is: the shipped folder, the local folder, or the hub id as it is."""
+def resolve(name: str | Path) -> str:
+    """Where the model is: the shipped folder, the local folder, or the hub id as it is.
+
+    Raises `InputError` for a folder without a model and for a file.
+    """
     if str(name) in SHIPPED:
         return str(SHIPPED[str(name)])
     path = Path(name)
@@ -101,7 +114,8 @@ def _auto_class(config: PreTrainedConfig) -> Any:
     return AutoModel
 
 
-def _cannot_load(name: str | Path, error: Exception) -> InputError:
+def cannot_load(name: str | Path, error: Exception) -> InputError:
+    """The error for a model that transformers could not find or read; a near shipped name is suggested."""
     text = str(name)
     if "/" not in text and not Path(text).exists() and isinstance(error, OSError):
         return unknown("model", text, SHIPPED)

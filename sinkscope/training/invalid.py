@@ -15,8 +15,8 @@ UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 CHOICE = {"literal_error", "union_tag_invalid"}
 
 
-def in_one_line(error: ValidationError, kind: type) -> InputError:
-    """The first problem of a validation of `kind`, a model or dataclass of pydantic's."""
+def in_one_line(error: ValidationError, kind: type, what: str = "recipe") -> InputError:
+    """The first problem of a validation of `kind`, a model or dataclass of pydantic's; people call it `what`."""
     problems = error.errors(include_url=False)
     problem = next((each for each in problems if each["type"] in UNKNOWN), problems[0])
     cause = problem.get("ctx", {}).get("error")
@@ -25,30 +25,30 @@ def in_one_line(error: ValidationError, kind: type) -> InputError:
     place, fields = _walk(problem["loc"], kind)
     where = ".".join(place)
     if problem["type"] in UNKNOWN:
-        return unknown_field(where, fields)
+        return unknown_field(where, fields, what)
     if problem["type"] in CHOICE:
-        return _choice(where, problem)
+        return _choice(f"{what} field '{where}", problem)
     if problem["type"] == "missing":
-        return InputError(f"recipe field '{where}' is missing")
-    return InputError(f"recipe field '{where}' = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}")
+        return InputError(f"{what} field '{where}' is missing")
+    return InputError(f"{what} field '{where}' = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}")
 
 
-def unknown_field(where: str, siblings: Iterable[str]) -> InputError:
+def unknown_field(where: str, siblings: Iterable[str], what: str = "recipe") -> InputError:
     """The error for a dotted field that does not exist; the nearest one is sought among its siblings."""
     *parents, last = where.split(".")
     names = {name: ".".join([*parents, name]) for name in siblings}
     near = difflib.get_close_matches(last, names, n=1, cutoff=0.5)
     hint = f"did you mean '{names[near[0]]}'?" if near else f"choose from {', '.join(names.values())}"
-    return InputError(f"unknown recipe field '{where}': {hint}")
+    return InputError(f"unknown {what} field '{where}': {hint}")
 
 
-def _choice(where: str, problem: Any) -> InputError:
+def _choice(field: str, problem: Any) -> InputError:
     context = problem["ctx"]
     allowed = context.get("expected") or context["expected_tags"]
     names = [name.strip(" '") for name in allowed.replace(" or ", ",").split(",")]
     if problem["type"] == "union_tag_invalid":
-        return unknown(f"recipe field '{where}.{context['discriminator'].strip(chr(39))}'", context["tag"], names)
-    return unknown(f"recipe field '{where}'", str(problem["input"]), names)
+        return unknown(f"{field}.{context['discriminator'].strip(chr(39))}'", context["tag"], names)
+    return unknown(f"{field}'", str(problem["input"]), names)
 
 
 def _walk(location: tuple[int | str, ...], kind: type) -> tuple[list[str], dict[str, FieldInfo]]:
@@ -73,8 +73,8 @@ def _fields(kind: Any) -> dict[str, FieldInfo]:
 
 
 def _kinds(annotation: Any) -> list[Any]:
-    """The types inside unions, tuples and Annotated."""
-    inner = get_args(annotation)
+    """The types inside unions, tuples and Annotated, without the dots of a tuple of any length."""
+    inner = [part for part in get_args(annotation) if part is not Ellipsis]
     return [kind for part in inner for kind in _kinds(part)] if inner else [annotation]
 
 

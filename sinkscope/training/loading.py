@@ -36,7 +36,7 @@ def _fields(name_or_path: str | Path) -> dict[str, Any]:
     path = Path(name_or_path)
     if path.suffix not in (".yaml", ".yml", ".json"):
         raise unknown("recipe", str(name_or_path), RECIPES)
-    fields = _read(path)
+    fields = read_fields(path, "recipe")
     base = fields.pop("base", None)
     if base is None:
         return {"name": path.stem, **fields}
@@ -45,17 +45,21 @@ def _fields(name_or_path: str | Path) -> dict[str, Any]:
     return _merge(RECIPES[base].model_dump(mode="json"), {"name": path.stem, **fields})
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_fields(path: Path, kind: str) -> dict[str, Any]:
+    """The fields of a YAML (or JSON) file that holds a `kind`, such as a recipe; read safely, numbers as numbers.
+
+    Raises `InputError` for a file that cannot be read, is not YAML, or holds no fields.
+    """
     try:
         fields = _parse(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"cannot read recipe {path}: {error.strerror or error}") from error
+        raise InputError(f"cannot read {kind} {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"recipe {path} is not text") from error
+        raise InputError(f"{kind} {path} is not text") from error
     except yaml.YAMLError as error:
-        raise InputError(f"recipe {path} is not YAML: {' '.join(str(error).split())}") from error
+        raise InputError(f"{kind} {path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(fields, dict):
-        raise InputError(f"recipe {path} holds {type(fields).__name__}, expected fields and values")
+        raise InputError(f"{kind} {path} holds {type(fields).__name__}, expected fields and values")
     return {str(name): value for name, value in fields.items()}
 
 

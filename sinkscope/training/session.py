@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch.utils.data import Subset
+from torch.utils.data import Dataset, Subset
 from transformers import set_seed
 
-from sinkscope.data import PreparedData, TrainingOrder, Windows, prepare
+from sinkscope.data import PreparedData, TrainingOrder
 from sinkscope.errors import InputError, unknown
 from sinkscope.files import write_json, writing
-from sinkscope.model import LabForCausalLM
 from sinkscope.training import checkpoints
+from sinkscope.training.kinds import LAB, Kind
 from sinkscope.training.loading import load_recipe
 from sinkscope.training.log import LOG, cut
 from sinkscope.training.progress import LiveProgress, console, without_bars
@@ -30,7 +30,6 @@ from sinkscope.training.store import RECIPE, TrainingDiverged, alone, enter, set
 from sinkscope.training.trainer import DEVICES, RecipeTrainer
 
 SINK_SAMPLES = 100
-SINK_TOKENS = 64
 
 
 def train(
@@ -53,19 +52,33 @@ def train(
     training, a folder that holds another configuration or cannot be written; `TrainingDiverged` when the loss stops
     being finite.
     """
+    return train_kind(LAB, recipe, out, resume=resume, progress=progress, device=device)
+
+
+def train_kind(
+    kind: Kind,
+    recipe: Recipe | str | Path,
+    out: str | Path = "runs/",
+    *,
+    resume: bool = False,
+    progress: bool = True,
+    device: str = "auto",
+) -> Run:
+    """`train` for a kind of model; of a recipe's `model` another kind than the lab's takes the sizes alone."""
     if device not in DEVICES:
         raise unknown("device", device, DEVICES)
     if (Path(out) / RECIPE).exists():
         raise InputError(f"{out} is the folder of a run: expected the parent folder of runs")
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    data = prepare(recipe.data, recipe.context, recipe.seed)
+    data = kind.data(recipe)
+    data = replace(data, fingerprint=data.fingerprint | kind.about)
     folder = Path(out) / recipe.folder(data.fingerprint)
     if settled(folder):
         return Run(folder)
     with alone(folder):
         if not settled(folder):
             before = enter(folder, recipe, data.fingerprint, resume=resume)
-            _Session(recipe, data, folder, before, device=device, progress=progress).run()
+            _Session(kind, recipe, data, folder, before, device=device, progress=progress).run()
     return Run(folder)
 
 
@@ -74,6 +87,7 @@ class _Session:
 
     def __init__(
         self,
+        kind: Kind,
         recipe: Recipe,
         data: PreparedData,
         folder: Path,
@@ -82,7 +96,7 @@ class _Session:
         device: str,
         progress: bool,
     ) -> None:
-        self.recipe, self.data, self.folder = recipe, data, folder
+        self.kind, self.recipe, self.data, self.folder = kind, recipe, data, folder
         self.notes: list[str] = list(before.get("notes", ()))
         self.screen = console()
         self.checkpoint = self._take_up()
@@ -91,7 +105,7 @@ class _Session:
             folder / LOG, tokens_per_step=recipe.batch_size * recipe.context, kept=cut(folder / LOG, step)
         )
         set_seed(recipe.seed)
-        self.model = LabForCausalLM(recipe.lab_config(data.tokenizer))
+        self.model = kind.model(recipe, data.tokenizer)
         self.trainer = self._trainer(device)
         self.bar = LiveProgress(folder.name.rpartition("-")[0], self.rows, self.screen) if progress else None
         self.record = Record.of(recipe, data.fingerprint, self.model, self.trainer.args.device)
@@ -129,23 +143,31 @@ class _Session:
         self.screen.print(f"{self.folder.name}: {note}", soft_wrap=True)
 
     def _trainer(self, device: str) -> RecipeTrainer:
-        recipe, validation = self.recipe, self.data.validation
+        recipe, kind = self.recipe, self.kind
+        validation = self._sequences(self.data.validation)
+        scored = _spread(validation, recipe.validation_windows, multiple_of=recipe.micro_batch or recipe.batch_size)
         trainer = RecipeTrainer(
             recipe,
             model=self.model,
-            train=TrainingOrder(self.data.train, recipe.batch_size, recipe.steps, recipe.seed),
-            validation=_spread(
-                validation, recipe.validation_windows, multiple_of=recipe.micro_batch or recipe.batch_size
+            train=self._examples(
+                self._sequences(TrainingOrder(self.data.train, recipe.batch_size, recipe.steps, recipe.seed))
             ),
+            validation=self._examples(scored),
             folder=self.folder / CHECKPOINTS,
             device=device,
             before_saving=self.rows.flush,
         )
         probed = _spread(validation, SINK_SAMPLES)
-        inputs = torch.stack([probed[index]["input_ids"][:SINK_TOKENS] for index in range(len(probed))])
+        inputs = torch.stack([probed[index]["input_ids"][: kind.sink_tokens] for index in range(len(probed))])
         trainer.add_callback(self.rows)
         trainer.add_callback(SinkCallback(trainer, inputs, every=recipe.eval_every))
         return trainer
+
+    def _sequences(self, windows: Dataset) -> Dataset:
+        return self.kind.sequences(windows, self.data.tokenizer, self.recipe.seed)
+
+    def _examples(self, sequences: Dataset) -> Dataset:
+        return self.kind.objective(sequences, self.data.tokenizer, self.recipe.seed)
 
     def _train(self) -> None:
         if self.bar is not None:
@@ -178,12 +200,13 @@ class _Session:
         self.record.results = {name: value for name, value in self.rows.last.items() if name not in ("step", "seconds")}
 
 
-def _spread(windows: Windows, count: int, multiple_of: int = 1) -> Subset:
+def _spread(windows: Dataset, count: int, multiple_of: int = 1) -> Subset:
     """At most `count` windows, evenly over all of them (neighbours come from one document).
 
     Their number is a multiple of `multiple_of`, if there are so many: the mean over batches is then the mean over
     windows.
     """
-    count = min(count, len(windows))
+    available = len(windows)  # type: ignore[arg-type]
+    count = min(count, available)
     count -= count % multiple_of if count > multiple_of else 0
-    return Subset(windows, [index * len(windows) // count for index in range(count)])
+    return Subset(windows, [index * available // count for index in range(count)])

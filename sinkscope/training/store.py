@@ -11,7 +11,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from sinkscope.errors import InputError
-from sinkscope.files import write_json
+from sinkscope.files import sweep, write_json
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.record import read_record
 
@@ -36,17 +36,21 @@ def settled(folder: Path) -> bool:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold the run's lock. Raises `InputError` if another process does, or if the folder cannot be written."""
+def alone(folder: Path, doing: str = "training") -> Iterator[None]:
+    """Hold the lock of a folder, cleared of what a killed process left there.
+
+    Raises `InputError` if another process holds it (`doing` says what for), or if the folder cannot be written.
+    """
     lock = FileLock(folder / LOCK, timeout=0)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as error:
-        raise InputError(f"another process is training {folder}") from error
+        raise InputError(f"another process is {doing} {folder}") from error
     except OSError as error:
         raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
     try:
+        sweep(folder)
         yield
     finally:
         lock.release()

@@ -66,10 +66,10 @@ def test_an_error_while_building_leaves_no_entry(tmp_path: Path):
 
 
 def test_what_a_killed_builder_left_is_removed(tmp_path: Path):
-    (tmp_path / ".entry.k1ll3d" / "entry").mkdir(parents=True)
-    (tmp_path / ".other.k1ll3d").mkdir()
+    (tmp_path / ".entry.abcd_123.unfinished" / "entry").mkdir(parents=True)
+    (tmp_path / ".other.abcd_123.unfinished").mkdir()
     cached_folder(tmp_path / "entry", Builder())
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.k1ll3d", "entry", "entry.lock"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.abcd_123.unfinished", "entry", "entry.lock"]
 
 
 def test_only_one_builds_and_the_others_wait(tmp_path: Path):

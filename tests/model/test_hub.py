@@ -69,6 +69,22 @@ def test_no_tokenizer(tmp_path, tiny_llama):
         load_tokenizer(tmp_path)
 
 
+def test_a_made_up_tokenizer_is_none(tmp_path):
+    """Where its files are missing, transformers builds some families' tokenizers with special tokens alone."""
+    BertForMaskedLM(BERT).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"no tokenizer for model .*: it comes without a vocabulary"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_device_map_takes_the_place_of_a_device(tmp_path, tiny_llama):
+    tiny_llama.save_pretrained(tmp_path)
+    assert load(tmp_path, device_map={"": "cpu"}).device.type == "cpu"
+    with pytest.raises(InputError, match="cannot load model"):
+        load(tmp_path, device_map="no-such-strategy")
+    with pytest.raises(InputError, match="device and device_map exclude each other"):
+        load(tmp_path, device="cpu", device_map="auto")
+
+
 def test_the_hub_out_of_reach():
     with pytest.raises(InputError, match="cannot load model 'someone/something'"):
         load("someone/something")
