@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-_ROOMS = ("attention", "probes", "model", "data", "training", "report")
+_ROOMS = ("attention", "probes", "interventions", "model", "data", "training", "report")
 
 _HOME = {
     "measure": "sinkscope.probes",
@@ -23,6 +23,7 @@ _HOME = {
     "HiddenNorms": "sinkscope.probes",
     "QueryKeyValueNorms": "sinkscope.probes",
     "QueryKeyAngles": "sinkscope.probes",
+    "effect": "sinkscope.interventions",
     "load": "sinkscope.model",
     "train": "sinkscope.training",
     "SinkCallback": "sinkscope.training",
@@ -34,11 +35,13 @@ __all__ = ["__version__", *_ROOMS, *_HOME]
 if TYPE_CHECKING:
     from sinkscope import attention as attention
     from sinkscope import data as data
+    from sinkscope import interventions as interventions
     from sinkscope import model as model
     from sinkscope import probes as probes
     from sinkscope import report as report
     from sinkscope import training as training
     from sinkscope.errors import InputError as InputError
+    from sinkscope.interventions import effect as effect
     from sinkscope.model import load as load
     from sinkscope.probes import AttentionReceived as AttentionReceived
     from sinkscope.probes import HiddenNorms as HiddenNorms

@@ -3,7 +3,7 @@
 from sinkscope.attention.catalog import CATALOG, ENTRIES, Entry, name_of
 from sinkscope.attention.functional import Explanation, attend, explain
 from sinkscope.attention.learned import Learned
-from sinkscope.attention.masks import Causal, Document, Full, Mask, Prefix, Window
+from sinkscope.attention.masks import Alone, Causal, Document, Full, Mask, Prefix, Window, Without
 from sinkscope.attention.normalizers import Sigmoid, Softmax
 from sinkscope.attention.operation import Attended, Operation, Weights
 from sinkscope.attention.outputs import ValueBias
@@ -16,6 +16,7 @@ from sinkscope.attention.visibility import Visibility
 __all__ = [
     "CATALOG",
     "ENTRIES",
+    "Alone",
     "Attended",
     "AttentionSpec",
     "Causal",
@@ -38,6 +39,7 @@ __all__ = [
     "Visibility",
     "Weights",
     "Window",
+    "Without",
     "ZeroSlot",
     "attend",
     "explain",

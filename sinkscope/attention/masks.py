@@ -22,6 +22,8 @@ from sinkscope.attention.pieces import STRICT
 from sinkscope.attention.tokens import Tokens
 from sinkscope.errors import InputError
 
+Places = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+
 
 class Combinable:
     """Gives a mask `&` (both must allow) and `|` (either may allow)."""
@@ -88,6 +90,30 @@ class Document(Combinable):
 
 
 @dataclass(frozen=True, config=STRICT)
+class Without(Combinable):
+    """No query sees the keys at these places of its row, save each key's own query: k ∉ places or k = q."""
+
+    places: Places
+    kind: Literal["without"] = "without"
+
+    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+        named = _at(key, self.places)[:, None, :]
+        return ~named | (key.order[:, None, :] == query.order[:, :, None])
+
+
+@dataclass(frozen=True, config=STRICT)
+class Alone(Combinable):
+    """Queries at these places of their row see their own key only, as a row's first token does: q ∉ places or k = q."""
+
+    places: Places
+    kind: Literal["alone"] = "alone"
+
+    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+        named = _at(query, self.places)[:, :, None]
+        return ~named | (key.order[:, None, :] == query.order[:, :, None])
+
+
+@dataclass(frozen=True, config=STRICT)
 class And(Combinable):
     """Both masks allow it."""
 
@@ -111,8 +137,8 @@ class Or(Combinable):
         return self.first.visible(query, key) | self.second.visible(query, key)
 
 
-Mask = Annotated[Causal | Full | Window | Prefix | Document | And | Or, Field(discriminator="kind")]
-MASKS = (Causal, Full, Window, Prefix, Document, And, Or)
+Mask = Annotated[Causal | Full | Window | Prefix | Document | Without | Alone | And | Or, Field(discriminator="kind")]
+MASKS = (Causal, Full, Window, Prefix, Document, Without, Alone, And, Or)
 
 
 def leaves(mask: Mask) -> list[Mask]:
@@ -129,3 +155,8 @@ def describe(mask: Mask) -> str:
         return f"({describe(mask.first)} {sign} {describe(mask.second)})"
     values = [str(getattr(mask, field.name)) for field in fields(mask) if field.name != "kind"]
     return f"{mask.kind}({', '.join(values)})" if values else mask.kind
+
+
+def _at(tokens: Tokens, places: Places) -> Bool[Tensor, "batch tokens"]:
+    """Which tokens stand at one of these places of their row."""
+    return torch.isin(tokens.order, tokens.order.new_tensor(places))

@@ -10,7 +10,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from sinkscope.cli import demo, measure, report, train, zoo
+from sinkscope.cli import demo, intervene, measure, report, survey, train, zoo
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import fail, note
 
@@ -46,6 +46,12 @@ def _sinkscope(
 app.command("demo", epilog="Example: sinkscope demo --quick --out sinkscope-demo")(demo.demo)
 app.command("measure", epilog="Example: sinkscope measure nano --input natural --tokens 64 --samples 100")(
     measure.measure
+)
+app.command("survey", epilog="Example: sinkscope survey nano --input natural --input repeated --samples 100")(
+    survey.survey
+)
+app.command("intervene", epilog="Example: sinkscope intervene nano --what zero-sink-heads --samples 50")(
+    intervene.intervene
 )
 app.command("train", epilog="Example: sinkscope train nano --set attention=sigmoid --set steps=200")(train.train)
 app.command("zoo", epilog="Example: sinkscope zoo sigmoid")(zoo.zoo)

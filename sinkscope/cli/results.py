@@ -1,31 +1,81 @@
-"""What `sinkscope measure` leaves behind: a table on the terminal and three files."""
+"""What `sinkscope measure` leaves behind: tables on the terminal, and files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 from rich.text import Text
 
 from sinkscope.files import write_text
 from sinkscope.probes import Measurement
-from sinkscope.report.compose import results_page
+from sinkscope.report.observatory.heads import HeadMaps
+from sinkscope.report.observatory.observatory import observatory_page
 from sinkscope.report.page import write_page
 from sinkscope.report.rates import rate_at
 from sinkscope.report.terminal import plain, show, table
 
-FILES = ("measurement.nc", "table.csv", "figure.html")
+SHOWN = 8  # rows of a table of tokens on the terminal
 
 
-def write_results(measured: Measurement, folder: Path, title: str, epsilon: float) -> None:
-    """The three files, each whole or absent."""
-    page = results_page(f"Attention sink of {title}", [], {title: measured}, epsilon)
-    measured.save(folder / FILES[0])
-    write_text(folder / FILES[1], measured.table(epsilon).to_csv(index=False))
-    write_page(page, folder / FILES[2])
+def write_results(
+    measured: Measurement, folder: Path, title: str, epsilon: float, maps: HeadMaps, map_command: str
+) -> list[Path]:
+    """The measurement, its tables and the page, each whole or absent; where they are."""
+    tables = tables_of(measured, epsilon)
+    page = observatory_page(
+        measured,
+        f"Attention sink of {title}",
+        epsilon,
+        maps,
+        definitions=tables["definitions"],
+        tokens=tables.get("tokens"),
+        map_command=map_command,
+    )
+    measured.save(folder / "measurement.nc")
+    for name, frame in tables.items():
+        write_text(folder / f"{name}.csv", frame.to_csv(index=False))
+    write_page(page, folder / "figure.html")
+    return [folder / "measurement.nc", *(folder / f"{name}.csv" for name in tables), folder / "figure.html"]
+
+
+def tables_of(measured: Measurement, epsilon: float) -> dict[str, pd.DataFrame]:
+    """The tables that a measurement has what they need for, by the name of their file."""
+    record, data = measured.record, measured.data
+    tables = {
+        "table": measured.table(epsilon),
+        "definitions": measured.definitions(epsilon),
+        "heads": measured.heads(epsilon),
+        "depths": measured.depths(),
+    }
+    if "token_id" in data.coords:
+        tables["tokens"] = measured.sink_tokens(epsilon)
+    if "token_text" in record and "token_id" in data.coords:
+        tables["kinds"] = measured.token_kinds(epsilon)
+    if record["input"].get("kind") == "first-token":
+        tables["first_tokens"] = measured.first_tokens(epsilon)
+    if "hidden_top" in data:
+        tables["massive"] = measured.massive_activations()
+    if "expert_peak" in data:
+        tables["experts"] = measured.super_experts()
+    return tables
 
 
 def show_results(measured: Measurement, title: str, epsilon: float) -> None:
-    """A row per layer, then the finding in a sentence."""
+    """A row per layer, the definitions, what first tokens did, and the finding in a sentence."""
+    _show_layers(measured, epsilon)
+    _show_definitions(measured, epsilon)
+    if measured.record["input"].get("kind") == "first-token":
+        _show_first_tokens(measured, epsilon)
+    rate, interval = measured.sink_rate(epsilon, 0), rate_at(measured.data, epsilon)
+    sentence = (
+        f"{title}: position 0 receives over {epsilon:g} of the attention in {rate:.1f} % of (layer, head) pairs "
+        f"(95 % interval {interval.low:.1f} to {interval.high:.1f})."
+    )
+    show(Text.assemble(plain(sentence), style="bold"))
+
+
+def _show_layers(measured: Measurement, epsilon: float) -> None:
     frame = measured.table(epsilon)
     several = frame["stack"].nunique() > 1
     rows = [
@@ -35,15 +85,31 @@ def show_results(measured: Measurement, title: str, epsilon: float) -> None:
             f"{row.low:.1f} – {row.high:.1f}",
             f"{row.strongest_position} ({row.strongest_rate:.1f} %)",
             f"{row.hidden_norm_ratio:.2f}",
-            f"{row.value_norm_ratio:.2f}",
+            f"{row.value_norm_ratio:.2f}" if "value_norm_ratio" in frame else "–",
         )
         for row in frame.itertuples()
     ]
     columns = ("layer", "sink rate, %", "95 % interval", "strongest at", "hidden norm ×", "value norm ×")
     show(table(columns, rows))
-    rate, interval = measured.sink_rate(epsilon, 0), rate_at(measured.data, epsilon)
-    sentence = (
-        f"{title}: position 0 receives over {epsilon:g} of the attention in {rate:.1f} % of (layer, head) pairs "
-        f"(95 % interval {interval.low:.1f} to {interval.high:.1f})."
-    )
-    show(Text.assemble(plain(sentence), style="bold"))
+
+
+def _show_definitions(measured: Measurement, epsilon: float) -> None:
+    """Those that could be applied; the others are in the file, with what they lack."""
+    frame = measured.definitions(epsilon).query("note == ''")
+    rows = [
+        (row.definition, row.source, f"{row.sinks:.2f}", f"{row.position_0:.0f} %", f"{row.agreement:.2f}")
+        for row in frame.itertuples()
+    ]
+    show(table(("definition of a sink", "source", "sinks per sample", "at position 0", "agreement"), rows))
+
+
+def _show_first_tokens(measured: Measurement, epsilon: float) -> None:
+    """How first tokens differ, and those that become no sink [C6]."""
+    frame = measured.first_tokens(epsilon)
+    quartiles = frame["heads"].quantile([0, 0.25, 0.5, 0.75, 1]).tolist()
+    show(plain(f"sink rate over {len(frame)} first tokens, quartiles: {', '.join(f'{q:.1f} %' for q in quartiles)}"))
+    failing = frame[~frame["becomes_sink"]]
+    named = ", ".join(f"{row.token!r} ({row.id})" for row in failing.head(SHOWN).itertuples())
+    rest = f" and {len(failing) - SHOWN} more" if len(failing) > SHOWN else ""
+    said = f"{len(failing)} do not become a sink (rate at most half the median)"
+    show(plain(f"{said}: {named}{rest}" if named else said))

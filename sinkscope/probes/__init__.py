@@ -5,6 +5,7 @@ from sinkscope.probes.measurements.measurement import Measurement
 from sinkscope.probes.measuring import measure
 from sinkscope.probes.metrics import Interval
 from sinkscope.probes.observers.angles import QueryKeyAngles
+from sinkscope.probes.observers.maps import AttentionMaps
 from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
 from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece
 from sinkscope.probes.observers.received import AttentionReceived, SlotReceived
@@ -12,6 +13,7 @@ from sinkscope.probes.observing import Observation, observe
 
 __all__ = [
     "Array",
+    "AttentionMaps",
     "AttentionReceived",
     "Comparison",
     "HiddenNorms",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +13,7 @@ from transformers import Cache
 
 from sinkscope.errors import InputError
 from sinkscope.probes.calls.forward import Axis, Forward
-from sinkscope.probes.observers.observer import LayerSums, Piece, Reduction
+from sinkscope.probes.observers.observer import LayerSums, Observer, Piece, Reduction
 from sinkscope.probes.structure.places import Place
 
 
@@ -69,6 +70,16 @@ class PlaceSums:
         self.query_length = max(self.query_length, other.query_length)
         self.key_length = max(self.key_length, other.key_length)
 
+    def settle(self, observer: Observer) -> None:
+        """Let an observer make its sums smaller, when nothing will be added to them any more."""
+        owner = type(observer).__name__
+        own = {name: values for (of, name), values in self.sums.items() if of == owner}
+        settled = observer.settled(own)
+        for name in own.keys() - settled.keys():
+            del self.sums[owner, name], self.reductions[owner, name]
+        for name in settled.keys() - own.keys():
+            self.sums[owner, name], self.reductions[owner, name] = settled[name], "sum"
+
 
 @dataclass(eq=False)
 class Batch:
@@ -106,6 +117,12 @@ class Batch:
                 self.places[place].merge(sums)
             else:
                 self.places[place] = sums
+
+    def settle(self, observers: Sequence[Observer]) -> None:
+        """Shrink what was found; called when no further pass can continue this batch."""
+        for sums in self.places.values():
+            for observer in observers:
+                sums.settle(observer)
 
     def token_ids(self) -> Int[np.ndarray, "batch position"] | None:
         """Ids of the real tokens, moved to the front, −1 behind them; None where not all were given to the model."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,11 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.probes.batching import in_batches
-from sinkscope.probes.checks import check_ids, check_positions, check_weights
+from sinkscope.probes.inputs import checked_inputs, device_of, evaluating, part
 from sinkscope.probes.measurements.measurement import Measurement
+from sinkscope.probes.observers.every import DEFAULT, EVERY
 from sinkscope.probes.observers.observer import Observer
-from sinkscope.probes.observing import DEFAULT, EVERY, observe, unwrapped
+from sinkscope.probes.observing import observe, unwrapped
 
 FRUGAL = {"use_cache": False, "logits_to_keep": 1}  # neither changes what is measured, both save memory
 
@@ -45,22 +45,17 @@ def measure(
     nowhere. Raises `InputError` for empty inputs, ids outside the vocabulary, more tokens than the model has positions,
     and NaN in weights.
     """
-    model, given = unwrapped(model), _as_dict(inputs)
-    samples = _samples(given)
-    check_weights(model)
-    check_ids(model, given)
-    check_positions(model, given)
-    if batch_size < 1:
-        raise InputError(f"batch_size = {batch_size}: at least 1")
+    model = unwrapped(model)
+    given, samples = checked_inputs(model, inputs, batch_size)
     options = {name: value for name, value in FRUGAL.items() if name in inspect.signature(model.forward).parameters}
     if "labels" in given:
         options.pop("logits_to_keep", None)
-    device = next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
+    device = device_of(model)
     chosen, inapplicable = _chosen(observers, model)
-    with _evaluating(model), observe(model, *chosen) as seen, torch.no_grad():
+    with evaluating(model), observe(model, *chosen) as seen, torch.no_grad():
 
         def run(rows: slice) -> None:
-            model(**_part(given, rows, samples, device), **options)
+            model(**part(given, rows, samples, device), **options)
             if progress is not None:
                 progress(rows.stop, samples)
 
@@ -90,54 +85,6 @@ def _obstacle(observer: Observer, model: nn.Module) -> str | None:
     except UnsupportedModelError as error:
         return str(error)
     return None
-
-
-def _as_dict(inputs: Any) -> dict[str, Any]:
-    if isinstance(inputs, Mapping):
-        return dict(inputs)
-    try:
-        ids = torch.as_tensor(inputs)
-    except (TypeError, ValueError) as error:
-        raise InputError("inputs: expected token ids (N, T) or a dict of model inputs") from error
-    if ids.ndim != 2:
-        raise InputError(f"inputs {tuple(ids.shape)}: token ids must be (samples, tokens)")
-    return {"input_ids": ids}
-
-
-def _samples(given: Mapping[str, Any]) -> int:
-    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
-    if not tensors or any(value.numel() == 0 for value in tensors.values()):
-        raise InputError("inputs are empty: nothing to measure")
-    main = next((name for name in ("input_ids", "inputs_embeds") if name in tensors), next(iter(tensors)))
-    return len(tensors[main])
-
-
-def _part(given: Mapping[str, Any], rows: slice, samples: int, device: torch.device) -> dict[str, Any]:
-    """The batch `rows`: tensors with a row per sample are cut, everything else is handed on."""
-    part: dict[str, Any] = {}
-    for name, value in given.items():
-        if isinstance(value, Tensor):
-            if value.ndim and len(value) == samples:
-                value = value[rows]
-            elif value.ndim and len(value) != 1 and rows.stop - rows.start < samples:
-                raise InputError(
-                    f"inputs: '{name}' has {len(value)} rows for {samples} samples; use batch_size={samples}"
-                )
-            value = value.to(device)
-        part[name] = value
-    return part
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, and afterwards every module in the mode in which it was."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
 
 
 def _length(given: Mapping[str, Any]) -> int:

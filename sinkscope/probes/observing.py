@@ -18,21 +18,17 @@ from sinkscope.probes.calls import guard
 from sinkscope.probes.calls.arithmetic import full_precision, rounding
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import chunks
+from sinkscope.probes.calls.collected import Collector, Request
 from sinkscope.probes.calls.forward import Axis, Forward, cache_of
 from sinkscope.probes.calls.interface import Invocation, was_reordered, watching
 from sinkscope.probes.calls.reading import axes, read
 from sinkscope.probes.facts import describe
 from sinkscope.probes.measurements.measurement import Measurement
-from sinkscope.probes.observers.angles import QueryKeyAngles
-from sinkscope.probes.observers.experts import ExpertPeaks
-from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
+from sinkscope.probes.observers.every import DEFAULT
 from sinkscope.probes.observers.observer import Hidden, Observer, Pass, Piece, Watch
-from sinkscope.probes.observers.received import AttentionReceived, SlotReceived
-from sinkscope.probes.structure.layers import Block, attention_layers, blocks, family, label
+from sinkscope.probes.structure.layers import Block, attention_layers, blocks, dispatches, family, label
 from sinkscope.probes.structure.places import Depth, ExpertLayer, Layer, Place
-
-DEFAULT: tuple[Observer, ...] = (AttentionReceived(), HiddenNorms(), QueryKeyValueNorms())
-EVERY: tuple[Observer, ...] = (*DEFAULT, SlotReceived(), QueryKeyAngles(), ExpertPeaks())
+from sinkscope.probes.structure.stacks import residual_blocks
 
 
 @contextmanager
@@ -67,9 +63,19 @@ class Observation:
         kinds = [type(observer).__name__ for observer in observers]
         if repeated := next((kind for kind in kinds if kinds.count(kind) > 1), None):
             raise InputError(f"{repeated} was given twice: one observer of a kind, with all the positions it needs")
+        labelled: dict[str, list[Any]] = {}
+        for observer in observers:
+            for name, labels in observer.coordinates.items():
+                if labelled.setdefault(name, list(labels)) != list(labels):
+                    raise InputError(
+                        f"the observers label the axis '{name}' differently: {labelled[name]}, {list(labels)}"
+                    )
         self.model = model
         self.family = family(model)
-        self.layers = attention_layers(model)
+        dispatching = any(dispatches(module) for module in model.modules())
+        self.layers = attention_layers(model) if dispatching else {}
+        self._collector = None if dispatching else Collector(model)
+        self._request = Request(maps=False, as_tuple=False)
         self._paths = {module: path for path, module in model.named_modules()}
         self._twofold = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
         self._implementations: set[str] = set()
@@ -83,11 +89,12 @@ class Observation:
     def attach(self, stack: ExitStack) -> None:
         """Hook the model's forward, and its blocks where an observer reads them, for as long as `stack` is open."""
         start = self.model.register_forward_pre_hook(self._begin, with_kwargs=True)
-        end = self.model.register_forward_hook(self._end, always_call=True)
+        # Before the caller's own hooks, which shall not see the maps that we asked for.
+        end = self.model.register_forward_hook(self._end, always_call=True, prepend=self._collector is not None)
         stack.callback(start.remove)
         stack.callback(end.remove)
         if any(observer.reads_blocks for observer in self.observers):
-            for block in blocks(self.model):
+            for block in self._blocks():
                 before = block.module.register_forward_pre_hook(self._read_input(block), with_kwargs=True)
                 after = block.module.register_forward_hook(self._read_output(block))
                 stack.callback(before.remove)
@@ -117,12 +124,7 @@ class Observation:
         host = rounding(invocation.output, *invocation.args[:1])
         with full_precision(invocation.output.device):
             call = read(invocation, layer, self._pass.forward, sides, self.family)
-            call = replace(self._checked(call, invocation, host), samples_before=self._pass.samples_before)
-            found = self._pass.place(layer, *sides, causal=call.causal)
-            found.query_length = call.query_start + call.query.shape[2]
-            found.key_length = call.key_start + call.key.shape[2]
-            for observer, piece in self._pieces(call):
-                found.add(type(observer).__name__, piece, batch)
+            self._take(self._checked(call, invocation, host), self._pass)
         self._implementations.add(invocation.implementation or "eager")
 
     def measurement(self) -> Measurement:
@@ -150,13 +152,33 @@ class Observation:
             },
         )
 
+    def _take(self, call: AttentionCall, running: OpenPass) -> None:
+        """Show a call to the observers."""
+        call = replace(call, samples_before=running.samples_before)
+        found = running.place(call.layer, *axes(call.layer.stack, self._twofold), causal=call.causal)
+        found.query_length = call.query_start + call.query.shape[2]
+        found.key_length = call.key_start + call.key.shape[2]
+        for observer, piece in self._pieces(call):
+            found.add(type(observer).__name__, piece, len(call.query))
+
+    def _collect(self, collector: Collector, running: OpenPass, output: Any) -> None:
+        """Take in the attention maps that the model returned."""
+        for call in collector.calls(output, running.forward, self._request.encoded):
+            with full_precision(call.query.device):
+                self._take(call, running)
+        self._implementations.add("eager")
+
+    def _blocks(self) -> list[Block]:
+        return blocks(self.model) if self._collector is None else residual_blocks(self.model)
+
     def _pieces(self, call: AttentionCall) -> Iterator[tuple[Observer, Piece]]:
-        readers = [observer for observer in self.observers if observer.reads_chunks(call)]
+        shown = [observer for observer in self.observers if call.collected is None or observer.reads_weights_alone]
+        readers = [observer for observer in shown if observer.reads_chunks(call)]
         with_scores = any(observer.reads_scores for observer in readers)
         for chunk in chunks(call, with_scores) if readers else ():
             for observer in readers:
                 yield from ((observer, piece) for piece in observer.on_chunk(call, chunk))
-        for observer in self.observers:
+        for observer in shown:
             yield from ((observer, piece) for piece in observer.on_call(call))
 
     def _checked(self, call: AttentionCall, invocation: Invocation, host: float) -> AttentionCall:
@@ -174,7 +196,8 @@ class Observation:
         self._verified.add(kind)
         return checked
 
-    def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Open a pass; returns other arguments where the model has to be asked for its maps."""
         forward = Forward.of(model, args, kwargs)
         if forward.cache is not None and forward.seen and was_reordered(forward.cache):
             raise InputError("beam search reorders the rows of its cache, so they are no samples: observe one beam")
@@ -185,17 +208,25 @@ class Observation:
             self._pass = OpenPass(forward, last, before - last.size)
         else:
             self._pass = OpenPass(forward, Batch(size=forward.batch, first=forward.seen), before)
+        if self._collector is None:
+            return None
+        asked, self._request = self._collector.ask(args, kwargs)
+        return (), asked
 
-    def _end(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def _end(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        """Close the pass; returns the output as the caller wants it where the model was asked for more."""
         done, self._pass = self._pass, None
         if done is None or output is None:  # the pass ended in an error: it does not count
-            return
+            return None
+        if self._collector is not None:
+            self._collect(self._collector, done, output)
         done.batch.commit(done, cache_of(output) or done.forward.cache)
         if not self._batches or self._batches[-1] is not done.batch:
             for closed in self._batches[-1:]:
                 closed.settle(self.observers)
             self._batches.append(done.batch)
         self._skipped |= done.skipped
+        return None if self._collector is None else self._collector.answer(output, self._request)
 
     def _read_input(self, block: Block) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -264,10 +295,24 @@ class Observation:
         return "tokens" if isinstance(place, ExpertLayer) else axes(place.stack, self._twofold)[0]
 
     def _not_measured(self) -> dict[str, str]:
-        """Stacks of the model that have no numbers, and why."""
+        """Stacks of the model, and observers, that have no numbers, and why."""
         called = {place.stack for batch in self._batches for place in batch.places if isinstance(place, Layer)}
         absent = {layer.stack: "was never called" for layer in self.layers.values() if layer.stack not in called}
+        if self._twofold and self._collector is None:
+            known = called | {layer.stack for layer in self.layers.values()}
+            absent |= {
+                stack: "has attention of its own" for stack in ("encoder", "decoder", "cross") if stack not in known
+            }
+        if self._collector is not None:
+            blind = [type(observer).__name__ for observer in self.observers if self._is_blind(observer)]
+            absent |= dict.fromkeys(
+                blind, "the family has attention of its own, of which weights are all that can be read"
+            )
         return absent | self._skipped
+
+    def _is_blind(self, observer: Observer) -> bool:
+        """Whether a family that is read from its maps has nothing for this observer."""
+        return not observer.reads_weights_alone and not (observer.reads_blocks and self._blocks())
 
     def _check_complete(self) -> None:
         for batch in self._batches:

@@ -22,9 +22,12 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from sinkscope.files import write_text
-from sinkscope.report.theme import DARK, GRID, INK, MONO, MUTED, PAPER, SERIES
+from sinkscope.report.theme import DARK, GRID, INK, MONO, MUTED, PAPER, SERIES, SINK
 
-_CSS_COLOURS = {"ink": INK, "muted": MUTED, "line": GRID, "panel": PAPER, "accent": SERIES[0]}
+FIGURES = "<!--figures-->"
+"""Where a widget's markup takes in the figures of its section."""
+
+_CSS_COLOURS = {"ink": INK, "muted": MUTED, "line": GRID, "panel": PAPER, "accent": SERIES[0], "sink": SINK}
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,18 @@ class Headline:
 
     value: str
     label: str
+
+
+@dataclass(frozen=True)
+class Widget:
+    """An interactive part of a section, brought to life by the page's scripts.
+
+    `markup` is HTML written in this package, never text from outside; the section's figures take the place of `FIGURES`
+    in it. `data`: what the scripts read, JSON-able values by the id of the element that holds them.
+    """
+
+    markup: str
+    data: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -48,17 +63,23 @@ class Section:
     figures: Mapping[str, go.Figure] = field(default_factory=dict)
     table: pd.DataFrame | None = None
     unfolded: bool = False
+    widget: Widget | None = None
 
 
 @dataclass(frozen=True)
 class Page:
-    """What a report says. All text is plain: it is escaped when the page is rendered."""
+    """What a report says. All text is plain: it is escaped when the page is rendered.
+
+    `scripts` and `styles` are names of this package's assets that the widgets need, in order.
+    """
 
     title: str
     lead: str
     headlines: Sequence[Headline] = ()
     sections: Sequence[Section] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
+    scripts: Sequence[str] = ()
+    styles: Sequence[str] = ()
 
 
 def write_page(page: Page, path: str | Path) -> Path:
@@ -69,9 +90,10 @@ def write_page(page: Page, path: str | Path) -> Path:
 
 def render(page: Page) -> str:
     """The page as HTML text."""
-    style = _asset("page.css").replace("/*colours*/", _css_colours())
-    plotly = _lines(get_plotlyjs())
+    style = "".join(_asset(name) for name in ("page.css", *page.styles)).replace("/*colours*/", _css_colours())
     script = _asset("page.js").replace('"DARK"', json.dumps(DARK))
+    scripts = [_lines(get_plotlyjs()), script, *(_asset(name) for name in page.scripts)]
+    running = "\n".join(f"<script>{script}</script>" for script in scripts)
     sections = "\n".join(_section(index, section) for index, section in enumerate(page.sections, start=1))
     links = "".join(
         f'<li><a href="#s{index}">{escape(section.title)}</a></li>'
@@ -81,7 +103,7 @@ def render(page: Page) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_policy(plotly, script)}">
+<meta http-equiv="Content-Security-Policy" content="{_policy(*scripts)}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{escape(page.title)}</title>
@@ -101,8 +123,7 @@ def render(page: Page) -> str:
 {sections}
 </main>
 {_provenance(page.provenance)}
-<script>{plotly}</script>
-<script>{script}</script>
+{running}
 </body>
 </html>
 """
@@ -114,13 +135,34 @@ def _section(index: int, section: Section) -> str:
         f'<h2 id="t{index}">{escape(section.title)}</h2>',
         f'<p class="sentence" id="c{index}">{escape(section.sentence)}</p>',
     ]
-    if section.figures:
-        several = len(section.figures) > 1
-        figures = (_figure(index, *item, named=several) for item in enumerate(section.figures.items(), start=1))
-        parts.append(f'<div class="figures">{"".join(figures)}</div>')
+    figures = _figures(index, section)
+    if section.widget is not None:
+        parts.append(_widget(section.widget, figures))
+    elif figures:
+        parts.append(figures)
     if section.table is not None:
         parts.append(_table(section, section.table))
     return "\n".join([*parts, "</section>"])
+
+
+def _figures(index: int, section: Section) -> str:
+    named = len(section.figures) > 1 or section.widget is not None
+    figures = (_figure(index, *item, named=named) for item in enumerate(section.figures.items(), start=1))
+    return f'<div class="figures">{"".join(figures)}</div>' if section.figures else ""
+
+
+def _widget(widget: Widget, figures: str) -> str:
+    data = "\n".join(
+        f'<script type="application/json" id="{escape(name)}">{json_text(content)}</script>'
+        for name, content in widget.data.items()
+    )
+    return f"{widget.markup.replace(FIGURES, figures)}\n{data}"
+
+
+def json_text(content: Any) -> str:
+    """JSON that cannot end the script element it stands in. Raises `ValueError` for NaN and infinities."""
+    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _figure(index: int, number: int, item: tuple[str, go.Figure], named: bool) -> str:
@@ -160,6 +202,8 @@ def _cells(row: Sequence[Any], kinds: Sequence[str]) -> str:
 
 
 def _text(value: Any) -> str:
+    if value is None or value is pd.NA:
+        return "–"
     if isinstance(value, float):
         return "–" if value != value else f"{value:.4g}"
     return str(value)

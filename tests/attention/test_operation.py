@@ -17,6 +17,8 @@ MASKS = {
     "window": zoo.Causal() & zoo.Window(5),
     "prefix": zoo.Causal() | zoo.Prefix(3),
     "full": zoo.Full(),
+    "without": zoo.Causal() & zoo.Without((0, 2)),
+    "alone": zoo.Causal() & zoo.Alone((3, 6)),
 }
 LENGTHS = [1, 2, 7, 63, 130]
 
@@ -35,6 +37,8 @@ def by_hand(case: Problem, mask: zoo.Mask, batch: int, head: int, row: int) -> t
         "window": lambda k: order - 5 < k <= order,
         "prefix": lambda k: k <= order or k < 3,
         "full": lambda k: True,
+        "without": lambda k: k <= order and (k not in (0, 2) or k == order),
+        "alone": lambda k: k == order if order in (3, 6) else k <= order,
     }[next(name for name, value in MASKS.items() if value == mask)]
     visible = [k for k in range(keys) if sees(k)]
     scores = [float(query @ case.key[batch, group, k]) / math.sqrt(dim) for k in visible]

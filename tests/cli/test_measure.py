@@ -11,22 +11,116 @@ from sinkscope.probes import Measurement
 FEW = ("--tokens", 16, "--samples", 4)
 
 
-def test_prints_a_table_with_intervals_and_writes_three_files(sinkscope, model, text, tmp_path):
+FILES = {"figure.html", "measurement.nc", "table.csv"}
+TABLES = {"definitions.csv", "heads.csv", "depths.csv", "tokens.csv", "kinds.csv", "massive.csv"}
+
+
+def test_prints_tables_with_intervals_and_writes_the_files(sinkscope, model, text, tmp_path):
     answer = sinkscope("measure", model, "--text", text, *FEW, "--out", "found")
     assert answer.code == 0
     assert "95 % interval" in answer.out
     assert "position 0 receives over 0.3" in answer.out
     assert "found/figure.html" in answer.out
-    assert sorted(path.name for path in (tmp_path / "found").iterdir()) == [
-        "figure.html",
-        "measurement.nc",
-        "table.csv",
-    ]
+    assert {path.name for path in (tmp_path / "found").iterdir()} == FILES | TABLES
     stored = Measurement.load(tmp_path / "found" / "measurement.nc")
     assert stored.data["attention_received"].shape == (4, 2, 4, 16)
     assert stored.record["input"]["kind"] == "natural"
     rows = list(csv.DictReader((tmp_path / "found" / "table.csv").read_text().splitlines()))
     assert [row["layer"] for row in rows] == ["0", "1"]
+
+
+def test_every_definition_is_printed_and_stored(sinkscope, model, text, tmp_path):
+    answer = sinkscope("measure", model, "--text", text, *FEW, "--out", "found")
+    stored = Measurement.load(tmp_path / "found" / "measurement.nc")
+    rows = list(csv.DictReader((tmp_path / "found" / "definitions.csv").read_text().splitlines()))
+    assert [row["definition"] for row in rows] == stored.definitions()["definition"].tolist()
+    assert all(row["note"] == "" for row in rows)
+    assert "massive" in answer.out
+    assert "agreement" in answer.out
+
+
+def test_few_observers_are_fewer(sinkscope, model, text, tmp_path):
+    assert sinkscope("measure", model, "--text", text, *FEW, "--observers", "few", "--out", "few").code == 0
+    stored = Measurement.load(tmp_path / "few" / "measurement.nc")
+    assert {"attention_received", "hidden_norm"} < set(stored.data)
+    assert "attention_entropy" not in stored.data
+    assert not (tmp_path / "few" / "massive.csv").exists()
+
+
+def test_maps_of_the_heads_that_were_asked_for(sinkscope, model, text, tmp_path):
+    assert sinkscope("measure", model, "--text", text, *FEW, "--maps", "1.2", "--maps", "0.0", "--out", "m").code == 0
+    assert (tmp_path / "m" / "figure.html").exists()
+
+
+def test_every_first_token_gets_a_row(sinkscope, model, text, tmp_path):
+    answer = sinkscope("measure", model, "--input", "first-token", "--text", text, "--tokens", 12, "--samples", 9999)
+    assert answer.code == 0
+    [folder] = (tmp_path / "sinkscope-measure").iterdir()
+    rows = list(csv.DictReader((folder / "first_tokens.csv").read_text().splitlines()))
+    stored = Measurement.load(folder / "measurement.nc")
+    assert len({row["id"] for row in rows}) == len(rows) == stored.record["samples"]
+    assert f"sink rate over {len(rows)} first tokens" in answer.out
+    assert "do not become a sink" in answer.out
+    assert "every one of the" in stored.record["input"]["description"]
+
+
+def test_a_folder_of_domains_is_a_row_per_domain(sinkscope, model, text, tmp_path):
+    places = tmp_path / "domains"
+    (places / "law").mkdir(parents=True)
+    (places / "code.txt").write_text(text.read_text())
+    (places / "law" / "a.txt").write_text(text.read_text()[::-1])
+    (places / "short.txt").write_text("def")
+    answer = sinkscope("measure", model, "--text", places, *FEW, "--observers", "few", "--out", "found", "--json")
+    rows = {row["domain"]: row for row in answer.json["domains"]}
+    assert list(rows) == ["code.txt", "law", "short.txt"]
+    assert "a window takes 16" in rows["short.txt"]["reason"]
+    stored = Measurement.load(tmp_path / "found" / "law" / "measurement.nc")
+    assert rows["law"]["sink_rate"] == pytest.approx(stored.sink_rate(position=0))
+    assert {path.name for path in (tmp_path / "found").iterdir()} == {
+        "code.txt",
+        "law",
+        "domains.csv",
+        "domains.json",
+        "figure.html",
+    }
+    assert "by domain" in (tmp_path / "found" / "figure.html").read_text()
+    shown = sinkscope("measure", model, "--text", places, *FEW, "--observers", "few", "--out", "found")
+    assert "law" in shown.out
+
+
+def test_a_bos_can_be_left_out_and_doubled(sinkscope, model, text):
+    first = {
+        bos: sinkscope("measure", model, "--text", text, *FEW, "--bos", bos, "--observers", "few", "--json").json
+        for bos in ("none", "add", "double")
+    }
+    assert first["add"]["input_details"]["first"] == "<bos> (id 0)"
+    assert first["double"]["input_details"]["first"] == "<bos> (id 0), 2 times"
+    assert first["none"]["input_details"]["position_0"]["distinct"] > 1
+
+
+def test_natural_text_from_another_corpus(sinkscope, model, tmp_path):
+    for index in range(40):
+        (tmp_path / f"{index}.txt").write_text(f"def return attention sink token {index} " * 60)
+    answer = sinkscope("measure", model, "--corpus", "text:*.txt", *FEW, "--observers", "few", "--json")
+    assert "text:*.txt" in answer.json["input_details"]["description"]
+
+
+@pytest.mark.filterwarnings("always:the model's activations")
+def test_activations_that_overflow_are_a_finding(sinkscope, model, text, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    loud = tmp_path / "loud"
+    loud.mkdir()
+    for path in model.iterdir():
+        (loud / path.name).write_bytes(path.read_bytes())
+    tensors = load_file(loud / "model.safetensors")
+    tensors["model.layers.0.mlp.up_proj.weight"] *= 1e38
+    save_file(tensors, loud / "model.safetensors", metadata={"format": "pt"})
+    answer = sinkscope("measure", loud, "--text", text, *FEW, "--out", "found")
+    assert answer.code == 0
+    assert "NaN or infinite" in answer.err
+    assert "first at depth 1" in answer.err
+    assert "NaN or infinite" in (tmp_path / "found" / "figure.html").read_text()
 
 
 def test_json_is_alone_on_stdout_and_has_the_fixed_keys(sinkscope, model, text):
@@ -129,6 +223,10 @@ BAD = {
     "epsilon zero": (["measure", "MODEL", "--epsilon", 0], "epsilon"),
     "epsilon one": (["measure", "MODEL", "--epsilon", 1], "epsilon"),
     "epsilon not a number": (["measure", "MODEL", "--epsilon", "nan"], "epsilon"),
+    "no such head": (["measure", "MODEL", "--text", "TEXT", *FEW, "--maps", "7.0"], "heads 0 to"),
+    "a head without its layer": (["measure", "MODEL", "--text", "TEXT", *FEW, "--maps", "7"], "LAYER.HEAD"),
+    "a folder without domains": (["measure", "MODEL", "--text", "EMPTY", *FEW], "holds no domain"),
+    "no such corpus": (["measure", "MODEL", "--corpus", "pythn", *FEW], "python"),
     "unknown input": (["measure", "MODEL", "--input", "natral"], "natural"),
     "unknown option": (["measure", "MODEL", "--epsilo", 0.3], "--epsilon"),
     "unknown device": (["measure", "MODEL", "--device", "gpuu"], "gpuu"),

@@ -12,7 +12,7 @@ from transformers import DynamicCache, StaticCache
 from sinkscope.errors import InputError
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, QueryKeyValueNorms, measure, observe
 from sinkscope.probes.contracts.families import FAMILIES
-from sinkscope.probes.observing import EVERY
+from sinkscope.probes.observers.every import EVERY
 from tests.probes.conftest import CAUSAL, build
 
 Same = Callable[..., None]

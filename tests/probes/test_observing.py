@@ -19,7 +19,7 @@ from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, QueryK
 from sinkscope.probes.calls import kernel
 from sinkscope.probes.contracts.families import FAMILIES
 from sinkscope.probes.observers.observer import Hidden, Piece
-from sinkscope.probes.observing import EVERY
+from sinkscope.probes.observers.every import EVERY
 from tests.probes.conftest import build
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,7 +13,19 @@ import xarray as xr
 from sinkscope.probes import Measurement
 from sinkscope.report.runs import StoredRun
 
+CHROMIUM = shutil.which("chromium")
 SAMPLES, LAYERS, HEADS, POSITIONS = 6, 3, 2, 12
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    """Debian's Chromium, without a network."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `dev`)")
+    with sync_api.sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-
 import pytest
 
 from sinkscope.report import sections
 from sinkscope.report.page import Headline, Page, write_page
+from tests.report.conftest import CHROMIUM
 
-CHROMIUM = shutil.which("chromium")
 EVIL = "<script>document.title = 'owned'</script>"
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (Debian package `chromium`)"),
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `dev`)")
-    with sync_api.sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

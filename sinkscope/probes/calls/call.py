@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sinkscope.attention import DotProduct, Operation, Visibility
 from sinkscope.probes.calls.masks import Columns, VisibleKeys, take
+from sinkscope.probes.calls.positions import locate
 from sinkscope.probes.structure.places import Layer
 
 ELEMENTS = 2**21  # scores held at once: 8 MB in fp32; much smaller or larger is slower
@@ -28,7 +29,8 @@ class AttentionCall:
     logit of what a query may attend to beside tokens, broadcasting over (batch, heads, query). `operation`, with
     `visibility` and `hidden`: what computes the weights of lab and attached layers. `kernel_lse`: the kernel's
     log-sum-exp, over the sink as well where `kernel_has_sink`. `output`: what the attention function returned;
-    `samples_before`: how many samples the measurement had before this batch.
+    `samples_before`: how many samples the measurement had before this batch. `collected`: the weights, where the model
+    returned them and nothing else is known; then queries, keys and values have width 0.
     """
 
     layer: Layer
@@ -53,6 +55,7 @@ class AttentionCall:
     kernel_has_sink: bool = False
     output: Float[Tensor, "batch heads query value_dim"] | None = None
     samples_before: int = 0
+    collected: Float[Tensor, "batch heads query key"] | None = None
 
     @property
     def heads(self) -> int:
@@ -65,7 +68,9 @@ class AttentionCall:
 
     @property
     def is_softmax(self) -> bool:
-        """True where weights are exp(score − log-sum-exp)."""
+        """True where weights are exp(score − log-sum-exp), and scores are known."""
+        if self.collected is not None:
+            return False
         return self.operation is None or self.operation.spec.normalizer.kind == "softmax"
 
     @cached_property
@@ -112,17 +117,7 @@ class AttentionCall:
 
     def locate(self, positions: Sequence[int]) -> tuple[Int[Tensor, "batch n"], Bool[Tensor, "batch n"]]:
         """Column of each row's p-th real token for p in `positions`, and whether this call has that column."""
-        batch, device = len(self.query), self.query.device
-        wanted = torch.tensor(positions, device=device).expand(batch, -1)
-        if self.real_keys is None:
-            absolute, exists = wanted, torch.ones_like(wanted, dtype=torch.bool)
-        else:
-            order = torch.argsort((~self.real_keys).int(), dim=-1, stable=True)
-            absolute = order.gather(1, wanted.clamp(max=order.shape[1] - 1))
-            exists = wanted < self.real_keys.sum(-1, keepdim=True)
-        column = absolute - self.key_start
-        keys = self.key.shape[2]
-        return column.clamp(0, keys - 1), exists & (column >= 0) & (column < keys)
+        return locate(positions, self.real_keys, self.query, self.key_start, self.key.shape[2])
 
     def parts(self, columns: int | None = None) -> Iterator[tuple[slice, slice]]:
         """Samples and rows of chunks in which `columns` (default: all keys) take at most about `ELEMENTS` scores."""

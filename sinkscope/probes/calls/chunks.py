@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -17,8 +18,9 @@ EPSILON = 1e-8  # of the renormalisation, as in catalogue 12.3
 class Chunk:
     """Weights, in fp32, of the queries `rows` of `samples` on the keys `columns`; every key outside has weight 0.
 
-    Rows of queries that do not count (padding) are 0. `slots`: weights on slots, where the operation has any. `scores`:
-    the logits behind the weights, −inf where masked, where an observer asked for them and the layer is a softmax.
+    Rows of queries that do not count (padding) are 0. `slots`: weights on slots, where there are any; in a softmax one
+    column for all of them together. `scores`: the logits behind the weights, −inf where masked, where an observer asked
+    for them and the layer is a softmax.
     """
 
     samples: slice
@@ -33,19 +35,25 @@ def chunks(call: AttentionCall, with_scores: bool = False) -> Iterator[Chunk]:
     """All weights of a call, in O(chunk) memory and O(T²) arithmetic.
 
     Softmax: exp(score − lse), the weights that the layer used. Other operations: theirs, row by row renormalised to
-    |w| / (Σ|w| + 1e-8) where `metric_weights` says so.
+    |w| / (Σ|w| + 1e-8) where `metric_weights` says so. Weights that the model returned come in one piece.
     """
-    yield from _from_scores(call, with_scores) if call.is_softmax else _from_operation(call)
+    if call.collected is not None:
+        batch, _, queries, keys = call.collected.shape
+        yield Chunk(slice(0, batch), slice(0, queries), slice(0, keys), call.collected)
+    else:
+        yield from _from_scores(call, with_scores) if call.is_softmax else _from_operation(call)
 
 
 def _from_scores(call: AttentionCall, with_scores: bool) -> Iterator[Chunk]:
     lse = call.counted_lse[..., None]
+    slots = None if call.sink is None else (call.sink.expand(lse.shape[:3])[..., None] - lse).exp()
     for samples, rows in call.parts():
         columns = call.mask.extent(samples, rows)
         if columns.start < columns.stop:
             scores = call.scores(samples, rows, columns)
-            kept = scores.clone() if with_scores else None
-            yield Chunk(samples, rows, columns, scores.sub_(lse[samples, :, rows]).exp_(), scores=kept)
+            weights = torch.sub(scores, lse[samples, :, rows], out=None if with_scores else scores).exp_()
+            slot = None if slots is None else slots[samples, :, rows]
+            yield Chunk(samples, rows, columns, weights, slot, scores if with_scores else None)
 
 
 def _from_operation(call: AttentionCall) -> Iterator[Chunk]:

@@ -40,12 +40,14 @@ def read(
     Raises `UnsupportedModelError` for masks, and for caches, whose keys can not be told apart.
     """
     given: dict[str, Any] = dict(zip(NAMES, invocation.args, strict=False)) | dict(invocation.kwargs)
-    refuse = _Refusal(family, layer.name)
+    refuse = Refusal(family, layer.name)
     query, key, value = (given[name].detach() for name in NAMES[:3])
     shared = sides[0] == sides[1]
     start = forward.seen if sides[0] == "tokens" else 0
     total = start + query.shape[2]
     keys = min(key.shape[2], total) if shared else key.shape[2]  # a static cache hands out its whole buffer
+    if shared and forward.cache is None and key.shape[2] > total:
+        raise refuse(f"attends to {key.shape[2]} keys for {total} tokens: some stand for several tokens or for none")
     if shared and keys < total and not _slides(forward, layer):
         raise refuse(f"attends to {keys} of {total} tokens and does not say which")
     scaling, operation = given.get("scaling"), _operation(invocation.module)
@@ -60,8 +62,8 @@ def read(
         query_start=start,
         key_start=total - keys if shared else 0,
         own_keys=slice(keys - query.shape[2], keys) if shared else slice(0, keys),
-        real=_on(query, _real(forward, sides[0], slice(start, total), refuse)),
-        real_keys=_on(query, _real(forward, sides[1], slice(0, total if shared else keys), refuse)),
+        real=_on(query, real_tokens(forward, sides[0], slice(start, total), refuse)),
+        real_keys=_on(query, real_tokens(forward, sides[1], slice(0, total if shared else keys), refuse)),
         softcap=given.get("softcap"),
         bias=_bias(given.get("position_bias"), query.shape[2], keys),
         sink=_sink(given),
@@ -72,7 +74,9 @@ def read(
 
 
 @dataclass(frozen=True)
-class _Refusal:
+class Refusal:
+    """An error that says which family and layer it is about."""
+
     family: str
     layer: str
 
@@ -91,7 +95,7 @@ def _slides(forward: Forward, layer: Layer) -> bool:
     return 0 <= layer.index < len(sliding) and bool(sliding[layer.index])
 
 
-def _mask(given: Mapping[str, Any], invocation: Invocation, queries: int, keys: int, refuse: _Refusal) -> VisibleKeys:
+def _mask(given: Mapping[str, Any], invocation: Invocation, queries: int, keys: int, refuse: Refusal) -> VisibleKeys:
     mask, name = given.get("attention_mask"), invocation.implementation or "eager"
     if isinstance(mask, Visibility):
         if mask.is_causal_square or mask.is_full:
@@ -112,7 +116,7 @@ def _mask(given: Mapping[str, Any], invocation: Invocation, queries: int, keys: 
     return Rule(keys, causal=queries > 1 and _is_causal(given, invocation.module, True))
 
 
-def _real(forward: Forward, axis: Axis, span: slice, refuse: _Refusal) -> Bool[Tensor, "batch position"] | None:
+def real_tokens(forward: Forward, axis: Axis, span: slice, refuse: Refusal) -> Bool[Tensor, "batch position"] | None:
     """Which tokens of `span` are real; None where all are. Raises where the model's mask ends before."""
     if (real := forward.real.get(axis)) is None:
         return None
@@ -152,7 +156,7 @@ def _operation(module: nn.Module) -> Operation | None:
 
 
 def _with_operation(
-    call: AttentionCall, operation: Operation, given: Mapping[str, Any], kernel_lse: Tensor | None, refuse: _Refusal
+    call: AttentionCall, operation: Operation, given: Mapping[str, Any], kernel_lse: Tensor | None, refuse: Refusal
 ) -> AttentionCall:
     """The call of a lab or attached layer, whose operation knows its weights and slots."""
     visibility = given.get("attention_mask")

@@ -1,4 +1,4 @@
-"""`python -m sinkscope.probes.contracts`: print the table of families."""
+"""`python -m sinkscope.probes.contracts`: print the table of transformers' families."""
 
 from sinkscope.probes.contracts.contract import table
 

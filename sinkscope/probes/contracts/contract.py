@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.probes.contracts.families import FAMILIES, LEGACY, Family, Host
+from sinkscope.probes.contracts.families import COLLECTED, FAMILIES, REFUSED, Host
+from sinkscope.probes.contracts.reference import Maps, eager_maps, received, sharpness
 from sinkscope.probes.measurements.measurement import Measurement
 from sinkscope.probes.observers.observer import Observer
 from sinkscope.probes.observers.received import AttentionReceived
 from sinkscope.probes.observing import observe
-from sinkscope.probes.structure.layers import attention_layers
 
-Maps = dict[str, list[Float[Tensor, "batch heads query key"]]]  # by stack, layer after layer
+TOLERANCE, SHARP = 1e-5, 1.5
 
 
 @dataclass(frozen=True)
@@ -29,32 +25,44 @@ class Row:
     """One line of the table. `calls`: layers measured; `layers`: attention maps the model itself returns.
 
     `error`: largest difference of attention received; `peak`: smallest layer's mean largest weight of a row, over that
-    of uniform attention.
+    of uniform attention. `left_out`: stacks whose layers have no numbers, as the measurement's record says.
     """
 
     family: str
-    host: Host
+    host: str
     calls: int
     layers: int
     error: float
     logits_unchanged: bool
     peak: float
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything was seen and agrees, on attention far enough from uniform for that to mean something."""
+        agrees = self.calls == self.layers and self.error <= TOLERANCE
+        return agrees and self.logits_unchanged and self.peak > SHARP
 
 
 def check(name: str, host: Host) -> Row:
     """Measure a family's tiny model and compare with its eager attention maps."""
-    family = FAMILIES[name]
-    model, inputs = family.build(host), family.inputs()
-    maps = eager_maps(family, inputs)
+    family = FAMILIES[name] if name in FAMILIES else COLLECTED[name]
+    return compare(name, host, family.build(host), family.inputs(), eager_maps(family, family.inputs()))
+
+
+def compare(name: str, host: str, model: nn.Module, inputs: Mapping[str, Tensor], maps: Maps) -> Row:
+    """Measure one forward pass of `model` and compare it with `maps`; a model of one stack may leave it nameless."""
     with torch.no_grad():
         plain = model(**inputs)[0]
         measurement, seen = observed(model, inputs, AttentionReceived())
-    wanted = {stack: [received(weights) for weights in layers] for stack, layers in maps.items()}
     found = by_stack(measurement)
+    maps = {stack or next(iter(found)): layers for stack, layers in maps.items()}
+    left_out = tuple(sorted(measurement.record["not_measured"].keys() - found.keys()))
+    wanted = {stack: layers for stack, layers in maps.items() if stack not in left_out}
     errors = [
-        difference(one, other)
+        difference(received(weights, causal=True if stack == "decoder" else None), other)
         for stack, layers in wanted.items()
-        for one, other in zip(layers, found.get(stack, []), strict=False)
+        for weights, other in zip(layers, found.get(stack, []), strict=False)
     ]
     return Row(
         family=name,
@@ -63,35 +71,28 @@ def check(name: str, host: Host) -> Row:
         layers=sum(map(len, wanted.values())),
         error=max(errors),
         logits_unchanged=torch.equal(plain, seen),
-        peak=min(sharpness(weights) for layers in maps.values() for weights in layers),
+        peak=min(sharpness(weights) for layers in wanted.values() for weights in layers),
+        left_out=left_out,
     )
 
 
-def observed(model: nn.Module, inputs: dict[str, Tensor], *observers: Observer) -> tuple[Measurement, Tensor]:
+def observed(model: nn.Module, inputs: Mapping[str, Tensor], *observers: Observer) -> tuple[Measurement, Tensor]:
     """A measurement of one forward pass, and the pass's first output."""
     with observe(model, *observers) as seen:
         first = model(**inputs)[0]
     return seen.measurement(), first
 
 
-def eager_maps(family: Family, inputs: dict[str, Tensor]) -> Maps:
-    """The attention maps that the family's eager attention returns, corrected where they omit a learned sink."""
-    model = family.build("eager")
-    with torch.no_grad(), _scaled_by_sink(model) if family.eager_omits_sink else _as_it_is():
-        outputs = model(**inputs, output_attentions=True)
-    if family.kind == "pairs":
-        stacks = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}
-        return {stack: list(outputs[name]) for stack, name in stacks.items()}
-    stack = next(iter(attention_layers(model).values())).stack
-    return {stack: list(outputs.attentions)}
-
-
-def received(weights: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch key"]:
-    """alpha_k from a whole attention map; it is causal where nothing looks ahead."""
-    queries, keys = weights.shape[-2:]
-    causal = queries == keys and not bool(weights.triu(1).any())
-    counts = torch.arange(keys, 0, -1) if causal else torch.full((keys,), queries)
-    return weights.sum(-2) / counts
+def refusal(name: str) -> str:
+    """Why a family is refused. Raises `AssertionError` where it is not."""
+    family = REFUSED[name]
+    model = family.build(family.hosts[0])
+    try:
+        with torch.no_grad():
+            observed(model, family.inputs(), AttentionReceived())
+    except UnsupportedModelError as error:
+        return str(error)
+    raise AssertionError(f"{name} was measured although its numbers can not be right")
 
 
 def by_stack(measurement: Measurement) -> dict[str, list[Float[Tensor, "batch heads position"]]]:
@@ -104,61 +105,36 @@ def by_stack(measurement: Measurement) -> dict[str, list[Float[Tensor, "batch he
 
 
 def difference(wanted: Tensor, found: Tensor) -> float:
-    """Largest difference; positions that only the longer stacks of a model have must be NaN in `found`."""
-    keys = wanted.shape[-1]
-    if not bool(found[..., keys:].isnan().all()):
+    """Largest difference; heads and positions that only larger stacks of a model have must be NaN in `found`."""
+    heads, keys = wanted.shape[-2:]
+    own = found[:, :heads, :keys]
+    if int(found.isnan().sum()) != found.numel() - own.numel():
         return float("inf")
-    return float((wanted - found[..., :keys]).abs().nan_to_num(torch.inf).max())
+    return float((wanted - own).abs().nan_to_num(torch.inf).max())
 
 
-def sharpness(weights: Float[Tensor, "batch heads query key"]) -> float:
-    """Mean over rows of the largest weight, over the same mean for uniform attention on the keys with any weight."""
-    visible = (weights > 0).any(0, keepdim=True).any(1, keepdim=True)
-    return float(weights.amax(-1).mean() / (1 / visible.sum(-1)).mean())
+def rows() -> Iterator[Row]:
+    """The rows of all families and implementations that the installed transformers has."""
+    for name, family in (FAMILIES | COLLECTED).items():
+        for host in family.hosts:
+            if family.obstacle(host) is None:
+                yield check(name, host)
 
 
-def table() -> str:
-    """The contract as a Markdown table; families that are refused come last, with the reason."""
+def table(more: Iterable[Row] = ()) -> str:
+    """The contract as a Markdown table, with the rows of other models in `more`; what is refused comes last."""
     lines = [
         "| family | attention | calls seen / attention layers | largest error against eager | logits unchanged |",
         "|---|---|---|---|---|",
     ]
-    for name, family in FAMILIES.items():
-        for host in family.hosts if family.exists else ():
-            row = check(name, host)
-            unchanged = "yes" if row.logits_unchanged else "NO"
-            lines.append(f"| {name} | {host} | {row.calls} / {row.layers} | {row.error:.0e} | {unchanged} |")
-    lines += [f"| {name} | its own | {_refusal(name)} | | |" for name in LEGACY]
+    for row in (*rows(), *more):
+        host = "its own" if row.family in COLLECTED else row.host
+        left_out = f" ({', '.join(row.left_out)} not measured)" if row.left_out else ""
+        unchanged = "yes" if row.logits_unchanged else "NO"
+        lines.append(
+            f"| {row.family} | {host} | {row.calls} / {row.layers}{left_out} | {row.error:.0e} | {unchanged} |"
+        )
+    lines += [
+        f"| {name} | its own | refused: {refusal(name)} | | |" for name, family in REFUSED.items() if family.exists
+    ]
     return "\n".join(lines)
-
-
-def _refusal(name: str) -> str:
-    try:
-        attention_layers(LEGACY[name].build())
-    except UnsupportedModelError:
-        return "refused: not dispatched through AttentionInterface"
-    return "NOT refused"
-
-
-@contextmanager
-def _scaled_by_sink(model: PreTrainedModel) -> Iterator[None]:
-    """Multiply the maps that an eager function returns by sigmoid(lse − sink), as its output already is."""
-    home = sys.modules[type(model).__module__]
-    original = vars(home)["eager_attention_forward"]
-
-    def corrected(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **kwargs: Any) -> Any:
-        output, weights = original(module, query, key, value, mask, **kwargs)
-        keys = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-        lse = torch.logsumexp(query @ keys.mT * kwargs["scaling"] + mask, -1)
-        return output, weights * torch.sigmoid(lse - kwargs["s_aux"][:, None])[..., None]
-
-    vars(home)["eager_attention_forward"] = corrected
-    try:
-        yield
-    finally:
-        vars(home)["eager_attention_forward"] = original
-
-
-@contextmanager
-def _as_it_is() -> Iterator[None]:
-    yield

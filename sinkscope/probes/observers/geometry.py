@@ -9,10 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from sinkscope.probes.observers.keys import POSITIONS
 from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide
 from sinkscope.probes.observers.rows import checked_count, checked_positions, whole, whole_rows
-
-SPREAD_OUT = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class HiddenVectors(Observer):
     """
 
     kept: int = 8
-    positions: Sequence[int] = SPREAD_OUT
+    positions: Sequence[int] = POSITIONS
 
     def __post_init__(self) -> None:
         checked_count("kept", self.kept)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,8 @@ from sinkscope.errors import UnsupportedModelError
 from sinkscope.probes.calls.positions import locate
 from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Pass, Piece, Watch, divide
 from sinkscope.probes.observers.rows import checked_count, checked_positions
-from sinkscope.probes.structure.layers import attention_layers
+from sinkscope.probes.structure.layers import attention_layers, dispatches, family
+from sinkscope.probes.structure.places import Layer
 from sinkscope.probes.structure.sites import Keys, head_count, key_projection
 
 
@@ -55,8 +56,10 @@ class SpikeDimensions(Observer):
         return True
 
     def bound(self, model: nn.Module) -> SpikeDimensions:
-        layers = attention_layers(model)
-        reasons = {layer.name: _obstacle(model, module) for module, layer in layers.items() if layer.stack != "cross"}
+        layers = _layers(model)
+        reasons = {layer.name: _obstacle(model, module) for module, layer in layers.items()}
+        if not layers:
+            reasons = {family(model): "no attention layer that dispatches through AttentionInterface"}
         return replace(self, without_key={name: reason for name, reason in reasons.items() if reason})
 
     def describe(self) -> dict[str, Any]:
@@ -64,10 +67,9 @@ class SpikeDimensions(Observer):
         return known | ({"without_spike_key_cosine": dict(self.without_key)} if self.without_key else {})
 
     def watches(self, model: nn.Module) -> Iterable[Watch]:
-        for module, layer in attention_layers(model).items():
-            if layer.stack != "cross":
-                known = None if layer.name in self.without_key else _Keys.of(model, module)
-                yield Watch(module, layer, self._reader(known))
+        for module, layer in _layers(model).items():
+            known = None if layer.name in self.without_key else _Keys.of(model, module)
+            yield Watch(module, layer, self._reader(known))
 
     def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
         columns, present = hidden.locate(self.positions)
@@ -88,7 +90,7 @@ class SpikeDimensions(Observer):
             results["spike_key_cosine"] = Array(divide(found.sums["cosine"], found.sums["present"]), None, axes)
         return results
 
-    def _reader(self, keys: _Keys | None) -> Any:
+    def _reader(self, keys: _Keys | None) -> Callable[[Pass, tuple[Any, ...], Mapping[str, Any], Any], Iterable[Piece]]:
         def read(at: Pass, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Iterable[Piece]:
             given = args[0] if args else kwargs.get("hidden_states")
             if not isinstance(given, Tensor) or given.ndim != 3 or len(given) != at.batch:
@@ -130,6 +132,13 @@ class _Keys:
         rebuilt = self.project(parts).unflatten(2, dimensions.shape[1:]).float()
         cosines = F.cosine_similarity(rebuilt, full, dim=-1)
         return cosines.repeat_interleave(self.heads // cosines.shape[1], 1)
+
+
+def _layers(model: nn.Module) -> dict[nn.Module, Layer]:
+    """Attention layers whose keys are made of what enters them."""
+    if not any(dispatches(module) for module in model.modules()):
+        return {}
+    return {module: layer for module, layer in attention_layers(model).items() if layer.stack != "cross"}
 
 
 def _spikes(

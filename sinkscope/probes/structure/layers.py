@@ -29,13 +29,18 @@ def attention_layers(model: nn.Module) -> dict[nn.Module, Layer]:
     """
     found = {module: path for path, module in model.named_modules() if dispatches(module)}
     if not found:
-        raise UnsupportedModelError(
-            f"family '{family(model)}' has no attention layer that dispatches through transformers' "
-            "AttentionInterface, so it cannot be observed; what works: families that do (Llama, Mistral, Qwen, Gemma, "
-            "GPT-2, GPT-NeoX, OPT, BERT, T5 …), or, where the family has attention of its own, the weights in "
-            "outputs.attentions (attn_implementation='eager', output_attentions=True)"
-        )
+        raise no_attention(model)
     return {module: label(model, module, path) for module, path in found.items()}
+
+
+def no_attention(model: nn.Module) -> UnsupportedModelError:
+    """The error for a model in which nothing dispatches."""
+    return UnsupportedModelError(
+        f"family '{family(model)}' has no attention layer that dispatches through transformers' AttentionInterface, so "
+        "nothing can be read inside its attention; what works: families that do (Llama, Mistral, Qwen, Gemma, GPT-2, "
+        "GPT-NeoX, OPT, BERT, T5 …), and observers of weights alone for those that return their attention maps "
+        "(attn_implementation='eager', output_attentions=True)"
+    )
 
 
 def label(model: nn.Module, module: nn.Module, path: str) -> Layer:
@@ -88,4 +93,9 @@ def _stack(model: nn.Module, module: nn.Module, path: str) -> str:
         return "encoder" if "encoder" in parts else "decoder"
     if getattr(model, "main_input_name", None) == "pixel_values" and not hasattr(config, "text_config"):
         return "vision"
-    return "decoder" if getattr(module, "is_causal", True) else "encoder"
+    return "decoder" if getattr(module, "is_causal", _takes_cache(module)) else "encoder"
+
+
+def _takes_cache(module: nn.Module) -> bool:
+    """Whether the layer can go on with keys of earlier passes, as only causal ones do."""
+    return "past_key_values" in inspect.signature(module.forward).parameters

@@ -3,6 +3,8 @@
   const partner = "DARK";
   const scheme = window.matchMedia("(prefers-color-scheme: dark)");
   const recolour = (text) => text.replace(/#[0-9a-f]{6}/g, (colour) => partner[colour] ?? colour);
+  // What the scripts of widgets may use; after each drawing, also one in other colours, they are told by `drawn`.
+  globalThis.sinkscope = { inScheme: (text) => (scheme.matches ? recolour(text) : text) };
 
   // A Plotly slider cannot be reached by keyboard: the page plays its steps from a native range input instead. The
   // inputs of one section move together, so that figures side by side show the same step.
@@ -34,7 +36,7 @@
     const slider = JSON.parse(source).layout.sliders?.[0];
     const play = slider ? control(plot, slider) : () => undefined;
     return async () => {
-      const { data, layout } = JSON.parse(scheme.matches ? recolour(source) : source);
+      const { data, layout } = JSON.parse(sinkscope.inScheme(source));
       const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
       await Plotly.react(plot, data, { ...layout, sliders: [] }, config);
       await play();
@@ -44,7 +46,8 @@
   async function draw() {
     await Promise.all(drawings.map((drawing) => drawing()));
     document.documentElement.dataset.drawn = scheme.matches ? "dark" : "light";
+    document.dispatchEvent(new Event("drawn"));
   }
   scheme.addEventListener("change", draw);
-  draw();
+  document.addEventListener("DOMContentLoaded", draw); // by then the scripts of widgets listen
 })();

@@ -1,0 +1,152 @@
+"""`sinkscope intervene`: does the sink matter? One intervention beside its random controls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.progress import Progress
+
+from sinkscope.cli import options
+from sinkscope.files import check_writable
+from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
+
+if TYPE_CHECKING:
+    from sinkscope.interventions import Effect
+
+What = Literal[
+    "zero-massive",
+    "mean-massive",
+    "remove-onset",
+    "zero-sink-heads",
+    "forbid-sink",
+    "first-view",
+    "swap-position",
+    "replace-position",
+    "suppress-bands",
+]
+FILES = ("table.csv", "effect.json", "figure.html")
+
+
+def intervene(
+    model: options.Model,
+    what: Annotated[What, typer.Option(help="What to change; heads and entries are found in a first pass.")],
+    position: Annotated[int, typer.Option(min=0, help="The sink's position, counted from 0.")] = 0,
+    to: Annotated[
+        int | None,
+        typer.Option(min=0, help="The other position of swap-position, replace-position, first-view; the middle."),
+    ] = None,
+    band: Annotated[
+        list[int] | None, typer.Option(min=0, help="A spectral band of 20 to suppress; repeatable; 19, the last.")
+    ] = None,
+    spare_sink: Annotated[
+        bool, typer.Option("--spare-sink/--no-spare-sink", help="Suppress no band in the sink's own stream.")
+    ] = True,
+    controls: Annotated[int, typer.Option(min=1, help="Random controls of the same budget.")] = 5,
+    kind: options.Kind = "natural",
+    text: options.TextFile = None,
+    tokens: options.Tokens = 64,
+    samples: options.Samples = 100,
+    epsilon: options.Epsilon = 0.3,
+    bos: options.BosToken = "auto",
+    device: options.Device = None,
+    dtype: options.Precision = "auto",
+    revision: options.Revision = None,
+    batch_size: options.BatchSize = 8,
+    attn: options.Attn = None,
+    chat_template: options.ChatTemplate = False,
+    seed: options.Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the results; sinkscope-intervene/MODEL-WHAT unless given.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Change what makes the sink, and see loss, predictions and sink rate beside those of random controls."""
+    folder = out or Path("sinkscope-intervene") / f"{options.slug(model)}-{what}"
+    check_writable(folder)
+    from transformers.utils.logging import disable_progress_bar
+
+    from sinkscope import interventions
+    from sinkscope.cli.inputs import inputs_for
+    from sinkscope.interventions.named import Question, named
+    from sinkscope.model import load
+
+    disable_progress_bar()
+    with only_json(as_json):
+        subject = load(model, dtype=dtype, device=options.usable_device(device), revision=revision, attn=attn)
+        inputs = inputs_for(
+            subject,
+            model,
+            kind,
+            tokens=tokens,
+            samples=samples,
+            seed=seed,
+            text=text,
+            bos=bos,
+            revision=revision,
+            chat=chat_template,
+        )
+        note(f"{model}: {inputs.description}; first: {inputs.first}")
+        question = Question(
+            subject,
+            inputs.input_ids,
+            position,
+            inputs.input_ids.shape[1] // 2 if to is None else to,
+            epsilon,
+            tuple(band or (19,)),
+            spare_sink,
+            batch_size,
+        )
+        answer = named(what, question)
+        note(f"{what}: {answer.remark}")
+        with Progress(console=stderr(), transient=True, disable=not stderr().is_terminal) as bar:
+            task = bar.add_task("intervening", total=None)
+            found = interventions.effect(
+                subject,
+                inputs.input_ids,
+                answer.intervention,
+                controls=controls,
+                seed=seed,
+                epsilon=epsilon,
+                position=position,
+                batch_size=batch_size,
+                progress=lambda done, total: bar.update(task, completed=done, total=total),
+            )
+        summary = {**found.to_json(), "model": model, "what": what, "found": answer.remark, "input": inputs.description}
+        _write(found, folder, summary)
+    if as_json:
+        show_json(summary)
+    else:
+        _show(found)
+        show(plain(f"written: {', '.join(str(folder / name) for name in FILES)}"))
+
+
+def _write(found: Effect, folder: Path, summary: dict) -> None:
+    """The three files, each whole or absent."""
+    from sinkscope.files import write_json, write_text
+    from sinkscope.report.effects import effect_page
+    from sinkscope.report.page import write_page
+
+    page = effect_page(found, summary)
+    write_text(folder / FILES[0], found.table().to_csv(index=False))
+    write_json(folder / FILES[1], summary)
+    write_page(page, folder / FILES[2])
+
+
+def _show(found: Effect) -> None:
+    """A row per metric with the controls beside it, then the finding in words."""
+    rows = [
+        (
+            row.metric.replace(" to the untouched model", ""),
+            f"{row.untouched:.4g}",
+            f"{row.touched:.4g}",
+            f"{row.control_mean:.4g}",
+            f"{row.control_low:.4g} – {row.control_high:.4g}",
+            "yes" if row.stands_out else "no",
+        )
+        for row in found.table().itertuples()
+    ]
+    columns = ("", "untouched", "touched", "controls", "their range", "stands out")
+    show(table(columns, rows))
+    show(plain(found.verdict))

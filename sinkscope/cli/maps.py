@@ -1,0 +1,68 @@
+"""Attention maps of chosen heads, computed on demand for one sample's first tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sinkscope.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from sinkscope.probes import Measurement
+    from sinkscope.report.observatory.heads import HeadMaps
+
+STRONGEST = 8  # heads that are drawn unless others are asked for
+TOKENS = 64
+
+Head = tuple[int, int]
+
+
+def heads_of(names: Sequence[str]) -> list[Head]:
+    """`LAYER.HEAD` as numbers. Raises `InputError` for another form."""
+    for name in names:
+        if not re.fullmatch(r"\d+\.\d+", name):
+            raise InputError(f"--maps {name}: expected LAYER.HEAD, both counted from 0, such as 3.2")
+    return [(int(layer), int(head)) for layer, head in (name.split(".") for name in names)]
+
+
+def head_maps(
+    model: PreTrainedModel, ids: Tensor, measured: Measurement, epsilon: float, wanted: Sequence[Head]
+) -> HeadMaps:
+    """The maps of `wanted`, (row of the measurement's layers, head), or of the strongest heads where none is.
+
+    Raises `InputError` for a head that the model does not have.
+    """
+    from sinkscope import probes
+    from sinkscope.report.observatory.heads import HeadMaps
+
+    chosen = list(wanted) or _strongest(measured, epsilon)
+    layers, heads = measured.data.sizes["layer"], measured.data.sizes["head"]
+    for layer, head in chosen:
+        if layer >= layers or head >= heads:
+            raise InputError(
+                f"--maps {layer}.{head}: the model has attention layers 0 to {layers - 1} with heads 0 to {heads - 1}"
+            )
+    shown = ids[:1, :TOKENS]
+    maps = probes.measure(model, shown, observers=[probes.AttentionMaps(TOKENS)]).data["attention_map"].values[0]
+    texts = measured.record.get("token_text", {})
+    return HeadMaps(
+        {(layer, head): maps[layer, head] for layer, head in chosen},
+        [texts.get(str(token), str(token)) for token in shown[0].tolist()],
+    )
+
+
+def _strongest(measured: Measurement, epsilon: float) -> list[Head]:
+    """The heads in which some token receives most attention, one after the other."""
+    import numpy as np
+
+    from sinkscope.probes.measurements.definitions import TokenView
+
+    view = TokenView(measured, epsilon)
+    received = np.nan_to_num(measured.data["attention_received"].values) * view.counted[:, None, None, :]
+    by_head = received.mean(0).max(-1)
+    order = np.argsort(by_head, axis=None)[::-1][:STRONGEST]
+    return [(int(layer), int(head)) for layer, head in zip(*np.unravel_index(order, by_head.shape), strict=True)]

@@ -1,0 +1,136 @@
+"""`sinkscope survey`: many models on several inputs, one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from sinkscope.cli import options
+from sinkscope.errors import InputError
+from sinkscope.files import check_writable
+from sinkscope.report.terminal import only_json, plain, show, show_json, table
+
+if TYPE_CHECKING:
+    from typer import Context
+
+    from sinkscope.survey import Survey, SurveySpec
+else:
+    Context = typer.Context.__base__  # what Typer hands over is of its public class's base
+
+SPEC_FILES = (".yaml", ".yml", ".json")
+PER_MODEL = ("revision", "chat_template")
+
+
+def survey(
+    context: Context,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE.yaml | MODEL...", help="A survey's file, or hub ids, folders, shipped models."),
+    ] = None,
+    checkpoints: Annotated[
+        list[str] | None, typer.Option(metavar="RUN", help="All checkpoints of a run's folder. Repeatable.")
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="|".join(get_args(options.InputKind)), help="Repeatable; natural unless given."
+        ),
+    ] = None,
+    text: options.TextFile = None,
+    tokens: options.Tokens = 64,
+    samples: options.Samples = 100,
+    epsilon: options.Epsilon = 0.3,
+    bos: options.BosToken = "auto",
+    device: options.Device = None,
+    device_map: Annotated[
+        str | None, typer.Option(help="Spread each model over devices: auto, balanced, sequential.")
+    ] = None,
+    dtype: options.Precision = "auto",
+    revision: options.Revision = None,
+    batch_size: options.BatchSize = 8,
+    attn: options.Attn = None,
+    chat_template: options.ChatTemplate = False,
+    seed: options.Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the results; sinkscope-survey/NAME of the file unless given.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Measure the attention sinks of many models, one at a time; finished ones are not measured again."""
+    given = {name: value for name, value in context.params.items() if _was_given(context, name)}
+    folder = out or Path("sinkscope-survey") / _name(models or [])
+    check_writable(folder)
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # of loading weights; downloads keep theirs
+    with only_json(as_json):
+        spec = _spec(models or [], given)
+        found = _run(spec, folder)
+    if as_json:
+        show_json({"survey": str(folder), **found.to_json()})
+    else:
+        _show(found)
+
+
+def _was_given(context: Context, name: str) -> bool:
+    """Whether an option was set by hand, so that a file's own field counts where it was not."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _name(models: list[str]) -> str:
+    return Path(models[0]).stem if _is_file(models) else "models"
+
+
+def _is_file(models: list[str]) -> bool:
+    return len(models) == 1 and Path(models[0]).suffix in SPEC_FILES
+
+
+def _spec(models: list[str], given: dict[str, Any]) -> SurveySpec:
+    """A file with the options that were given in place of its fields, or a survey of the models named."""
+    from sinkscope.survey import SurveySpec, load_spec
+
+    changes = {name: value for name, value in given.items() if name in SurveySpec.model_fields and name != "models"}
+    per_model = {name: given[name] for name in PER_MODEL if name in given}
+    runs = given.get("checkpoints") or []
+    if _is_file(models):
+        if per_model or runs:
+            wrong = next(iter(per_model), "checkpoints").replace("_", "-")
+            raise InputError(f"--{wrong} goes with models; in {models[0]} it is a field of each entry of 'models'")
+        spec = load_spec(models[0], **changes)
+    elif models or runs:
+        chat = {name: value for name, value in per_model.items() if name == "chat_template"}
+        entries = [{"model": model, **per_model} for model in models] + [{"checkpoints": run, **chat} for run in runs]
+        spec = SurveySpec(models=entries, **changes)
+    else:
+        raise InputError("nothing to survey: name models, a survey's YAML file, or --checkpoints RUN")
+    return spec if spec.device_map else spec.model_copy(update={"device": options.usable_device(spec.device)})
+
+
+def _run(spec: SurveySpec, folder: Path) -> Survey:
+    from sinkscope.cli.survey_live import watching
+    from sinkscope.report.survey_page import write_survey_page
+    from sinkscope.survey import survey as run_survey
+
+    with watching() as watch:
+        found = run_survey(spec, folder, watch)
+    write_survey_page(found)
+    return found
+
+
+def _show(found: Survey) -> None:
+    from sinkscope.report.survey_page import PAGE
+    from sinkscope.survey.result import CSV, JSON, MARKDOWN
+
+    frame = found.wide()
+    show(table(frame.columns.tolist(), frame.values.tolist()))
+    for row in found.rows:
+        if row.status != "measured":
+            show(plain(f"{row.label}, {row.input} input: {row.status}, {row.reason}"))
+    count = len(found.failures)
+    if count:
+        show(plain(f"{count} of {len(found.rows)} rows failed; run the same command to try them again"))
+    files = ", ".join(str(found.folder / name) for name in (PAGE, MARKDOWN, CSV, JSON))
+    show(plain(f"written: {files}"))

@@ -1,0 +1,82 @@
+"""Spectral filters on the residual stream [X10]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError
+from sinkscope.interventions.intervention import Intervention, whole
+from sinkscope.interventions.stream import Running, change, followed
+from sinkscope.probes.metrics.spectral import spectral_bands
+from sinkscope.probes.structure.sites import unembedding
+
+
+@dataclass(frozen=True)
+class SuppressBands(Intervention):
+    """h ← h − V_b V_bᵀ h, V_b the right singular vectors of the unembedding in `bands`, band 0 the largest [X10].
+
+    `count` bands of equal width; with 20, band 19 is the "dark" one. `spared`: positions that keep their stream, by
+    default the first token's; `positions`: only these, None for all others. `depths`: where, None for every block's
+    output. `seed`: a random orthonormal basis in the unembedding's place, which is the control: as many directions, of
+    no meaning. Raises `InputError` for bands that do not exist, and `UnsupportedModelError` for models without an
+    unembedding. Source: Cancedda 2024; W_U without the final norm's gain, which is our reading.
+    """
+
+    bands: Sequence[Any]
+    spared: Sequence[Any] = (0,)
+    positions: Sequence[Any] | None = None
+    depths: Sequence[Any] | None = None
+    count: int = 20
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("bands", "spared", "positions", "depths"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, whole(name, given) if name == "bands" or len(given) else ())
+        if max(self.bands) >= self.count:
+            raise InputError(f"band {max(self.bands)} does not exist: {self.count} bands are 0 to {self.count - 1}")
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        running = followed(model, stack)
+        directions = self._directions(model)
+        every = range(1, running.stream.depth + 1)
+        for depth in every if self.depths is None else self.depths:
+            change(running, depth, self._filter(running, directions), stack)
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> SuppressBands:
+        return replace(self, seed=int(torch.randint(2**31, (1,), generator=generator)))
+
+    @property
+    def positions_named(self) -> tuple[int, ...]:
+        return () if self.positions is None else tuple(self.positions)
+
+    def _directions(self, model: nn.Module) -> Float[Tensor, "width n"]:
+        basis, slices = spectral_bands(unembedding(model), self.count)
+        if self.seed is not None:
+            generator = torch.Generator().manual_seed(self.seed)
+            basis = torch.linalg.qr(torch.randn(basis.shape, generator=generator)).Q
+        return torch.cat([basis[:, slices[band]] for band in self.bands], 1)
+
+    def _filter(self, running: Running, directions: Tensor) -> Any:
+        def edit(hidden: Tensor) -> Tensor:
+            if hidden.shape[-1] != len(directions):
+                raise InputError(
+                    f"the unembedding reads vectors of width {len(directions)}, but the residual stream has width "
+                    f"{hidden.shape[-1]}: its bands do not exist there"
+                )
+            away = directions.to(hidden.device)
+            wide = hidden.float()
+            filtered = (wide - wide @ away @ away.mT).to(hidden.dtype)
+            chosen = running.at(None if self.positions is None else tuple(self.positions), hidden) & ~running.at(
+                tuple(self.spared), hidden
+            )
+            return torch.where(chosen[..., None], filtered, hidden)
+
+        return edit

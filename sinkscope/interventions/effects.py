@@ -1,0 +1,163 @@
+"""Running an intervention beside its controls."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.interventions.intervention import Intervention
+from sinkscope.interventions.outcome import Effect, Outcome
+from sinkscope.interventions.stream import Stream, row_length
+from sinkscope.probes import metrics
+from sinkscope.probes.batching import in_batches
+from sinkscope.probes.inputs import checked_inputs, device_of, evaluating, part
+from sinkscope.probes.observers.received import AttentionReceived
+from sinkscope.probes.observing import observe, unwrapped
+from sinkscope.probes.structure.layers import family
+
+
+def effect(
+    model: nn.Module,
+    inputs: Any,
+    intervention: Intervention,
+    *,
+    controls: int = 5,
+    seed: int = 0,
+    epsilon: float = 0.3,
+    position: int = 0,
+    batch_size: int = 8,
+    progress: Callable[[int, int], object] | None = None,
+) -> Effect:
+    """What `intervention` does to loss, predictions and sink rate at `position`, beside `controls` random controls.
+
+    Every control spends the same budget elsewhere (`Intervention.control`), drawn from `seed`. `inputs` as in
+    `measure`; `progress(done, total)` counts passes over a batch. Raises `InputError` without a control, for positions
+    that a row does not have, and as `measure` does; `UnsupportedModelError` for models without logits.
+    """
+    model = unwrapped(model)
+    metrics.check_epsilon(epsilon)
+    if controls < 1:
+        raise InputError(f"controls = {controls}: an effect says nothing without a control, so at least 1")
+    given, samples = checked_inputs(model, inputs, batch_size)
+    length = row_length(model, given)
+    for named in (position, *intervention.positions_named):
+        if not 0 <= named < length:
+            raise InputError(f"position {named} is in no row: rows have positions 0 to {length - 1}")
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [intervention.control(generator, model, given) for _ in range(controls)]
+    variants: list[Intervention | None] = [None, intervention, *drawn]
+    tallies = [_Tally() for _ in variants]
+    run = _Run(model, Stream.of(model), given, samples, epsilon, position)
+    done = 0
+
+    def batch(rows: slice) -> None:
+        nonlocal done
+        reference: Tensor | None = None
+        found = []
+        for index, variant in enumerate(variants):
+            logits, rates = run.under(variant, rows)
+            reference = logits if reference is None else reference
+            found.append((run.loss(logits, rows), run.divergence(reference, logits, rows), rates))
+            if progress is not None:
+                progress(done + (rows.stop - rows.start) * (index + 1), samples * len(variants))
+        done += (rows.stop - rows.start) * len(variants)
+        for tally, (loss, divergence, rates) in zip(tallies, found, strict=True):
+            tally.add(loss, divergence, rates)
+
+    with evaluating(model), torch.no_grad():
+        in_batches(batch, samples, batch_size, f"of {length} tokens")
+    untouched, touched, *others = (tally.outcome() for tally in tallies)
+    name = str(getattr(getattr(model, "config", None), "name_or_path", "") or family(model))
+    described = (intervention.describe(), *(control.describe() for control in drawn))
+    return Effect(name, untouched, touched, tuple(others), described, position, epsilon, samples, length)
+
+
+@dataclass
+class _Tally:
+    """Sums of a variant over batches: (sum, count) of the loss and of the divergence, and rates per sample."""
+
+    losses: list[tuple[float, int]] = field(default_factory=list)
+    divergences: list[tuple[float, int]] = field(default_factory=list)
+    rates: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, loss: tuple[float, int] | None, divergence: tuple[float, int], rates: np.ndarray) -> None:
+        self.losses += [] if loss is None else [loss]
+        self.divergences.append(divergence)
+        self.rates.append(rates)
+
+    def outcome(self) -> Outcome:
+        rate = float(metrics.nanmean(np.concatenate(self.rates), 0))
+        return Outcome(_mean(self.losses) if self.losses else None, _mean(self.divergences), rate)
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A model on a part of its inputs, and what its logits are worth."""
+
+    model: nn.Module
+    stream: Stream
+    given: Mapping[str, Any]
+    samples: int
+    epsilon: float
+    position: int
+
+    def under(self, variant: Intervention | None, rows: slice) -> tuple[Tensor, Float[np.ndarray, "sample"]]:
+        """Logits, and the sink rate of every sample."""
+        options = {"use_cache": False} if "use_cache" in inspect.signature(self.model.forward).parameters else {}
+        inputs = part(self.given, rows, self.samples, device_of(self.model))
+        changed = nullcontext() if variant is None else variant.applied(self.model)
+        with changed, observe(self.model, AttentionReceived(positions=[self.position])) as seen:
+            output = self.model(**inputs, **options)
+        logits = getattr(output, "logits", None)
+        if not isinstance(logits, Tensor):
+            raise UnsupportedModelError(
+                f"family '{family(self.model)}', {type(self.model).__name__}: it has no logits, so there is neither a "
+                "loss nor a divergence; load the model with its head"
+            )
+        data = seen.measurement().data
+        own = [str(name) == self.stream.stack for name in data["stack"].values]
+        return logits, metrics.sample_rates(data["attention_received"].values[:, own], self.epsilon)[:, 0]
+
+    def loss(self, logits: Tensor, rows: slice) -> tuple[float, int] | None:
+        """Sum and count of −log p(next token) over real tokens; None for a model that predicts no next token."""
+        ids, real = self._tokens(rows)
+        if ids is None or self.stream.stack != "decoder" or logits.shape[:2] != ids.shape:
+            return None
+        ids, real = ids.to(logits.device), real.to(logits.device)
+        log_p = logits[:, :-1].float().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+        counted = real[:, 1:] & real[:, :-1]
+        return float(-log_p[counted].double().sum()), int(counted.sum())
+
+    def divergence(self, reference: Tensor, logits: Tensor, rows: slice) -> tuple[float, int]:
+        """Sum and count of KL(reference ‖ touched) over real tokens, or over predictions where they are no tokens."""
+        p, q = reference.float().log_softmax(-1), logits.float().log_softmax(-1)
+        divergence = (p.exp() * (p - q)).masked_fill(p == -torch.inf, 0.0).sum(-1)
+        ids, real = self._tokens(rows)
+        if ids is not None and divergence.shape == ids.shape:
+            divergence = divergence[real.to(divergence.device)]
+        return float(divergence.double().sum()), divergence.numel()
+
+    def _tokens(self, rows: slice) -> tuple[Tensor | None, Bool[Tensor, "batch position"]]:
+        """The ids that the logits belong to, and which of them are real."""
+        mask_name = self.stream.mask_name
+        ids, mask = self.given.get(mask_name.replace("attention_mask", "input_ids")), self.given.get(mask_name)
+        if not isinstance(ids, Tensor):
+            return None, torch.ones(1, 1, dtype=torch.bool)
+        ids = ids[rows]
+        return ids, mask[rows].bool() if isinstance(mask, Tensor) and mask.ndim == 2 else torch.ones_like(ids).bool()
+
+
+def _mean(sums: list[tuple[float, int]]) -> float:
+    total, count = (sum(column) for column in zip(*sums, strict=True))
+    if not count:
+        raise InputError("rows of one token have no next token, so there is no loss: give at least two")
+    return total / count

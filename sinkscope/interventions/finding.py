@@ -1,0 +1,112 @@
+"""What to intervene on, found in a first pass: massive activations, sink heads, the depth where a sink's norm jumps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError
+from sinkscope.interventions.residual import Entry
+from sinkscope.interventions.stream import Running, Stream, read_stream
+from sinkscope.probes import metrics
+from sinkscope.probes.inputs import checked_inputs, device_of, evaluating, part
+from sinkscope.probes.measurements.measurement import Measurement
+from sinkscope.probes.metrics.massive import massive
+from sinkscope.probes.observing import unwrapped
+
+
+@dataclass(frozen=True)
+class MassiveActivation:
+    """An activation by its place, its mean magnitude over samples, and how many medians of its depth that is."""
+
+    entry: Entry
+    magnitude: float
+    ratio: float
+
+    def is_massive(self) -> bool:
+        """|a| > 100 and |a| ≥ 1000 · median |a| of its depth, the criterion of Sun et al. 2024."""
+        return bool(massive(np.array([self.magnitude]), np.array(self.magnitude / self.ratio))[0])
+
+
+def largest_activations(model: nn.Module, inputs: Any, count: int = 3, batch_size: int = 8) -> list[MassiveActivation]:
+    """The `count` activations that stand out most, each at the depth where it does so first, in falling order [X8].
+
+    mean over rows of |h^(depth)[position, dim]|, in medians of its depth. Of one (position, dim), the depth of onset is
+    the first, not 0, where the ratio reaches half of its largest. The last depth, which a final norm follows, counts
+    where nothing stands out earlier. Costs one pass and depth × T × width numbers.
+    """
+    model = unwrapped(model)
+    given, samples = checked_inputs(model, inputs, batch_size)
+    totals: dict[int, Tensor] = {}
+    rows: dict[int, Tensor] = {}
+
+    def read(depth: int, hidden: Float[Tensor, "batch position width"], running: Running) -> None:
+        _, length, width = hidden.shape
+        real = running.at(None, hidden).expand(hidden.shape[:2])
+        order = running.tokens(running.seen, running.seen + length, hidden.device).order.expand(hidden.shape[:2])[real]
+        summed = hidden.new_zeros(length, width, dtype=torch.float32)
+        summed.index_add_(0, order, hidden[real].abs().float())
+        counts = torch.bincount(order, minlength=length).cpu()
+        totals[depth] = totals.get(depth, 0) + summed.cpu()
+        rows[depth] = rows.get(depth, 0) + counts
+
+    with evaluating(model), torch.no_grad(), read_stream(model, read):
+        for start in range(0, samples, batch_size):
+            model(**part(given, slice(start, min(start + batch_size, samples)), samples, device_of(model)))
+    magnitudes = torch.stack([totals[depth] / rows[depth][:, None].clamp(min=1) for depth in sorted(totals)])
+    ratios = magnitudes / magnitudes.flatten(1).median(-1).values[:, None, None].clamp(min=1e-30)
+    ratios[0] = 0
+    largest = ratios.amax(0)
+    onset = (ratios >= largest / 2).int().argmax(0)
+    order = largest.flatten().topk(min(count, largest.numel())).indices
+    found = []
+    for index in order.tolist():
+        position, dim = divmod(index, largest.shape[1])
+        depth = int(onset[position, dim])
+        place = depth, position, dim
+        found.append(MassiveActivation(place, float(magnitudes[place]), float(ratios[place])))
+    return found
+
+
+def sink_heads(
+    model: nn.Module, measured: Measurement, epsilon: float = 0.3, position: int = 0
+) -> tuple[tuple[int, int], ...]:
+    """The heads (layer, head) of the changed stack whose mean attention to `position` exceeds epsilon, strongest first.
+
+    `measured` holds `attention_received`. Raises `InputError` where there is none, naming the strongest head.
+    """
+    metrics.check_epsilon(epsilon)
+    stack = Stream.of(unwrapped(model)).stack
+    rows = [str(name) == stack for name in measured.data["stack"].values]
+    received = measured.data["attention_received"].sel(position=position).transpose("sample", "layer", "head")
+    mean = np.nan_to_num(metrics.nanmean(received.values[:, rows], 0), nan=-1.0)
+    order = np.argsort(-mean, axis=None, kind="stable")
+    pairs = [tuple(int(part) for part in np.unravel_index(index, mean.shape)) for index in order]
+    found = tuple((layer, head) for layer, head in pairs if mean[layer, head] > epsilon)
+    if not found:
+        layer, head = pairs[0]
+        raise InputError(
+            f"no head gives position {position} more than {epsilon:g} of its attention: the most is "
+            f"{mean[layer, head]:.3f}, of layer {layer}, head {head}; lower epsilon"
+        )
+    return found
+
+
+def onset_depth(model: nn.Module, measured: Measurement, position: int = 0) -> int:
+    """The depth at which the norm of `position` grows most against the mean of the others, from the depth before.
+
+    `measured` holds `hidden_norm`. Embeddings (depth 0) are no onset.
+    """
+    stack = Stream.of(unwrapped(model)).stack
+    norms = measured.data["hidden_norm"].transpose("sample", "depth", "position")
+    rows = [str(name) == stack for name in norms["depth_stack"].values]
+    values, positions = norms.values[:, rows], norms["position"].values
+    own = values[..., positions == position][..., 0]
+    others = metrics.nanmean(values[..., positions != position], -1)
+    ratio = metrics.nanmean(own / others, 0)
+    return int(np.argmax(np.diff(ratio))) + 1

@@ -1,0 +1,88 @@
+"""Taking heads out [C11]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError
+from sinkscope.interventions.intervention import Intervention, draw, whole
+from sinkscope.interventions.stream import Running, Stream, followed
+from sinkscope.probes.calls.interface import Editor, editing
+from sinkscope.probes.structure.sites import head_count
+
+
+@dataclass(frozen=True)
+class ZeroHeads(Intervention):
+    """Σ_j A_tj v_j = 0 for each (layer, head): what the attention function returns for the head is zero [C11].
+
+    Layers are running numbers over the attention layers, as in a measurement. `positions`: only for these queries; None
+    for all. What a layer does between heads and output projection (gates, norms) follows from the zeros; the weights
+    that are measured stay those of the layer. Control: as many other heads of
+    the same model. Raises `InputError` for pairs of another form, and when applied for a layer or head that does not
+    exist. Source: Gu et al., section 7, "is the sink head doing nothing?".
+    """
+
+    heads: Sequence[Any]
+    positions: Sequence[Any] | None = None
+
+    def __post_init__(self) -> None:
+        pairs = tuple(tuple(pair) if isinstance(pair, Sequence) else () for pair in self.heads)
+        for given, pair in zip(self.heads, pairs, strict=True):
+            if len(pair) != 2 or not all(isinstance(value, int) and value >= 0 for value in pair):
+                raise InputError(f"head {given!r}: expected (layer, head), whole numbers from 0 on")
+        if not pairs or len(set(pairs)) != len(pairs):
+            raise InputError("heads: expected at least one (layer, head), all different")
+        object.__setattr__(self, "heads", pairs)
+        if self.positions is not None:
+            object.__setattr__(self, "positions", whole("positions", self.positions))
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        running = followed(model, stack)
+        running.stream.attention(model)
+        heads: dict[nn.Module, list[int]] = {}
+        for layer, head in self.heads:
+            attention = running.stream.layer(layer)
+            count = head_count(model, attention)
+            if head >= count:
+                raise InputError(f"head {head} does not exist: layer {layer} has heads 0 to {count - 1}")
+            heads.setdefault(attention, []).append(head)
+        for attention in heads:
+            stack.callback(attention.register_forward_pre_hook(running.use_once()).remove)
+        running.require(*([attention] for attention in heads))
+        stack.enter_context(editing(_Zeroing(running, heads, self.positions)))
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> ZeroHeads:
+        layers = Stream.of(model).attention(model)
+        every = [(layer, head) for layer, module in enumerate(layers) for head in range(head_count(model, module))]
+        others = [pair for pair in every if pair not in self.heads]
+        return ZeroHeads(draw(generator, others, len(self.heads), "heads"), self.positions)
+
+    @property
+    def positions_named(self) -> tuple[int, ...]:
+        return () if self.positions is None else tuple(self.positions)
+
+
+@dataclass(frozen=True, eq=False)
+class _Zeroing(Editor):
+    """Takes heads out of what attention functions return."""
+
+    running: Running
+    heads: Mapping[nn.Module, Sequence[int]]
+    positions: Sequence[Any] | None
+
+    def edits(self, module: nn.Module) -> bool:
+        return module in self.heads
+
+    def returned(self, module: nn.Module, output: Tensor) -> Tensor:
+        self.running.changed(module)
+        chosen = self.running.at(None if self.positions is None else tuple(self.positions), output.flatten(2))
+        output = output.clone()
+        for head in self.heads[module]:
+            output[:, :, head].masked_fill_(chosen[..., None], 0.0)
+        return output

@@ -1,0 +1,120 @@
+"""The effect of an intervention beside that of its random controls: never one without the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sinkscope.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+METRICS: dict[str, str] = {
+    "loss": "loss (nats)",
+    "kl": "KL to the untouched model (nats)",
+    "sink_rate": "sink rate (%)",
+}
+DEVIATIONS = 4.0  # of the controls, by which an effect must leave their mean
+SMALLEST = {"loss": 1e-3, "kl": 1e-4, "sink_rate": 1.0}  # differences from the controls that count as none
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a model does under an intervention: averages over samples and tokens.
+
+    `loss`: mean next-token negative log-likelihood in nats, None where the model predicts no next token; `kl`:
+    KL(untouched ‖ touched) of its predictions in nats, averaged over tokens; `sink_rate`: Sink^eps in percent [C1].
+    """
+
+    loss: float | None
+    kl: float
+    sink_rate: float
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What an intervention does, next to budget-matched random controls. Made by `effect`.
+
+    `interventions`: descriptions, that of the intervention first, then those of the controls. Raises `InputError`
+    without a control.
+    """
+
+    model: str
+    untouched: Outcome
+    touched: Outcome
+    controls: tuple[Outcome, ...]
+    interventions: tuple[Mapping[str, Any], ...]
+    position: int
+    epsilon: float
+    samples: int
+    tokens: int
+
+    def __post_init__(self) -> None:
+        if not self.controls:
+            raise InputError("an effect says nothing without a control: controls must be at least 1")
+
+    @property
+    def name(self) -> str:
+        """The intervention's name."""
+        return str(self.interventions[0]["name"])
+
+    def stands_out(self, metric: str) -> bool:
+        """Whether the touched model differs from all controls beyond chance, in "loss", "kl" or "sink_rate".
+
+        It must lie outside their range, by more than four of their standard deviations from their mean, and by more
+        than what counts as no difference (0.001 nats of loss, 0.0001 of KL, one percentage point).
+        """
+        found, controls = self._values(metric)
+        if found is None:
+            return False
+        away = max(controls.min() - found, found - controls.max())
+        spread = controls.std(ddof=1) if len(controls) > 1 else 0.0
+        return bool(away > SMALLEST[metric] and abs(found - controls.mean()) > DEVIATIONS * spread)
+
+    @property
+    def verdict(self) -> str:
+        """The finding in words, with the controls' range beside every number."""
+        return " ".join(self._sentence(metric) for metric in METRICS if self._values(metric)[0] is not None)
+
+    def table(self) -> pd.DataFrame:
+        """A row per metric: untouched, touched, the controls' mean and range, and whether it stands out of them."""
+        import pandas as pd
+
+        rows = []
+        for metric, title in METRICS.items():
+            found, controls = self._values(metric)
+            if found is not None:
+                numbers = (getattr(self.untouched, metric), found, controls.mean(), controls.min(), controls.max())
+                rows.append((title, *map(float, numbers), len(controls), self.stands_out(metric)))
+        columns = ["metric", "untouched", "touched", "control_mean", "control_low", "control_high", "controls"]
+        return pd.DataFrame(rows, columns=[*columns, "stands_out"])
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as JSON-able data, with the verdict."""
+        outs = {metric: self.stands_out(metric) for metric in METRICS if self._values(metric)[0] is not None}
+        return json.loads(json.dumps({**asdict(self), "stands_out": outs, "verdict": self.verdict}))
+
+    def plot(self) -> go.Figure:
+        """A panel per metric: untouched, touched, and every control as a point."""
+        from sinkscope.interventions.drawing import effect_figure
+
+        return effect_figure(self)
+
+    def _values(self, metric: str) -> tuple[float | None, np.ndarray]:
+        return getattr(self.touched, metric), np.array([getattr(control, metric) for control in self.controls], float)
+
+    def _sentence(self, metric: str) -> str:
+        found, controls = self._values(metric)
+        unit, before = ("%", 1) if metric == "sink_rate" else ("nats", 4), getattr(self.untouched, metric)
+        name, digits = {"loss": "Loss", "kl": "KL", "sink_rate": f"Sink rate at {self.position}"}[metric], unit[1]
+        number = f"{{:.{digits}f}}".format
+        change = number(found) if metric == "kl" else f"{number(before)} → {number(found)}"
+        word = "stands out of" if self.stands_out(metric) else "lies within"
+        many = f"{len(controls)} random control{'' if len(controls) == 1 else 's'}"
+        return f"{name}: {change} {unit[0]}, {word} the {many} ({number(controls.min())} to {number(controls.max())})."

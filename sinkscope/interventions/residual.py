@@ -1,0 +1,185 @@
+"""Interventions on the residual stream: single activations, and what a block adds for a token [X8]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError
+from sinkscope.interventions.intervention import Intervention, draw, whole
+from sinkscope.interventions.stream import Running, Stream, change, followed, read_stream, row_length, watch, width_of
+from sinkscope.probes.inputs import checked_inputs, device_of, evaluating, part
+from sinkscope.probes.observing import unwrapped
+
+Entry = tuple[int, int | None, int]
+
+
+@dataclass(frozen=True)
+class SetActivations(Intervention):
+    """h^(depth)[position, dim] = 0, or its mean over data, for each entry (depth, position, dim) [X8].
+
+    Depth 0 enters the first block, depth d leaves block d − 1, before any final norm; position None is every token.
+    `value="mean"` needs `means`, one number an entry: `SetActivations.at_mean` computes them. Control: as many entries
+    of the same depths at other positions and in other dimensions, set in the same way. Raises `InputError` for entries
+    of another form. Source: Sun et al. 2024, section 4.1, who set the massive activations of one depth.
+    """
+
+    entries: Sequence[Any]
+    value: Literal["zero", "mean"] = "zero"
+    means: Sequence[float] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entries", _entries(self.entries))
+        object.__setattr__(self, "means", tuple(float(mean) for mean in self.means))
+        if len(self.means) != (len(self.entries) if self.value == "mean" else 0):
+            raise InputError(
+                f"{len(self.means)} means for {len(self.entries)} entries set to '{self.value}': "
+                "SetActivations.at_mean(model, inputs, entries) computes them"
+            )
+
+    @classmethod
+    def at_mean(cls, model: nn.Module, inputs: Any, entries: Sequence[Any], batch_size: int = 8) -> SetActivations:
+        """Entries set to their means over `inputs` (see `mean_values`)."""
+        return cls(entries, "mean", mean_values(model, inputs, entries, batch_size))
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        running = followed(model, stack)
+        values = self.means or (0.0,) * len(self.entries)
+        for depth in dict.fromkeys(depth for depth, _, _ in self.entries):
+            places = [
+                (*entry[1:], value) for entry, value in zip(self.entries, values, strict=True) if entry[0] == depth
+            ]
+            change(running, depth, _setting(running, places), stack)
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> SetActivations:
+        length, width = row_length(model, inputs), width_of(model)
+        taken = {dim for _, _, dim in self.entries}
+        dims = draw(generator, [dim for dim in range(width) if dim not in taken], len(self.entries), "dimensions")
+        named = set(self.positions_named)
+        others = [position for position in range(length) if position not in named] or list(range(length))
+        places = torch.randint(len(others), (len(self.entries),), generator=generator).tolist()
+        entries = [
+            (depth, None if position is None else others[place], dim)
+            for (depth, position, _), place, dim in zip(self.entries, places, dims, strict=True)
+        ]
+        return SetActivations(entries) if self.value == "zero" else SetActivations.at_mean(model, inputs, entries)
+
+    @property
+    def positions_named(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(position for _, position, _ in self.entries if position is not None))
+
+
+@dataclass(frozen=True)
+class RemoveContribution(Intervention):
+    """h^(depth) = h^(depth−1) for the tokens at `positions`: block depth − 1 adds nothing to them [X8].
+
+    With the depth of onset, where a token's norm jumps, the massive activation never appears. Control: as many other
+    tokens at the same depth.
+    """
+
+    depth: int
+    positions: Sequence[Any]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positions", whole("positions", self.positions))
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        running = followed(model, stack)
+        entered: list[Tensor] = []
+
+        def read(depth: int, hidden: Tensor, _: Running) -> None:
+            entered[:] = [hidden]
+
+        def undone(hidden: Tensor) -> Tensor:
+            chosen = running.at(self.positions_named, hidden)
+            return torch.where(chosen[..., None], entered[0].to(hidden), hidden)
+
+        watch(running, self.depth, self.depth - 1, read, stack)
+        change(running, self.depth, undone, stack)
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> RemoveContribution:
+        return RemoveContribution(self.depth, other_positions(generator, model, inputs, self.positions_named))
+
+    @property
+    def positions_named(self) -> tuple[int, ...]:
+        return tuple(self.positions)
+
+
+def mean_values(model: nn.Module, inputs: Any, entries: Sequence[Any], batch_size: int = 8) -> tuple[float, ...]:
+    """Mean of h^(depth)[position, dim] over the rows of `inputs` for each entry; over all real tokens where position is
+    None. Raises `InputError` for a position that no row has."""
+    model, entries = unwrapped(model), _entries(entries)
+    given, samples = checked_inputs(model, inputs, batch_size)
+    totals, counts = [0.0] * len(entries), [0] * len(entries)
+
+    def read(depth: int, hidden: Float[Tensor, "batch position width"], running: Running) -> None:
+        for index, (at, position, dim) in enumerate(entries):
+            if at == depth:
+                _check_dim(dim, hidden)
+                chosen = running.at(None if position is None else (position,), hidden).expand(hidden.shape[:2])
+                totals[index] += float(hidden[..., dim][chosen].double().sum())
+                counts[index] += int(chosen.sum())
+
+    stream = Stream.of(model)
+    for depth, _, _ in entries:
+        _check_depth(depth, stream)
+    with evaluating(model), torch.no_grad(), read_stream(model, read):
+        for start in range(0, samples, batch_size):
+            model(**part(given, slice(start, min(start + batch_size, samples)), samples, device_of(model)))
+    for entry, count in zip(entries, counts, strict=True):
+        if not count:
+            raise InputError(f"position {entry[1]} is in no row: nothing to take a mean of")
+    return tuple(total / count for total, count in zip(totals, counts, strict=True))
+
+
+def other_positions(
+    generator: torch.Generator,
+    model: nn.Module,
+    inputs: Mapping[str, Any],
+    taken: Sequence[int],
+    stop: int | None = None,
+) -> tuple[int, ...]:
+    """As many positions as `taken`, at random among all others (before `stop`) that every row has."""
+    length = row_length(model, inputs)
+    free = [position for position in range(min(length, stop or length)) if position not in taken]
+    return draw(generator, free, len(taken), "positions")
+
+
+def _setting(running: Running, places: Sequence[tuple[int | None, int, float]]) -> Any:
+    def edit(hidden: Tensor) -> Tensor:
+        hidden = hidden.clone()
+        for position, dim, value in places:
+            _check_dim(dim, hidden)
+            chosen = running.at(None if position is None else (position,), hidden)
+            hidden[..., dim] = torch.where(chosen, torch.full_like(hidden[..., dim], value), hidden[..., dim])
+        return hidden
+
+    return edit
+
+
+def _entries(entries: Any) -> tuple[Entry, ...]:
+    found = [tuple(entry) if isinstance(entry, Sequence) else () for entry in entries]
+    for given, entry in zip(entries, found, strict=True):
+        if len(entry) != 3 or not all(value is None or (isinstance(value, int) and value >= 0) for value in entry):
+            raise InputError(f"entry {given!r}: expected (depth, position or None, dimension), whole numbers from 0 on")
+        if entry[0] is None or entry[2] is None:
+            raise InputError(f"entry {given!r}: depth and dimension can not be None")
+    if not found or len(set(found)) != len(found):
+        raise InputError("entries: expected at least one, all different")
+    return tuple(found)
+
+
+def _check_depth(depth: int, stream: Stream) -> None:
+    if depth:
+        stream.block(depth)
+
+
+def _check_dim(dim: int, hidden: Tensor) -> None:
+    if dim >= hidden.shape[-1]:
+        raise InputError(f"dimension {dim} does not exist: the residual stream has 0 to {hidden.shape[-1] - 1}")

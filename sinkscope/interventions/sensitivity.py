@@ -1,0 +1,73 @@
+"""How far a change of one token spreads [K3]."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError
+from sinkscope.interventions.stream import Running, change, followed, read_stream, row_length, width_of
+from sinkscope.probes.inputs import checked_inputs, device_of, evaluating, part
+from sinkscope.probes.observing import unwrapped
+
+
+def perturbation_spread(
+    model: nn.Module, inputs: Any, position: int, scale: float = 0.01, *, seed: int = 0, batch_size: int = 8
+) -> xr.DataArray:
+    """‖h̃_j^(l) − h_j^(l)‖ / ‖δ‖ (sample, depth, position j) where δ was added to token `position` at depth 0 [K3].
+
+    δ points in a random direction and is `scale` times as long as that token's vector. A finite difference of the
+    sensitivity ‖∂h_j^(l) / ∂h_i^(0)‖ that sinks are said to keep small (Barbero et al. 2025); it depends on the
+    direction, so compare only within one seed. NaN where a row has no such token. Raises `InputError` for a position
+    that no row has and a scale that is not positive.
+    """
+    model = unwrapped(model)
+    given, samples = checked_inputs(model, inputs, batch_size)
+    length = row_length(model, given)
+    if not 0 <= position < length:
+        raise InputError(f"position {position} is in no row: rows have positions 0 to {length - 1}")
+    if not scale > 0:
+        raise InputError(f"scale = {scale}: must be positive")
+    direction = torch.nn.functional.normalize(
+        torch.randn(width_of(model), generator=torch.Generator().manual_seed(seed)), dim=0
+    )
+    parts = []
+    with evaluating(model), torch.no_grad():
+        for start in range(0, samples, batch_size):
+            batch = part(given, slice(start, min(start + batch_size, samples)), samples, device_of(model))
+            before, _ = _depths(model, batch)
+            with ExitStack() as stack:
+                running = followed(model, stack)
+                change(running, 0, _pushed(running, position, scale * direction), stack)
+                after, real = _depths(model, batch)
+            moved = (after - before).norm(dim=-1)
+            size = moved[0].amax(-1, keepdim=True)  # nothing else moves at depth 0
+            parts.append((moved / size).masked_fill(~real, torch.nan).transpose(0, 1).numpy())
+    return xr.DataArray(np.concatenate(parts), dims=("sample", "depth", "position"), name="perturbation_spread")
+
+
+def _pushed(running: Running, position: int, step: Tensor) -> Any:
+    def edit(hidden: Tensor) -> Tensor:
+        pushed = hidden + step.to(hidden) * hidden.norm(dim=-1, keepdim=True)
+        return torch.where(running.at((position,), hidden)[..., None], pushed, hidden)
+
+    return edit
+
+
+def _depths(model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """The residual stream (depth, batch, position, width) in fp32, and which tokens are real."""
+    found: list[Tensor] = []
+    reals: list[Tensor] = []
+
+    def read(depth: int, hidden: Tensor, running: Running) -> None:
+        found.append(hidden.float().cpu())
+        reals.append(running.at(None, hidden).cpu())
+
+    with read_stream(model, read):
+        model(**batch)
+    return torch.stack(found), reals[0]

@@ -1,0 +1,139 @@
+"""Interventions on who sees whom: forbid the sink, or give another position the first token's view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
+
+from sinkscope.attention import Alone, Mask, Visibility, Without
+from sinkscope.errors import UnsupportedModelError
+from sinkscope.interventions.intervention import Intervention, whole
+from sinkscope.interventions.residual import other_positions
+from sinkscope.interventions.stream import Running, followed, row_length
+from sinkscope.probes.calls.interface import Editor, editing
+from sinkscope.probes.calls.reading import NAMES
+
+MASKED = NAMES.index("attention_mask")
+
+
+@dataclass(frozen=True)
+class ForbidSink(Intervention):
+    """A[t, k] = 0 for the keys k at `positions` and every query t ≠ k; the other weights of a row are renormalised.
+
+    In all self-attention layers of the changed stack. A query sees its own key still, and one for which nothing else
+    would be left keeps what it saw. Masks are written out, (batch, 1, query, key). Control: as many other keys, of
+    those that at least half of the queries can see.
+    """
+
+    positions: Sequence[Any]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positions", whole("positions", self.positions))
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        _restrict(model, Without(self.positions_named), stack)
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> ForbidSink:
+        half = (row_length(model, inputs) + 1) // 2
+        return ForbidSink(other_positions(generator, model, inputs, self.positions_named, stop=half))
+
+    @property
+    def positions_named(self) -> tuple[int, ...]:
+        return tuple(self.positions)
+
+
+@dataclass(frozen=True)
+class FirstTokenView(Intervention):
+    """A[t, t] = 1 for the query t at `position`: it sees itself alone, as only the first token does.
+
+    If being alone is what makes a sink, the sink moves there. In all self-attention layers of the changed stack.
+    Control: another position.
+    """
+
+    position: int
+
+    def __post_init__(self) -> None:
+        whole("position", (self.position,))
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        _restrict(model, Alone((self.position,)), stack)
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> FirstTokenView:
+        return FirstTokenView(*other_positions(generator, model, inputs, (0, self.position))[:1])
+
+    @property
+    def positions_named(self) -> tuple[int, ...]:
+        return (self.position,)
+
+
+def _restrict(model: nn.Module, mask: Mask, stack: ExitStack) -> None:
+    """Give every self-attention layer of the changed stack this mask as well."""
+    running = followed(model, stack)
+    running.require(running.stream.attention(model))
+    stack.enter_context(editing(_Restriction(running, mask)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Restriction(Editor):
+    """Adds a mask to what the attention layers of a stack are given."""
+
+    running: Running
+    mask: Mask
+
+    def edits(self, module: nn.Module) -> bool:
+        return module in self.running.stream.layers
+
+    def given(
+        self, module: nn.Module, implementation: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self.running.changed(module)
+        given = dict(zip(NAMES, args, strict=False)) | kwargs
+        mask = given.get("attention_mask")
+        if isinstance(mask, Visibility):
+            new: Any = replace(mask, mask=mask.mask & self.mask)
+        else:
+            new = self._written(module, implementation or "eager", given, mask)
+        if len(args) > MASKED:
+            return (*args[:MASKED], new, *args[MASKED + 1 :]), kwargs
+        return args, {**kwargs, "attention_mask": new}
+
+    def _written(self, module: nn.Module, name: str, given: Mapping[str, Any], mask: Any) -> Tensor:
+        """The mask (batch | 1, heads | 1, query, key) with the restriction, in the form that the layer was given."""
+        if name not in ("eager", "sdpa") or not (mask is None or (isinstance(mask, Tensor) and mask.ndim == 4)):
+            raise UnsupportedModelError(
+                f"family '{self.running.stream.family}': attn_implementation='{name}' takes no written mask, so what "
+                "a query sees can not be changed; load the model with attn_implementation='sdpa' or 'eager'"
+            )
+        query, keys = given["query"], given["key"].shape[2]
+        allowed = self._allowed(query.shape[2], keys, query.device)
+        if mask is None:
+            mask = self._unwritten(module, name, given, allowed)
+        mask = mask[..., :keys].expand(-1, -1, query.shape[2], -1)
+        is_bool = mask.dtype == torch.bool
+        visible = mask if is_bool else mask > torch.finfo(mask.dtype).min / 2
+        hidden = visible & ~allowed[:, None]
+        hidden = hidden & (visible & ~hidden).any(-1, keepdim=True)  # who would see nothing keeps what it saw
+        return mask & ~hidden if is_bool else mask.masked_fill(hidden, torch.finfo(mask.dtype).min)
+
+    def _allowed(self, queries: int, keys: int, device: torch.device) -> Bool[Tensor, "_ query key"]:
+        start = self.running.seen
+        total = start + queries
+        first = max(0, total - keys)  # a sliding cache holds the last keys only
+        return self.mask.visible(
+            self.running.tokens(start, total, device), self.running.tokens(first, first + keys, device)
+        )
+
+    def _unwritten(self, module: nn.Module, name: str, given: Mapping[str, Any], like: Tensor) -> Tensor:
+        """What no mask means: the causal triangle for SDPA of a causal layer, else everything."""
+        told, queries = given.get("is_causal"), like.shape[1]
+        causal = bool(getattr(module, "is_causal", True) if told is None else told)
+        everything = torch.ones(1, 1, *like.shape[1:], dtype=torch.bool, device=like.device)
+        if name == "eager":
+            return torch.zeros_like(everything, dtype=given["query"].dtype)
+        return everything.tril(like.shape[2] - queries) if causal and queries > 1 else everything

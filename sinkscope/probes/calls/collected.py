@@ -1,0 +1,188 @@
+"""The second collector: attention maps that a model returns, for families outside transformers' attention interface.
+
+BLOOM, MPT, Falcon, GPT-J, DeBERTa and others compute attention in code of their own, so that nothing can be read where
+it happens. Under eager attention they return all their maps when asked, O(layers · T²) memory; observers to whom the
+weights are enough read those, one map after the other, each dropped when it is read. What the caller gets is what they
+would have got without: maps that they did not ask for are taken out again.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
+
+from sinkscope.errors import UnsupportedModelError
+from sinkscope.probes.calls.call import AttentionCall
+from sinkscope.probes.calls.forward import Forward
+from sinkscope.probes.calls.masks import Rule
+from sinkscope.probes.calls.reading import Refusal, axes, real_tokens
+from sinkscope.probes.structure.layers import family, no_attention
+from sinkscope.probes.structure.places import Layer
+from sinkscope.probes.structure.stacks import block_lists, own_stack
+
+ENDING = "attentions"  # of the names under which maps are returned
+STACKS = {"encoder_attentions": "encoder", "decoder_attentions": "decoder", "cross_attentions": "cross"}
+ROUNDING = 1e-4  # by how much a row may miss a sum of one, beside the rounding of its dtype
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the caller of the model wants back: attention maps or not, a tuple or a model output.
+
+    `encoded`: the encoder ran before, so that its maps are not of this pass.
+    """
+
+    maps: bool
+    as_tuple: bool
+    encoded: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Stack:
+    """The maps of one stack, and which of its queries and keys are real tokens (None: all)."""
+
+    name: str
+    maps: list[Any]
+    start: int
+    real: Bool[Tensor, "batch query"] | None
+    real_keys: Bool[Tensor, "batch key"] | None
+
+    def sees_future(self, weights: Float[Tensor, "batch heads query key"]) -> bool:
+        """Whether a real query gives weight to a later key."""
+        later = weights.triu(self.start + 1) > 0
+        return bool((later if self.real is None else later & self.real[:, None, :, None]).any())
+
+
+class Collector:
+    """Asks a model for its attention maps, reads them, and gives the caller what they asked for."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Raises `UnsupportedModelError` for a model that has no maps to give, or none under its implementation."""
+        parameters = inspect.signature(model.forward).parameters
+        kinds = {parameter.kind for parameter in parameters.values()}
+        self.family = family(model)
+        takes = "output_attentions" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
+        if not isinstance(model, PreTrainedModel) or not takes:
+            raise no_attention(model)
+        if (name := model.config._attn_implementation) not in (None, "eager"):
+            raise UnsupportedModelError(
+                f"family '{self.family}' has attention of its own, which is read from the maps that it returns, and it "
+                f"returns none under attn_implementation='{name}': load it with attn_implementation='eager'"
+            )
+        self._names, self._config = list(parameters), model.config
+        self._twofold = bool(model.config.is_encoder_decoder)
+        self._stack = own_stack(model)
+        self._paths = {stack: list(blocks) for stack, blocks in block_lists(model).items()}
+
+    def ask(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], Request]:
+        """The arguments of a forward pass, all by name, that make the model return its maps; what was asked for."""
+        given = dict(zip(self._names, args, strict=False)) | dict(kwargs)
+        maps, named = given.get("output_attentions"), given.get("return_dict")
+        request = Request(
+            maps=bool(self._config.output_attentions if maps is None else maps),
+            as_tuple=not (self._config.return_dict if named is None else named),
+            encoded=given.get("encoder_outputs") is not None,
+        )
+        return given | {"output_attentions": True} | ({"return_dict": True} if request.as_tuple else {}), request
+
+    def answer(self, output: Any, request: Request) -> Any:
+        """The model's output as the caller wants it."""
+        if not isinstance(output, ModelOutput):
+            return output
+        if not request.maps:
+            output = type(output)(**{name: value for name, value in output.items() if not name.endswith(ENDING)})
+        return output.to_tuple() if request.as_tuple else output
+
+    def calls(self, output: Any, forward: Forward, encoded: bool = False) -> Iterator[AttentionCall]:
+        """The maps of a forward pass, layer by layer, each as a call that has weights instead of queries and keys.
+
+        Raises `UnsupportedModelError` for maps that are not a row of weights for each token that sums to one, naming
+        the first.
+        """
+        entries = output.items() if isinstance(output, Mapping) else ()
+        found = {name: list(maps) for name, maps in entries if name.endswith(ENDING) and maps}
+        if encoded:
+            found.pop("encoder_attentions", None)
+        if not found:
+            raise self._refusal("attention")("it returns no attention maps, so there is nothing to measure")
+        for name, maps in found.items():
+            if name != ENDING and name not in STACKS:
+                raise self._refusal(name)("its attention is more than one map of weights per layer")
+            stack = self._read(STACKS.get(name, self._stack), name, maps, forward)
+            for index in range(len(maps)):
+                weights, maps[index] = maps[index], None
+                yield self._call(weights, stack, index)
+
+    def _read(self, name: str, key: str, maps: list[Any], forward: Forward) -> _Stack:
+        """The maps of a stack, checked to be of its tokens."""
+        refuse, sides = self._refusal(key), axes(name, self._twofold)
+        start = forward.seen if sides[0] == "tokens" else 0
+        for weights in maps:
+            if not isinstance(weights, Tensor) or weights.ndim != 4 or len(weights) != forward.batch:
+                raise refuse("returns something else than maps (sample, head, query, key) of its samples")
+        sizes = {(weights.shape[2], weights.shape[3]) for weights in maps}
+        queries, keys = sizes.pop()
+        given = forward.ids.shape[1] if forward.ids is not None and sides[0] == "tokens" else queries
+        if sizes or queries != given or (name != "cross" and keys != start + queries):
+            raise refuse("returns maps of windows, of pooled or of added tokens, whose positions they do not tell")
+        stack = _Stack(
+            name,
+            maps,
+            start,
+            _on(maps[0], real_tokens(forward, sides[0], slice(start, start + queries), refuse)),
+            _on(maps[0], real_tokens(forward, sides[1], slice(0, keys), refuse)),
+        )
+        looks_ahead = name == "decoder" and not self._twofold and any(map(stack.sees_future, maps))
+        return stack if not looks_ahead else _Stack("encoder", maps, start, stack.real, stack.real_keys)
+
+    def _call(self, weights: Tensor, stack: _Stack, index: int) -> AttentionCall:
+        paths = self._paths.get(stack.name, [])
+        layer = Layer(paths[index] if len(paths) == len(stack.maps) else f"{stack.name}.{index}", index, stack.name)
+        self._check(weights, stack, layer)
+        weights = weights.detach().float()
+        if stack.real is not None:
+            weights = weights.masked_fill(~stack.real[:, None, :, None], 0.0)
+        keys, own = weights.shape[3], 0 if stack.name == "cross" else stack.start
+        return AttentionCall(
+            layer=layer,
+            query=weights.new_empty(*weights.shape[:3], 0),
+            key=weights.new_empty(*weights.shape[:2], keys, 0),
+            value=weights.new_empty(*weights.shape[:2], keys, 0),
+            mask=Rule(keys, causal=False),
+            scaling=1.0,
+            causal=stack.name != "cross" and not stack.sees_future(weights),
+            query_start=stack.start,
+            key_start=0,
+            own_keys=slice(own, keys),
+            real=stack.real,
+            real_keys=stack.real_keys,
+            collected=weights,
+        )
+
+    def _check(self, weights: Tensor, stack: _Stack, layer: Layer) -> None:
+        """Real rows are probabilities, as far as they are finite: what is not is reported with the measurement."""
+        rows = weights.sum(-1, dtype=torch.float32)
+        counted = torch.isfinite(rows)
+        if stack.real is not None:
+            counted &= stack.real[:, None, :]
+        allowed = ROUNDING + 2 * torch.finfo(weights.dtype).eps
+        wrong = ((rows - 1).abs() > allowed) | (weights.amin(-1) < 0)
+        if bool((wrong & counted).any()):
+            raise self._refusal(layer.name)(
+                "the map that it returns is no attention: rows do not sum to one (dropout does that too: model.eval())"
+            )
+
+    def _refusal(self, layer: str) -> Refusal:
+        return Refusal(self.family, layer)
+
+
+def _on(like: Tensor, mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask.to(like.device)

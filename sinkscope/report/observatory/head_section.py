@@ -1,0 +1,128 @@
+"""The section of linked maps: every metric of every head, and the selected head beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+
+from sinkscope.report.layers import layer_labels
+from sinkscope.report.observatory import heads, skeletons
+from sinkscope.report.observatory.heads import HeadMaps
+from sinkscope.report.observatory.numbers import short
+from sinkscope.report.observatory.per_head import HeadMetric, head_table, present
+from sinkscope.report.observatory.places import choices
+from sinkscope.report.page import FIGURES, Section, Widget
+from sinkscope.report.theme import BELOW, BLUE, ORANGE, SEQUENTIAL, threshold_scale
+
+DATA = "heads-data"
+
+MARKUP = f"""<div class="observatory" id="heads">
+<div class="maps-side">
+<p class="control" id="head-place"><label>Maps marked ◆ show position <input type="range" min="0" step="1">
+<output></output></label></p>
+<div class="maps" id="head-maps"></div>
+</div>
+<div class="head-side" role="region" aria-label="The selected head">
+<p class="control"><label>Layer <select id="head-layer"></select></label>
+<label>Head <select id="head-head"></select></label></p>
+<h3 id="head-name" aria-live="polite"></h3>
+<dl class="numbers" id="head-numbers"></dl>
+<p class="note" id="head-note" hidden></p>
+{FIGURES}
+</div>
+</div>"""
+
+
+def head_section(
+    data: xr.Dataset, epsilon: float, position: int, maps: HeadMaps | None, map_command: str | None
+) -> Section:
+    """Every metric of every head as linked maps; the panel beside shows the selected head.
+
+    `position` is where the page looks for the sink. `map_command`: a command line that, with "layer.head" behind it,
+    makes an attention map.
+    """
+    if maps is not None:
+        maps.check(data)
+    places = choices(data, epsilon) if "position" in data.coords else [position]
+    here = places.index(position)
+    grids = {metric: metric.at(data, epsilon, places) for metric in present(data)}
+    payload: dict[str, Any] = {
+        "layers": layer_labels(data),
+        "heads": data.sizes["head"],
+        "places": places,
+        "place": here,
+        "epsilon": epsilon,
+        "metrics": [_payload(metric, values, epsilon) for metric, values in grids.items()],
+        "start": start(data, position),
+        "mapCommand": map_command,
+    }
+    figures: dict[str, go.Figure] = {}
+    if "attention_received" in data:
+        payload["profile"] = heads.profile(data, places)
+        figures[skeletons.PROFILE] = skeletons.profile(epsilon)
+    if "cos_query_key" in data and position in data["position"].values:
+        payload["angles"] = heads.angles(data, position)
+        figures[skeletons.ANGLES] = skeletons.angles(position)
+    if "key_vectors" in data:
+        payload["keys"] = heads.keys(data, position)
+        figures[skeletons.KEYS] = skeletons.keys(heads.marked(data["key_vectors"], position))
+    if maps is not None and maps.weights:
+        payload["maps"] = maps.payload()
+        figures[skeletons.MAP] = skeletons.attention_map()
+    names = ("profile", "angles", "keys", "map")
+    titles = (skeletons.PROFILE, skeletons.ANGLES, skeletons.KEYS, skeletons.MAP)
+    payload["figures"] = {name: title for name, title in zip(names, titles, strict=True) if title in figures}
+    return Section(
+        "Every head, by every metric",
+        "In each map, a column is a head and a row a layer, the first layer at the bottom; values are means over "
+        "samples. Click on a head, or move with the arrow keys: the same head is framed in all maps, and its details "
+        "stand beside them.",
+        figures,
+        head_table(data, {metric: values[here if metric.placed else 0] for metric, values in grids.items()}, position),
+        widget=Widget(MARKUP, {DATA: payload}),
+    )
+
+
+def start(data: xr.Dataset, position: int) -> list[int]:
+    """The head selected at first: the one that receives most at the position, or the first that was measured."""
+    name = "attention_received"
+    if name not in data:
+        return [0, 0]
+    received = data[name].sel(position=position).transpose("sample", "layer", "head")
+    grid = np.nan_to_num(received.mean("sample").values, nan=-1.0)
+    return [int(index) for index in np.unravel_index(grid.argmax(), grid.shape)]
+
+
+def _payload(metric: HeadMetric, grids: np.ndarray, epsilon: float) -> dict[str, Any]:
+    return {
+        "key": metric.key,
+        "title": metric.title,
+        "about": metric.about,
+        "unit": metric.unit,
+        "placed": metric.placed,
+        "scale": scale(metric, grids, epsilon),
+        "values": short(grids),
+    }
+
+
+def scale(metric: HeadMetric, grids: np.ndarray, epsilon: float) -> dict[str, Any]:
+    """Ends of the colour scale, and its colours; with `log`, a ratio is placed by its logarithm."""
+    known = grids[np.isfinite(grids)]
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    both = [[0, BLUE], [0.5, BELOW[0]], [1, ORANGE]]
+    if metric.kind == "share":
+        return {"low": 0.0, "high": 1.0, "colours": threshold_scale(epsilon)}
+    if metric.kind == "ratio":
+        positive = known[known > 0]
+        reach = float(np.abs(np.log2(positive)).max(initial=0.0)) if positive.size else 0.0
+        bound = 2.0 ** min(max(reach, 0.1), 10.0)
+        return {"low": short(np.array(1 / bound)), "high": short(np.array(bound)), "colours": both, "log": True}
+    if metric.kind == "signed":
+        bound = max(abs(low), abs(high)) or 1.0
+        return {"low": short(np.array(-bound)), "high": short(np.array(bound)), "colours": both}
+    steps = [[index / (len(SEQUENTIAL) - 1), colour] for index, colour in enumerate(SEQUENTIAL)]
+    low = min(low, 0.0)
+    return {"low": short(np.array(low)), "high": short(np.array(max(high, low + 1e-12))), "colours": steps}

@@ -1,0 +1,141 @@
+"""What is shown of the one head that a reader selects: profile, angles, keys, attention map."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+
+from sinkscope.errors import InputError
+from sinkscope.probes.metrics import nanmean
+from sinkscope.probes.metrics.manifold import KeyManifold, key_manifold
+from sinkscope.report.observatory.numbers import few, short
+from sinkscope.report.observatory.places import PER_HEAD
+
+BINS = np.linspace(-1, 1, 41)
+MOST_NUMBERS = 200_000
+MOST_POINTS = 512
+MAP_TOKENS = 128
+MAP_DIGITS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class HeadMaps:
+    """Attention maps of chosen heads, of one sample.
+
+    `weights`: (query, key) arrays by (row along the measurement's axis `layer`, head), NaN or 0 where a query does not
+    see a key. `tokens`: texts of the sample's tokens, empty where unknown.
+    """
+
+    weights: Mapping[tuple[int, int], Float[np.ndarray, "query key"]]
+    tokens: Sequence[str] = field(default=())
+
+    def check(self, data: xr.Dataset) -> None:
+        """Raises `InputError` for a head that the measurement does not have."""
+        layers, heads = data.sizes["layer"], data.sizes["head"]
+        for layer, head in self.weights:
+            if not (0 <= layer < layers and 0 <= head < heads):
+                raise InputError(
+                    f"an attention map of layer {layer}, head {head}: the measurement has {layers} layers of {heads}"
+                )
+
+    def payload(self) -> dict[str, Any]:
+        """The first 128 tokens of each map, by "layer.head"."""
+        shown = {
+            f"{layer}.{head}": short(weights[:MAP_TOKENS, :MAP_TOKENS], MAP_DIGITS)
+            for (layer, head), weights in self.weights.items()
+        }
+        full = max((max(weights.shape) for weights in self.weights.values()), default=0)
+        return {"weights": shown, "tokens": list(self.tokens[:MAP_TOKENS]), "full": full}
+
+
+def profile(data: xr.Dataset, keep: Sequence[int]) -> dict[str, Any]:
+    """Attention received by each position, mean over samples, per layer and head; and what uniform attention gives."""
+    received = nanmean(data["attention_received"].transpose(*PER_HEAD).values, 0)
+    positions = data["position"].values
+    most = max(64, MOST_NUMBERS // (received.shape[0] * received.shape[1]))
+    chosen = few(positions, most, tuple(keep))
+    shown = {"positions": positions[chosen].tolist(), "received": short(received[..., chosen])}
+    if "uniform_received" in data:
+        uniform = nanmean(data["uniform_received"].transpose("sample", "layer", "position").values, 0)
+        shown["uniform"] = short(uniform[:, chosen])
+    return shown
+
+
+def angles(data: xr.Dataset, position: int) -> dict[str, Any]:
+    """Histograms of cos(q, k) per head, in percent: the keys at `position`, and all others."""
+    cosine = data["cos_query_key"].transpose("layer", "head", "sample", "position")
+    sink = cosine.sel(position=[position]).values
+    others = cosine.values[..., cosine["position"].values != position]
+    return {
+        "centres": short((BINS[1:] + BINS[:-1]) / 2),
+        "position": position,
+        "sink": short(histograms(sink), 3),
+        "others": short(histograms(others), 3),
+    }
+
+
+def histograms(cosine: Float[np.ndarray, "layer head sample position"]) -> Float[np.ndarray, "layer head bin"]:
+    """Percent of a head's cosines in each bin; NaN for a head that has none. Rounding beyond ±1 falls into the ends."""
+    layers, heads, *_ = cosine.shape
+    bins, known = len(BINS) - 1, ~np.isnan(cosine)
+    index = np.clip(np.digitize(np.nan_to_num(cosine), BINS) - 1, 0, bins - 1)
+    index += bins * np.arange(layers * heads).reshape(layers, heads, 1, 1)
+    counts = np.bincount(index[known], minlength=layers * heads * bins).reshape(layers, heads, bins)
+    total = counts.sum(-1, keepdims=True)
+    return np.where(total > 0, 100 * counts / np.maximum(total, 1), np.nan)
+
+
+def keys(data: xr.Dataset, position: int) -> dict[str, Any]:
+    """The keys of each head in the plane of their two principal components, with the share of variance of each.
+
+    Points are (sample, position) pairs, the same for all heads.
+    """
+    vectors = thinned(data["key_vectors"], position, data.sizes["layer"] * data.sizes["head"])
+    samples, positions = point_labels(vectors)
+    plane = manifold(vectors, position).plane
+    return {
+        "sample": samples.tolist(),
+        "position": positions.tolist(),
+        "marked": marked(vectors, position),
+        "points": [[short(head.points.T, 3) for head in layer] for layer in plane],
+        "shares": [[short(head.shares, 3) for head in layer] for layer in plane],
+    }
+
+
+def manifold(vectors: xr.DataArray, position: int) -> KeyManifold:
+    """The sink's keys against all others; the sink is the first kept position where `position` was not kept."""
+    ordered = vectors.transpose("kept", "layer", "head", "kept_position", "key_dim")
+    index = position_labels(vectors).tolist().index(marked(vectors, position))
+    return key_manifold(ordered.values, index)
+
+
+def marked(vectors: xr.DataArray, position: int) -> int:
+    """The position that is told apart from the others: `position` where it was kept, the first kept one otherwise."""
+    kept = position_labels(vectors)
+    return position if position in kept else int(kept[0])
+
+
+def thinned(vectors: xr.DataArray, position: int, planes: int) -> xr.DataArray:
+    """Fewer positions, if need be, so that `planes` drawings of all points stay small; `position` is among them."""
+    most = min(MOST_POINTS, max(32, MOST_NUMBERS // (2 * planes)))
+    labels = position_labels(vectors)
+    chosen = few(labels, max(8, most // vectors.sizes["kept"]), (position,))
+    return vectors.assign_coords(kept_position=labels).isel(kept_position=chosen)
+
+
+def point_labels(vectors: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
+    """Sample and position of each point, sample after sample."""
+    positions, samples = position_labels(vectors), vectors.sizes["kept"]
+    return np.repeat(np.arange(samples), len(positions)), np.tile(positions, samples)
+
+
+def position_labels(vectors: xr.DataArray) -> np.ndarray:
+    """The positions in the text along the axis `kept_position`."""
+    if "kept_position" in vectors.coords:
+        return vectors["kept_position"].values
+    return np.arange(vectors.sizes["kept_position"])

@@ -1,0 +1,150 @@
+"""The token strip: a sample's tokens in reading order, coloured by the attention they receive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from sinkscope.probes.metrics import comparable, layer_rates, nanmean, token_rates
+from sinkscope.report.layers import layer_labels
+from sinkscope.report.observatory.numbers import short
+from sinkscope.report.observatory.places import CAUSAL, PER_HEAD, rows_of, sample_lengths
+from sinkscope.report.page import Section, Widget
+from sinkscope.report.theme import SEQUENTIAL
+
+DATA = "strip-data"
+SAMPLES = 8
+MOST_NUMBERS = 400_000
+MOST_TOKENS = 1024
+DRAWN = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "⏎", "\n": "⏎", "\t": "⇥"})
+
+MARKUP = """<div class="reading" id="strip">
+<p class="control"><label>Sample <select id="strip-sample"></select></label>
+<label>Mean over the heads of <select id="strip-layer"></select></label>
+<label>Mark a sink in <select id="strip-share">
+<option value="0">any head</option><option value="5">over 5 % of heads</option>
+<option value="10">over 10 % of heads</option><option value="25">over 25 % of heads</option>
+<option value="50">over half of the heads</option></select></label></p>
+<p class="scale" id="strip-scale"></p>
+<div class="tokens" id="strip-tokens" role="listbox" tabindex="0" aria-label="Tokens of the sample"></div>
+<div class="readout" id="strip-readout" aria-live="polite"></div>
+</div>"""
+
+
+def strip_section(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> Section:
+    """Needs `attention_received` and the coordinate `token_id`; texts are taken from the record where it has them."""
+    payload = strip_payload(data, epsilon, record)
+    return Section(
+        "Token by token",
+        "The text as the model read it. The darker a token, the more attention it receives, on average over heads and "
+        f"over the tokens that see it. Framed with ◆: a sink, that is, over ε = {epsilon:g} in a head. Pale letters: "
+        "in causal models, fewer than half of the tokens see it, so it is not marked. Hover, or move with the arrow "
+        f"keys, for the numbers; the layer can follow the head selected above.{_cut(payload)}",
+        table=token_table(payload),
+        widget=Widget(MARKUP, {DATA: payload}),
+    )
+
+
+def _cut(payload: dict[str, Any]) -> str:
+    shown, tokens = payload["most"], payload["tokens"]
+    return f" Shown are the first {shown} of {tokens} tokens." if tokens > shown else ""
+
+
+def token_stack(data: xr.Dataset) -> str:
+    """The stack that read the token ids: the encoder of a model that has both."""
+    stacks = [str(name) for name in data["stack"].values]
+    return next(name for name in ("encoder", "decoder", *stacks) if name in stacks)
+
+
+def strip_payload(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> dict[str, Any]:
+    """Columns per sample; `received` and `share` have a row for all layers, then one for each layer of the stack."""
+    stack = token_stack(data)
+    rows = np.flatnonzero(rows_of(data, stack))
+    lengths = sample_lengths(data, stack)[:SAMPLES]
+    most = min(MOST_TOKENS, max(64, MOST_NUMBERS // (2 * SAMPLES * (len(rows) + 1))))
+    part = data.isel(sample=slice(0, SAMPLES), layer=rows, position=slice(0, most))
+    received = part["attention_received"].transpose(*PER_HEAD).values
+    by_layer = nanmean(received, 2)
+    mean = np.concatenate([nanmean(by_layer, 1)[:, None], by_layer], 1)
+    share = np.concatenate([token_rates(received, epsilon)[:, None], layer_rates(received, epsilon)], 1)
+    counted = comparable(lengths, part["position"].values, stack == CAUSAL)
+    ids = part["token_id"].transpose("sample", "position").values
+    norms = _largest_norms(part, stack)
+    samples = [_sample(number, ids, mean, share, counted, norms, part) for number in range(len(ids))]
+    texts = record.get("token_text", {})
+    shown = sorted({token for sample in samples for token in sample["ids"]})
+    labels = layer_labels(data)
+    return {
+        "samples": samples,
+        "layers": [{"row": int(row), "label": labels[row]} for row in rows],
+        "texts": {str(token): texts[str(token)] for token in shown if texts.get(str(token)) is not None},
+        "drawn": {str(token): drawn(token, texts.get(str(token))) for token in shown},
+        "special": sorted(set(record.get("special_tokens", [])) & set(shown)),
+        "epsilon": epsilon,
+        "tokens": int(lengths.max()),
+        "most": most,
+        "colours": [[index / (len(SEQUENTIAL) - 1), colour] for index, colour in enumerate(SEQUENTIAL)],
+    }
+
+
+def drawn(token: int, text: str | None) -> str:
+    """A token's text as it looks in the strip: marks of spaces and line ends made visible; its id without a text."""
+    return f"#{token}" if text is None else text.translate(DRAWN) or "∅"
+
+
+def token_table(payload: dict[str, Any], most: int = 40) -> pd.DataFrame:
+    """The tokens of the shown samples that receive most, on average over all heads."""
+    rows = [
+        (
+            payload["texts"].get(str(token), f"#{token}"),
+            token,
+            number,
+            position,
+            received,
+            share,
+        )
+        for number, sample in enumerate(payload["samples"])
+        for token, position, received, share, counted in zip(
+            sample["ids"],
+            sample["positions"],
+            sample["received"][0],
+            sample["share"][0],
+            sample["counted"],
+            strict=True,
+        )
+        if counted and received is not None
+    ]
+    columns = ["token", "id", "sample", "position", "attention received, mean", "heads over ε (%)"]
+    frame = pd.DataFrame(rows, columns=columns)
+    return frame.sort_values(columns[4], ascending=False, ignore_index=True).head(most)
+
+
+def _sample(
+    number: int,
+    ids: np.ndarray,
+    mean: np.ndarray,
+    share: np.ndarray,
+    counted: np.ndarray,
+    norms: np.ndarray | None,
+    part: xr.Dataset,
+) -> dict[str, Any]:
+    real = ids[number] >= 0
+    sample = {
+        "ids": ids[number][real].tolist(),
+        "positions": part["position"].values[real].tolist(),
+        "received": short(mean[number][:, real], 3),
+        "share": short(share[number][:, real], 3),
+        "counted": counted[number][real].tolist(),
+    }
+    return sample if norms is None else {**sample, "norm": short(norms[number][real], 3)}
+
+
+def _largest_norms(part: xr.Dataset, stack: str) -> np.ndarray | None:
+    """Each token's largest hidden norm over the depths of its stack."""
+    if "hidden_norm" not in part:
+        return None
+    depths = np.flatnonzero(part["depth_stack"].values == stack)
+    return part["hidden_norm"].isel(depth=depths).max("depth").transpose("sample", "position").values

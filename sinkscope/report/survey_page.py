@@ -1,0 +1,157 @@
+"""The page of a survey: many models on several inputs [C8, C9, C10]."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from sinkscope.report import survey_figures
+from sinkscope.report.page import Headline, Page, Section, write_page
+from sinkscope.report.provenance import facts
+from sinkscope.survey import Row, Survey
+from sinkscope.survey.result import short_count
+
+PAGE = "survey.html"
+TITLES = {
+    "label": "model",
+    "family": "family",
+    "parameters": "parameters",
+    "layers": "attention layers",
+    "heads": "heads",
+    "input": "input",
+    "first": "at position 0",
+    "sink_rate": "sink rate (%)",
+    "low": "95 % from",
+    "high": "95 % to",
+    "strongest_position": "strongest position",
+    "strongest_rate": "its rate (%)",
+    "slot_mass": "slot mass",
+    "hidden_norm_ratio": "largest hidden norm ratio",
+    "value_norm_ratio": "smallest value norm ratio",
+    "seconds": "seconds",
+    "status": "status",
+    "reason": "reason",
+}
+
+
+def write_survey_page(survey: Survey) -> Path:
+    """Write `survey.html` into the survey's folder and return its path."""
+    return write_page(survey_page(survey), survey.folder / PAGE)
+
+
+def survey_page(survey: Survey) -> Page:
+    """The page of a survey's rows. Raises `InputError` where a result that a row names is gone."""
+    measured = [row for row in survey.rows if row.sink_rate is not None]
+    models = len({row.label for row in survey.rows})
+    lead = (
+        f"{models} {'model' if models == 1 else 'models'}. The sink rate is the percentage of (layer, head) pairs in "
+        f"which the first token receives more than {survey.epsilon:g} of the attention, on average over the tokens "
+        "that can see it; layers without attention do not count."
+    )
+    sections = [_bars(survey), *(_depth(measured) if measured else [])]
+    if len({row.parameters for row in measured}) > 1:
+        sections.append(_size(measured))
+    if not survey.pairs().empty:
+        sections.append(_pairs(survey))
+    if any(row.curve is not None for row in measured):
+        sections.append(_curves([row for row in measured if row.curve is not None]))
+    sections.append(_table(survey))
+    return Page(
+        "A survey of attention sinks", lead, _headlines(survey, measured), sections, facts([], survey.records())
+    )
+
+
+def _bars(survey: Survey) -> Section:
+    return Section(
+        "Sink rate, per model and input",
+        "A bar is one model on one kind of input, with its 95 % bootstrap interval over samples. The table beneath is "
+        "the same in numbers: models down, inputs across; what could not be measured says so.",
+        {"Sink rate per model and input": survey_figures.bars(survey)},
+        survey.wide(),
+        unfolded=True,
+    )
+
+
+def _depth(rows: list[Row]) -> list[Section]:
+    inputs = dict.fromkeys(row.input for row in rows)
+    chosen = {kind: [row for row in rows if row.input == kind] for kind in inputs}
+    frame = pd.DataFrame(
+        [
+            (row.label, row.input, layer.stack, layer.layer, layer.depth, layer.sink_rate)
+            for row in rows
+            for layer in row.by_layer
+        ],
+        columns=["model", "input", "stack", "layer", "relative depth", "sink rate (%)"],
+    )
+    sentence = (
+        "Each mark is an attention layer: in how many of its heads, in percent, the first token is a sink. Models of "
+        "any depth share the axis. Early layers seldom have sinks; where a line begins to rise, the sink has formed."
+    )
+    highest = max([1.0, *(layer.sink_rate or 0.0 for row in rows for layer in row.by_layer)])
+    named = {f"{kind} input": survey_figures.over_depth(part, highest) for kind, part in chosen.items()}
+    return [Section("Sink rate, by layer", sentence, named, frame)]
+
+
+def _size(rows: list[Row]) -> Section:
+    return Section(
+        "Sink rate and model size",
+        "Each mark is a model on one kind of input, by its number of parameters.",
+        {"Sink rate and parameters": survey_figures.over_size(rows)},
+    )
+
+
+def _pairs(survey: Survey) -> Section:
+    frame = survey.pairs()
+    titles = {"first_rate": "first, %", "second_rate": "second, %", "difference": "second − first"}
+    return Section(
+        "Pairs side by side",
+        "Models that belong together, such as a base model and its chat version: the line is the difference.",
+        {"Sink rates of pairs": survey_figures.paired(frame)},
+        frame.rename(columns=titles),
+        unfolded=True,
+    )
+
+
+def _curves(rows: list[Row]) -> Section:
+    frame = pd.DataFrame([(row.curve, row.step, row.input, row.sink_rate, row.low, row.high) for row in rows])
+    frame.columns = pd.Index(["run", "step", "input", "sink rate (%)", "95 % from", "95 % to"])
+    return Section(
+        "Emergence over training",
+        "The checkpoints of a training run, each measured like any other model: where the curve leaves zero, the sink "
+        "emerges.",
+        {"Sink rate over checkpoints": survey_figures.over_steps(rows)},
+        frame,
+    )
+
+
+def _table(survey: Survey) -> Section:
+    columns = {title: _column([getattr(row, name) for row in survey.rows]) for name, title in TITLES.items()}
+    frame = pd.DataFrame({**columns, "parameters": [short_count(row.parameters) or "–" for row in survey.rows]})
+    missing = sum(row.status != "measured" for row in survey.rows)
+    count = f"{missing} of {len(survey.rows)} rows could not be measured; the reason stands in the last column."
+    return Section(
+        "All rows",
+        f"Everything the survey found. {count if missing else 'All rows were measured.'}",
+        table=frame,
+        unfolded=True,
+    )
+
+
+def _headlines(survey: Survey, measured: list[Row]) -> list[Headline]:
+    if not measured:
+        return [Headline("0", f"of {len(survey.rows)} rows measured")]
+    highest = max(measured, key=lambda row: row.sink_rate or 0.0)
+    lowest = min(measured, key=lambda row: row.sink_rate or 0.0)
+    return [
+        Headline(f"{len(measured)} of {len(survey.rows)}", "rows measured"),
+        Headline(f"{highest.sink_rate:.1f} %", f"highest: {highest.label}, {highest.input} input"),
+        Headline(f"{lowest.sink_rate:.1f} %", f"lowest: {lowest.label}, {lowest.input} input"),
+    ]
+
+
+def _column(values: list[object]) -> list[object]:
+    """What a row does not have, as the table shows it: NaN in a column of numbers, a dash among words."""
+    missing = math.nan if any(isinstance(value, int | float) for value in values) else "–"
+    return [missing if value is None else value for value in values]

@@ -1,0 +1,180 @@
+"""A survey's rows: one model on one input, measured or with the reason why not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from sinkscope.probes import Measurement
+from sinkscope.probes.metrics import nanmean, quiet
+from sinkscope.survey.subjects import Subject
+
+Status = Literal["measured", "skipped", "failed"]
+
+
+@dataclass(frozen=True)
+class LayerRate:
+    """Sink rate of a layer at position 0, in percent; `depth` is 0 for the model's first block, 1 for its last."""
+
+    stack: str
+    layer: int
+    depth: float
+    sink_rate: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One model on one input.
+
+    `status`: measured, skipped (the input does not exist for the model) or failed; `reason` says why. `layers`:
+    attention layers, so that the others of a hybrid do not count. `first`: what stood at position 0. `sink_rate` in
+    percent at position 0, with its 95 % bootstrap interval over samples [C1]; `strongest_*`: the position with the
+    highest rate, of a causal model among those that at least half of the queries see. `slot_mass`: mean weight on slots
+    (learned sinks, key biases), None without. `hidden_norm_ratio`: the largest over depth of ‖h_0‖ over the others'
+    mean; `value_norm_ratio`: the smallest over layers of the same for values [C3, C5]. `seconds`: of measuring, without
+    loading. `results`: the folder below the survey's that holds the measurement.
+    """
+
+    model: str
+    label: str
+    input: str
+    status: Status
+    reason: str | None = None
+    revision: str | None = None
+    pair: str | None = None
+    curve: str | None = None
+    step: int | None = None
+    family: str | None = None
+    parameters: int | None = None
+    layers: int | None = None
+    heads: int | None = None
+    samples: int | None = None
+    tokens: int | None = None
+    first: str | None = None
+    epsilon: float | None = None
+    sink_rate: float | None = None
+    low: float | None = None
+    high: float | None = None
+    strongest_position: int | None = None
+    strongest_rate: float | None = None
+    slot_mass: float | None = None
+    hidden_norm_ratio: float | None = None
+    value_norm_ratio: float | None = None
+    seconds: float | None = None
+    results: str | None = None
+    by_layer: tuple[LayerRate, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; numbers that do not exist are None."""
+        return {**asdict(self), "by_layer": [asdict(layer) for layer in self.by_layer]}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Row:
+        """What `to_dict` gave. Raises `TypeError` for anything else."""
+        return cls(**{**values, "by_layer": tuple(LayerRate(**layer) for layer in values.get("by_layer", ()))})
+
+    def of(self, subject: Subject) -> Row:
+        """The same numbers under the names that a survey gives its models now."""
+        shared = ("model", "label", "revision", "pair", "curve", "step")
+        return replace(self, **{name: getattr(subject, name) for name in shared})
+
+
+COLUMNS = tuple(field.name for field in fields(Row) if field.name != "by_layer")
+
+
+def unmeasured(subject: Subject, kind: str, status: Status, reason: str) -> Row:
+    """A row without numbers."""
+    return Row(model=subject.model, label=subject.label, input=kind, status=status, reason=reason).of(subject)
+
+
+def measured_row(
+    subject: Subject, kind: str, measurement: Measurement, epsilon: float, seconds: float, results: str
+) -> Row:
+    """The row of a measurement; thresholds are applied here, so that another epsilon needs no model."""
+    data, record = measurement.data, measurement.record
+    interval = measurement.sink_rate_interval(0, epsilon)
+    position, rate = _strongest(measurement, epsilon)
+    return Row(
+        model=subject.model,
+        label=subject.label,
+        input=kind,
+        status="measured",
+        reason=_remark(record),
+        family=record["family"],
+        parameters=record["parameters"],
+        layers=data.sizes["layer"],
+        heads=data.sizes["head"],
+        samples=record["samples"],
+        tokens=record["tokens"],
+        first=record["input"].get("first"),
+        epsilon=epsilon,
+        sink_rate=_number(interval.value),
+        low=_number(interval.low),
+        high=_number(interval.high),
+        strongest_position=position,
+        strongest_rate=rate,
+        slot_mass=_mean(data["slot_received"].values) if "slot_received" in data else None,
+        hidden_norm_ratio=_extreme(measurement.hidden_norm_ratio().values, np.nanmax)
+        if "hidden_norm" in data
+        else None,
+        value_norm_ratio=_extreme(measurement.value_norm_ratio().values, np.nanmin) if "value_norm" in data else None,
+        seconds=round(seconds, 2),
+        results=results,
+        by_layer=_by_layer(measurement, epsilon),
+    ).of(subject)
+
+
+def _remark(record: Mapping[str, Any]) -> str | None:
+    broken = record.get("non_finite")
+    return None if broken is None else f"activations are NaN or infinite, first at {broken['first']}"
+
+
+def _strongest(measurement: Measurement, epsilon: float) -> tuple[int, float | None]:
+    """The last positions of a causal layer average over a few queries: the half that fewer see is left out."""
+    rates = measurement.sink_rate(epsilon)
+    positions = rates["position"].values
+    causal = "decoder" in measurement.data["stack"].values
+    early = positions < (int(measurement.data["tokens"].max()) + 1) // 2
+    seen = early if causal and early.any() else np.ones_like(early)
+    best = int(np.where(seen & ~np.isnan(rates.values), rates.values, -np.inf).argmax())
+    return int(positions[best]), _number(float(rates.values[best]))
+
+
+def _by_layer(measurement: Measurement, epsilon: float) -> tuple[LayerRate, ...]:
+    data = measurement.data
+    rates = measurement.layer_sink_rate(epsilon).sel(position=0).values
+    layers = zip(data["stack"].values, data["layer_index"].values, rates, strict=True)
+    return tuple(
+        LayerRate(
+            str(stack), int(layer), min(1.0, int(layer) / max(1, _blocks(measurement, str(stack)) - 1)), _number(rate)
+        )
+        for stack, layer, rate in layers
+    )
+
+
+def _blocks(measurement: Measurement, stack: str) -> int:
+    """Blocks of a stack, those without attention too; cross-attention stands in the decoder's."""
+    data = measurement.data
+    numbers = data["layer_index"].values[data["stack"].values == stack]
+    deepest = int(numbers.max()) + 1
+    if "depth_index" not in data.coords:
+        return deepest
+    home = "decoder" if stack == "cross" else stack
+    return max([deepest, *data["depth_index"].values[data["depth_stack"].values == home].tolist()])
+
+
+def _mean(values: np.ndarray) -> float | None:
+    return _number(float(nanmean(values.reshape(-1), 0)))
+
+
+def _extreme(values: np.ndarray, pick: Any) -> float | None:
+    with quiet():
+        return _number(float(pick(values)))
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

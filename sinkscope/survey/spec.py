@@ -1,0 +1,105 @@
+"""What a survey measures: models, inputs and settings, as a validated value."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
+
+from sinkscope.errors import InputError
+from sinkscope.training.invalid import in_one_line
+from sinkscope.training.loading import read_fields
+from sinkscope.training.parts import Part
+
+InputKind = Literal["natural", "random", "repeated", "first-token"]
+DeviceMap = str | dict[str, str | int]
+
+
+class Entry(Part):
+    """A line of a survey: one model, or every checkpoint of a training run.
+
+    `model`: hub id, folder or shipped name, at `revision`. `checkpoints`: a run's folder; its rows are points of one
+    curve. `curve` and `step` make a point of a curve of a model too, such as a hub revision `step1000`. Models with
+    the same `pair` are set side by side. `chat_template` puts natural text into a user's turn. `label`: how tables and
+    figures call it; the model's name unless given.
+    """
+
+    model: str | None = Field(default=None, min_length=1)
+    checkpoints: str | None = Field(default=None, min_length=1)
+    label: str | None = Field(default=None, min_length=1)
+    revision: str | None = Field(default=None, min_length=1)
+    pair: str | None = Field(default=None, min_length=1)
+    chat_template: bool = False
+    curve: str | None = Field(default=None, min_length=1)
+    step: NonNegativeInt | None = None
+
+    @model_validator(mode="after")
+    def _one_thing(self) -> Entry:
+        if (self.model is None) == (self.checkpoints is None):
+            raise InputError("an entry of 'models' names either a model or checkpoints (a run's folder)")
+        if self.checkpoints is not None and (self.revision or self.pair or self.curve or self.step is not None):
+            raise InputError(f"'checkpoints: {self.checkpoints}' takes label and chat_template beside it, nothing else")
+        if (self.curve is None) != (self.step is None):
+            raise InputError(f"model '{self.model}': 'curve' and 'step' go together")
+        return self
+
+
+class SurveySpec(Part):
+    """A survey: every model on every input, with the options of `sinkscope measure`.
+
+    A model may be given by its name alone. Wrong values raise `InputError` in one line when the spec is built, with
+    the field's dotted name and the nearest valid choice.
+    """
+
+    models: tuple[Entry, ...] = Field(min_length=1)
+    inputs: tuple[InputKind, ...] = Field(default=("natural",), min_length=1)
+    tokens: PositiveInt = 64
+    samples: PositiveInt = 100
+    epsilon: float = Field(default=0.3, gt=0, lt=1)
+    seed: NonNegativeInt = 0
+    text: Path | None = None
+    bos: Literal["auto", "add", "none"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto"
+    device: str | None = None
+    device_map: DeviceMap | None = None
+    attn: Literal["sdpa", "eager", "flash_attention_2"] | None = None
+    batch_size: PositiveInt = 8
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise in_one_line(error, SurveySpec, "survey") from error
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _names(cls, models: Any) -> Any:
+        """A bare name stands for `{model: name}`."""
+        if not isinstance(models, list | tuple):
+            return models
+        return [{"model": entry} if isinstance(entry, str) else entry for entry in models]
+
+    @field_validator("inputs", mode="before")
+    @classmethod
+    def _one_input(cls, inputs: Any) -> Any:
+        return [inputs] if isinstance(inputs, str) else inputs
+
+    @model_validator(mode="after")
+    def _meaningful(self) -> SurveySpec:
+        twice = [kind for kind, count in Counter(self.inputs).items() if count > 1]
+        if twice:
+            raise InputError(f"survey field 'inputs' holds {twice[0]} twice")
+        if "natural" not in self.inputs and any(entry.chat_template for entry in self.models):
+            raise InputError("chat_template goes with natural input, which this survey does not have")
+        if self.text is not None and not {"natural", "first-token"} & set(self.inputs):
+            raise InputError("text goes with natural and first-token input, which this survey does not have")
+        if self.device is not None and self.device_map is not None:
+            raise InputError("survey fields 'device' and 'device_map' exclude each other")
+        return self
+
+
+def load_spec(path: str | Path, **changes: Any) -> SurveySpec:
+    """A survey from a YAML (or JSON) file, with fields replaced by `changes`. Raises `InputError` in one line."""
+    return SurveySpec(**{**read_fields(Path(path), "survey"), **changes})

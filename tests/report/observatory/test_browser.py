@@ -1,0 +1,161 @@
+"""The measurement's page in a real browser: linked selection, tokens, both schemes, narrow and wide."""
+
+import numpy as np
+import pytest
+
+from sinkscope.report.observatory.heads import HeadMaps
+from sinkscope.report.observatory.observatory import observatory_page
+from sinkscope.report.page import write_page
+from tests.report.conftest import CHROMIUM
+from tests.report.observatory.planted import EVIL
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (Debian package `chromium`)"),
+]
+
+FILLED = "html[data-filled={}]"
+NAME = "document.getElementById('head-name').textContent"
+FIRST = "document.querySelector('[aria-label=\"Attention received, by position\"]').data[0].y[0]"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory, complete):
+    maps = HeadMaps({(3, 1): np.tril(np.full((24, 24), 0.1))}, [f"{EVIL}{{x}}%{{y}}"] * 24)
+    page = observatory_page(complete, f"planted {EVIL}", 0.3, maps, map_command="sinkscope measure planted --map")
+    return write_page(page, tmp_path_factory.mktemp("page") / "figure.html")
+
+
+def opening(browser, path, scheme="light", width=1280):
+    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900}, offline=True)
+    page = context.new_page()
+    page.complaints = []
+    page.requests = []
+    page.on("console", lambda message: page.complaints.append(message.text))
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.on("request", lambda asked: page.requests.append(asked.url))
+    page.goto(path.as_uri())
+    page.wait_for_selector(FILLED.format(scheme), timeout=30_000)
+    return page
+
+
+@pytest.fixture
+def opened(browser, path):
+    page = opening(browser, path)
+    yield page
+    assert page.complaints == []
+    page.context.close()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1600), ("dark", 1280), ("light", 390)])
+def test_it_opens_offline_without_a_complaint_and_fits(browser, path, scheme, width):
+    page = opening(browser, path, scheme, width)
+    assert page.complaints == []
+    assert page.requests == [path.as_uri()]
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert page.title() == f"planted {EVIL}"
+    heights = page.eval_on_selector_all(".board canvas", "all => all.map(canvas => canvas.clientHeight)")
+    assert len(heights) == 17
+    assert min(heights) > 40
+    page.context.close()
+
+
+def selected(page):
+    return {*page.eval_on_selector_all(".board", "boards => boards.map(board => board.dataset.selected)")}
+
+
+def test_the_arrow_keys_move_the_selection_in_every_map_and_in_the_panel(opened, complete):
+    layer, head = next(iter(selected(opened))).split(".")
+    assert opened.evaluate(NAME) == f"Layer {layer}, head {head}"
+    opened.locator("[data-metric=value_ratio] .board").focus()
+    for key in ("PageDown", "Home", "ArrowUp", "ArrowRight", "ArrowRight"):
+        opened.keyboard.press(key)
+    assert selected(opened) == {"1.2"}
+    assert opened.evaluate(NAME) == "Layer 1, head 2"
+    expected = float(complete.data["attention_received"][:, 1, 2, 0].mean())
+    assert opened.evaluate(FIRST) == pytest.approx(expected, rel=1e-3)
+    ratio = opened.locator("[data-metric=value_ratio] output").inner_text()
+    assert ratio.startswith("layer 1, head 2: ")
+    numbers = opened.locator("#head-numbers > div").all_inner_texts()
+    assert len(numbers) == 17
+    assert any(text.split("\n")[-1] == ratio.split(": ")[1] for text in numbers)
+
+
+def test_the_selection_stops_at_the_edges(opened):
+    opened.locator(".board").first.focus()
+    for key in ("PageUp", "End", "ArrowUp", "ArrowRight"):
+        opened.keyboard.press(key)
+    assert selected(opened) == {"3.2"}
+
+
+def test_a_click_selects_and_lists_select_too(opened):
+    canvas = opened.locator("[data-metric=max_logit] canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    canvas.click(position={"x": 30, "y": box["height"] - 24})  # the lowest row, the leftmost column
+    assert selected(opened) == {"0.0"}
+    opened.select_option("#head-layer", "2")
+    opened.select_option("#head-head", "1")
+    assert selected(opened) == {"2.1"}
+    assert opened.evaluate(NAME) == "Layer 2, head 1"
+
+
+def test_the_attention_map_is_shown_for_its_head_alone(opened):
+    figure = opened.locator("figure", has=opened.locator("[aria-label='Attention map']"))
+    opened.select_option("#head-layer", "3")
+    opened.select_option("#head-head", "1")
+    assert figure.is_visible()
+    assert not opened.locator("#head-note").is_visible()
+    opened.select_option("#head-head", "0")
+    assert not figure.is_visible()
+    assert opened.locator("#head-note").inner_text().endswith("sinkscope measure planted --map 3.0")
+
+
+def test_the_position_of_the_maps_can_be_chosen(opened, complete):
+    opened.locator("#head-place input").focus()
+    opened.keyboard.press("ArrowRight")
+    layer, head = (int(part) for part in next(iter(selected(opened))).split("."))
+    shown = opened.locator("[data-metric=received] output").inner_text()
+    expected = float(complete.data["attention_received"][:, layer, head, 1].mean())
+    assert float(shown.split(": ")[1]) == pytest.approx(expected, rel=1e-2)
+
+
+def test_the_strip_follows_the_keyboard_and_the_sample(opened, complete):
+    ids = complete.data["token_id"].values
+    strip, readout = opened.locator("#strip-tokens"), opened.locator("#strip-readout")
+    strip.focus()
+    for key in ("End", "ArrowLeft"):
+        opened.keyboard.press(key)
+    assert "position\n22" in readout.inner_text() or "position 22" in readout.inner_text()
+    opened.keyboard.press("Home")
+    assert "a sink" in readout.inner_text()
+    assert strip.locator("[role=option].sink").count() == 1
+    before = strip.inner_text()
+    opened.select_option("#strip-sample", "2")
+    assert strip.inner_text() != before
+    assert strip.locator("[role=option]").count() == 24
+    row = next(index for index, token in enumerate(ids[2]) if token == 3)
+    strip.locator("[role=option]").nth(row).hover()
+    assert readout.locator("code").inner_text() == EVIL
+    opened.select_option("#strip-share", "50")
+    assert strip.locator("[role=option].sink").count() == 0
+
+
+def test_the_strip_can_follow_the_selected_layer(opened):
+    opened.select_option("#strip-layer", "selected")
+    for layer, sinks in (("0", 0), ("3", 1)):
+        opened.select_option("#head-layer", layer)
+        assert opened.locator("#strip-tokens .sink").count() == sinks
+
+
+def test_light_and_dark_differ_and_the_selection_survives_the_change(browser, path):
+    page = opening(browser, path)
+    page.select_option("#head-layer", "1")
+    light = page.locator("#head-maps").screenshot()
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_selector(FILLED.format("dark"), timeout=30_000)
+    assert page.locator("#head-maps").screenshot() != light
+    assert {place.split(".")[0] for place in selected(page)} == {"1"}
+    assert page.evaluate(FIRST) > 0
+    assert page.complaints == []
+    page.context.close()
