@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.data.config import DataConfig
-from sinkscope.data.corpora import load_corpus
+from sinkscope.data.corpora import load_corpus, parse_corpus
 from sinkscope.data.domains import texts
 from sinkscope.data.split import shuffled, split_names
 from sinkscope.data.tokenizer import encode
@@ -52,7 +52,7 @@ def natural_windows(
     if text is not None:
         source, documents = f"the text {Path(text).name}", texts(Path(text))
     else:
-        config = corpus if isinstance(corpus, DataConfig) else DataConfig(corpus=corpus)
+        config = corpus if isinstance(corpus, DataConfig) else _by_name(corpus)
         source = f"the validation text of the corpus '{config.corpus}'"
         documents = _validation_documents(config, seed)
     generator = seeded("natural", seed)
@@ -70,6 +70,11 @@ def natural_windows(
         raise InputError(f"{source} has at most {longest} tokens in one document; a window takes {tokens}")
     asked = "" if len(rows) == samples else f" ({samples} were asked for)"
     return NaturalWindows(torch.tensor(rows), f"{len(rows)} windows of {tokens} tokens{asked} from {source}")
+
+
+def _by_name(corpus: str) -> DataConfig:
+    parse_corpus(corpus)  # whose error says in one line what a validation says in three
+    return DataConfig(corpus=corpus)
 
 
 def _validation_documents(config: DataConfig, seed: int) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -48,4 +49,6 @@ def value_norm_table(data: xr.Dataset, position: int = 0) -> pd.DataFrame:
 def _against_others(norms: xr.DataArray, position: int, kind: str, labels: list[str]) -> pd.DataFrame:
     chosen = norms.sel(position=position).values
     others = norms.where(norms["position"] != position).mean("position").values
-    return pd.DataFrame({kind: labels, f"position {position}": chosen, "others": others, "ratio": chosen / others})
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = chosen / others
+    return pd.DataFrame({kind: labels, f"position {position}": chosen, "others": others, "ratio": ratio})

@@ -169,15 +169,19 @@ def _massive(magnitude: float) -> Callable[[TokenView], Flags]:
 
 
 def _outlier_tokens(view: TokenView) -> Flags:
-    largest = view.per_depth("hidden_max")
-    with metrics.quiet():
-        return (largest > 64 * np.nanmedian(largest, -1, keepdims=True)).any(1)
+    return np.asarray(_above_median(view.per_depth("hidden_max"), 64.0).any(1))
 
 
 def _high_norm(view: TokenView) -> Flags:
-    norms = view.per_depth("hidden_norm")
-    with metrics.quiet():
-        return (norms > 3 * np.nanmedian(norms, -1, keepdims=True))[:, -1]
+    return _above_median(view.per_depth("hidden_norm"), 3.0)[:, -1]
+
+
+def _above_median(
+    values: Float[np.ndarray, "sample depth position"], times: float
+) -> Bool[np.ndarray, "sample depth position"]:
+    """More than so many times the median token of the depth."""
+    with metrics.quiet(), np.errstate(over="ignore"):  # activations may be all but infinite
+        return np.asarray(values > times * np.nanmedian(values, -1, keepdims=True))
 
 
 def _like_the_first(view: TokenView) -> Flags:
@@ -195,10 +199,11 @@ def _drained(view: TokenView) -> Flags:
 def _dark(view: TokenView) -> Flags:
     """The last band holds over half of the energy; only probed positions can be flagged."""
     data = view.measurement.data
-    last: np.ndarray = view.per_depth("band_energy")[..., -1] > 0.5
-    flags = np.zeros((len(last), len(view.positions)), dtype=bool)
+    energy = view.per_depth("band_energy")
+    flags = np.zeros((len(energy), len(view.positions)), dtype=bool)
     for column, position in enumerate(data["probe_position"].values.tolist()):
-        flags[:, view.positions == position] |= last[:, :, column].any(1)[:, None]
+        dark = np.asarray(energy[:, :, column, -1] > 0.5)
+        flags[:, view.positions == position] |= dark.any(1)[:, None]
     return flags
 
 

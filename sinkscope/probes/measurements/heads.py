@@ -79,10 +79,11 @@ def _columns(data: xr.Dataset, epsilon: float, column: int) -> Mapping[str, Call
         "dormant": with_all(("output_norm",), metrics.dormant),
         "kind": with_all(
             (received, value, "output_rank_one"),
-            lambda *parts: metrics.head_kinds(*parts, column, epsilon=epsilon),
+            lambda alpha, lengths, rank: metrics.head_kinds(alpha, lengths, rank, column, epsilon=epsilon),
         ),
     }
 
 
 def _angles(parts: tuple[np.ndarray, ...], column: int) -> metrics.AngleSplit:
-    return metrics.angle_split(*parts, column)
+    cosine, key, query = parts
+    return metrics.angle_split(cosine, key, query, column)
