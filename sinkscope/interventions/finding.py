@@ -16,7 +16,7 @@ from sinkscope.interventions.stream import Running, Stream, read_stream
 from sinkscope.probes import metrics
 from sinkscope.probes.inputs import checked_inputs, device_of, evaluating, part
 from sinkscope.probes.measurements.measurement import Measurement
-from sinkscope.probes.metrics.massive import massive
+from sinkscope.probes.metrics.massive import is_massive
 from sinkscope.probes.observing import unwrapped
 
 
@@ -30,7 +30,7 @@ class MassiveActivation:
 
     def is_massive(self) -> bool:
         """|a| > 100 and |a| ≥ 1000 · median |a| of its depth, the criterion of Sun et al. 2024."""
-        return bool(massive(np.array([self.magnitude]), np.array(self.magnitude / self.ratio))[0])
+        return bool(is_massive(np.array([self.magnitude]), np.array(self.magnitude / self.ratio))[0])
 
 
 def largest_activations(model: nn.Module, inputs: Any, count: int = 3, batch_size: int = 8) -> list[MassiveActivation]:

@@ -46,6 +46,8 @@ class PlaceSums:
         elif values.ndim > 2 and total.shape[2] < shape[2]:
             more = [*total.shape[:2], shape[2] - total.shape[2], *total.shape[3:]]
             total = torch.cat([total, total.new_full(more, empty)], 2)
+        elif total.is_inference() and not torch.is_inference_mode_enabled():
+            total = total.clone()  # such a tensor may only be written to where it was made
         part = total[rows] if values.ndim == 2 else total[rows, :, start : shape[2]]
         if piece.reduction == "sum":
             part += values

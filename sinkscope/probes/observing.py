@@ -26,7 +26,7 @@ from sinkscope.probes.facts import describe
 from sinkscope.probes.measurements.measurement import Measurement
 from sinkscope.probes.observers.every import DEFAULT
 from sinkscope.probes.observers.observer import Hidden, Observer, Pass, Piece, Watch
-from sinkscope.probes.structure.layers import Block, attention_layers, blocks, dispatches, family, label
+from sinkscope.probes.structure.layers import MODALITIES, Block, attention_layers, blocks, dispatches, family, label
 from sinkscope.probes.structure.places import Depth, ExpertLayer, Layer, Place
 from sinkscope.probes.structure.stacks import residual_blocks
 
@@ -245,6 +245,9 @@ class Observation:
 
     def _hidden(self, hidden: Any, depth: Depth) -> None:
         assert self._pass is not None
+        if depth.stack in MODALITIES and (not isinstance(hidden, Tensor) or hidden.ndim != 3):
+            self._pass.skipped[f"residual stream of {depth.stack}"] = "its samples are packed into one sequence"
+            return
         if not isinstance(hidden, Tensor) or hidden.ndim != 3:
             raise UnsupportedModelError(
                 f"family '{self.family}': its blocks pass on no tensor (batch, position, width), so the residual "

@@ -56,14 +56,23 @@ def attention_received(data: xr.Dataset, position: int = 0, epsilon: float = 0.3
 
 
 def sink_rate_by_position(rates: pd.DataFrame) -> go.Figure:
-    """Sink rate of every position: the frame holds `position, sink_rate, low, high`, in percent."""
-    highest = rates["sink_rate"].max()
+    """Sink rate of every position: the frame holds `position, sink_rate, low, high`, in percent.
+
+    Where a column `counted` is False, too few queries see the position for a comparison: its bar is pale, and the
+    highest, which is orange, is sought among the others.
+    """
+    counted = rates.get("counted", pd.Series(True, index=rates.index))
+    highest = rates["sink_rate"][counted].max()
+    colours = [
+        (SINK if rate == highest else BLUE) if sure else tint(BLUE, 0.3)
+        for rate, sure in zip(rates["sink_rate"], counted, strict=True)
+    ]
     result = figure(height=280, legend=False)
     result.add_bar(
         x=rates["position"].tolist(),
         y=rates["sink_rate"].tolist(),
         error_y=_interval(rates),
-        marker={"color": [SINK if rate == highest else BLUE for rate in rates["sink_rate"]]},
+        marker={"color": colours},
         hovertemplate="position %{x}: %{y:.2f} %<extra></extra>",
     )
     return result.update_layout(

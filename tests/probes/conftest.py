@@ -13,6 +13,14 @@ from sinkscope.attention import CATALOG
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.probes import Measurement
 from sinkscope.probes.contracts.families import FAMILIES
+from sinkscope.probes.observers.every import EVERY
+
+# What a pass over a cache, or a row alone, adds to: without what is made of whole rows, of a few kept samples, or only
+# for some models.
+WHOLE = {"MassiveActivations", "OutlierStatistics", "MatrixEntropy", "Mixing", "HiddenSimilarity"}
+WHOLE |= {"KeyVectors", "HiddenVectors", "SpectralBands", "ExpertPeaks"}
+ADDITIVE = tuple(observer for observer in EVERY if type(observer).__name__ not in WHOLE)
+EXPERTLESS = tuple(observer for observer in EVERY if type(observer).__name__ != "ExpertPeaks")
 
 DECODERS = ["llama", "mistral", "gpt2", "gpt_neox", "opt", "phi", "qwen3", "gemma2", "gemma3", "gpt_oss", "granite_swa"]
 DECODERS += ["jamba", "qwen3_next", "deepseek_v3", "cohere2"]

@@ -12,8 +12,7 @@ from transformers import DynamicCache, StaticCache
 from sinkscope.errors import InputError
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, QueryKeyValueNorms, measure, observe
 from sinkscope.probes.contracts.families import FAMILIES
-from sinkscope.probes.observers.every import EVERY
-from tests.probes.conftest import CAUSAL, build
+from tests.probes.conftest import ADDITIVE, CAUSAL, build
 
 Same = Callable[..., None]
 FEW = ["llama", "mistral", "gemma3", "gpt_oss", "jamba", "lab:sigmoid", "lab:k_bias"]
@@ -37,9 +36,9 @@ def test_a_padded_row_equals_the_same_row_alone(name: str, ids: torch.Tensor, as
     # These families count padding as positions unless position ids are given; right padding is neutral.
     side = "right" if name in ("gpt2", "bert", "modernbert") else "left"
     inputs = padded(ids, lengths, side)
-    together = measure(model, inputs, "all")
+    together = measure(model, inputs, ADDITIVE)
     for row, length in enumerate(lengths):
-        alone = measure(model, real_part(ids, row, length, side), "all")
+        alone = measure(model, real_part(ids, row, length, side), ADDITIVE)
         part = type(together)(together.data.isel(sample=[row]))
         assert_same(part, alone, 2e-4)
         assert int(together.data["tokens"][row, 0]) == length
@@ -50,9 +49,9 @@ def test_a_padded_row_equals_the_same_row_alone(name: str, ids: torch.Tensor, as
 @pytest.mark.parametrize("name", CAUSAL)
 def test_generate_equals_the_full_pass(name: str, ids: torch.Tensor, assert_same: Same) -> None:
     model = build(name)
-    with observe(model, *EVERY) as seen:
+    with observe(model, *ADDITIVE) as seen:
         text = model.generate(ids[:2, :5], max_new_tokens=12, min_new_tokens=12, do_sample=False, pad_token_id=0)
-    assert_same(seen.measurement(), measure(model, text[:, :-1], "all"), 2e-4)
+    assert_same(seen.measurement(), measure(model, text[:, :-1], ADDITIVE), 2e-4)
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])
@@ -61,9 +60,9 @@ def test_a_decoder_that_reads_an_encoder_generates_the_same_numbers(name: str, a
     options = {"max_new_tokens": 9, "min_new_tokens": 9, "do_sample": False, "pad_token_id": 0}
     lengths = torch.tensor([24, 20, 17])
     inputs = {"input_ids": inputs["input_ids"], "attention_mask": (torch.arange(24) < lengths[:, None]).long()}
-    with observe(model, *EVERY) as seen:
+    with observe(model, *ADDITIVE) as seen:
         text = model.generate(**inputs, **options)
-    found, whole = seen.measurement(), measure(model, {**inputs, "decoder_input_ids": text[:, :-1]}, "all")
+    found, whole = seen.measurement(), measure(model, {**inputs, "decoder_input_ids": text[:, :-1]}, ADDITIVE)
     assert found.record["not_measured"] == {"encoder": "was never called"}, "generate runs the encoder by itself"
     whole = Measurement(whole.data.isel(layer=slice(2, None), depth=slice(3, None)))
     assert found.data["stack"].values.tolist() == whole.data["stack"].values.tolist()
@@ -82,10 +81,10 @@ def test_chosen_positions_survive_the_window_that_drops_them(name: str, ids: tor
 def test_chunked_prefill_equals_the_full_pass(name: str, ids: torch.Tensor, assert_same: Same) -> None:
     model = build(name)
     cache = DynamicCache(config=model.config)
-    with observe(model, *EVERY) as seen, torch.no_grad():
+    with observe(model, *ADDITIVE) as seen, torch.no_grad():
         for start, stop in ((0, 9), (9, 17), (17, 24)):
             model(ids[:, start:stop], past_key_values=cache, use_cache=True)
-    assert_same(seen.measurement(), measure(model, ids, "all"), 2e-4)
+    assert_same(seen.measurement(), measure(model, ids, ADDITIVE), 2e-4)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt_oss"])
@@ -93,11 +92,11 @@ def test_a_padded_generation_equals_each_row_alone(name: str, ids: torch.Tensor,
     model, lengths = build(name), [6, 4]
     inputs = padded(ids[:2, :6], lengths, "left")
     options = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
-    with observe(model, *EVERY) as seen:
+    with observe(model, *ADDITIVE) as seen:
         model.generate(**inputs, **options)
     together = seen.measurement()
     for row, length in enumerate(lengths):
-        with observe(model, *EVERY) as seen:
+        with observe(model, *ADDITIVE) as seen:
             model.generate(real_part(ids[:2, :6], row, length, "left"), **options)
         alone = seen.measurement()
         assert_same(type(together)(together.data.isel(sample=[row])), alone, 2e-4)
@@ -105,35 +104,35 @@ def test_a_padded_generation_equals_each_row_alone(name: str, ids: torch.Tensor,
 
 def test_passes_of_different_gradient_modes_go_together(ids: torch.Tensor, assert_same: Same) -> None:
     model, cache = build("llama"), DynamicCache()
-    with observe(model, *EVERY) as seen:
+    with observe(model, *ADDITIVE) as seen:
         with torch.inference_mode():
             model(ids[:, :9], past_key_values=cache)
         with torch.no_grad():
             model(ids[:, 9:], past_key_values=cache)
-    assert_same(seen.measurement(), measure(model, ids, "all"), 2e-4)
+    assert_same(seen.measurement(), measure(model, ids, ADDITIVE), 2e-4)
 
 
 def test_a_static_cache_equals_the_full_pass(ids: torch.Tensor, assert_same: Same) -> None:
     model = build("llama")
     cache = StaticCache(config=model.config, max_cache_len=40)
-    with observe(model, *EVERY) as seen, torch.no_grad():
+    with observe(model, *ADDITIVE) as seen, torch.no_grad():
         model(ids[:, :20], past_key_values=cache, use_cache=True)
         for position in range(20, 24):
             model(ids[:, position : position + 1], past_key_values=cache, use_cache=True)
-    assert_same(seen.measurement(), measure(model, ids, "all"), 2e-4)
+    assert_same(seen.measurement(), measure(model, ids, ADDITIVE), 2e-4)
 
 
 def test_prepared_embeddings_equal_token_ids(ids: torch.Tensor, assert_same: Same) -> None:
     model = build("llama")
     embedded = {"inputs_embeds": model.get_input_embeddings()(ids).detach()}
-    measurement = measure(model, embedded, "all")
-    assert_same(measurement, measure(model, ids, "all"), 1e-6)
+    measurement = measure(model, embedded, ADDITIVE)
+    assert_same(measurement, measure(model, ids, ADDITIVE), 1e-6)
     assert measurement.record["input"] == {"position_0": "no token ids were given"}
 
 
 def test_batches_of_any_size_give_the_same_numbers(ids: torch.Tensor, assert_same: Same) -> None:
     model = build("mistral")
-    assert_same(measure(model, ids, "all", batch_size=1), measure(model, ids, "all"), 2e-5)
+    assert_same(measure(model, ids, ADDITIVE, batch_size=1), measure(model, ids, ADDITIVE), 2e-5)
 
 
 def test_a_prefix_from_before_observation_has_no_queries(ids: torch.Tensor) -> None:

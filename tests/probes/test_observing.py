@@ -19,8 +19,7 @@ from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, QueryK
 from sinkscope.probes.calls import kernel
 from sinkscope.probes.contracts.families import FAMILIES
 from sinkscope.probes.observers.observer import Hidden, Piece
-from sinkscope.probes.observers.every import EVERY
-from tests.probes.conftest import build
+from tests.probes.conftest import EXPERTLESS, build
 
 
 def state(model: nn.Module) -> tuple:
@@ -40,7 +39,7 @@ def llama() -> LlamaForCausalLM:
 
 def test_everything_is_restored(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
     before = state(llama)
-    with observe(llama, *EVERY):
+    with observe(llama, *EXPERTLESS):
         assert vars(AttentionInterface)["get_interface"] is not before[0]
         assert stance() == "force_eager"
         llama(ids)
@@ -49,10 +48,10 @@ def test_everything_is_restored(llama: LlamaForCausalLM, ids: torch.Tensor) -> N
 
 def test_everything_is_restored_after_an_exception(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
     before = state(llama)
-    with pytest.raises(ZeroDivisionError), observe(llama, *EVERY):
+    with pytest.raises(ZeroDivisionError), observe(llama, *EXPERTLESS):
         assert llama(ids).logits.shape[0] / 0
     assert state(llama) == before
-    with pytest.raises(IndexError), observe(llama, *EVERY):
+    with pytest.raises(IndexError), observe(llama, *EXPERTLESS):
         llama(ids + 1000)
     assert state(llama) == before
 
@@ -108,7 +107,7 @@ def test_gradients_are_what_they_were(llama: LlamaForCausalLM, ids: torch.Tensor
         return llama.model.layers[0].self_attn.q_proj.weight.grad.clone()
 
     plain = gradient()
-    with observe(llama, *EVERY):
+    with observe(llama, *EXPERTLESS):
         assert torch.equal(gradient(), plain)
 
 
@@ -132,7 +131,7 @@ def test_logits_are_bit_identical_in_every_gradient_mode(
 ) -> None:
     with mode():
         plain = llama(ids).logits
-        with observe(llama, *EVERY):
+        with observe(llama, *EXPERTLESS):
             assert torch.equal(llama(ids).logits, plain)
 
 
@@ -151,7 +150,7 @@ def test_the_kernels_log_sum_exp_is_seen_in_every_gradient_mode(mode: type) -> N
 def test_statistics_stay_in_fp32_under_autocast(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         plain = llama(ids).logits
-        with observe(llama, *EVERY) as seen:
+        with observe(llama, *EXPERTLESS) as seen:
             assert torch.equal(llama(ids).logits, plain)
     received = seen.measurement().data["attention_received"]
     total = (received * (24 - received["position"])).sum("position")

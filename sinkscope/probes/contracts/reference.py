@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from sinkscope.probes.contracts.family import Family
 from sinkscope.probes.structure.layers import attention_layers, dispatches
 
-Maps = dict[str, list[Float[Tensor, "batch heads query key"]]]  # by stack, layer after layer
+Maps = dict[str, list[Tensor]]  # by stack, layer after layer: (batch, heads, query, key), of windows another shape
 SIDES = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}
 
 

@@ -161,7 +161,7 @@ def _massive(magnitude: float) -> Callable[[TokenView], Flags]:
     """The token holds a massive entry at some depth."""
 
     def flags(view: TokenView) -> Flags:
-        massive = metrics.massive(view.per_depth("hidden_top"), view.per_depth("hidden_median"), magnitude=magnitude)
+        massive = metrics.is_massive(view.per_depth("hidden_top"), view.per_depth("hidden_median"), magnitude=magnitude)
         at = view.per_depth("hidden_top_position")[..., None] == view.positions
         return np.asarray((massive[..., None] & at).any((1, 2)))
 
@@ -202,8 +202,8 @@ def _dark(view: TokenView) -> Flags:
     energy = view.per_depth("band_energy")
     flags = np.zeros((len(energy), len(view.positions)), dtype=bool)
     for column, position in enumerate(data["probe_position"].values.tolist()):
-        dark = np.asarray(energy[:, :, column, -1] > 0.5)
-        flags[:, view.positions == position] |= dark.any(1)[:, None]
+        last = energy[:, :, column, -1]
+        flags[:, view.positions == position] |= np.any(last > 0.5, axis=1)[:, None]
     return flags
 
 

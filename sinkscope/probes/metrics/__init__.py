@@ -11,7 +11,7 @@ from sinkscope.probes.metrics.geometry import (
     separation,
 )
 from sinkscope.probes.metrics.manifold import KeyManifold, key_manifold
-from sinkscope.probes.metrics.massive import massive, massive_entries, massive_lives
+from sinkscope.probes.metrics.massive import is_massive, massive_entries, massive_lives
 from sinkscope.probes.metrics.mechanism import (
     AngleSplit,
     angle_split,
@@ -60,10 +60,10 @@ __all__ = [
     "head_kinds",
     "infinity_norm",
     "infinity_norms",
+    "is_massive",
     "key_manifold",
     "layer_rates",
     "mass_on_first",
-    "massive",
     "massive_entries",
     "massive_lives",
     "nanmean",

@@ -11,7 +11,7 @@ from sinkscope.errors import InputError
 ENTRY = ["position", "dimension"]
 
 
-def massive(
+def is_massive(
     top: Float[np.ndarray, "*shape top"],
     median: Float[np.ndarray, "*shape"],
     *,
@@ -25,7 +25,8 @@ def massive(
     """
     if not (magnitude > 0 and ratio > 0):
         raise InputError(f"magnitude = {magnitude}, ratio = {ratio}: thresholds of massive activations are positive")
-    return (np.abs(top) > magnitude) & (np.abs(top) >= ratio * median[..., None])
+    with np.errstate(over="ignore"):  # an infinite bound is right where activations all but overflow
+        return (np.abs(top) > magnitude) & (np.abs(top) >= ratio * median[..., None])
 
 
 def massive_entries(
@@ -43,7 +44,7 @@ def massive_entries(
     depth in which it is massive, 0 to 1), `value` (signed mean over those), `over_median` (mean of |h| / median; inf
     where the median is 0). At most as many entries of a sample are known as `MassiveActivations.top` kept.
     """
-    hits = massive(top, median, magnitude=magnitude, ratio=ratio)
+    hits = is_massive(top, median, magnitude=magnitude, ratio=ratio)
     samples, depths, _ = np.nonzero(hits)
     with np.errstate(divide="ignore"):
         over_median = np.abs(top[hits]) / median[samples, depths]

@@ -17,7 +17,10 @@
     const wanted = layers.value === "selected" ? selection.layer : Number(layers.value);
     return data.layers.findIndex((layer) => layer.row === wanted) + 1;
   };
-  const top = () => Math.max(...data.samples.map((one) => Math.max(...one.received[row()].map((value) => value ?? 0))));
+  // The most of any token that is compared: the very last ones are seen by hardly any token but themselves.
+  const top = () => Math.max(...data.samples.flatMap(({ received, counted }) => {
+    return received[row()].map((value, index) => (counted[index] ? value ?? 0 : 0));
+  }));
   const isSink = (index) => sample().counted[index] && sample().share[row()][index] > Number(shares.value);
 
   function fill() {
@@ -40,7 +43,7 @@
     const received = sample().received[row()];
     const bar = element("i");
     bar.style.background = scale.css;
-    legend.replaceChildren("attention received: 0", bar, `${number(most)} (the most of any token shown)`);
+    legend.replaceChildren("attention received: 0", bar, `${number(most)} or more`);
     spans.forEach((span, index) => {
       const part = (received[index] ?? 0) / most;
       span.style.background = scale.colour(part);

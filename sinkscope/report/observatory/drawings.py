@@ -84,7 +84,7 @@ def over_depth(
     depths = depth_labels(data)
     result = figure(height=300, legend=len(lines) > 1)
     others = [name for name in lines if name != sink]
-    colours = {name: colour for name, colour in zip(others, (BLUE, SLATE, PURPLE), strict=False)}
+    colours = dict(zip(others, (BLUE, SLATE, PURPLE), strict=False))
     for index, (name, values) in enumerate(lines.items()):
         result.add_scatter(
             x=depths,

@@ -9,7 +9,7 @@ import xarray as xr
 
 from sinkscope.probes import Measurement
 from sinkscope.probes.metrics import nanmean
-from sinkscope.probes.metrics.massive import massive
+from sinkscope.probes.metrics.massive import is_massive
 from sinkscope.report.observatory.places import strongest
 from sinkscope.report.page import Headline
 from sinkscope.report.rates import rate_at
@@ -89,7 +89,7 @@ def _massive(data: xr.Dataset) -> list[Headline]:
     """Entries by both criteria [X8] and by the relative one alone, as (position, dimension) pairs."""
     tops = data["hidden_top"].transpose("sample", "depth", "top").values
     median = data["hidden_median"].transpose("sample", "depth").values
-    both, relative = massive(tops, median), massive(tops, median, magnitude=NEGLIGIBLE)
+    both, relative = is_massive(tops, median), is_massive(tops, median, magnitude=NEGLIGIBLE)
     return [
         Headline(
             str(_places(data, both) or "none"),

@@ -23,11 +23,16 @@ class Module(nn.Module):
 
 
 def given(
-    mask: object, implementation: str = "sdpa", keys: int = QUERIES, seen: int = 0, **kwargs: object
+    mask: object,
+    implementation: str = "sdpa",
+    keys: int = QUERIES,
+    seen: int = 0,
+    cached: bool = False,
+    **kwargs: object,
 ) -> AttentionCall:
     query, key = torch.randn(2, 4, QUERIES, 8), torch.randn(2, 2, keys, 8)
     invocation = Invocation(Module(), implementation, (query, key, key, mask), kwargs, query.transpose(1, 2), None)
-    cache = DynamicCache() if seen else None
+    cache = DynamicCache() if seen or cached else None
     layer, forward = Layer("attn", 0, "decoder"), Forward(batch=2, seen=seen, cache=cache, ids=None)
     return read(invocation, layer, forward, ("tokens", "tokens"), "made-up")
 
@@ -81,9 +86,14 @@ def test_a_cache_that_drops_tokens_must_say_which() -> None:
 
 
 def test_the_rest_of_a_static_cache_is_no_key() -> None:
-    call = given(None, keys=32)
+    call = given(None, keys=32, cached=True)
     assert (call.mask.keys, call.key.shape[2], call.key_start) == (QUERIES, QUERIES, 0)
     assert isinstance(call.mask, Rule)
+
+
+def test_more_keys_than_tokens_without_a_cache_are_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="'attn': attends to 8 keys for 6 tokens: some stand for several"):
+        given(None, keys=8)
 
 
 def test_axes() -> None:

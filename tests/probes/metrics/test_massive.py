@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.probes.metrics.massive import massive, massive_entries, massive_lives
+from sinkscope.probes.metrics.massive import is_massive, massive_entries, massive_lives
 
 
 def stored(*entries: tuple[int, int, int, int, float], median: float = 0.1) -> tuple[np.ndarray, ...]:
@@ -21,10 +21,10 @@ def stored(*entries: tuple[int, int, int, int, float], median: float = 0.1) -> t
 
 
 def test_both_criteria_must_hold() -> None:
-    assert massive(np.array([[101.0, -101, 100, 99]]), np.array([0.1])).tolist() == [[True, True, False, False]]
-    assert massive(np.array([[300.0, -299.0]]), np.array([0.3])).tolist() == [[True, False]]
-    assert massive(np.array([[300.0, np.nan]]), np.array([np.nan])).tolist() == [[False, False]]
-    assert massive(np.array([[7.0]]), np.array([1.0]), magnitude=6.0, ratio=5.0).all()
+    assert is_massive(np.array([[101.0, -101, 100, 99]]), np.array([0.1])).tolist() == [[True, True, False, False]]
+    assert is_massive(np.array([[300.0, -299.0]]), np.array([0.3])).tolist() == [[True, False]]
+    assert is_massive(np.array([[300.0, np.nan]]), np.array([np.nan])).tolist() == [[False, False]]
+    assert is_massive(np.array([[7.0]]), np.array([1.0]), magnitude=6.0, ratio=5.0).all()
 
 
 def test_the_table_counts_samples_and_averages_over_those_that_have_the_entry() -> None:
@@ -74,4 +74,4 @@ def test_nothing_massive_is_an_empty_table() -> None:
 @pytest.mark.parametrize("threshold", ["magnitude", "ratio"])
 def test_thresholds_are_positive(threshold: str) -> None:
     with pytest.raises(InputError, match=f"{threshold} = 0"):
-        massive(np.ones((1, 1)), np.ones(1), **{threshold: 0.0})
+        is_massive(np.ones((1, 1)), np.ones(1), **{threshold: 0.0})

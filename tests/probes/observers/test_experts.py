@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.probes import measure
-from sinkscope.probes.observers.experts import ExpertPeaks
 from sinkscope.probes.observers.every import EVERY
+from sinkscope.probes.observers.experts import ExpertPeaks
 from tests.probes.conftest import build
 
 IDS = torch.randint(3, 97, (3, 12), generator=torch.Generator().manual_seed(5))

@@ -114,3 +114,11 @@ def test_vectors_of_the_first_samples_are_kept_as_they_are(kept: int, ids: torch
         for index, position in enumerate(positions if sample < kept else ()):
             wanted = state[position] if position < len(state) else np.full(32, np.nan)
             close(found[sample, depth, index], wanted)
+
+
+def test_samples_beyond_those_kept_are_not_held() -> None:
+    def held(kept: int) -> list[slice | None]:
+        hidden = Hidden(torch.ones(4, 3, 5), 0, Depth(0, "decoder"), samples_before=2)
+        return [piece.samples for piece in HiddenVectors(kept, (0,)).on_hidden(hidden) if piece.name == "vector"]
+
+    assert [held(kept) for kept in (1, 2, 3, 9)] == [[], [], [slice(0, 1)], [slice(0, 4)]]

@@ -16,7 +16,7 @@ from sinkscope.probes.observers.update import SinkUpdate
 from tests.planted.factory import Plant, null_model, planted_ids, planted_model
 from tests.probes.conftest import build
 from tests.probes.observers.naive import ALL, Whole, close, look
-from tests.probes.test_batches import padded
+from tests.probes.test_batches import padded, real_part
 
 OUTPUTS = ("output_norm", "output_mean_share", "output_rank_one")
 UPDATES = ("sink_output_norm", "rest_output_norm", "sink_output_constancy")
@@ -82,13 +82,19 @@ def test_with_all_positions_nothing_is_left(ids: torch.Tensor) -> None:
     close(data["sink_output_constancy"], data["output_mean_share"], 1e-5)
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "gpt_oss", "lab:sigmoid", "qwen3_next"])
-def test_padded_rows_are_the_rows_alone(name: str, ids: torch.Tensor) -> None:
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [
+        *((name, "left") for name in ("llama", "mistral", "lab:sigmoid", "qwen3_next")),
+        *((name, "right") for name in ("llama", "gpt_oss", "bert")),
+    ],
+)
+def test_padded_rows_are_the_rows_alone(name: str, side: str, ids: torch.Tensor) -> None:
     model, lengths = build(name), [24, 19, 13]
     observers = [HeadOutputs(), SinkUpdate((0, 2))]
-    together = measure(model, padded(ids, lengths, "left"), observers).data
+    together = measure(model, padded(ids, lengths, side), observers).data
     for row, length in enumerate(lengths):
-        alone = measure(model, ids[row : row + 1, -length:], observers).data
+        alone = measure(model, real_part(ids, row, length, side), observers).data
         close(together["output_norm"][row, ..., :length], alone["output_norm"][0], 2e-4)
         assert bool(together["output_norm"][row, ..., length:].isnull().all())
         for variable in (*OUTPUTS[1:], *UPDATES):

@@ -6,6 +6,7 @@ from sinkscope.probes import Measurement
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.observatory import observatory_page
 from sinkscope.report.page import render
+from sinkscope.report.theme import SINK
 from tests.report.observatory.planted import EVIL, edited_record, measured
 from tests.report.test_page import Elements
 
@@ -134,3 +135,15 @@ def test_equal_measurements_give_equal_bytes(complete):
     assert render(observatory_page(complete, "planted", EPSILON)) == render(
         observatory_page(complete, "planted", EPSILON)
     )
+
+
+def test_the_last_tokens_are_no_sink_however_much_they_look_at_themselves(complete):
+    received = complete.data["attention_received"].copy()
+    received[..., 23] = 0.9
+    late = Measurement(complete.data.assign(attention_received=received))
+    assert "position 0" in cards(late).values()
+    page = observatory_page(late, "planted", EPSILON)
+    section = next(section for section in page.sections if section.title == "Sink rate, per position")
+    colours = next(iter(section.figures.values())).data[0].marker.color
+    assert colours[0] == SINK
+    assert colours.count(SINK) == 1

@@ -1,0 +1,66 @@
+"""Draws the figures of the pages beside this folder: parts of the pages that our own commands write, in Chromium.
+
+python docs/figures/draw.py
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import sync_playwright
+
+from sinkscope.cli import main
+
+HERE = Path(__file__).parent
+COMMANDS = {
+    "measure": ["measure", "nano", "--samples", "20"],
+    "intervene": ["intervene", "nano", "--what", "forbid-sink", "--samples", "20"],
+}
+WIDTH = 1100
+MAPS = 8  # of the head maps, the first two rows: attention, values, keys, angles
+
+
+def draw(folder: Path) -> None:
+    """Write the figures into this folder, from results under `folder`."""
+    for name, command in COMMANDS.items():
+        if main([*command, "--out", str(folder / name)]):
+            raise SystemExit(f"sinkscope {' '.join(command)} failed")
+    with chromium() as browser:
+        page = opened(browser, folder / "measure" / "figure.html")
+        page.get_by_role("region", name="Sink rate, per position").screenshot(path=HERE / "sink_rate_per_position.png")
+        page.add_style_tag(content=f"#head-maps > :nth-child(n+{MAPS + 1}) {{ display: none }}")
+        page.locator("#head-maps").screenshot(path=HERE / "head_maps.png")
+        page.select_option("#strip-layer", index=page.locator("#strip-layer option").count() - 1)
+        page.locator("#strip").screenshot(path=HERE / "token_strip.png")
+        page = opened(browser, folder / "intervene" / "figure.html")
+        page.locator("[data-figure]").first.screenshot(path=HERE / "intervention_and_controls.png")
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
+        yield browser
+        browser.close()
+
+
+def opened(browser: Any, path: Path) -> Any:
+    context = browser.new_context(color_scheme="light", viewport={"width": WIDTH, "height": 900}, offline=True)
+    page = context.new_page()
+    page.goto(path.resolve().as_uri())
+    page.wait_for_selector("html[data-drawn]", timeout=60_000)
+    return page
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        raise SystemExit(__doc__)
+    with tempfile.TemporaryDirectory() as temporary:
+        draw(Path(temporary))
