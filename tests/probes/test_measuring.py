@@ -12,6 +12,7 @@ from transformers import LlamaForCausalLM
 from sinkscope.errors import InputError
 from sinkscope.probes import AttentionReceived, SlotReceived, measure
 from sinkscope.probes.contracts.families import FAMILIES
+from sinkscope.probes.observers.every import EVERY
 from tests.probes.conftest import build
 
 
@@ -30,8 +31,10 @@ def test_default_observers(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
         "value_norm",
         "tokens",
     }
-    every = measure(llama, ids, "all").data
-    assert set(every.data_vars) - set(data.data_vars) == {"cos_query_key"}
+    every = measure(llama, ids, "all")
+    observed = {each["name"] for each in every.record["observers"]}
+    assert observed == {type(observer).__name__ for observer in EVERY} - {"ExpertPeaks"}
+    assert set(data.data_vars) < set(every.data.data_vars)
     assert "slot_received" in measure(build("gpt_oss"), ids, "all").data
     for name in ("attention_received", "hidden_norm", "value_norm"):
         assert data[name].dtype == "float32"

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.report.page import Headline, Page, Section, html_table, render, write_page
+from sinkscope.report.page import FIGURES, Headline, Page, Section, Widget, html_table, json_text, render, write_page
 from sinkscope.report.theme import figure
 
 EVIL = "<script>alert('x')</script>"
@@ -135,3 +135,22 @@ def test_several_figures_carry_their_names():
     assert "<figcaption>sig&lt;moid</figcaption>" in html
     assert 'id="f1-1"' in html
     assert 'id="f1-2"' in html
+
+
+def test_json_holds_nothing_that_html_reads():
+    text = json_text({"a": [EVIL, "<!--", "&lt;"], "b": None})
+    assert not {"<", ">", "&"} & {*text}
+    assert json.loads(text) == {"a": [EVIL, "<!--", "&lt;"], "b": None}
+    with pytest.raises(ValueError, match="Out of range"):
+        json_text([float("nan")])
+
+
+def test_a_widget_takes_in_its_figures_and_its_scripts_may_run():
+    widget = Widget(f'<div id="here">{FIGURES}</div>', {"some-data": [EVIL]})
+    section = Section("Widget", "A sentence.", {"the figure": figure(300)}, widget=widget)
+    html = render(Page("t", "l", sections=[section], scripts=["selection.js"], styles=["observatory.css"]))
+    found = Elements(html)
+    assert re.search(r'<div id="here"><div class="figures"><figure><figcaption>the figure', html)
+    assert json.loads(dict((values.get("id"), text) for values, text in found.scripts)["some-data"]) == [EVIL]
+    assert found.policy.count("sha256-") == 3
+    assert ".observatory" in html

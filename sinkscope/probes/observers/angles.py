@@ -70,7 +70,7 @@ def _in_linear_time(call: AttentionCall, query: Tensor, key: Tensor) -> Iterable
 def _in_chunks(call: AttentionCall, query: Tensor, key: Tensor) -> Iterable[Piece]:
     for samples, rows in call.parts():
         columns = call.mask.extent(samples, rows)
-        counted = call.mask.visible(samples, rows, columns)
+        counted = call.mask.visible(samples, rows, columns).to(query.device)
         if call.real is not None:
             counted = counted & call.real[samples, None, rows, None]
         if _on_one_axis(call):

@@ -22,6 +22,13 @@ from sinkscope.report.rates import rates_by_position
 
 SCRIPTS = ("selection.js", "heads.js", "detail.js", "strip.js")
 STYLES = ("observatory.css",)
+DEFINITION_TITLES = {
+    "sinks": "sinks in a sample",
+    "position_0": "position 0 is one (% of samples)",
+    "elsewhere": "most frequent other position",
+    "elsewhere_share": "which is one (%)",
+    "agreement": "agreement",
+}
 
 
 def observatory_page(
@@ -91,8 +98,8 @@ def _definitions(table: pd.DataFrame) -> Section:
     return Section(
         "Every definition of a sink",
         "The published rules, applied to the same forward passes: how many tokens of a sample each calls a sink, and "
-        "how far they agree.",
-        table=table,
+        "how far they agree with the first, as the share of tokens that both name among those that either does.",
+        table=table.rename(columns=DEFINITION_TITLES),
         unfolded=True,
     )
 

@@ -39,7 +39,7 @@ def strip_section(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> S
     payload = strip_payload(data, epsilon, record)
     return Section(
         "Token by token",
-        "The text as the model read it. The darker a token, the more attention it receives, on average over heads and "
+        "The text as the model read it. The stronger its colour, the more attention it receives, on average over heads and "
         f"over the tokens that see it. Framed with ◆: a sink, that is, over ε = {epsilon:g} in a head. Pale letters: "
         "in causal models, fewer than half of the tokens see it, so it is not marked. Hover, or move with the arrow "
         f"keys, for the numbers; the layer can follow the head selected above.{_cut(payload)}",

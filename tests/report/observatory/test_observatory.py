@@ -32,7 +32,7 @@ def without(measurement, *names):
 
 @pytest.fixture(scope="module")
 def page(complete):
-    table = pd.DataFrame({"definition": [EVIL], "elsewhere": pd.array([None], dtype="Int64")})
+    table = pd.DataFrame({"definition": [EVIL], "agreement": [0.5], "elsewhere": pd.array([None], dtype="Int64")})
     maps = HeadMaps({(3, 1): np.tril(np.full((24, 24), 0.1))}, [EVIL] * 24)
     return observatory_page(
         complete, f"planted {EVIL}", EPSILON, maps, definitions=table, tokens=table, map_command="measure --map"

@@ -1,0 +1,42 @@
+"""What all observers cost on top of the plain SDPA forward: a random GPT-2, 12 layers, width 768, T = 512, fp32.
+
+Run: python -m benchmarks.observatory_overhead [--save]
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import sinkscope as ss
+from benchmarks.sides import at_most, beside, in_turns, report
+
+LENGTH, ROUNDS = 512, 7
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(n_positions=LENGTH, attn_implementation="sdpa")).eval()
+    ids = torch.randint(0, model.config.vocab_size, (1, LENGTH))
+    seconds = in_turns(
+        {
+            "forward": torch.no_grad()(lambda: model(ids, use_cache=False, logits_to_keep=1)),
+            "sink rate": lambda: ss.measure(model, ids, observers=[ss.AttentionReceived("first:8")]),
+            "every position": lambda: ss.measure(model, ids, observers=[ss.AttentionReceived("all")]),
+            "all observers": lambda: ss.measure(model, ids, observers="all"),
+        },
+        ROUNDS,
+    )
+    forward = seconds["forward"]
+    report(
+        "observatory_overhead",
+        [
+            at_most("measure with all observers / forward", seconds["all observers"], forward, 2.5),
+            at_most("sink rate at the first 8 positions / forward", seconds["sink rate"], forward, 1.10),
+            beside("sink rate at every position / forward", seconds["every position"], forward),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()
