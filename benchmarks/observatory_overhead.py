@@ -5,11 +5,14 @@ Run: python -m benchmarks.observatory_overhead [--save]
 
 from __future__ import annotations
 
+import time
+
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import sinkscope as ss
 from benchmarks.sides import at_most, beside, in_turns, report
+from sinkscope.probes.metrics.spectral import spectral_bands
 
 LENGTH, ROUNDS = 512, 7
 
@@ -27,6 +30,9 @@ def main() -> None:
         },
         ROUNDS,
     )
+    start = time.perf_counter()
+    spectral_bands(model.lm_head.weight.detach().clone())
+    once = time.perf_counter() - start
     forward = seconds["forward"]
     report(
         "observatory_overhead",
@@ -34,6 +40,7 @@ def main() -> None:
             at_most("measure with all observers / forward", seconds["all observers"], forward, 2.5),
             at_most("sink rate at the first 8 positions / forward", seconds["sink rate"], forward, 1.10),
             beside("sink rate at every position / forward", seconds["every position"], forward),
+            beside("once per model, not in the above: the unembedding's spectrum / forward", once, forward),
         ],
     )
 

@@ -25,7 +25,7 @@ def written_out(name: str, ids: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         terms = dict(module.slot_modules.named_parameters())
         if name.startswith("sigmoid"):
             weights = torch.sigmoid(scores).masked_fill(future, 0)
-            weights = weights / (weights.sum(-1, keepdim=True) + 1e-8)  # catalogue 12.3
+            weights = weights / (weights.sum(-1, keepdim=True) + (1e-8 if name == "sigmoid" else 0))  # 12.3
             slot = torch.zeros(*scores.shape[:3], 1)
         else:
             exponentials = scores.masked_fill(future, -torch.inf).exp()

@@ -151,6 +151,6 @@ def test_a_widget_takes_in_its_figures_and_its_scripts_may_run():
     html = render(Page("t", "l", sections=[section], scripts=["selection.js"], styles=["observatory.css"]))
     found = Elements(html)
     assert re.search(r'<div id="here"><div class="figures"><figure><figcaption>the figure', html)
-    assert json.loads(dict((values.get("id"), text) for values, text in found.scripts)["some-data"]) == [EVIL]
+    assert json.loads({values.get("id"): text for values, text in found.scripts}["some-data"]) == [EVIL]
     assert found.policy.count("sha256-") == 3
     assert ".observatory" in html

@@ -68,7 +68,7 @@ class Rule(VisibleKeys):
             edge = min(max(self.start + rows.start + 1, columns.start), columns.stop)
             scores = scores[..., edge - columns.start :]
             columns = slice(edge, columns.stop)
-        scores.masked_fill_(~self.visible(samples, rows, columns), -torch.inf)
+        scores.masked_fill_(~self.visible(samples, rows, columns).to(scores.device), -torch.inf)
 
     def visible(self, samples: slice, rows: slice, columns: Columns) -> Bool[Tensor, "_ _ query key"]:
         device = (

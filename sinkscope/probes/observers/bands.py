@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.probes.metrics.spectral import spectral_bands
+from sinkscope.probes.metrics.spectral import band_slices, spectral_bands
 from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide
 from sinkscope.probes.observers.rows import checked_count, checked_positions
 from sinkscope.probes.structure.sites import unembedding
@@ -34,7 +34,7 @@ class _Basis:
         """1 where a direction belongs to a band."""
         width = self.unembedding.shape[1]
         members = torch.zeros(width, self.count, device=self.unembedding.device)
-        for band, rows in enumerate(spectral_bands(torch.eye(width), self.count)[1]):
+        for band, rows in enumerate(band_slices(width, self.count)):
             members[rows, band] = 1
         return members
 
@@ -54,7 +54,7 @@ class SpectralBands(Observer):
     `metrics.spectral_bands` says; shares of all bands add up to 1. Passes over a cache add their tokens. Streams whose
     width is not the unembedding's (a vision tower) have no bands. Raises `UnsupportedModelError` for models without an
     unembedding, or narrower than `count`. Cost: a product T × width × width a block (some 8 % of a GPT-2 block), once
-    O(width² · vocabulary + width³). Source: Cancedda 2024.
+    per model O(width² · vocabulary + width³). Source: Cancedda 2024.
     """
 
     count: int = 20

@@ -122,7 +122,7 @@ def unembedding(model: nn.Module) -> Float[Tensor, "vocabulary width"]:
     weight = getattr(head, "weight", None)
     if not isinstance(weight, Tensor):
         raise UnsupportedModelError(f"family '{family(model)}', {type(model).__name__}: no unembedding matrix")
-    return weight.detach()
+    return weight
 
 
 def _tables(model: nn.Module) -> Iterator[tuple[str, PositionTable]]:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from sinkscope.errors import InputError
+from sinkscope.probes.metrics import spectral
 from sinkscope.probes.metrics.spectral import spectral_bands
 
 
@@ -34,3 +35,29 @@ def test_bands_are_orthogonal_sum_to_identity_and_keep_energy():
 def test_more_bands_than_directions_are_refused(count):
     with pytest.raises(InputError, match="width 24: choose 1 to 24"):
         spectral_bands(torch.randn(50, 24), count)
+
+
+def directions(weight: torch.Tensor) -> torch.Tensor:
+    return spectral_bands(weight, 4)[0]
+
+
+def test_a_weight_that_was_written_to_is_read_again() -> None:
+    weight = torch.nn.Parameter(torch.randn(30, 8))
+    first = directions(weight)
+    assert directions(weight) is first, "remembered"
+    with torch.no_grad():
+        weight.add_(torch.randn(30, 8))
+    second = directions(weight)
+    assert not torch.allclose(first, second)
+    torch.testing.assert_close(second, directions(weight.detach().clone()))
+    weight.data = torch.randn(30, 8)
+    assert not torch.allclose(second, directions(weight))
+
+
+def test_nothing_is_kept_of_a_weight_that_is_gone() -> None:
+    before = len(spectral._KNOWN)
+    weight = torch.randn(30, 8)
+    directions(weight)
+    assert len(spectral._KNOWN) == before + 1
+    del weight
+    assert len(spectral._KNOWN) == before
