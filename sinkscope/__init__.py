@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-_ROOMS = ("attention", "probes", "interventions", "model", "data", "training", "report")
+_ROOMS = ("attention", "probes", "interventions", "model", "data", "training", "survey", "report")
 
 _HOME = {
     "measure": "sinkscope.probes",
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from sinkscope import model as model
     from sinkscope import probes as probes
     from sinkscope import report as report
+    from sinkscope import survey as survey
     from sinkscope import training as training
     from sinkscope.errors import InputError as InputError
     from sinkscope.interventions import effect as effect

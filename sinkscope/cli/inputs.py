@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from sinkscope.cli.options import Bos, InputKind
 from sinkscope.data import Inputs, as_chat, build_inputs
 from sinkscope.errors import InputError
 from sinkscope.model import load_tokenizer
@@ -12,8 +13,6 @@ from sinkscope.model import load_tokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-InputKind = Literal["natural", "random", "repeated", "first-token"]
-Bos = Literal["auto", "add", "double", "none"]
 NEEDS_TEXT = ("natural", "first-token")
 
 

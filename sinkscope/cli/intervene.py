@@ -45,7 +45,8 @@ def intervene(
     ] = True,
     controls: Annotated[int, typer.Option(min=1, help="Random controls of the same budget.")] = 5,
     kind: options.Kind = "natural",
-    text: options.TextFile = None,
+    text: options.OneText = None,
+    corpus: options.CorpusName = "python",
     tokens: options.Tokens = 64,
     samples: options.Samples = 100,
     epsilon: options.Epsilon = 0.3,
@@ -83,6 +84,7 @@ def intervene(
             samples=samples,
             seed=seed,
             text=text,
+            corpus=corpus,
             bos=bos,
             revision=revision,
             chat=chat_template,
@@ -109,7 +111,7 @@ def intervene(
                 controls=controls,
                 seed=seed,
                 epsilon=epsilon,
-                position=position,
+                position=position if answer.position is None else answer.position,
                 batch_size=batch_size,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
             )
@@ -136,6 +138,10 @@ def _write(found: Effect, folder: Path, summary: dict) -> None:
 
 def _show(found: Effect) -> None:
     """A row per metric with the controls beside it, then the finding in words."""
+    from sinkscope.interventions.outcome import METRICS
+    from sinkscope.report.effects import said
+
+    shown = [metric for metric in METRICS if getattr(found.touched, metric) is not None]
     rows = [
         (
             row.metric.replace(" to the untouched model", ""),
@@ -143,9 +149,9 @@ def _show(found: Effect) -> None:
             f"{row.touched:.4g}",
             f"{row.control_mean:.4g}",
             f"{row.control_low:.4g} – {row.control_high:.4g}",
-            "yes" if row.stands_out else "no",
+            said(found, metric),
         )
-        for row in found.table().itertuples()
+        for metric, row in zip(shown, found.table().itertuples(), strict=True)
     ]
     columns = ("", "untouched", "touched", "controls", "their range", "stands out")
     show(table(columns, rows))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.progress import Progress
 
-from sinkscope.cli.inputs import Bos, InputKind, inputs_for
+from sinkscope.cli.options import Bos, InputKind
 from sinkscope.report.terminal import note, stderr
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class Job:
 
     def inputs(self, text: Path | None) -> Inputs:
         """What the model reads, of a text or of the corpus. Raises `InputError` as `inputs_for` does."""
+        from sinkscope.cli.inputs import inputs_for
+
         return inputs_for(
             self.model,
             self.name,

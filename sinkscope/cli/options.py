@@ -20,8 +20,9 @@ Kind = Annotated[InputKind, typer.Option("--input", help="What the model reads."
 TextFile = Annotated[
     Path | None, typer.Option(help="A text file instead of a corpus; a folder: a row per file or folder in it.")
 ]
+OneText = Annotated[Path | None, typer.Option(help="A text file, or a folder read as one text, instead of a corpus.")]
 CorpusName = Annotated[str, typer.Option(help="Where natural text comes from: python, text:GLOB, hf:NAME.")]
-Tokens = Annotated[int, typer.Option(min=1, help="Tokens in a sample.")]
+Tokens = Annotated[int, typer.Option(min=2, help="Tokens in a sample.")]
 Samples = Annotated[int, typer.Option(min=1, help="Samples.")]
 Epsilon = Annotated[float, typer.Option(help="Threshold of the sink rate, between 0 and 1.")]
 BosToken = Annotated[Bos, typer.Option(help="auto: a BOS before natural text if the model was trained with one.")]

@@ -108,8 +108,14 @@ def _show_first_tokens(measured: Measurement, epsilon: float) -> None:
     frame = measured.first_tokens(epsilon)
     quartiles = frame["heads"].quantile([0, 0.25, 0.5, 0.75, 1]).tolist()
     show(plain(f"sink rate over {len(frame)} first tokens, quartiles: {', '.join(f'{q:.1f} %' for q in quartiles)}"))
-    failing = frame[~frame["becomes_sink"]]
-    named = ", ".join(f"{row.token!r} ({row.id})" for row in failing.head(SHOWN).itertuples())
-    rest = f" and {len(failing) - SHOWN} more" if len(failing) > SHOWN else ""
-    said = f"{len(failing)} do not become a sink (rate at most half the median)"
-    show(plain(f"{said}: {named}{rest}" if named else said))
+    sinks = frame[frame["becomes_sink"]]
+    if 2 * len(sinks) > len(frame):
+        show(plain(f"these do not become a sink (rate at most half the median): {_named(frame.drop(sinks.index))}"))
+    else:
+        show(plain(f"only these become a sink (rate over half the median): {_named(sinks[::-1])}"))
+
+
+def _named(tokens: pd.DataFrame) -> str:
+    """The first tokens of a table, and how many more there are."""
+    named = ", ".join(f"{row.token!r} ({row.id})" for row in tokens.head(SHOWN).itertuples())
+    return f"{named}{f' and {len(tokens) - SHOWN} more' if len(tokens) > SHOWN else ''}" or "none"

@@ -50,8 +50,8 @@ def build_inputs(
       Where the text has fewer windows than `samples` there are as many rows as it has, and the description says so.
     - `random`: every id drawn uniformly from the vocabulary without special tokens.
     - `repeated`: one id, drawn likewise for each row, at every position of it.
-    - `first-token`: a different such id for each row at position 0, the same natural text after it in all; every id of
-      the vocabulary where `samples` is at least their number [C6].
+    - `first-token`: a different id for each row at position 0, special tokens among them, the same natural text after
+      it in all; every id of the vocabulary where `samples` is at least their number [C6].
 
     `bos="auto"` puts around natural text what the tokeniser itself puts around every text: the BOS of a model that was
     trained with one (`with_bos`), an encoder's [CLS] and [SEP], for many models nothing; the other kinds get none.
@@ -73,7 +73,7 @@ def build_inputs(
         windows = natural_windows(_needed(tokenizer, f"{kind} input"), tokens, count, seed, text, corpus)
         inputs = Inputs(windows.input_ids, "whatever token the text has there", windows.description)
         if kind == "first-token":
-            inputs = _first_token(inputs, ordinary_tokens(tokenizer, vocab_size), samples, generator)
+            inputs = _first_token(inputs, known_tokens(tokenizer, vocab_size), samples, generator)
     if bos in BOS_COUNTS or (bos == "auto" and kind == "natural" and adds_first_token(_needed(tokenizer, "text"))):
         inputs = _after_bos(inputs, _needed(tokenizer, "a BOS"), BOS_COUNTS.get(bos, 1))
         if bos == "auto":
@@ -97,6 +97,11 @@ def ordinary_tokens(tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) 
     return torch.tensor(ordinary)
 
 
+def known_tokens(tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) -> Tensor:
+    """Ids (n,) below `vocab_size` that the tokeniser knows, special ones among them; all if there is none."""
+    return torch.arange(vocab_size if tokenizer is None else min(len(tokenizer), vocab_size))
+
+
 def _random(ordinary: Tensor, tokens: int, samples: int, generator: torch.Generator) -> Inputs:
     ids = ordinary[torch.randint(len(ordinary), (samples, tokens), generator=generator)]
     return Inputs(ids, "a random token", f"{samples} rows of {tokens} tokens drawn uniformly from {len(ordinary)}")
@@ -109,10 +114,10 @@ def _repeated(ordinary: Tensor, tokens: int, samples: int, generator: torch.Gene
     )
 
 
-def _first_token(text: Inputs, ordinary: Tensor, samples: int, generator: torch.Generator) -> Inputs:
-    first = ordinary[torch.randperm(len(ordinary), generator=generator)[:samples]].unsqueeze(1)
+def _first_token(text: Inputs, known: Tensor, samples: int, generator: torch.Generator) -> Inputs:
+    first = known[torch.randperm(len(known), generator=generator)[:samples]].unsqueeze(1)
     rest = text.input_ids[:1, :-1].repeat(len(first), 1)
-    which = f"every one of the {len(first)}" if len(first) == len(ordinary) else f"{len(first)} of {len(ordinary)}"
+    which = f"every one of the {len(first)}" if len(first) == len(known) else f"{len(first)} of {len(known)}"
     return Inputs(
         torch.cat([first, rest], dim=1),
         "a different token of the vocabulary in each row",

@@ -69,7 +69,8 @@ def natural_windows(
     if not rows:
         raise InputError(f"{source} has at most {longest} tokens in one document; a window takes {tokens}")
     asked = "" if len(rows) == samples else f" ({samples} were asked for)"
-    return NaturalWindows(torch.tensor(rows), f"{len(rows)} windows of {tokens} tokens{asked} from {source}")
+    count = "1 window" if len(rows) == 1 else f"{len(rows)} windows"
+    return NaturalWindows(torch.tensor(rows), f"{count} of {tokens} tokens{asked} from {source}")
 
 
 def _by_name(corpus: str) -> DataConfig:

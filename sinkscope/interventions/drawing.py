@@ -20,8 +20,6 @@ def effect_figure(effect: Effect) -> go.Figure:
     groups = {"untouched": [effect.untouched], "control": list(effect.controls), "touched": [effect.touched]}
     for column, metric in enumerate(shown, start=1):
         values = {name: _values(outcomes, metric) for name, outcomes in groups.items()}
-        low, high = min(values["control"]), max(values["control"])
-        figure.add_hrect(y0=low, y1=high, fillcolor=COLOURS["control"], opacity=0.12, line_width=0, col=column, row=1)
         for name, found in values.items():
             figure.add_scatter(
                 x=[name] * len(found),
@@ -31,9 +29,12 @@ def effect_figure(effect: Effect) -> go.Figure:
                 legendgroup=name,
                 showlegend=column == 1,
                 marker={"color": COLOURS[name], "symbol": SYMBOLS[name], "size": 11, "line": {"width": 2}},
+                cliponaxis=False,
                 row=1,
                 col=column,
             )
+        low, high = min(values["control"]), max(values["control"])  # after the points: an empty panel takes no band
+        figure.add_hrect(y0=low, y1=high, fillcolor=COLOURS["control"], opacity=0.12, line_width=0, col=column, row=1)
         figure.update_yaxes(rangemode="tozero" if metric != "loss" else "normal", row=1, col=column)
     return figure.update_layout(title=escape(f"{effect.name} on {effect.model}"), height=420)
 

@@ -52,10 +52,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """The intervention, and in words what it acts on."""
+    """The intervention, in words what it acts on, and where to look for the sink if not at the question's position."""
 
     intervention: Intervention
     remark: str
+    position: int | None = None
 
 
 def named(what: str, question: Question) -> Answer:
@@ -120,7 +121,9 @@ NAMED: dict[str, Callable[[Question], Answer]] = {
     "remove-onset": _remove_onset,
     "zero-sink-heads": _zero_sink_heads,
     "forbid-sink": lambda q: Answer(ForbidSink((q.position,)), f"keys at position {q.position}"),
-    "first-view": lambda q: Answer(FirstTokenView(q.other), f"the query at position {q.other} sees itself alone"),
+    "first-view": lambda q: Answer(
+        FirstTokenView(q.other), f"the query at position {q.other} sees itself alone; sink rate there", q.other
+    ),
     "swap-position": lambda q: Answer(SwapPositions(q.position, q.other), f"embeddings {q.position} ↔ {q.other}"),
     "replace-position": lambda q: Answer(
         ReplacePosition(q.position, q.other), f"embedding {q.position} replaced by {q.other}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,6 +19,13 @@ METRICS: dict[str, str] = {
     "loss": "loss (nats)",
     "kl": "KL to the untouched model (nats)",
     "sink_rate": "sink rate (%)",
+}
+Standing = Literal["above", "below", "within", "undecided"]
+WORDS: dict[Standing, str] = {
+    "above": "stands out above",
+    "below": "stands out below",
+    "within": "lies within",
+    "undecided": "cannot be told from",
 }
 DEVIATIONS = 4.0  # of the controls, by which an effect must leave their mean
 SMALLEST = {"loss": 1e-3, "kl": 1e-4, "sink_rate": 1.0}  # differences from the controls that count as none
@@ -68,14 +75,21 @@ class Effect:
         """Whether the touched model differs from all controls beyond chance, in "loss", "kl" or "sink_rate".
 
         It must lie outside their range, by more than four of their standard deviations from their mean, and by more
-        than what counts as no difference (0.001 nats of loss, 0.0001 of KL, one percentage point).
+        than what counts as no difference (0.001 nats of loss, 0.0001 of KL, one percentage point). A single control has
+        no spread, so nothing stands out of it.
         """
         found, controls = self._values(metric)
-        if found is None:
+        if found is None or len(controls) < 2:
             return False
         away = max(controls.min() - found, found - controls.max())
-        spread = controls.std(ddof=1) if len(controls) > 1 else 0.0
-        return bool(away > SMALLEST[metric] and abs(found - controls.mean()) > DEVIATIONS * spread)
+        return bool(away > SMALLEST[metric] and abs(found - controls.mean()) > DEVIATIONS * controls.std(ddof=1))
+
+    def standing(self, metric: str) -> Standing:
+        """Where the touched model is: beyond the controls on a side, in their range, or not told apart from them."""
+        found, controls = self._values(metric)
+        if found is not None and self.stands_out(metric):
+            return "above" if found > controls.max() else "below"
+        return "within" if found is not None and controls.min() <= found <= controls.max() else "undecided"
 
     @property
     def verdict(self) -> str:
@@ -115,6 +129,6 @@ class Effect:
         name, digits = {"loss": "Loss", "kl": "KL", "sink_rate": f"Sink rate at {self.position}"}[metric], unit[1]
         number = f"{{:.{digits}f}}".format
         change = number(found) if metric == "kl" else f"{number(before)} → {number(found)}"
-        word = "stands out of" if self.stands_out(metric) else "lies within"
+        word = WORDS[self.standing(metric)]
         many = f"{len(controls)} random control{'' if len(controls) == 1 else 's'}"
         return f"{name}: {change} {unit[0]}, {word} the {many} ({number(controls.min())} to {number(controls.max())})."

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sinkscope.interventions import Effect
+from sinkscope.interventions.outcome import METRICS
 from sinkscope.report.page import Headline, Page, Section
+from sinkscope.report.theme import template
 
 
 def effect_page(effect: Effect, summary: Mapping[str, Any]) -> Page:
@@ -18,11 +20,20 @@ def effect_page(effect: Effect, summary: Mapping[str, Any]) -> Page:
     headlines.append(Headline(f"{after.kl:.4f}", "KL to the untouched model, nats"))
     sentence = (
         "Each control spends the same budget elsewhere: as many entries, heads, tokens or directions, drawn at random. "
-        "The band is their range; an effect counts where it leaves it."
+        "The band is their range. An effect counts where it leaves the band and is more than four of the controls' "
+        "standard deviations from their mean: above, the intervention does more than chance, below, less."
     )
     table = effect.table().rename(columns=lambda name: name.replace("_", " "))
-    table["stands out"] = ["yes" if value else "no" for value in table["stands out"]]
-    section = Section("The intervention beside its controls", sentence, {"effect": effect.plot()}, table, unfolded=True)
+    table["stands out"] = [said(effect, metric) for metric in METRICS if getattr(after, metric) is not None]
+    figure = effect.plot().update_layout(template=template())
+    section = Section("The intervention beside its controls", sentence, {"effect": figure}, table, unfolded=True)
     facts = {name: str(summary[name]) for name in ("model", "input", "what", "found")}
     facts["size"] = f"{effect.samples} samples of {effect.tokens} tokens, {len(effect.controls)} controls"
-    return Page(f"{summary['what']} on {summary['model']}", effect.verdict, headlines, [section], facts)
+    lead = f"Acts on: {summary['found']}. {effect.verdict}"
+    return Page(f"{summary['what']} on {summary['model']}", lead, headlines, [section], facts)
+
+
+def said(effect: Effect, metric: str) -> str:
+    """On which side of its controls an effect stands out, or "no"."""
+    standing = effect.standing(metric)
+    return standing if standing in ("above", "below") else "no"

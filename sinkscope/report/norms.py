@@ -10,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
+from sinkscope.probes.metrics import quiet
 from sinkscope.report.layers import depth_labels, layer_labels, need
 from sinkscope.report.theme import BLUE, INK, SINK, figure, tint
 
@@ -61,7 +62,8 @@ def hidden_norms(data: xr.Dataset, position: int = 0, limits: Limits | None = No
     norms = _norms(data)
     depth = depth_labels(data)
     others = norms.where(norms["position"] != position)
-    band = others.quantile([0.1, 0.9], dim="position").values
+    with quiet():
+        band = others.quantile([0.1, 0.9], dim="position").values
     result = figure(height=340)
     result.add_scatter(
         x=depth + depth[::-1],

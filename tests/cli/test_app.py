@@ -8,14 +8,14 @@ import pytest
 
 from sinkscope.cli import app, main
 
-COMMANDS = ("demo", "measure", "train", "zoo", "report")
+COMMANDS = ("demo", "measure", "survey", "intervene", "train", "zoo", "report")
 
 
 def test_help_names_every_command_and_only_what_exists(sinkscope):
     answer = sinkscope("--help")
     assert answer.code == 0
     assert all(command in answer.out for command in COMMANDS)
-    assert "survey" not in answer.out
+    assert "experiment" not in answer.out
 
 
 @pytest.mark.parametrize("command", COMMANDS)

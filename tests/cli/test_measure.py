@@ -60,7 +60,7 @@ def test_every_first_token_gets_a_row(sinkscope, model, text, tmp_path):
     stored = Measurement.load(folder / "measurement.nc")
     assert len({row["id"] for row in rows}) == len(rows) == stored.record["samples"]
     assert f"sink rate over {len(rows)} first tokens" in answer.out
-    assert "do not become a sink" in answer.out
+    assert "become a sink (rate" in answer.out
     assert "every one of the" in stored.record["input"]["description"]
 
 

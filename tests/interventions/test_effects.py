@@ -28,7 +28,7 @@ from sinkscope.interventions.named import NAMED, Question, named
 from sinkscope.probes import AttentionReceived, HiddenNorms, measure
 from sinkscope.probes.contracts.families import FAMILIES
 from tests.interventions.conftest import a_model, inputs_of, logits
-from tests.planted.factory import F3, Plant, null_model, planted_ids, planted_model
+from tests.planted.factory import F3, NULL, Plant, null_model, planted_ids, planted_model
 from tests.planted.families import planted_gpt2
 
 ENTRY = (F3.onset, 0, F3.dimension)
@@ -61,7 +61,7 @@ def test_zeroing_the_massive_activation_kills_the_sink_and_the_control_does_not(
     assert found.touched.sink_rate == 0
     assert all(control.sink_rate == found.untouched.sink_rate for control in found.controls)
     assert found.stands_out("sink_rate")
-    assert "stands out of the 3 random controls" in found.verdict
+    assert "stands out above the 3 random controls" in found.verdict
 
 
 def test_setting_it_to_its_mean_changes_nothing(planted, ids):
@@ -175,7 +175,7 @@ def test_an_effect_as_table_json_and_figure():
     data = json.loads(json.dumps(found.to_json()))
     assert data["stands_out"] == {"loss": True, "kl": True, "sink_rate": True}
     assert len(data["controls"]) == 3
-    assert "Loss: 1.0000 → 2.0000 nats, stands out of the 3 random controls (1.0000 to 1.0200)." in data["verdict"]
+    assert "Loss: 1.0000 → 2.0000 nats, stands out above the 3 random controls (1.0000 to 1.0200)." in data["verdict"]
     assert len(found.plot().data) == 9
 
 
@@ -200,3 +200,38 @@ def test_names_that_do_not_exist_and_models_without_a_sink(ids):
 def test_the_public_names():
     assert ss.effect is effect
     assert ss.interventions.ForbidSink is ForbidSink
+
+
+@pytest.mark.parametrize(
+    ("touched", "controls", "standing", "words"),
+    [
+        (2.0, (1.0, 1.01, 1.02), "above", "stands out above the 3 random controls"),
+        (0.5, (1.0, 1.01, 1.02), "below", "stands out below the 3 random controls"),
+        (1.01, (1.0, 1.01, 1.02), "within", "lies within the 3 random controls"),
+        (1.03, (1.0, 1.01, 1.02), "undecided", "cannot be told from the 3 random controls"),
+        (2.0, (1.0,), "undecided", "cannot be told from the 1 random control"),
+    ],
+)
+def test_the_verdict_says_on_which_side(touched, controls, standing, words) -> None:
+    found = Effect(
+        model="tiny",
+        untouched=Outcome(1.0, 0.0, 50.0),
+        touched=Outcome(touched, 0.0, 50.0),
+        controls=tuple(Outcome(loss, 0.0, 50.0) for loss in controls),
+        interventions=({"name": "ZeroHeads"}, *({"name": "ZeroHeads"} for _ in controls)),
+        position=0,
+        epsilon=0.3,
+        samples=4,
+        tokens=8,
+    )
+    assert found.standing("loss") == standing
+    assert found.stands_out("loss") == (standing in ("above", "below"))
+    assert words in found.verdict
+
+
+def test_the_band_of_the_controls_is_drawn() -> None:
+    found = effect(null_model(), planted_ids(NULL), ZeroHeads([(1, 0)]), controls=3)
+    bands = found.plot().layout.shapes
+    assert len(bands) == 3
+    losses = [control.loss for control in found.controls]
+    assert (bands[0].y0, bands[0].y1) == (min(losses), max(losses))

@@ -259,7 +259,7 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition(
         "outlier token",
-        "Chen et al. 2024 (PrefixQuant) [Z9]",
+        "Chen et al. 2024 (PrefixQuant)",
         "its largest entry > 64 × the median token's, at some depth",
         ("hidden_max",),
         _outlier_tokens,

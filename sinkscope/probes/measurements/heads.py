@@ -33,7 +33,9 @@ def head_table(measurement: Measurement, epsilon: float, position: int) -> pd.Da
     if "position" not in data.coords or position not in data["position"].values:
         raise InputError(f"position {position} was not measured, so there is no table of heads around it")
     column = data["position"].values.tolist().index(position)
-    values = {name: made for name, make in _columns(data, epsilon, column).items() if (made := make()) is not None}
+    values = {
+        name: made for name, make in _columns(data, epsilon, column, position).items() if (made := make()) is not None
+    }
     values |= {
         name: metrics.nanmean(data[variable].values, 0) for name, variable in AVERAGED.items() if variable in data
     }
@@ -48,7 +50,9 @@ def head_table(measurement: Measurement, epsilon: float, position: int) -> pd.Da
     return table[numbers.notna().any(axis=1)].reset_index(drop=True)
 
 
-def _columns(data: xr.Dataset, epsilon: float, column: int) -> Mapping[str, Callable[[], np.ndarray | None]]:
+def _columns(
+    data: xr.Dataset, epsilon: float, column: int, position: int
+) -> Mapping[str, Callable[[], np.ndarray | None]]:
     """How each column is made; None where its variables were not observed."""
 
     def of(*names: str) -> list[np.ndarray] | None:
@@ -77,11 +81,21 @@ def _columns(data: xr.Dataset, epsilon: float, column: int) -> Mapping[str, Call
         ),
         "output_norm": with_all(("output_norm",), lambda lengths: metrics.nanmean(metrics.nanmean(lengths, -1), 0)),
         "dormant": with_all(("output_norm",), metrics.dormant),
+        "key_angle": with_all(("key_vectors",), lambda keys: _against_chance(data, keys, position)),
         "kind": with_all(
             (received, value, "output_rank_one"),
             lambda alpha, lengths, rank: metrics.head_kinds(alpha, lengths, rank, column, epsilon=epsilon),
         ),
     }
+
+
+def _against_chance(data: xr.Dataset, keys: np.ndarray, position: int) -> np.ndarray:
+    """Angle of the sink's key to the subspace of the others, over a random direction's; NaN if it was not kept."""
+    kept = data["kept_position"].values.tolist()
+    if position not in kept:
+        return np.full(keys.shape[1:3], np.nan)
+    found = metrics.key_manifold(keys, kept.index(position))
+    return found.angle / found.chance
 
 
 def _angles(parts: tuple[np.ndarray, ...], column: int) -> metrics.AngleSplit:

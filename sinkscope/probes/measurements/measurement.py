@@ -147,9 +147,10 @@ class Measurement:
         """A row per head: its sink at a position, the mechanism behind it, and what it writes; means over samples.
 
         Columns, where observed: alpha, sink (percent of samples above epsilon), boost (over uniform attention), peak,
-        value_ratio and key_ratio (norm there over the others' mean), cos_sink and cos_others [C2], drain_correlation
-        [X11], output_norm, dormant [C11], kind (no-op, broadcast, active), slot, entropy with its bound [X1],
-        max_logit [X3], output_rank_one, output_mean_share, sink_output_constancy.
+        value_ratio and key_ratio (norm there over the others' mean), cos_sink and cos_others [C2], key_angle (of the
+        sink's key to the subspace of the others, over a random direction's: above 1 on another manifold),
+        drain_correlation [X11], output_norm, dormant [C11], kind (no-op, broadcast, active), slot, entropy with its
+        bound [X1], max_logit [X3], output_rank_one, output_mean_share, sink_output_constancy.
         """
         from sinkscope.probes.measurements.heads import head_table
 
@@ -171,12 +172,11 @@ class Measurement:
         return massive_activations(self, magnitude, ratio)
 
     def sweep(self, epsilons: Sequence[float] = (0.1, 0.2, 0.3, 0.4, 0.5)) -> xr.DataArray:
-        """Sink rate in percent over epsilon and the number of tokens, as in Gu et al., Fig. 3 [C1]."""
+        """Sink rate in percent over epsilon and the numbers of tokens that texts have, as in Gu et al., Fig. 3 [C1]."""
         received = self._variable("attention_received_by_length", "ReceivedByLength")
         rates = metrics.sweep(received.values, epsilons)
-        return xr.DataArray(
-            rates, dims=("epsilon", "length"), coords={"epsilon": list(epsilons), "length": received["length"]}
-        )
+        coordinates = {"epsilon": list(epsilons), "length": received["length"].values}
+        return xr.DataArray(rates, dims=("epsilon", "length"), coords=coordinates).dropna("length", how="all")
 
     def super_experts(self) -> pd.DataFrame:
         """Experts of a mixture-of-experts model whose outputs are extreme (`metrics.super_experts`)."""

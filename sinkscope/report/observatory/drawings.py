@@ -20,7 +20,7 @@ def sweep_table(data: xr.Dataset) -> pd.DataFrame:
     """Sink rate at position 0 in percent, a row per length, a column per ε [C1]."""
     received = data["attention_received_by_length"].transpose("sample", "layer", "head", "length")
     rates = {f"ε = {epsilon:g}": rate for epsilon, rate in zip(EPSILONS, sweep(received.values, EPSILONS), strict=True)}
-    return pd.DataFrame({"tokens": received["length"].values, **rates})
+    return pd.DataFrame({"tokens": received["length"].values, **rates}).dropna(subset=list(rates), how="all")
 
 
 def sweep_lines(table: pd.DataFrame) -> go.Figure:

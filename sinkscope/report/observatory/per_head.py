@@ -93,7 +93,8 @@ def _drain(data: xr.Dataset, epsilon: float, position: int) -> np.ndarray:
 
 def _key_angle(data: xr.Dataset, epsilon: float, position: int) -> np.ndarray:
     vectors = heads.thinned(data["key_vectors"], position, data.sizes["layer"] * data.sizes["head"])
-    return np.degrees(heads.manifold(vectors, position).angle)
+    found = heads.manifold(vectors, position)
+    return found.angle / found.chance
 
 
 def _spikes(data: xr.Dataset, epsilon: float, position: int) -> np.ndarray:
@@ -168,11 +169,12 @@ METRICS: tuple[HeadMetric, ...] = (
     ),
     HeadMetric(
         "key_angle",
-        "Angle of the sink's key",
-        "Angle between the sink's key and the subspace of the other keys; 0° lies in it, 90° is orthogonal to it.",
+        "Angle of the sink's key × chance",
+        "Angle between the sink's key and the subspace of the other keys, over that of a random direction: above 1 the "
+        "key lies on another manifold, below 1 where the others do.",
         ("key_vectors",),
         _key_angle,
-        unit="°",
+        "ratio",
     ),
     HeadMetric(
         "spikes",
