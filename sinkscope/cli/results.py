@@ -94,13 +94,13 @@ def _show_layers(measured: Measurement, epsilon: float) -> None:
 
 
 def _show_definitions(measured: Measurement, epsilon: float) -> None:
-    """Those that could be applied; the others are in the file, with what they lack."""
+    """Those that could be applied; the file has their rules and sources, and the others with what they lack."""
     frame = measured.definitions(epsilon).query("note == ''")
     rows = [
-        (row.definition, row.source, f"{row.sinks:.2f}", f"{row.position_0:.0f} %", f"{row.agreement:.2f}")
+        (row.definition, f"{row.sinks:.2f}", f"{row.position_0:.0f} %", f"{row.agreement:.2f}")
         for row in frame.itertuples()
     ]
-    show(table(("definition of a sink", "source", "sinks per sample", "at position 0", "agreement"), rows))
+    show(table(("definition of a sink", "sinks per sample", "at position 0", "agreement"), rows))
 
 
 def _show_first_tokens(measured: Measurement, epsilon: float) -> None:
