@@ -22,7 +22,7 @@ SHOWN = 8  # distinct first tokens that a record lists
 def describe(model: nn.Module, family: str, batches: Sequence[Batch], operations: Sequence[object]) -> dict[str, Any]:
     """Model, versions, weights that the metric used, and what stood at position 0: JSON-able."""
     config = getattr(model, "config", None)
-    parameter = next(model.parameters(), torch.empty(0))
+    parameter = next((weight for weight in model.parameters() if not weight.is_meta), torch.empty(0))
     return {
         "model": str(getattr(config, "name_or_path", "") or "") or type(model).__name__,
         "family": family,

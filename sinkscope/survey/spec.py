@@ -60,7 +60,7 @@ class SurveySpec(Part):
     epsilon: float = Field(default=0.3, gt=0, lt=1)
     seed: NonNegativeInt = 0
     text: Path | None = None
-    bos: Literal["auto", "add", "none"] = "auto"
+    bos: Literal["auto", "add", "double", "none"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto"
     device: str | None = None
     device_map: DeviceMap | None = None

@@ -16,7 +16,6 @@ from sinkscope.files import sha256, write_json
 
 MANIFEST = "manifest.json"
 PREFIX = "checkpoint-"
-KEPT = 2
 
 Announce = Callable[[str], None]
 
@@ -50,7 +49,7 @@ def newest_whole(folder: Path, announce: Announce) -> Path | None:
     return None
 
 
-def prune(folder: Path, keep: int = KEPT) -> None:
+def prune(folder: Path, keep: int) -> None:
     """Remove all but the newest checkpoints; a manifest goes first, so that a half-removed one counts as incomplete."""
     for checkpoint in listed(folder)[:-keep]:
         (checkpoint / MANIFEST).unlink(missing_ok=True)

@@ -37,7 +37,7 @@ FROM_ELSEWHERE = {
     "eos_token_id": "the tokenizer",
     "pad_token_id": "the tokenizer",
 }
-WITHOUT_INFLUENCE = {"name", "micro_batch", "save_every", "eval_every", "log_every"}
+WITHOUT_INFLUENCE = {"name", "micro_batch", "save_every", "keep", "eval_every", "log_every"}
 SAID_BY_FINGERPRINT = {"corpus", "tokenizer", "max_characters", "validation_share", "split_seed"}
 
 
@@ -67,6 +67,7 @@ class Recipe(Part):
     precision: Literal["fp32", "bf16"] = "fp32"
     compile: bool = False
     save_every: PositiveInt = 200
+    keep: int = Field(default=2, ge=2)  # checkpoints; more of them make a curve that a survey can draw
     eval_every: PositiveInt = 50
     log_every: PositiveInt = 10
     validation_windows: PositiveInt = 64

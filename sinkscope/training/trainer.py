@@ -100,7 +100,7 @@ class RecipeTrainer(Trainer):
             kept = checkpoints.listed(folder)
             last = f"{kept[-1].name} is whole" if kept else "there is none before it"
             raise InputError(f"cannot save {checkpoint} ({' '.join(str(error).split())}); {last}") from error
-        checkpoints.prune(folder)
+        checkpoints.prune(folder, self.recipe.keep)
 
 
 def _diverged(what: str, step: int) -> TrainingDiverged:

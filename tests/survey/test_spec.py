@@ -17,7 +17,7 @@ WRONG = {
     "models: [nano]\ninputs: [random, random]": "survey field 'inputs' holds random twice",
     "models: [nano]\nepsilon: 2": "survey field 'epsilon' = 2: input should be less than 1",
     "models: [nano]\ntokens: 0": "survey field 'tokens' = 0: input should be greater than 0",
-    "models: [nano]\nbos: maybe": "unknown survey field 'bos' 'maybe': choose from auto, add, none",
+    "models: [nano]\nbos: maybe": "unknown survey field 'bos' 'maybe': choose from auto, add, double, none",
     "models: []": "survey field 'models' = []: tuple should have at least 1 item after validation, not 0",
     "tokens: 3": "survey field 'models' is missing",
     "models: [{label: x}]": "an entry of 'models' names either a model or checkpoints (a run's folder)",

@@ -114,3 +114,15 @@ def test_bf16_is_another_run(undisturbed: Run, tiny: Make, runs: Path) -> None:
     assert run.path.name != undisturbed.path.name
     assert all(value.dtype == torch.float32 for value in weights(run).values())
     assert any(not torch.equal(value, weights(undisturbed)[name]) for name, value in weights(run).items())
+
+
+def test_more_checkpoints_are_kept_when_asked_for_and_change_no_number(
+    undisturbed: Run, tiny: Make, tmp_path: Path
+) -> None:
+    run = trained(tiny("keep=3"), tmp_path / "curve")
+    assert run.path.name == undisturbed.path.name
+    assert {path.name for path in (run.path / "checkpoints").iterdir()} == {
+        "checkpoint-5",
+        "checkpoint-10",
+        "checkpoint-12",
+    }

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 class Measurement:
     """Statistics of a model on samples.
 
-    `data`: dims sample, layer, head, position, depth (0 = what enters the first block). Variables, each absent where
-    its observer did not run: `attention_received` (sample, layer, head, position), `slot_received` (sample, layer,
-    head), `hidden_norm` (sample, depth, position), `query_norm`, `key_norm`, `value_norm`, `cos_query_key` (sample,
-    layer, head, position), `tokens` (sample, layer). Coordinates `layer_index`, `layer_name`, `stack`. NaN is what was
-    not measured: positions behind a row's last token, heads that a layer does not have. Positions count real tokens
-    from 0.
+    `data`: dims sample, layer, head, position, depth (0 = what enters the first block). By default `attention_received`
+    (sample, layer, head, position), `hidden_norm` (sample, depth, position), `query_norm`, `key_norm`, `value_norm`
+    (sample, layer, head, position) and always `tokens` (sample, layer); every observer says which variables and dims it
+    adds. Coordinates `layer_index`, `layer_name`, `stack`, `depth_index`, `depth_stack`, and `token_id` (sample,
+    position; −1 where there is none). NaN is what was not measured: positions behind a row's last token, heads that a
+    layer does not have, whatever was not finite. Positions count real tokens from 0.
     """
 
     data: xr.Dataset
