@@ -9,6 +9,7 @@ import typer
 from rich.progress import Progress
 
 from sinkscope.cli import options
+from sinkscope.errors import InputError
 from sinkscope.files import check_writable
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
 
@@ -100,6 +101,7 @@ def intervene(
             spare_sink,
             batch_size,
         )
+        _check_position(position, inputs.input_ids.shape[1])
         answer = named(what, question)
         note(f"{what}: {answer.remark}")
         with Progress(console=stderr(), transient=True, disable=not stderr().is_terminal) as bar:
@@ -124,6 +126,11 @@ def intervene(
         show(plain(f"written: {', '.join(str(folder / name) for name in FILES)}"))
 
 
+def _check_position(position: int, tokens: int) -> None:
+    if position >= tokens:
+        raise InputError(f"--position {position}: the samples have positions 0 to {tokens - 1}")
+
+
 def _write(found: Effect, folder: Path, summary: dict) -> None:
     """The three files, each whole or absent."""
     from sinkscope.files import write_json, write_text
@@ -131,8 +138,8 @@ def _write(found: Effect, folder: Path, summary: dict) -> None:
     from sinkscope.report.page import write_page
 
     page = effect_page(found, summary)
-    write_text(folder / FILES[0], found.table().to_csv(index=False))
     write_json(folder / FILES[1], summary)
+    write_text(folder / FILES[0], found.table().to_csv(index=False))
     write_page(page, folder / FILES[2])
 
 

@@ -9,6 +9,7 @@ import typer
 
 from sinkscope.cli import options
 from sinkscope.cli.job import Job, Observers
+from sinkscope.errors import InputError
 from sinkscope.files import check_writable
 from sinkscope.report.terminal import only_json, plain, show, show_json
 
@@ -46,7 +47,8 @@ def measure(
     as_json: options.AsJson = False,
 ) -> None:
     """Measure where the attention sink of a model is, how strong, and by which mechanism."""
-    folder = out or Path("sinkscope-measure") / f"{options.slug(model)}-{kind}"
+    domains = "-domains" if text is not None and text.is_dir() else ""
+    folder = out or Path("sinkscope-measure") / f"{options.slug(model)}-{kind}{domains}"
     check_writable(folder)
     from transformers.utils.logging import disable_progress_bar
 
@@ -57,7 +59,10 @@ def measure(
     from sinkscope.probes.metrics import check_epsilon
 
     check_epsilon(epsilon)
+    by_domain = text is not None and text.is_dir()
     wanted = heads_of(maps or [])
+    if by_domain and wanted:
+        raise InputError("--maps draws one measurement's heads: give --text a file, not a folder of domains")
     disable_progress_bar()  # of loading weights; downloads keep theirs
     with only_json(as_json):
         job = Job(
@@ -76,11 +81,11 @@ def measure(
             batch_size=batch_size,
             epsilon=epsilon,
         )
-        if text is not None and text.is_dir():
+        if by_domain and text is not None:
             rows = _by_domain(job, text, folder)
         else:
             found, written = _at_once(job, text, folder, wanted)
-    if text is not None and text.is_dir():
+    if by_domain:
         _tell_domains(job, rows, folder, as_json)
     elif as_json:
         summary = found.to_json(epsilon)

@@ -75,10 +75,21 @@ def effect(
 
     with evaluating(model), torch.no_grad():
         in_batches(batch, samples, batch_size, f"of {length} tokens")
-    untouched, touched, *others = (tally.outcome() for tally in tallies)
+    outcomes = [tally.outcome() for tally in tallies]
+    for variant, outcome in zip(variants, outcomes, strict=True):
+        _check_finite(variant, outcome)
+    untouched, touched, *others = outcomes
     name = str(getattr(getattr(model, "config", None), "name_or_path", "") or family(model))
     described = (intervention.describe(), *(control.describe() for control in drawn))
     return Effect(name, untouched, touched, tuple(others), described, position, epsilon, samples, length)
+
+
+def _check_finite(variant: Intervention | None, outcome: Outcome) -> None:
+    """Raises `InputError` for predictions that are NaN or infinite: no effect can be told then."""
+    if np.isfinite([outcome.kl, outcome.loss or 0.0]).all():
+        return
+    whose = "the untouched model" if variant is None else f"the model under {type(variant).__name__}"
+    raise InputError(f"predictions of {whose} are NaN or infinite, so there is no effect to tell; measure says where")
 
 
 @dataclass

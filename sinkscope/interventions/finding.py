@@ -30,7 +30,9 @@ class MassiveActivation:
 
     def is_massive(self) -> bool:
         """|a| > 100 and |a| ≥ 1000 · median |a| of its depth, the criterion of Sun et al. 2024."""
-        return bool(is_massive(np.array([self.magnitude]), np.array(self.magnitude / self.ratio))[0])
+        return self.magnitude > 0 and bool(
+            is_massive(np.array([self.magnitude]), np.array(self.magnitude / self.ratio))[0]
+        )
 
 
 def largest_activations(model: nn.Module, inputs: Any, count: int = 3, batch_size: int = 8) -> list[MassiveActivation]:

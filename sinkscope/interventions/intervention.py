@@ -102,6 +102,6 @@ def whole(what: str, values: Any) -> tuple[int, ...]:
 def draw(generator: torch.Generator, choices: Sequence[Any], count: int, what: str) -> tuple[Any, ...]:
     """`count` different choices at random, in their order. Raises `InputError` where there are fewer."""
     if len(choices) < count:
-        raise InputError(f"no control: it needs {count} other {what}, and there are {len(choices)}")
+        raise InputError(f"no control: it needs {count} other {what}, and there are {len(choices)}: choose fewer")
     picked = torch.randperm(len(choices), generator=generator)[:count].sort().values
     return tuple(choices[index] for index in picked.tolist())

@@ -77,7 +77,9 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
             resolve(name), revision=revision, trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        raise InputError(f"no tokenizer for model '{name}': {_first_line(error)}") from error
+        reason = _first_line(error)  # a line that only announces a list says nothing by itself
+        reason = "it comes without the files of one" if reason.endswith(":") else reason
+        raise InputError(f"no tokenizer for model '{name}': {reason}") from error
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     if len(tokenizer) < len(special) + 2:  # transformers makes one up, without a vocabulary, where files are missing
         raise InputError(f"no tokenizer for model '{name}': it comes without a vocabulary")

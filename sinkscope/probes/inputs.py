@@ -77,7 +77,10 @@ def _as_dict(inputs: Any) -> dict[str, Any]:
     try:
         ids = torch.as_tensor(inputs)
     except (TypeError, ValueError) as error:
-        raise InputError("inputs: expected token ids (N, T) or a dict of model inputs") from error
+        raise InputError(
+            "inputs: expected token ids (N, T) in rows of one length (pad shorter ones and give an attention_mask), or "
+            "a dict of model inputs"
+        ) from error
     if ids.ndim != 2:
         raise InputError(f"inputs {tuple(ids.shape)}: token ids must be (samples, tokens)")
     return {"input_ids": ids}

@@ -39,7 +39,7 @@ def test_json_is_alone_on_stdout(sinkscope, model, text, what):
     ("options", "message"),
     [
         (("--what", "forbid-sink", "--controls", 0), "controls"),
-        (("--what", "forbid-sink", "--position", 40), "position 40 is in no row"),
+        (("--what", "forbid-sink", "--position", 40), "positions 0 to 15"),
         (("--what", "swap-position"), "no table of absolute positions"),
         (("--what", "suppress-bands", "--band", 20), "band 20 does not exist"),
         (("--what", "zero-sink-heads", "--epsilon", 0.99), "no head gives position 0 more than 0.99"),

@@ -276,3 +276,15 @@ def test_compiled_models_are_observed_before_and_after_compilation() -> None:
         [sys.executable, "-c", COMPILED], capture_output=True, text=True, env=environment, check=False
     )
     assert done.stdout.strip().endswith("observed"), done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3"])
+def test_the_first_token_mixes_with_nobody(name: str, ids: torch.Tensor) -> None:
+    """Its softmax has one entry [C6]: its head outputs are its values, and no other text reaches its states."""
+    model, other = build(name), ids.clone()
+    other[:, 1:] = ids[:, 1:].flip(1) + 1
+    found, changed = measure(model, ids, EXPERTLESS).data, measure(model, other, EXPERTLESS).data
+    assert float(abs(found["output_norm"] - found["value_norm"]).isel(position=0).max()) < 1e-5
+    for variable in ("hidden_norm", "hidden_max", "key_norm", "value_norm"):
+        assert bool((found[variable] == changed[variable]).isel(position=0).all()), variable
+        assert not bool((found[variable] == changed[variable]).isel(position=5).all()), variable

@@ -112,7 +112,9 @@ class Collector:
         if encoded:
             found.pop("encoder_attentions", None)
         if not found:
-            raise self._refusal("attention")("it returns no attention maps, so there is nothing to measure")
+            raise self._refusal("attention")(
+                "it has no attention that can be observed, and returns no attention maps: nothing to measure"
+            )
         for name, maps in found.items():
             if name != ENDING and name not in STACKS:
                 raise self._refusal(name)("its attention is more than one map of weights per layer")

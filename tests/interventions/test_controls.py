@@ -1,0 +1,142 @@
+"""Controls are matched to their intervention: the same budget, the same depth, the same kind, elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sinkscope.interventions import (
+    FirstTokenView,
+    ForbidSink,
+    RemoveContribution,
+    SetActivations,
+    SuppressBands,
+    ZeroHeads,
+    effect,
+)
+from sinkscope.interventions.named import Question, named
+from sinkscope.interventions.positions import ReplacePosition, SwapPositions
+from tests.interventions.conftest import a_model, inputs_of, logits
+from tests.planted.factory import F3, planted_ids, planted_model
+from tests.planted.families import planted_gpt2
+
+SEEDS = range(12)
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return a_model("llama")
+
+
+def controls_of(intervention, model):
+    return [intervention.control(torch.Generator().manual_seed(seed), model, inputs_of("llama")) for seed in SEEDS]
+
+
+def test_entries_stay_at_their_depth_with_other_dimensions(llama):
+    entries = ((2, 0, 5), (2, 3, 7), (1, 0, 9))
+    for control in controls_of(SetActivations(entries), llama):
+        assert [depth for depth, _, _ in control.entries] == [2, 2, 1]
+        assert {dim for _, _, dim in control.entries}.isdisjoint({5, 7, 9})
+        assert control.value == "zero"
+
+
+def test_means_are_controlled_by_means_of_the_controls_own_entries(llama):
+    chosen = SetActivations.at_mean(llama, inputs_of("llama"), ((2, 0, 5),))
+    for control in controls_of(chosen, llama):
+        assert control.value == "mean"
+        again = SetActivations.at_mean(llama, inputs_of("llama"), control.entries)
+        assert control.means == pytest.approx(again.means)
+
+
+def test_contributions_are_removed_at_the_same_depth(llama):
+    for control in controls_of(RemoveContribution(2, (0,)), llama):
+        assert control.depth == 2
+        assert 0 not in control.positions
+
+
+def test_heads_are_zeroed_for_the_same_queries(llama):
+    for control in controls_of(ZeroHeads(((0, 1), (1, 2)), (3, 4)), llama):
+        assert control.positions == (3, 4)
+        assert set(control.heads).isdisjoint({(0, 1), (1, 2)})
+
+
+def test_keys_that_are_hidden_instead_can_be_seen_by_half_of_the_queries(llama):
+    hidden = {position for control in controls_of(ForbidSink((0,)), llama) for position in control.positions}
+    assert hidden <= set(range(1, 12))
+    assert len(hidden) > 3
+
+
+def test_a_first_tokens_view_is_given_to_another_than_the_first(llama):
+    views = {control.position for control in controls_of(FirstTokenView(1), llama)}
+    assert not views & {0, 1}
+
+
+def test_random_directions_take_the_place_of_bands(llama):
+    chosen = SuppressBands((3, 4), spared=(0, 2))
+    bands = chosen._directions(llama)
+    for control in controls_of(chosen, llama)[:3]:
+        assert (control.bands, control.spared, control.depths) == (chosen.bands, (0, 2), None)
+        drawn = control._directions(llama)
+        assert drawn.shape == bands.shape
+        torch.testing.assert_close(drawn.mT @ drawn, torch.eye(drawn.shape[1]), rtol=0, atol=1e-5)
+        overlap = (bands.mT @ drawn).square().sum() / bands.shape[1]
+        assert overlap < 0.6, "a random subspace, not the bands"
+
+
+def test_bands_are_suppressed_at_the_last_depth_too(llama):
+    model, ids = llama, inputs_of("llama")
+    everywhere = SuppressBands((0, 1, 2), spared=())
+    last = len(model.model.layers)
+    with everywhere.applied(model):
+        all_depths = logits(model, **ids)
+    with SuppressBands((0, 1, 2), spared=(), depths=range(1, last)).applied(model):
+        without_last = logits(model, **ids)
+    assert not torch.allclose(all_depths, without_last)
+
+
+def test_divergence_is_of_the_untouched_from_the_touched_model():
+    model, inputs = a_model("llama"), inputs_of("llama")
+    with torch.no_grad():
+        model.lm_head.weight.mul_(60)  # a large change, at which the two directions differ
+    intervention = ZeroHeads([(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)][:3])
+    found = effect(model, inputs, intervention, controls=1)
+    before = logits(model, **inputs)
+    with intervention.applied(model):
+        after = logits(model, **inputs)
+    p, q = before.double().log_softmax(-1), after.double().log_softmax(-1)
+    forward, backward = ((a.exp() * (a - b)).sum(-1).mean().item() for a, b in ((p, q), (q, p)))
+    assert abs(forward - backward) > 0.05 * forward
+    assert found.touched.kl == pytest.approx(forward, rel=1e-3)
+
+
+def test_padding_on_the_left_predicts_nothing():
+    model, inputs = a_model("llama"), inputs_of("llama")
+    mask = torch.ones(3, 24, dtype=torch.long)
+    mask[0, :9] = 0
+    found = effect(model, {**inputs, "attention_mask": mask}, ZeroHeads([(0, 1)]), controls=1)
+    log_p = logits(model, **inputs, attention_mask=mask).log_softmax(-1)[:, :-1]
+    wanted = [
+        -log_p[row, position, inputs["input_ids"][row, position + 1]]
+        for row in range(3)
+        for position in range(23)
+        if mask[row, position] and mask[row, position + 1]
+    ]
+    assert found.untouched.loss == pytest.approx(torch.stack(wanted).mean().item(), rel=1e-5)
+
+
+def test_names_stand_for_what_they_say():
+    model, ids = planted_model(F3), planted_ids(F3)
+    question = Question(model, ids, position=0, other=9, bands=(4,))
+    acts = {what: named(what, question).intervention for what in ("zero-massive", "forbid-sink", "first-view")}
+    assert acts["zero-massive"].entries == ((1, 0, F3.dimension),)
+    assert acts["forbid-sink"] == ForbidSink((0,))
+    assert acts["first-view"] == FirstTokenView(9)
+    assert named("first-view", question).position == 9
+    assert named("remove-onset", question).intervention == RemoveContribution(1, (0,))
+    assert set(named("zero-sink-heads", question).intervention.heads) == set(F3.attending(4, 4))
+    assert named("suppress-bands", question).intervention == SuppressBands((4,), (0,))
+    spared = Question(model, ids, bands=(4,), spare_sink=False)
+    assert named("suppress-bands", spared).intervention == SuppressBands((4,), ())
+    learned = Question(planted_gpt2(F3), ids, position=0, other=9)
+    assert named("swap-position", learned).intervention == SwapPositions(0, 9)
+    assert named("replace-position", learned).intervention == ReplacePosition(0, 9)
