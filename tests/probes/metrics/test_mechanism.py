@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from sinkscope.errors import InputError
-from sinkscope.probes import AttentionReceived, QueryKeyAngles, QueryKeyValueNorms, measure
+from sinkscope.probes import AttentionReceived, QueryKeyAngles, QueryKeyValueNorms, measure, metrics
 from sinkscope.probes.metrics.manifold import key_manifold
 from sinkscope.probes.metrics.mechanism import (
     angle_split,
@@ -195,3 +195,20 @@ def test_thresholds_that_are_no_shares_are_refused() -> None:
     ):
         with pytest.raises(InputError, match="between 0 and 1"):
             wrong()
+
+
+def test_a_head_is_dormant_beside_the_heads_of_its_own_layer() -> None:
+    output = np.ones((3, 2, 4, 6))
+    output[:, 0] = 100.0  # a loud layer makes none of a quiet one's heads dormant
+    output[:, 1, 3] = 0.01
+    assert np.argwhere(metrics.dormant(output)).tolist() == [[1, 3]]
+
+
+def test_angles_elsewhere_leave_out_the_sink_wherever_it_is() -> None:
+    cosine, key, query = (np.full((1, 1, 1, 5), value) for value in (0.1, 2.0, 3.0))
+    cosine[..., 2], key[..., 2], query[..., 2] = 0.9, 50.0, 70.0
+    found = metrics.angle_split(cosine, key, query, position=2)
+    assert float(found.cos_sink[0, 0]) == pytest.approx(0.9)
+    assert float(found.cos_others[0, 0]) == pytest.approx(0.1)
+    assert (float(found.key_sink[0, 0]), float(found.key_others[0, 0])) == (50.0, 2.0)
+    assert float(found.query[0, 0]) == 3.0
