@@ -25,7 +25,9 @@ def effect_page(effect: Effect, summary: Mapping[str, Any]) -> Page:
     )
     table = effect.table().rename(columns=lambda name: name.replace("_", " "))
     table["stands out"] = [said(effect, metric) for metric in METRICS if getattr(after, metric) is not None]
-    figure = effect.plot().update_layout(template=template())
+    # The page's title names the intervention and the axis its groups, so that the panels have the room.
+    figure = effect.plot().update_layout(template=template(), title=None, showlegend=False, margin={"t": 40})
+    figure.update_annotations(font={"size": 13})
     section = Section("The intervention beside its controls", sentence, {"effect": figure}, table, unfolded=True)
     facts = {name: str(summary[name]) for name in ("model", "input", "what", "found")}
     facts["size"] = f"{effect.samples} samples of {effect.tokens} tokens, {len(effect.controls)} controls"
