@@ -14,8 +14,10 @@ from sinkscope.interventions import (
     ZeroHeads,
     effect,
 )
+from sinkscope.interventions.finding import largest_activations, onset_depth, sink_heads
 from sinkscope.interventions.named import Question, named
 from sinkscope.interventions.positions import ReplacePosition, SwapPositions
+from sinkscope.probes import AttentionReceived, HiddenNorms, measure
 from tests.interventions.conftest import a_model, inputs_of, logits
 from tests.planted.factory import F3, planted_ids, planted_model
 from tests.planted.families import planted_gpt2
@@ -140,3 +142,15 @@ def test_names_stand_for_what_they_say():
     learned = Question(planted_gpt2(F3), ids, position=0, other=9)
     assert named("swap-position", learned).intervention == SwapPositions(0, 9)
     assert named("replace-position", learned).intervention == ReplacePosition(0, 9)
+
+
+def test_what_is_found_counts_real_tokens():
+    model, ids = planted_model(F3), planted_ids(F3)
+    padded = torch.cat([torch.zeros(len(ids), 6, dtype=torch.long), ids], 1)
+    inputs = {"input_ids": padded, "attention_mask": (torch.arange(padded.shape[1]) >= 6).long().repeat(len(ids), 1)}
+    [found] = largest_activations(model, inputs, 1)
+    assert found.entry == (1, 0, F3.dimension)
+    assert found.magnitude == pytest.approx(1000, rel=0.01)
+    assert found.is_massive()
+    assert set(sink_heads(model, measure(model, inputs, [AttentionReceived()]))) == set(F3.attending(4, 4))
+    assert onset_depth(model, measure(model, inputs, [HiddenNorms()])) == 1
