@@ -33,6 +33,7 @@ def main() -> None:
     start = time.perf_counter()
     spectral_bands(model.lm_head.weight.detach().clone())
     once = time.perf_counter() - start
+    cold = seconds["all observers"] + once
     forward = seconds["forward"]
     report(
         "observatory_overhead",
@@ -41,6 +42,7 @@ def main() -> None:
             at_most("sink rate at the first 8 positions / forward", seconds["sink rate"], forward, 1.10),
             beside("sink rate at every position / forward", seconds["every position"], forward),
             beside("once per model, not in the above: the unembedding's spectrum / forward", once, forward),
+            beside("all observers on a model's first sample, spectrum included / forward", cold, forward),
         ],
     )
 

@@ -1,7 +1,8 @@
 """Against the usual way, a text at a time: eager attention maps saved to disk, then loaded and reduced.
 
-100 rows of 64 random tokens through the shipped nano, fp32; each side in processes of its own, in turns. Memory is the
-peak above that of the process after its first batch. Run: python -m benchmarks.reference_method [--save]
+100 rows of 64 random tokens through the shipped nano, fp32; each side in processes of its own, in turns. The maps are
+made a text at a time, as published scripts do; we measure 20 at once. Memory is the peak above that of the process
+after its first batch. Run: python -m benchmarks.reference_method [--save]
 """
 
 from __future__ import annotations
