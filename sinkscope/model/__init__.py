@@ -2,10 +2,10 @@
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
+from sinkscope.model.attention import LabAttention
 from sinkscope.model.config import LabConfig
 from sinkscope.model.hub import SHIPPED, load, load_tokenizer
 from sinkscope.model.lab import LabForCausalLM, LabModel
-from sinkscope.model.layers import LabAttention
 
 AutoConfig.register(LabConfig.model_type, LabConfig, exist_ok=True)
 AutoModel.register(LabConfig, LabModel, exist_ok=True)

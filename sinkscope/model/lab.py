@@ -14,8 +14,11 @@ from transformers.utils.output_capturing import capture_outputs
 
 from sinkscope.attention import CATALOG, Learned, Visibility
 from sinkscope.errors import InputError
+from sinkscope.model.attention import LabAttention
+from sinkscope.model.block import LabBlock
 from sinkscope.model.config import LabConfig
-from sinkscope.model.layers import DownProjection, LabAttention, LabBlock, Rotary
+from sinkscope.model.feedforward import DownProjection
+from sinkscope.model.positions import Rotary
 
 
 class LabPreTrainedModel(PreTrainedModel):

@@ -1,0 +1,91 @@
+"""The attention layer of the lab model: projections around an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import Cache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from sinkscope.attention import Visibility
+from sinkscope.model.config import LabConfig
+from sinkscope.model.positions import Rotation, rotate
+
+
+def lab_attention_forward(
+    module: LabAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Visibility,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    hidden_states: Tensor | None = None,
+    output_attentions: bool = False,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The lab model's attention function in transformers' contract: (batch, query, heads, dim) and weights or None."""
+    attended = module.operation(
+        query,
+        key,
+        value,
+        visibility=attention_mask,
+        hidden=hidden_states,
+        scaling=scaling,
+        path="reference" if output_attentions else "auto",
+    )
+    return attended.output.transpose(1, 2), attended.weights
+
+
+class LabAttention(nn.Module):
+    """Projections around an attention operation, which it finds where every transformers model does."""
+
+    def __init__(self, config: LabConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.config, self.layer_idx = config, layer_idx
+        self.head_dim = config.head_dim
+        self.scaling = self.head_dim**-0.5
+        self.is_causal = True
+        heads, kv_heads, width = config.num_attention_heads, config.kv_heads, config.hidden_size
+        self.q_proj = nn.Linear(width, heads * self.head_dim, bias=False)
+        self.k_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
+        self.v_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
+        self.o_proj = nn.Linear(heads * self.head_dim, width, bias=False)
+        self.operation = config.spec.build(
+            heads=heads, kv_heads=kv_heads, head_dim=self.head_dim, hidden_size=config.hidden_size
+        )
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "batch position width"],
+        visibility: Visibility,
+        rotation: Rotation,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        split = (*hidden_states.shape[:-1], -1, self.head_dim)
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        query, key, value = (project(hidden_states).view(split).transpose(1, 2) for project in projections)
+        query, key = rotate(query, rotation), rotate(key, rotation)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, self.layer_idx)
+            seen = visibility.key.count  # a static cache hands out its whole buffer, filled or not
+            key, value = key[:, :, :seen], value[:, :, :seen]
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, lab_attention_forward
+        )
+        output, weights = attend(
+            self,
+            query,
+            key,
+            value,
+            visibility,
+            scaling=self.scaling,
+            dropout=0.0,
+            hidden_states=hidden_states,
+            **kwargs,
+        )
+        return self.o_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
