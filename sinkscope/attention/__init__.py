@@ -1,47 +1,85 @@
 """The zoo: attention operations as values, their masks, the reference, the fast paths and the catalogue."""
 
-from sinkscope.attention.catalog import CATALOG, ENTRIES, Entry, name_of
+from sinkscope.attention.catalog import CATALOG, ENTRIES, SECTIONS, Entry, name_of
+from sinkscope.attention.context import Bias, Context
+from sinkscope.attention.decay import ForgettingGate
+from sinkscope.attention.difference import Difference
 from sinkscope.attention.functional import Explanation, attend, explain
 from sinkscope.attention.learned import Learned
 from sinkscope.attention.masks import Alone, Causal, Document, Full, Mask, Prefix, Window, Without
-from sinkscope.attention.normalizers import Sigmoid, Softmax
+from sinkscope.attention.normalizers import (
+    ClippedSoftmax,
+    Elu,
+    Linear,
+    PowerSoftmax,
+    Relu,
+    ScaledSoftmax,
+    Sigmoid,
+    Softmax,
+    Softpick,
+    StickBreaking,
+)
 from sinkscope.attention.operation import Attended, Operation, Weights
-from sinkscope.attention.outputs import ValueBias
-from sinkscope.attention.similarity import DotProduct
-from sinkscope.attention.slots import KeySlot, LogitSlot, SlotTerms, ZeroSlot
+from sinkscope.attention.outputs import ElementGate, HeadGate, ValueBias, ValueGate
+from sinkscope.attention.query_key import QueryKeyNorm
+from sinkscope.attention.similarity import DotProduct, Kernel, dot_product
+from sinkscope.attention.slots import FixedValue, KeySlot, LogitSlot, SlotTerms, SuffixSlot, ZeroSlot
 from sinkscope.attention.spec import AttentionSpec, resolve
+from sinkscope.attention.temperature import LogLength
 from sinkscope.attention.tokens import Tokens
 from sinkscope.attention.visibility import Visibility
 
 __all__ = [
     "CATALOG",
     "ENTRIES",
+    "SECTIONS",
     "Alone",
     "Attended",
     "AttentionSpec",
+    "Bias",
     "Causal",
+    "ClippedSoftmax",
+    "Context",
+    "Difference",
     "Document",
     "DotProduct",
+    "ElementGate",
+    "Elu",
     "Entry",
     "Explanation",
+    "FixedValue",
+    "ForgettingGate",
     "Full",
+    "HeadGate",
+    "Kernel",
     "KeySlot",
     "Learned",
+    "Linear",
+    "LogLength",
     "LogitSlot",
     "Mask",
     "Operation",
+    "PowerSoftmax",
     "Prefix",
+    "QueryKeyNorm",
+    "Relu",
+    "ScaledSoftmax",
     "Sigmoid",
     "SlotTerms",
     "Softmax",
+    "Softpick",
+    "StickBreaking",
+    "SuffixSlot",
     "Tokens",
     "ValueBias",
+    "ValueGate",
     "Visibility",
     "Weights",
     "Window",
     "Without",
     "ZeroSlot",
     "attend",
+    "dot_product",
     "explain",
     "name_of",
     "resolve",

@@ -4,54 +4,78 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from sinkscope.attention import fast
+from sinkscope.attention.context import Bias
 from sinkscope.attention.masks import MASKS, Full, Mask
-from sinkscope.attention.operation import Attended, Path
+from sinkscope.attention.operation import Attended, Operation
+from sinkscope.attention.paths import chunked, sdpa
+from sinkscope.attention.paths.choice import Path, Taken, chosen
 from sinkscope.attention.spec import AttentionSpec, resolve
 from sinkscope.attention.tokens import Tokens
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 
+LONG = 2048  # queries, where the length is not said
+
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which path an operation takes, and why."""
+    """Which path an operation takes, and why. `kernel`: what computes it."""
 
     path: Literal["fast", "reference"]
+    kernel: Taken
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
+        return f"{self.path} ({self.kernel}): {self.reason}"
 
 
-def explain(spec: AttentionSpec | str, query: Tensor | None = None) -> Explanation:
-    """The path `attend(..., path="auto")` would take for queries like `query`."""
+def explain(
+    spec: AttentionSpec | Mapping[str, Any] | str,
+    query: Tensor | None = None,
+    *,
+    keys: int | None = None,
+    biased: bool = False,
+) -> Explanation:
+    """The path `attend(..., path="auto")` takes for queries like `query` (long ones by default) on `keys` tokens.
+
+    `biased`: with a position bias such as ALiBi.
+    """
     spec = resolve(spec)
-    if reason := fast.obstacle(spec):
-        return Explanation("reference", reason)
-    extra = f", {len(spec.slots)} slot(s) as further keys" if spec.slots else ""
+    queries = LONG if query is None or query.ndim != 4 else query.shape[2]
+    taken = chosen(spec, "auto", queries, keys or queries, biased=biased)
     where = "" if query is None else f" on {query.device.type} in {str(query.dtype).removeprefix('torch.')}"
-    return Explanation("fast", f"scaled_dot_product_attention{where}{extra}")
+    if taken == "sdpa":
+        extra = f", {len(spec.slots)} slot(s) as further keys" if spec.slots else ""
+        return Explanation("fast", taken, f"scaled_dot_product_attention{where}{extra}")
+    reason = sdpa.obstacle(spec, biased=biased)
+    if taken == "chunked":
+        return Explanation("fast", taken, f"{chunked.ROWS} queries at a time, recomputed backward{where}: {reason}")
+    return Explanation("reference", taken, f"{queries} queries fit one chunk{where}: {reason}")
 
 
 def attend(
     query: Float[Tensor, "batch heads query dim"],
     key: Float[Tensor, "batch kv_heads key dim"],
     value: Float[Tensor, "batch kv_heads key value_dim"],
-    spec: AttentionSpec | str,
+    spec: AttentionSpec | Mapping[str, Any] | str,
     parameters: Mapping[str, Tensor] | None = None,
     hidden: Float[Tensor, "batch query width"] | None = None,
     mask: Mask | Visibility | Tensor | None = None,
     scaling: float | None = None,
     path: Path = "auto",
+    carried: Float[Tensor, "batch kv_heads key channels"] | None = None,
+    bias: Bias | None = None,
 ) -> Attended:
-    """Run an attention operation on tensors.
+    """Run an attention operation on tensors, whole: norms of queries and keys, gates of values, attention, outputs.
+
+    Nothing is rotated here. Where an operation acts before rotation (`spec.acts_before`), give it queries and keys
+    without one, or run its parts yourself: `before_rotation`, rotation, `before_cache`, `forward`.
 
     `mask`: None is the spec's own mask (causal unless it says otherwise); a mask value, a bound `Visibility`, or a
     boolean tensor that broadcasts to (batch, 1, query, key) replaces it. With fewer queries than keys the queries are
@@ -68,8 +92,40 @@ def attend(
             f"this operation's parameters are {sorted(wanted) or 'none'}, given were {sorted(given) or 'none'}: "
             "pass the state_dict() of spec.build(...)"
         )
-    inputs = (query, key, value, _bound(mask, spec, query, key), hidden, scaling, path)
-    return torch.func.functional_call(operation, dict(parameters or {}), inputs)
+    whole = _Whole(operation)
+    inputs = (query, key, value, _bound(mask, spec, query, key), hidden, scaling, path, carried, bias)
+    return torch.func.functional_call(whole, {f"operation.{name}": p for name, p in (parameters or {}).items()}, inputs)
+
+
+class _Whole(nn.Module):
+    """An operation with what its host does around it, but for rotation and cache."""
+
+    def __init__(self, operation: Operation) -> None:
+        super().__init__()
+        self.operation = operation
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        visibility: Visibility,
+        hidden: Tensor | None,
+        scaling: float | None,
+        path: Path,
+        carried: Tensor | None,
+        bias: Bias | None,
+    ) -> Attended:
+        operation = self.operation
+        query, key = operation.before_rotation(query, key)
+        if "cache" in operation.spec.acts_before and carried is None:
+            if hidden is not None and hidden.shape[1] != key.shape[2]:
+                raise InputError(
+                    f"this operation reads the block's input at every key: hidden has {hidden.shape[1]} tokens for "
+                    f"{key.shape[2]} keys"
+                )
+            value, carried = operation.before_cache(value, hidden)
+        return operation(query, key, value, visibility, hidden, scaling, path, carried, bias)
 
 
 def _bound(mask: object, spec: AttentionSpec, query: Tensor, key: Tensor) -> Visibility:
@@ -109,3 +165,6 @@ class Written(Visibility):
 
     def dense(self, rows: slice | None = None) -> Bool[Tensor, "batch 1 query key"]:
         return self.allowed if rows is None else self.allowed[:, :, rows]
+
+    def upto(self, keys: slice) -> Written:
+        return Written(self.mask, self.query, self.key.part(keys), self.allowed[..., keys])

@@ -1,31 +1,35 @@
 """The module that computes an attention operation and owns what it learns.
 
 One object serves the lab model, the observers, attached models and caches: no formula exists a second time. The
-reference here is naive on purpose; `fast.py` must agree with it, or is not offered.
+reference here is naive on purpose; what is in `paths/` must agree with it, or is not offered.
+
+A host calls `before_rotation`, rotates, calls `before_cache`, updates its cache, and attends.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sinkscope.attention import fast
+from sinkscope.attention.context import Bias, Context
+from sinkscope.attention.decay import accumulated
+from sinkscope.attention.difference import DifferenceModule, halves
+from sinkscope.attention.paths import chunked, sdpa
+from sinkscope.attention.paths.choice import Path, chosen
+from sinkscope.attention.scores import Scores, per_query_head, wide
 from sinkscope.attention.sizes import Sizes
 from sinkscope.attention.slots import SlotTerms
 from sinkscope.attention.spec import AttentionSpec
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 
-Path = Literal["auto", "reference", "fast"]
-
 
 @dataclass(frozen=True, eq=False)
 class Attended:
-    """What attention returns. The fast path returns the output alone; the reference returns everything.
+    """What attention returns. Fast paths return the output alone; the reference returns everything.
 
     `lse` (log-sum-exp over tokens and slots, nats) exists only where the normaliser is a softmax.
     """
@@ -52,21 +56,40 @@ class Operation(nn.Module):
         super().__init__()
         self.spec = spec
         self.sizes = sizes
+        self.similarity = spec.similarity.build(sizes)
         self.slot_modules = nn.ModuleList(slot.build(sizes) for slot in spec.slots)
         self.output_modules = nn.ModuleList(piece.build(sizes) for piece in spec.output)
+        self.query_key = None if spec.query_key is None else spec.query_key.build(sizes)
+        self.temperature = None if spec.temperature is None else spec.temperature.build(sizes)
+        self.decay = None if spec.decay is None else spec.decay.build(sizes)
+        self.value_gate = None if spec.value_gate is None else spec.value_gate.build(sizes)
+        self.difference: DifferenceModule | None = None if spec.difference is None else spec.difference.build(sizes)
 
     @property
     def slots(self) -> int:
         """Number of slots."""
         return len(self.slot_modules)
 
-    @property
-    def has_fast_path(self) -> bool:
-        return fast.obstacle(self.spec) is None
+    def before_rotation(
+        self, query: Float[Tensor, "batch heads query dim"], key: Float[Tensor, "batch kv_heads key dim"]
+    ) -> tuple[Float[Tensor, "batch heads query dim"], Float[Tensor, "batch kv_heads key dim"]]:
+        """Queries and keys as they go into rotation: normalised where the spec says so."""
+        return (query, key) if self.query_key is None else self.query_key(query, key)
 
-    def slot_terms(self) -> list[SlotTerms]:
-        """Key, logit and value of each slot, as they are now."""
-        return [slot() for slot in self.slot_modules]
+    def before_cache(
+        self, value: Float[Tensor, "batch kv_heads token dim"], hidden: Float[Tensor, "batch token width"] | None
+    ) -> tuple[Float[Tensor, "batch kv_heads token dim"], Float[Tensor, "batch kv_heads token channels"] | None]:
+        """Values as they go into the cache (gated where the spec says so), and what tokens keep beside key and value.
+
+        The second is None but for a forgetting gate: log f, a channel for each query head of a group.
+        """
+        if self.value_gate is not None:
+            value = self.value_gate(value, hidden)
+        if self.decay is None:
+            return value, None
+        if hidden is None:
+            raise InputError("a forgetting gate reads the block's input at every token: pass `hidden`")
+        return value, self.decay(hidden)
 
     def forward(
         self,
@@ -77,23 +100,23 @@ class Operation(nn.Module):
         hidden: Float[Tensor, "batch query width"] | None = None,
         scaling: float | None = None,
         path: Path = "auto",
+        carried: Float[Tensor, "batch kv_heads key channels"] | None = None,
+        bias: Bias | None = None,
     ) -> Attended:
-        """Attend. `visibility` defaults to the spec's own mask; `scaling` to head_dim^-1/2.
+        """Attend, with queries and keys after rotation and values as cached. `visibility` defaults to the spec's own
+        mask; `scaling` to head_dim^−1/2. `hidden`, `carried`, `bias`: see `Context`.
 
-        Raises `InputError` for shapes that do not fit and where `path="fast"` would not be exact.
+        Raises `InputError` for shapes that do not fit, for what the operation reads and was not given, and for a `path`
+        that would not be exact.
         """
         self._check(query, key, value)
-        visibility = visibility or self.bind(query.shape[2], key.shape[2], query.device)
-        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-        if not scaling > 0:
-            raise InputError(f"scaling = {scaling}: must be positive")
-        if path == "fast" and (reason := fast.obstacle(self.spec)):
-            raise InputError(f"no exact fast path: {reason}")
-        if path != "reference" and self.has_fast_path:
-            attended = Attended(fast.attention(query, key, value, self.slot_terms(), visibility, scaling))
-        else:
-            attended = self._reference(query, key, value, visibility, hidden, scaling)
+        context = self.context(query, key, visibility, hidden, scaling, carried, bias)
+        taken = chosen(self.spec, path, query.shape[2], key.shape[2], biased=bias is not None)
+        with torch.autocast(query.device.type, enabled=False):
+            attended = self._attend(taken, query, key, value, context)
         output = attended.output
+        if self.difference is not None:
+            output = self.difference(output)
         for module in self.output_modules:
             output = module(output, hidden)
         return Attended(output, attended.weights, attended.slot_weights, attended.lse)
@@ -106,60 +129,145 @@ class Operation(nn.Module):
         rows: slice | None = None,
         hidden: Float[Tensor, "batch query width"] | None = None,
         scaling: float | None = None,
+        carried: Float[Tensor, "batch kv_heads key channels"] | None = None,
+        bias: Bias | None = None,
     ) -> Weights:
         """The weights of the queries in `rows` (all by default), computed in fp32 at least, without autocast."""
-        visibility = visibility or self.bind(query.shape[2], key.shape[2], query.device)
-        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+        context = self.context(query, key, visibility, hidden, scaling, carried, bias)
+        rows = slice(*(rows or slice(None)).indices(query.shape[2]))
         with torch.autocast(query.device.type, enabled=False):
-            return self._weights(query, key, visibility, rows or slice(None), scaling)
+            maps = [self._weights(scores, rows) for scores in self._scores(query, key, context)]
+            return maps[0] if len(maps) == 1 else self._difference(*maps)
+
+    def context(
+        self,
+        query: Tensor,
+        key: Tensor,
+        visibility: Visibility | None = None,
+        hidden: Tensor | None = None,
+        scaling: float | None = None,
+        carried: Tensor | None = None,
+        bias: Bias | None = None,
+    ) -> Context:
+        """The surroundings of a call, defaults filled in. Raises `InputError` for a scaling that is not positive."""
+        width = query.shape[-1] if self.difference is None else query.shape[-1] // 2
+        scaling = width**-0.5 if scaling is None else scaling
+        if not scaling > 0:
+            raise InputError(f"scaling = {scaling}: must be positive")
+        if self.decay is not None and (carried is None or carried.shape[2] != key.shape[2]):
+            raise InputError("a forgetting gate needs what every key carries: pass `carried` from `before_cache`")
+        visibility = visibility or self.bind(query.shape[2], key.shape[2], query.device)
+        return Context(visibility, scaling, hidden, carried, bias)
 
     def slot_logits(
-        self, query: Float[Tensor, "batch heads query dim"], scaling: float
+        self, query: Float[Tensor, "batch heads query dim"], context: Context
     ) -> Float[Tensor, "batch heads query slots"]:
         """Scores of all queries on every slot: scaling · q·k* + b. Raises `InputError` where there is no slot."""
         if not self.slots:
             raise InputError("this operation has no slots")
-        terms = self.slot_terms()
-        return torch.stack([self._slot_logits(slot, query, slice(None), scaling) for slot in terms], -1)
+        terms = self.slot_terms(context)
+        nothing = query[:, :, :0]
+        return Scores(query, nothing, context.scaling, context.visibility, terms).slot_logits(slice(0, query.shape[2]))
+
+    def slot_terms(self, context: Context) -> tuple[SlotTerms, ...]:
+        """Key, logit and value of each slot, as they are now."""
+        return tuple(slot(context) for slot in self.slot_modules)
 
     def bind(self, queries: int, keys: int, device: torch.device) -> Visibility:
         """The spec's own mask for the last `queries` of `keys` tokens."""
         return Visibility.of(self.spec.mask, queries, keys, device=device)
 
-    def _weights(self, query: Tensor, key: Tensor, visibility: Visibility, rows: slice, scaling: float) -> Weights:
-        query, key = _wide(query[:, :, rows]), _wide(key)
-        visible = visibility.dense(rows)
-        scores = self.spec.similarity.scores(query, key, scaling)
-        slots = [self._slot_logits(terms, query, rows, scaling) for terms in self.slot_terms()]
-        if slots:
-            scores = torch.cat([torch.stack(slots, -1), scores], -1)
-            awake = visible.any(-1, keepdim=True)  # a query that sees no token sees no slot: its row stays empty
-            visible = torch.cat([awake.expand(*visible.shape[:3], len(slots)), visible], -1)
-        weights = self.spec.normalizer.weights(scores, visible)
-        lse = self.spec.normalizer.log_partition(scores, visible) if self.spec.normalizer.kind == "softmax" else None
-        return Weights(weights[..., len(slots) :], weights[..., : len(slots)], lse)
+    def _attend(self, path: str, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Attended:
+        if path == "sdpa":
+            return Attended(self._by_sdpa(query, key, value, context))
+        maps = list(self._scores(query, key, context))
+        if path == "chunked":
+            values, factor = wide(value), self._factor()  # nothing learned may be read when chunks are recomputed
+            output = chunked.attention(
+                lambda rows: self._rows_output(maps, factor, values, rows), query.shape[2], context.visibility
+            )
+            return Attended(output.to(query.dtype))
+        everything = slice(0, query.shape[2])
+        found = [self._weights(scores, everything) for scores in maps]
+        total = found[0] if len(found) == 1 else self._difference(*found)
+        output = self._aggregate(total.token, total.slot, wide(value), maps[0].slots)
+        return Attended(output.to(query.dtype), total.token, total.slot, total.lse)
 
-    def _slot_logits(self, terms: SlotTerms, query: Tensor, rows: slice, scaling: float) -> Tensor:
-        """scaling · q·k* + b for one slot, (batch, heads, query)."""
-        logits = query.new_zeros(query.shape[:3])
-        if terms.key is not None:
-            logits = logits + scaling * (query * _per_query_head(terms.key, query).unsqueeze(1)).sum(-1)
-        if terms.logit is not None:
-            logit = terms.logit.to(query.dtype)
-            logits = logits + (logit[:, None] if logit.ndim == 1 else logit[..., rows])
-        return logits
+    def _by_sdpa(self, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Tensor:
+        if self.temperature is not None:
+            query = self.temperature(query, context.visibility.counted())
+        slots, visibility, scaling = self.slot_terms(context), context.visibility, context.scaling
+        if self.difference is not None:
+            first, second = (
+                sdpa.attention(half_query, half_key, value, slots, visibility, scaling)
+                for half_query, half_key in zip(halves(query), halves(key), strict=True)
+            )
+            return first - self.difference.factor().to(first.dtype) * second
+        output = sdpa.attention(query, key, value, slots, visibility, scaling)
+        return output * alpha if (alpha := getattr(self.spec.normalizer, "alpha", None)) is not None else output
 
-    def _reference(
-        self, query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, hidden: Tensor | None, scaling: float
-    ) -> Attended:
-        """Naive attention in fp32 (float64 stays float64): every weight is written out."""
-        with torch.autocast(query.device.type, enabled=False):
-            found = self._weights(query, key, visibility, slice(None), scaling)
-            output = _aggregate(found.token, _wide(value))
-            for index, terms in enumerate(self.slot_terms()):
-                if terms.value is not None:
-                    output = output + found.slot[..., index, None] * _per_query_head(terms.value, output).unsqueeze(1)
-        return Attended(output.to(query.dtype), found.token, found.slot, found.lse)
+    def _scores(self, query: Tensor, key: Tensor, context: Context) -> tuple[Scores, ...]:
+        """The maps of this operation: one, or two where the weights are a difference."""
+        query, key = wide(query), wide(key)
+        if self.temperature is not None:
+            query = self.temperature(query, context.visibility.counted())
+        decay = None
+        if self.decay is not None and context.carried is not None:
+            total = accumulated(context.carried)
+            decay = (total[:, :, total.shape[2] - query.shape[2] :], total)
+        slots = self.slot_terms(context)
+        pairs = [(query, key)]
+        if self.difference is not None:
+            pairs = list(zip(halves(query), halves(key), strict=True))
+        return tuple(
+            Scores(
+                self.similarity(q), self.similarity(k), context.scaling, context.visibility, slots, decay, context.bias
+            )
+            for q, k in pairs
+        )
+
+    def _weights(self, scores: Scores, rows: slice) -> Weights:
+        """Weights of these rows on all keys."""
+        found, normalizer, slots = scores.rows(rows), self.spec.normalizer, self.slots
+        weights = normalizer.weights(found.scores, found.visible, found.count)
+        lse = normalizer.log_partition(found.scores, found.visible) if normalizer.kind == "softmax" else None
+        token = weights[..., slots:]
+        if (missing := scores.key.shape[2] - token.shape[-1]) > 0:
+            token = torch.nn.functional.pad(token, (0, missing))
+        return Weights(token, weights[..., :slots], lse)
+
+    def _rows_output(self, maps: list[Scores], factor: Tensor | None, value: Tensor, rows: slice) -> Tensor:
+        """The output of these rows, from the keys within their reach."""
+        parts = []
+        for scores in maps:
+            found = scores.rows(rows)
+            parts.append(self.spec.normalizer.weights(found.scores, found.visible, found.count))
+        weights = parts[0]
+        if factor is not None:
+            weights = weights - factor * parts[1]
+        slot, token = weights[..., : self.slots], weights[..., self.slots :]
+        return self._aggregate(token, slot, value[:, :, maps[0].visibility.reach(rows)], maps[0].slots)
+
+    def _factor(self) -> Tensor | None:
+        """λ of a difference."""
+        return None if self.difference is None else self.difference.factor()
+
+    def _difference(self, first: Weights, second: Weights) -> Weights:
+        factor = self._factor()
+        assert factor is not None
+        return Weights(first.token - factor * second.token, first.slot - factor * second.slot)
+
+    @staticmethod
+    def _aggregate(token: Tensor, slot: Tensor, value: Tensor, terms: tuple[SlotTerms, ...]) -> Tensor:
+        """Σ_k w_tk v_k with grouped heads, and what the slots' values give; (batch, heads, query, value_dim)."""
+        batch, heads, queries, keys = token.shape
+        kv_heads = value.shape[1]
+        grouped = token.reshape(batch, kv_heads, heads // kv_heads * queries, keys)
+        output = (grouped @ value).view(batch, heads, queries, value.shape[-1])
+        for index, each in enumerate(terms):
+            if each.value is not None:
+                output = output + slot[..., index, None] * per_query_head(each.value, output).unsqueeze(1)
+        return output
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         sizes = self.sizes
@@ -170,20 +278,3 @@ class Operation(nn.Module):
                 f"q {tuple(query.shape)}, k {tuple(key.shape)}, v {tuple(value.shape)} do not fit an operation with "
                 f"{sizes.heads} heads, {sizes.kv_heads} key-value heads, head width {sizes.head_dim}"
             )
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-
-
-def _per_query_head(parameter: Float[Tensor, "kv_heads dim"], like: Tensor) -> Float[Tensor, "heads dim"]:
-    """One row per query head from one per key-value head, in the dtype of `like` (batch, heads, …)."""
-    return parameter.to(like.dtype).repeat_interleave(like.shape[1] // parameter.shape[0], 0)
-
-
-def _aggregate(weights: Tensor, value: Tensor) -> Tensor:
-    """Σ_k w_tk v_k with grouped heads, (batch, heads, query, value_dim)."""
-    batch, heads, queries, keys = weights.shape
-    kv_heads = value.shape[1]
-    grouped = weights.reshape(batch, kv_heads, heads // kv_heads * queries, keys)
-    return (grouped @ value).view(batch, heads, queries, value.shape[-1])

@@ -1,34 +1,78 @@
-"""From queries and keys to scores."""
+"""From queries and keys to scores: s_tk = scaling · φ(q_t)·φ(k_k), with a feature map φ or without one.
+
+Feature maps act after rotation, as in the paper's code (lit_gpt/model_attn_kernel.py; catalogue section 9.4): positions
+enter through φ(R q).
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import torch
 from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
+from sinkscope.attention.learned import Learned
 from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.sizes import Sizes
 
 
 @dataclass(frozen=True, config=STRICT)
 class DotProduct:
-    """s_tk = scaling · q_t·k_k, on queries and keys after rotation. Source: Vaswani et al. 2017."""
+    """φ(x) = x: s_tk = scaling · q_t·k_k. Source: Vaswani et al. 2017."""
 
     kind: Literal["dot_product"] = "dot_product"
 
-    def scores(
-        self,
-        query: Float[Tensor, "batch heads query dim"],
-        key: Float[Tensor, "batch kv_heads key dim"],
-        scaling: float,
-    ) -> Float[Tensor, "batch heads query key"]:
-        """Grouped queries meet the key head of their group without a copy of the keys."""
-        batch, heads, queries, dim = query.shape
-        kv_heads, keys = key.shape[1:3]
-        grouped = query.reshape(batch, kv_heads, heads // kv_heads * queries, dim)
-        return (scaling * grouped @ key.transpose(-1, -2)).view(batch, heads, queries, keys)
+    def build(self, sizes: Sizes) -> nn.Module:
+        return nn.Identity()
 
 
-Similarity = Annotated[DotProduct, Field()]
+@dataclass(frozen=True, config=STRICT)
+class Kernel:
+    """A feature map on queries and keys. Source: Gu et al., Tables 6 and 15 [A18, A20, A21]; Katharopoulos 2020 [A23].
+
+    "elu": φ(x) = elu(x) + 1, positive. "mlp": φ(x) = W₂ relu(W₁ x), two learned (head_dim, head_dim) maps without bias,
+    the same for queries and keys and for all heads of a layer, N(0, 2 / (5 · head_dim)) at the start.
+    """
+
+    feature: Literal["elu", "mlp"]
+    kind: Literal["kernel"] = "kernel"
+
+    def build(self, sizes: Sizes) -> nn.Module:
+        return _EluPlusOne() if self.feature == "elu" else _FeatureMlp(sizes.head_dim)
+
+
+Similarity = Annotated[DotProduct | Kernel, Field(discriminator="kind")]
+
+
+def dot_product(
+    query: Float[Tensor, "batch heads query dim"], key: Float[Tensor, "batch kv_heads key dim"], scaling: float
+) -> Float[Tensor, "batch heads query key"]:
+    """scaling · q·k; grouped queries meet the key head of their group without a copy of the keys."""
+    batch, heads, queries, dim = query.shape
+    kv_heads, keys = key.shape[1:3]
+    grouped = query.reshape(batch, kv_heads, heads // kv_heads * queries, dim)
+    return (scaling * grouped @ key.transpose(-1, -2)).view(batch, heads, queries, keys)
+
+
+class _EluPlusOne(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.elu(x) + 1
+
+
+class _FeatureMlp(Learned):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.empty(width, width))
+        self.second = nn.Parameter(torch.empty(width, width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for weight in (self.first, self.second):
+            nn.init.normal_(weight, std=(2 / (5 * weight.shape[1])) ** 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(torch.relu(F.linear(x, self.first.to(x.dtype))), self.second.to(x.dtype))

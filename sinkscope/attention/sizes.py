@@ -9,12 +9,13 @@ from sinkscope.errors import InputError
 
 @dataclass(frozen=True)
 class Sizes:
-    """Query heads, key-value heads, width of one head, width of the block's input."""
+    """Query heads, key-value heads, width of one head, width of the block's input, index of the layer."""
 
     heads: int
     kv_heads: int
     head_dim: int
     hidden_size: int
+    layer: int = 0
 
     def __post_init__(self) -> None:
         for name in ("heads", "kv_heads", "head_dim", "hidden_size"):

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from sinkscope.attention.decay import ForgettingGate
+from sinkscope.attention.difference import Difference
 from sinkscope.attention.masks import Causal, Mask
-from sinkscope.attention.normalizers import MetricWeights, Normalizer, Softmax
-from sinkscope.attention.outputs import Output
+from sinkscope.attention.normalizers import Linear, MetricWeights, Normalizer, Softmax
+from sinkscope.attention.outputs import Output, ValueGate
 from sinkscope.attention.pieces import STRICT
-from sinkscope.attention.similarity import DotProduct, Similarity
+from sinkscope.attention.query_key import QueryKeyNorm
+from sinkscope.attention.similarity import DotProduct, Kernel, Similarity
 from sinkscope.attention.sizes import Sizes
 from sinkscope.attention.slots import Slot
+from sinkscope.attention.temperature import LogLength
 from sinkscope.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -24,10 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class AttentionSpec:
-    """What turns q, k, v into an output: similarity → scores → normaliser (over slots and tokens) → output pieces.
+    """What turns q, k, v into an output, in this order:
 
-    Pieces combine freely. A combination that has no meaning is refused here, saying why. Values compare and hash by
-    content, and `to_dict` / `from_dict` round-trip through JSON.
+    query_key (before rotation) → value_gate (before the cache) → temperature → similarity → decay → slots → normalizer
+    → difference → aggregation → output. Pieces combine freely. A combination that has no meaning is refused here,
+    saying why. Values compare and hash by content, and `to_dict` / `from_dict` round-trip through JSON.
     """
 
     similarity: Similarity = DotProduct()
@@ -35,30 +40,53 @@ class AttentionSpec:
     slots: tuple[Slot, ...] = ()
     output: tuple[Output, ...] = ()
     mask: Mask = Causal()
+    query_key: QueryKeyNorm | None = None
+    temperature: LogLength | None = None
+    decay: ForgettingGate | None = None
+    value_gate: ValueGate | None = None
+    difference: Difference | None = None
 
     def __post_init__(self) -> None:
-        normalized = isinstance(self.normalizer, Softmax) or self.normalizer.normalized
-        for slot in self.slots:
-            if not slot.has_value and not normalized:
-                raise InputError(
-                    f"a '{slot.kind}' slot carries no value, so it changes nothing under '{self.normalizer.kind}' "
-                    "without normalisation: use a normalised normaliser or a slot with a value"
-                )
+        for reason in meaningless(self):
+            raise InputError(reason)
 
     @property
     def metric_weights(self) -> MetricWeights:
         """Which weights the sink metric reads: `raw`, or rows `renormalized` to one (catalogue 12.3)."""
-        return self.normalizer.metric_weights
+        return "renormalized" if self.difference is not None else self.normalizer.metric_weights
 
-    def build(self, *, heads: int, kv_heads: int, head_dim: int, hidden_size: int) -> Operation:
+    @property
+    def is_plain_softmax(self) -> bool:
+        """Whether weights are exp(scaling · q·k − log-sum-exp), with nothing but slots beside the tokens."""
+        beside = (self.temperature, self.decay, self.difference)
+        plain = isinstance(self.normalizer, Softmax) and isinstance(self.similarity, DotProduct)
+        return plain and all(piece is None for piece in beside)
+
+    @property
+    def needs_hidden(self) -> bool:
+        """Whether it reads the input of the attention block."""
+        readers = any(piece.needs_hidden for piece in (*self.slots, *self.output))
+        return readers or self.decay is not None or self.value_gate is not None
+
+    @property
+    def acts_before(self) -> frozenset[Literal["rotation", "cache"]]:
+        """What a host must let it do beside attending: change queries and keys before rotation, or values before the
+        cache (where tokens may also keep something more)."""
+        acts: list[tuple[Literal["rotation", "cache"], bool]] = [
+            ("rotation", self.query_key is not None),
+            ("cache", self.value_gate is not None or self.decay is not None),
+        ]
+        return frozenset(place for place, does in acts if does)
+
+    def build(self, *, heads: int, kv_heads: int, head_dim: int, hidden_size: int, layer: int = 0) -> Operation:
         """The module that computes this operation and owns what it learns. Raises `InputError` for impossible sizes."""
         from sinkscope.attention.operation import Operation
 
-        return Operation(self, Sizes(heads, kv_heads, head_dim, hidden_size))
+        return Operation(self, Sizes(heads, kv_heads, head_dim, hidden_size, layer))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able data."""
-        return _adapter().dump_python(self, mode="json")
+        return _adapter().dump_python(self, mode="json", exclude_none=True)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> AttentionSpec:
@@ -69,17 +97,52 @@ class AttentionSpec:
             raise _in_one_line(error) from error
 
 
+def meaningless(spec: AttentionSpec) -> Iterator[str]:
+    """Why these pieces make no sense together."""
+    for slot in spec.slots:
+        if not slot.has_value and not spec.normalizer.couples_keys:
+            yield (
+                f"a '{slot.kind}' slot carries no value, so it changes nothing under '{spec.normalizer.kind}' "
+                "without normalisation: use a normalised normaliser or a slot with a value"
+            )
+        if slot.kind == "suffix" and not isinstance(spec.normalizer, Softmax):
+            yield f"StableMask's pseudo logits belong to a softmax, not to '{spec.normalizer.kind}'"
+    if isinstance(spec.normalizer, Linear) and spec.normalizer.divisor == "sum" and not _positive(spec.similarity):
+        yield "rows of scores of either sign can not be divided by their sum: use divisor 'abs_sum' or the elu kernel"
+    if isinstance(spec.similarity, Kernel) and not isinstance(spec.normalizer, Linear):
+        yield f"a feature map already makes weights: its normaliser is 'linear', not '{spec.normalizer.kind}'"
+    if isinstance(spec.similarity, Kernel) and spec.temperature is not None:
+        yield "a temperature scales scores, but a feature map is not linear in its query"
+    if isinstance(spec.similarity, Kernel) and any(slot.kind == "key" for slot in spec.slots):
+        yield "a learned key is not a feature: key slots need the dot product"
+    if isinstance(spec.similarity, Kernel) and spec.decay is not None:
+        yield "a forgetting gate adds to logits, and a feature map has none"
+    if spec.difference is not None and (spec.slots or not isinstance(spec.normalizer, Softmax)):
+        yield "differential attention is the difference of two plain softmax maps: no slots, no other normaliser"
+    if spec.difference is not None and spec.query_key is not None:
+        yield "differential attention cuts a head in two, and a norm over the whole head would mix its halves"
+
+
+def _positive(similarity: Similarity) -> bool:
+    return isinstance(similarity, Kernel) and similarity.feature == "elu"
+
+
 def resolve(attention: AttentionSpec | Mapping[str, Any] | str) -> AttentionSpec:
-    """A spec from a spec, its dict, or its name in the catalogue."""
+    """A spec from a spec, its dict, its name in the catalogue, or `{"name": ..., option: value, ...}`.
+
+    Raises `InputError` for unknown names and options, with the nearest one.
+    """
     if isinstance(attention, AttentionSpec):
         return attention
-    if isinstance(attention, str):
-        from sinkscope.attention.catalog import CATALOG
+    named = {"name": attention} if isinstance(attention, str) else dict(attention)
+    if "name" not in named:
+        return AttentionSpec.from_dict(named)
+    from sinkscope.attention.catalog import ENTRIES
 
-        if attention not in CATALOG:
-            raise unknown("attention operation", attention, CATALOG)
-        return CATALOG[attention]
-    return AttentionSpec.from_dict(attention)
+    name = str(named.pop("name"))
+    if name not in ENTRIES:
+        raise unknown("attention operation", name, ENTRIES)
+    return ENTRIES[name].make(**named)
 
 
 def _adapter() -> Any:  # a TypeAdapter[AttentionSpec]; runtime checkers of annotations do not know that type

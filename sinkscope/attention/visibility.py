@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sinkscope.attention.masks import Causal, Full, Mask
@@ -68,3 +68,20 @@ class Visibility:
         if query.valid is not None:
             allowed = allowed & query.valid[:, :, None]
         return allowed[:, None]
+
+    def counted(self) -> Float[Tensor, "#batch 1 query 1"]:
+        """How many tokens each query sees, at least 1; in O(T) memory."""
+        queries, step = self.query.count, 256
+        parts = [slice(start, min(queries, start + step)) for start in range(0, queries, step)]
+        counts = [self.upto(self.reach(part)).dense(part).sum(-1, keepdim=True) for part in parts]
+        return torch.cat(counts, 2).clamp(min=1).float()
+
+    def reach(self, rows: slice) -> slice:
+        """The keys that queries in `rows` can possibly see; every key outside is hidden from all of them."""
+        if not self.is_causal_square:
+            return slice(0, self.key.count)
+        return slice(0, min(rows.stop, self.key.count))
+
+    def upto(self, keys: slice) -> Visibility:
+        """The same queries on a part of the keys."""
+        return self if keys == slice(0, self.key.count) else Visibility(self.mask, self.query, self.key.part(keys))

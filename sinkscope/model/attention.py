@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from sinkscope.attention import Visibility
+from sinkscope.attention import Bias, Visibility
 from sinkscope.model.config import LabConfig
 from sinkscope.model.positions import Rotation, rotate
 
@@ -24,6 +25,8 @@ def lab_attention_forward(
     scaling: float | None = None,
     dropout: float = 0.0,
     hidden_states: Tensor | None = None,
+    carried: Tensor | None = None,
+    bias: Bias | None = None,
     output_attentions: bool = False,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
@@ -36,6 +39,8 @@ def lab_attention_forward(
         hidden=hidden_states,
         scaling=scaling,
         path="reference" if output_attentions else "auto",
+        carried=carried,
+        bias=bias,
     )
     return attended.output.transpose(1, 2), attended.weights
 
@@ -55,25 +60,27 @@ class LabAttention(nn.Module):
         self.v_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
         self.o_proj = nn.Linear(heads * self.head_dim, width, bias=False)
         self.operation = config.spec.build(
-            heads=heads, kv_heads=kv_heads, head_dim=self.head_dim, hidden_size=config.hidden_size
+            heads=heads, kv_heads=kv_heads, head_dim=self.head_dim, hidden_size=config.hidden_size, layer=layer_idx
         )
 
     def forward(
         self,
         hidden_states: Float[Tensor, "batch position width"],
         visibility: Visibility,
-        rotation: Rotation,
+        rotation: Rotation | None,
+        bias: Bias | None = None,
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         split = (*hidden_states.shape[:-1], -1, self.head_dim)
         projections = (self.q_proj, self.k_proj, self.v_proj)
         query, key, value = (project(hidden_states).view(split).transpose(1, 2) for project in projections)
-        query, key = rotate(query, rotation), rotate(key, rotation)
+        query, key = self.operation.before_rotation(query, key)
+        if rotation is not None:
+            query, key = rotate(query, rotation), rotate(key, rotation)
+        value, carried = self.operation.before_cache(value, hidden_states)
         if past_key_values is not None:
-            key, value = past_key_values.update(key, value, self.layer_idx)
-            seen = visibility.key.count  # a static cache hands out its whole buffer, filled or not
-            key, value = key[:, :, :seen], value[:, :, :seen]
+            key, value, carried = self._remembered(past_key_values, key, value, carried, visibility.key.count)
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, lab_attention_forward
         )
@@ -86,6 +93,21 @@ class LabAttention(nn.Module):
             scaling=self.scaling,
             dropout=0.0,
             hidden_states=hidden_states,
+            carried=carried,
+            bias=bias,
             **kwargs,
         )
         return self.o_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
+
+    def _remembered(
+        self, cache: Cache, key: Tensor, value: Tensor, carried: Tensor | None, seen: int
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Keys, values and what tokens carry, of all `seen` tokens; what they carry is stored behind the key's channels.
+
+        A static cache hands out its whole buffer, filled or not.
+        """
+        width = key.shape[-1]
+        stored = key if carried is None else torch.cat([key, carried.to(key.dtype)], -1)
+        stored, value = cache.update(stored, value, self.layer_idx)
+        stored, value = stored[:, :, :seen], value[:, :, :seen]
+        return stored[..., :width], value, None if carried is None else stored[..., width:]

@@ -187,7 +187,7 @@ class Observation:
         if kind in self._verified:
             return call
         if call.operation is not None:
-            checked = guard.verified_by_operation(call, call.operation, self.family)
+            checked = guard.verified_by_operation(call, self.family)
         elif invocation.kwargs.get("dropout"):
             self._unverified.add("attention dropout is on")
             return call

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sinkscope.attention import DotProduct, Operation, Visibility
+from sinkscope.attention import Context, Operation, Weights, dot_product
 from sinkscope.probes.calls.masks import Columns, VisibleKeys, take
 from sinkscope.probes.calls.positions import locate
 from sinkscope.probes.structure.places import Layer
@@ -26,8 +26,8 @@ class AttentionCall:
     `query_start`, `key_start`: absolute position of the first query and key. `own_keys`: the keys of this call's own
     tokens (all of them in cross-attention). `real`, `real_keys`: False for padding, None where all are real; the first
     covers these queries, the second every token so far. `causal`: whether the metric's denominator is T − k. `sink`:
-    logit of what a query may attend to beside tokens, broadcasting over (batch, heads, query). `operation`, with
-    `visibility` and `hidden`: what computes the weights of lab and attached layers. `kernel_lse`: the kernel's
+    logit of what a query may attend to beside tokens, broadcasting over (batch, heads, query). `operation`, with its
+    `context`: what computes the weights of lab and attached layers. `kernel_lse`: the kernel's
     log-sum-exp, over the sink as well where `kernel_has_sink`. `output`: what the attention function returned;
     `samples_before`: how many samples the measurement had before this batch. `collected`: the weights, where the model
     returned them and nothing else is known; then queries, keys and values have width 0.
@@ -49,8 +49,7 @@ class AttentionCall:
     bias: Float[Tensor, "_ _ query key"] | None = None
     sink: Float[Tensor, "_ heads _"] | None = None
     operation: Operation | None = None
-    visibility: Visibility | None = None
-    hidden: Float[Tensor, "batch query width"] | None = None
+    context: Context | None = None
     kernel_lse: Float[Tensor, "batch heads query"] | None = None
     kernel_has_sink: bool = False
     output: Float[Tensor, "batch heads query value_dim"] | None = None
@@ -71,7 +70,9 @@ class AttentionCall:
         """True where weights are exp(score − log-sum-exp), and scores are known."""
         if self.collected is not None:
             return False
-        return self.operation is None or self.operation.spec.normalizer.kind == "softmax"
+        if self.operation is None or self.context is None:
+            return True
+        return self.operation.spec.is_plain_softmax and self.context.bias is None
 
     @cached_property
     def wide_query(self) -> Float[Tensor, "batch heads query dim"]:
@@ -105,8 +106,7 @@ class AttentionCall:
         else:
             index = columns[:, None, :, None].expand(-1, key.shape[1], -1, key.shape[-1])
             key = key.gather(2, index)
-        similarity = DotProduct() if self.operation is None else self.operation.spec.similarity
-        scores = similarity.scores(query, key, self.scaling)
+        scores = dot_product(query, key, self.scaling)
         if self.softcap is not None:
             scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:
@@ -114,6 +114,21 @@ class AttentionCall:
             scores += take(bias[:, :, rows], columns)
         self.mask.restrict(scores, samples, rows, columns)
         return scores
+
+    def operation_weights(self, rows: slice) -> Weights:
+        """Weights of a lab or attached layer as its operation writes them out, raw, for the queries in `rows`."""
+        assert self.operation is not None and self.context is not None
+        known = self.context
+        return self.operation.weights(
+            self.query,
+            self.key,
+            known.visibility,
+            rows=rows,
+            hidden=known.hidden,
+            scaling=known.scaling,
+            carried=known.carried,
+            bias=known.bias,
+        )
 
     def locate(self, positions: Sequence[int]) -> tuple[Int[Tensor, "batch n"], Bool[Tensor, "batch n"]]:
         """Column of each row's p-th real token for p in `positions`, and whether this call has that column."""

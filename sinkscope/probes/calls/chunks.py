@@ -63,9 +63,7 @@ def _from_operation(call: AttentionCall) -> Iterator[Chunk]:
     step = min(ROWS, max(1, ELEMENTS // (batch * heads * call.mask.keys)))
     for start in range(0, queries, step):
         rows = slice(start, min(queries, start + step))
-        found = operation.weights(
-            call.query, call.key, call.visibility, rows=rows, hidden=call.hidden, scaling=call.scaling
-        )
+        found = call.operation_weights(rows)
         token, slot = found.token, found.slot
         if operation.spec.metric_weights == "renormalized":
             total = token.abs().sum(-1, keepdim=True) + slot.abs().sum(-1, keepdim=True) + EPSILON

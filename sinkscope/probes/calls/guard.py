@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sinkscope.attention import Operation
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.probes.calls.call import AttentionCall
 
@@ -56,7 +55,7 @@ def verified(
     return checked.call
 
 
-def verified_by_operation(call: AttentionCall, operation: Operation, family: str) -> AttentionCall:
+def verified_by_operation(call: AttentionCall, family: str) -> AttentionCall:
     """The same for a lab or attached layer: its operation writes the rows out and must agree with exp(score − lse).
 
     Raises `UnsupportedModelError` where it does not. Operations without a softmax are always read from themselves.
@@ -65,9 +64,7 @@ def verified_by_operation(call: AttentionCall, operation: Operation, family: str
         return call
     checked = _rows(call)
     for index, row in enumerate(checked.rows):
-        found = operation.weights(
-            call.query, call.key, call.visibility, rows=slice(row, row + 1), hidden=call.hidden, scaling=call.scaling
-        )
+        found = call.operation_weights(slice(row, row + 1))
         excess = (found.token[:, :, 0] - checked.weights[:, :, index]).abs() > 1e-4
         if bool(excess[checked.counted[:, :, index]].any()):
             raise UnsupportedModelError(

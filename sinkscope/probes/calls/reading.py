@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from sinkscope.attention import Operation, Visibility
+from sinkscope.attention import Context, Operation, Visibility
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.forward import Axis, Forward
@@ -150,6 +150,10 @@ def _fitting(lse: Tensor | None, query: Tensor) -> Tensor | None:
     return lse.reshape(query.shape[:3]) if query.shape[2] == 1 and lse.numel() == query.shape[:3].numel() else None
 
 
+def _detached(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach()
+
+
 def _operation(module: nn.Module) -> Operation | None:
     operation = getattr(module, "operation", None)
     return operation if isinstance(operation, Operation) else None
@@ -162,11 +166,12 @@ def _with_operation(
     visibility = given.get("attention_mask")
     if not isinstance(visibility, Visibility):
         raise refuse(f"an attention operation needs a Visibility as its mask, got {type(visibility).__name__}")
-    hidden = given.get("hidden_states")
-    call = replace(call, operation=operation, visibility=visibility, hidden=None if hidden is None else hidden.detach())
+    hidden, carried = (_detached(given.get(name)) for name in ("hidden_states", "carried"))
+    context = Context(visibility, call.scaling, hidden, carried, given.get("bias"))
+    call = replace(call, operation=operation, context=context)
     if not call.is_softmax or not operation.slots:
         return call
-    logits = operation.slot_logits(call.wide_query, call.scaling)
+    logits = operation.slot_logits(call.wide_query, context)
     if kernel_lse is not None:  # over slots and tokens; slots may have put as many empty queries in front
         kernel_lse = kernel_lse[..., -call.query.shape[2] :]
     return replace(call, sink=torch.logsumexp(logits, -1), kernel_lse=kernel_lse, kernel_has_sink=True)

@@ -73,11 +73,8 @@ def _weights(call: AttentionCall, columns: Tensor) -> Iterator[tuple[slice, slic
         for samples, rows in call.parts(columns.shape[1]):
             yield samples, rows, call.scores(samples, rows, columns[samples]).sub_(lse[samples, :, rows]).exp_()
         return
-    assert call.operation is not None
     for start in range(0, call.query.shape[2], ROWS):
         rows = slice(start, min(call.query.shape[2], start + ROWS))
-        found = call.operation.weights(
-            call.query, call.key, call.visibility, rows=rows, hidden=call.hidden, scaling=call.scaling
-        )
+        found = call.operation_weights(rows)
         index = columns[:, None, None, :].expand(*found.token.shape[:3], -1)
         yield slice(0, len(call.query)), rows, found.token.gather(-1, index)

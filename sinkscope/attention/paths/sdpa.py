@@ -7,21 +7,27 @@ scaling · [q, b]·[k*, 1/scaling] = scaling · q·k* + b.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from sinkscope.attention.normalizers import Softmax
+from sinkscope.attention.normalizers import ScaledSoftmax, Softmax
 from sinkscope.attention.slots import SlotTerms
 from sinkscope.attention.spec import AttentionSpec
 from sinkscope.attention.visibility import Visibility
 
 
-def obstacle(spec: AttentionSpec) -> str | None:
-    """Why the fast path is not exact for this operation; None where it is."""
-    if not isinstance(spec.normalizer, Softmax):
+def obstacle(spec: AttentionSpec, *, biased: bool = False) -> str | None:
+    """Why SDPA is not exact for this operation; None where it is. `biased`: a position bias is added to the scores."""
+    if not isinstance(spec.normalizer, Softmax | ScaledSoftmax):
         return f"'{spec.normalizer.kind}' weights are not a softmax, which is all that SDPA kernels compute"
+    if spec.decay is not None:
+        return "a forgetting gate adds a bias to every score, which would be a T × T tensor"
+    if biased:
+        return "a position bias is added to every score, which would be a T × T tensor"
     return None
 
 
@@ -29,7 +35,7 @@ def attention(
     query: Float[Tensor, "batch heads query dim"],
     key: Float[Tensor, "batch kv_heads key dim"],
     value: Float[Tensor, "batch kv_heads key value_dim"],
-    slots: list[SlotTerms],
+    slots: Sequence[SlotTerms],
     visibility: Visibility,
     scaling: float,
 ) -> Float[Tensor, "batch heads query value_dim"]:
@@ -62,18 +68,19 @@ def _kernel(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, s
     return output.masked_fill(blank, 0.0)
 
 
-def _with_channels(query: Tensor, slots: list[SlotTerms]) -> Tensor:
+def _with_channels(query: Tensor, slots: Sequence[SlotTerms]) -> Tensor:
     """One more channel per slot that has a logit, holding that logit."""
     channels = []
     for terms in slots:
         if terms.logit is not None:
-            logit = terms.logit.to(query.dtype)
+            lowest = torch.finfo(query.dtype).min / 4  # −inf would meet the zeros of other keys and become NaN
+            logit = terms.logit.to(query.dtype).clamp(min=lowest)
             logit = logit[None, :, None] if logit.ndim == 1 else logit
             channels.append(logit.expand(query.shape[:3])[..., None])
     return torch.cat([query, *channels], -1) if channels else query
 
 
-def _with_slot_keys(key: Tensor, slots: list[SlotTerms], scaling: float) -> Tensor:
+def _with_slot_keys(key: Tensor, slots: Sequence[SlotTerms], scaling: float) -> Tensor:
     batch, kv_heads, _, dim = key.shape
     channels = sum(terms.logit is not None for terms in slots)
     rows, channel = [], 0
@@ -88,7 +95,7 @@ def _with_slot_keys(key: Tensor, slots: list[SlotTerms], scaling: float) -> Tens
     return torch.cat([stacked, F.pad(key, (0, channels))], 2)
 
 
-def _with_slot_values(value: Tensor, slots: list[SlotTerms]) -> Tensor:
+def _with_slot_values(value: Tensor, slots: Sequence[SlotTerms]) -> Tensor:
     batch, kv_heads, _, dim = value.shape
     rows = [value.new_zeros(kv_heads, dim) if terms.value is None else terms.value.to(value.dtype) for terms in slots]
     return torch.cat([torch.stack(rows, 1)[None].expand(batch, -1, -1, -1), value], 2)

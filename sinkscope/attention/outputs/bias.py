@@ -1,42 +1,44 @@
-"""What happens to the aggregated values before they leave the attention operation."""
+"""A learned vector added to the aggregated values."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from sinkscope.attention.learned import Learned
 from sinkscope.attention.pieces import STRICT
 from sinkscope.attention.sizes import Sizes
-from sinkscope.attention.slots import INITIAL_STD
+from sinkscope.attention.slots.keys import INITIAL_STD
 
 
 @dataclass(frozen=True, config=STRICT)
 class ValueBias:
-    """y = A V + v*, with v* learned per query head; the weights A are untouched [A9]. Source: Gu et al., section 7."""
+    """y = A V + v*, with v* learned per query head; the weights A are untouched [A9]. Source: Gu et al., section 7.
 
+    `initial_std`: of v* at the start.
+    """
+
+    initial_std: float = INITIAL_STD
     kind: Literal["value_bias"] = "value_bias"
+    needs_hidden = False
 
     def build(self, sizes: Sizes) -> nn.Module:
-        return _ValueBias(sizes)
-
-
-Output = Annotated[ValueBias, Field()]
+        return _ValueBias(sizes, self.initial_std)
 
 
 class _ValueBias(Learned):
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, initial_std: float) -> None:
         super().__init__()
+        self.initial_std = initial_std
         self.value = nn.Parameter(torch.empty(sizes.heads, sizes.head_dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.value, std=INITIAL_STD)
+        nn.init.normal_(self.value, std=self.initial_std)
 
     def forward(
         self, output: Float[Tensor, "batch heads query dim"], hidden: Float[Tensor, "batch query width"] | None

@@ -1,0 +1,75 @@
+"""A line of the catalogue."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pydantic import ValidationError
+
+from sinkscope.attention.spec import AttentionSpec
+from sinkscope.errors import InputError, unknown
+
+Maker = Callable[..., AttentionSpec]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An operation with a name: how it is made, its formula, and where it comes from.
+
+    `rows`: what a row of weights sums to. `acts`: what is learned and where it acts (before or after rotation, per
+    head or shared, on the block's input). `effect`: what was published about sinks under it.
+    """
+
+    name: str
+    maker: Maker
+    formula: str
+    rows: str
+    source: str
+    acts: str = "nothing is learned"
+    effect: str = "–"
+
+    @cached_property
+    def spec(self) -> AttentionSpec:
+        """The operation with its default options."""
+        return self.maker()
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Options and their defaults."""
+        return {name: option.default for name, option in inspect.signature(self.maker).parameters.items()}
+
+    def make(self, **options: Any) -> AttentionSpec:
+        """The operation with these options. Raises `InputError` for unknown ones and values out of range."""
+        for option in options:
+            if option not in self.options:
+                if not self.options:
+                    raise InputError(f"attention operation '{self.name}' has no options, got '{option}'")
+                raise unknown(f"option of '{self.name}'", option, self.options)
+        try:
+            return self.maker(**options)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            if isinstance(cause := problem.get("ctx", {}).get("error"), InputError):
+                raise cause from error
+            place = ".".join(str(part) for part in problem["loc"])
+            raise InputError(f"attention operation '{self.name}': {place}: {problem['msg']}") from error
+
+
+class Section:
+    """Collects lines: `@section.line(formula=..., rows=..., source=...)` over a function that makes the spec."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.entries: dict[str, Entry] = {}
+
+    def line(self, **described: str) -> Callable[[Maker], Maker]:
+        def add(maker: Maker) -> Maker:
+            name = maker.__name__
+            self.entries[name] = Entry(name, maker, **described)
+            return maker
+
+        return add

@@ -1,0 +1,31 @@
+"""From scores to weights: a frozen piece per normaliser."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from sinkscope.attention.normalizers.base import MetricWeights
+from sinkscope.attention.normalizers.elementwise import Elu, Relu, Sigmoid
+from sinkscope.attention.normalizers.linear import Linear
+from sinkscope.attention.normalizers.softmax import ClippedSoftmax, PowerSoftmax, ScaledSoftmax, Softmax, Softpick
+from sinkscope.attention.normalizers.stick_breaking import StickBreaking
+
+Normalizer = Annotated[
+    Softmax | ScaledSoftmax | PowerSoftmax | ClippedSoftmax | Softpick | Sigmoid | Elu | Relu | Linear | StickBreaking,
+    Field(discriminator="kind"),
+]
+
+__all__ = [
+    "ClippedSoftmax",
+    "Elu",
+    "Linear",
+    "MetricWeights",
+    "Normalizer",
+    "PowerSoftmax",
+    "Relu",
+    "ScaledSoftmax",
+    "Sigmoid",
+    "Softmax",
+    "Softpick",
+    "StickBreaking",
+]

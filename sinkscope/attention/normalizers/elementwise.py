@@ -1,0 +1,85 @@
+"""Weights made of each score alone, rows normalised or not."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn import functional as F
+
+from sinkscope.attention.normalizers.base import Normalizer
+from sinkscope.attention.pieces import STRICT
+
+EPSILON = 1e-8  # added to the sum of a normalised row, as in the paper's code
+
+
+class _Elementwise(Normalizer):
+    """w_j = f(s_j), or f(s_j) / (Σ_visible f(s_i) + 1e-8) where `normalized`."""
+
+    metric_weights = "renormalized"
+    normalized: bool
+
+    @property
+    def couples_keys(self) -> bool:
+        return self.normalized
+
+    def weights(
+        self,
+        scores: Float[Tensor, "... query key"],
+        visible: Bool[Tensor, "... query key"],
+        count: Float[Tensor, "... query 1"],
+    ) -> Float[Tensor, "... query key"]:
+        weights = self._each(scores, count).masked_fill(~visible, 0.0)
+        return weights / (weights.sum(-1, keepdim=True) + EPSILON) if self.normalized else weights
+
+    def _each(self, scores: Tensor, count: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, config=STRICT)
+class Sigmoid(_Elementwise):
+    """f(s) = σ(s + b) [A14], rows `normalized` [A15]. Source: Gu et al., Table 6.
+
+    `bias`: b. `minus_log_n`: b gains −log n with n the number of tokens that the query sees, so that a row of zero
+    scores sums to n / (1 + n). Source: Ramapuram et al. 2024 (2409.04431) [A22]; they take the length of the sequence.
+    """
+
+    normalized: bool = False
+    bias: float = 0.0
+    minus_log_n: bool = False
+    kind: Literal["sigmoid"] = "sigmoid"
+
+    def _each(self, scores: Tensor, count: Tensor) -> Tensor:
+        if self.minus_log_n:
+            scores = scores - count.log()
+        return torch.sigmoid(scores + self.bias if self.bias else scores)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Elu(_Elementwise):
+    """f(s) = elu(s) + 1 [A16], rows `normalized` [A17]. Source: Gu et al., Table 6."""
+
+    normalized: bool = False
+    kind: Literal["elu"] = "elu"
+
+    def _each(self, scores: Tensor, count: Tensor) -> Tensor:
+        return F.elu(scores) + 1
+
+
+@dataclass(frozen=True, config=STRICT)
+class Relu(_Elementwise):
+    """f(s) = relu(s), divided by n, the number of tokens that the query sees, where `over_n`; rows `normalized`.
+
+    Sources: Wortsman et al. 2023 (2309.08586, who divide by the length of the sequence); Guo et al. 2024 divide by the
+    place of the query [X26].
+    """
+
+    normalized: bool = False
+    over_n: bool = True
+    kind: Literal["relu"] = "relu"
+
+    def _each(self, scores: Tensor, count: Tensor) -> Tensor:
+        return scores.relu() / count if self.over_n else scores.relu()

@@ -1,0 +1,135 @@
+"""The softmax family. Slots come first among the columns and are further keys to all of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from sinkscope.attention.normalizers.base import Normalizer
+from sinkscope.attention.pieces import STRICT
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+def log_softmax(
+    scores: Float[Tensor, "... query key"], visible: Bool[Tensor, "... query key"]
+) -> Float[Tensor, "... query key"]:
+    """log of the softmax over what is visible, −inf elsewhere; finite gradients where nothing is."""
+    hidden = ~visible
+    blank = hidden.all(-1, keepdim=True)
+    return torch.log_softmax(scores.masked_fill(hidden & ~blank, -torch.inf).masked_fill(blank, 0.0), -1)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Softmax(Normalizer):
+    """w_j = exp(s_j) / Σ_visible exp(s_i); rows sum to one over tokens and slots. Source: Vaswani et al. 2017 [A26]."""
+
+    kind: Literal["softmax"] = "softmax"
+
+    def weights(
+        self,
+        scores: Float[Tensor, "... query key"],
+        visible: Bool[Tensor, "... query key"],
+        count: Float[Tensor, "... query 1"],
+    ) -> Float[Tensor, "... query key"]:
+        """Rows in which nothing is visible are zero, in values and gradients."""
+        hidden = ~visible
+        blank = hidden.all(-1, keepdim=True)
+        shielded = scores.masked_fill(hidden & ~blank, -torch.inf).masked_fill(blank, 0.0)
+        return torch.softmax(shielded, -1).masked_fill(hidden, 0.0)
+
+    def log_partition(
+        self, scores: Float[Tensor, "... query key"], visible: Bool[Tensor, "... query key"]
+    ) -> Float[Tensor, "... query"]:
+        """log Σ_visible exp(s_i), in nats; −inf where nothing is visible."""
+        return torch.logsumexp(scores.masked_fill(~visible, -torch.inf), -1)
+
+
+@dataclass(frozen=True, config=STRICT)
+class ScaledSoftmax(Normalizer):
+    """w = α · softmax(s), rows sum to α: the normaliser Z divided by α. Source: Gu et al., Table 14 [A12]."""
+
+    alpha: Positive
+    kind: Literal["scaled_softmax"] = "scaled_softmax"
+    metric_weights = "renormalized"
+
+    def weights(
+        self,
+        scores: Float[Tensor, "... query key"],
+        visible: Bool[Tensor, "... query key"],
+        count: Float[Tensor, "... query 1"],
+    ) -> Float[Tensor, "... query key"]:
+        return self.alpha * Softmax().weights(scores, visible, count)
+
+
+@dataclass(frozen=True, config=STRICT)
+class PowerSoftmax(Normalizer):
+    """w_j = exp(s_j) / (Σ exp(p · s_i))^(1/p) = softmax(p · s)_j^(1/p). Source: Gu et al., section 7 [A13].
+
+    Rows sum to at most 1 for p ≤ 1 and lie in [1, n^(1 − 1/p)] for p ≥ 1. Computed as exp(s − lse(p · s) / p).
+    """
+
+    p: Positive
+    kind: Literal["power_softmax"] = "power_softmax"
+    metric_weights = "renormalized"
+
+    def weights(
+        self,
+        scores: Float[Tensor, "... query key"],
+        visible: Bool[Tensor, "... query key"],
+        count: Float[Tensor, "... query 1"],
+    ) -> Float[Tensor, "... query key"]:
+        return (log_softmax(self.p * scores, visible) / self.p).exp().masked_fill(~visible, 0.0)
+
+
+@dataclass(frozen=True, config=STRICT)
+class ClippedSoftmax(Normalizer):
+    """w = clip((ζ − γ) · softmax(s) + γ, 0, 1): weights can be exactly zero. Source: Bondarenko et al. 2023 [X17].
+
+    `alpha` in place of γ: γ = −α / n, with n the number of tokens that the query sees (the authors write the maximum
+    length). Rows sum to between 0 and ζ. Clipped entries have no gradient.
+    """
+
+    gamma: Annotated[float, Field(le=0)] = -0.025
+    zeta: Annotated[float, Field(gt=0)] = 1.0
+    alpha: Positive | None = None
+    kind: Literal["clipped_softmax"] = "clipped_softmax"
+
+    def weights(
+        self,
+        scores: Float[Tensor, "... query key"],
+        visible: Bool[Tensor, "... query key"],
+        count: Float[Tensor, "... query 1"],
+    ) -> Float[Tensor, "... query key"]:
+        gamma = self.gamma if self.alpha is None else -self.alpha / count
+        stretched = (self.zeta - gamma) * Softmax().weights(scores, visible, count) + gamma
+        return stretched.clamp(0, 1).masked_fill(~visible, 0.0)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Softpick(Normalizer):
+    """w_j = relu(e^s_j − 1) / (Σ |e^s_i − 1| + ε), rows sum to at most 1. Source: Zuhri et al. 2025 [A25].
+
+    Multiplied through by e^−m with m = max(max s, 0), so that neither term overflows (the authors' m = max s does where
+    all scores are far below zero). ε is added after that, as theirs is. Negative scores get a gradient through the
+    denominator.
+    """
+
+    epsilon: Annotated[float, Field(ge=0)] = 1e-8
+    kind: Literal["softpick"] = "softpick"
+
+    def weights(
+        self,
+        scores: Float[Tensor, "... query key"],
+        visible: Bool[Tensor, "... query key"],
+        count: Float[Tensor, "... query 1"],
+    ) -> Float[Tensor, "... query key"]:
+        shown = scores.masked_fill(~visible, 0.0)  # e^0 − 1 = 0: what is hidden contributes nothing
+        largest = shown.detach().amax(-1, keepdim=True).clamp(min=0)
+        excess = (shown - largest).exp() - (-largest).exp()
+        return excess.relu() / (excess.abs().sum(-1, keepdim=True) + self.epsilon)

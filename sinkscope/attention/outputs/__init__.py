@@ -1,0 +1,12 @@
+"""What happens to values beside being aggregated: biases and gates."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from sinkscope.attention.outputs.bias import ValueBias
+from sinkscope.attention.outputs.gates import ElementGate, HeadGate, ValueGate
+
+Output = Annotated[ValueBias | HeadGate | ElementGate, Field(discriminator="kind")]
+
+__all__ = ["ElementGate", "HeadGate", "Output", "ValueBias", "ValueGate"]

@@ -1,0 +1,165 @@
+"""Gates: how much of a head's output leaves it, read from the block's input."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sinkscope.attention.learned import Learned
+from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.sizes import Sizes
+from sinkscope.errors import InputError
+
+Openness = Annotated[float, Field(gt=0, lt=1)]
+Spread = Annotated[float, Field(ge=0)]
+
+
+def logit(share: float) -> float:
+    """The number whose sigmoid is `share`."""
+    return math.log(share / (1 - share))
+
+
+@dataclass(frozen=True, config=STRICT)
+class HeadGate:
+    """y_h = g_h(x) · (A V)_h with one gate per head and token, g = σ(…). Source: Bondarenko et al. 2023 [X18].
+
+    x is the input of the attention block. `reads`: "slice", head h reads the h-th of H slices of x by weights of its
+    own (theirs); "all", every head reads the whole x; "nothing", a learned scalar. `mlp_width`: a hidden layer of that
+    width (relu) in between, as in their BERT. `openness`: g at x = 0; `initial_std`: of the (last) weights. `relative`: g
+    is divided by the openness, so that with `initial_std` 0 nothing changes at the start (their fine-tuning mode, with
+    standard deviation 0.001).
+    """
+
+    reads: Literal["slice", "all", "nothing"] = "slice"
+    mlp_width: Annotated[int, Field(ge=1)] | None = None
+    openness: Openness = 0.25
+    initial_std: Spread = 0.02
+    relative: bool = False
+    kind: Literal["head_gate"] = "head_gate"
+
+    @property
+    def needs_hidden(self) -> bool:
+        return self.reads != "nothing"
+
+    def build(self, sizes: Sizes) -> nn.Module:
+        if self.reads == "slice" and sizes.hidden_size % sizes.heads:
+            raise InputError(
+                f"a gate that reads a slice per head needs hidden_size = {sizes.hidden_size} to be a multiple of heads "
+                f"= {sizes.heads}; reads='all' does not"
+            )
+        if self.reads == "nothing" and self.mlp_width is not None:
+            raise InputError("a gate that reads nothing has no use for mlp_width")
+        return _HeadGate(self, sizes)
+
+
+@dataclass(frozen=True, config=STRICT)
+class ElementGate:
+    """y = σ(W x + b) ⊙ A V, a gate for every channel of every head, x the input of the attention block.
+
+    Source: Qiu et al. 2025 (2505.06708), after aggregation; they have no b. `openness` (b = logit), `initial_std`,
+    `relative` as in `HeadGate`.
+    """
+
+    openness: Openness = 0.5
+    initial_std: Spread = 0.02
+    relative: bool = False
+    kind: Literal["element_gate"] = "element_gate"
+    needs_hidden = True
+
+    def build(self, sizes: Sizes) -> nn.Module:
+        return GateMap(sizes.hidden_size, (sizes.heads, sizes.head_dim), self)
+
+
+@dataclass(frozen=True, config=STRICT)
+class ValueGate:
+    """v ← σ(W x + b) ⊙ v before aggregation and before the cache, x the block's input at the value's own token.
+
+    One gate per key-value head, for every channel or, with `per_head`, one for all. Source: Qiu et al. 2025
+    (2505.06708), their value position; they have no b. Options as in `HeadGate`.
+    """
+
+    per_head: bool = False
+    openness: Openness = 0.5
+    initial_std: Spread = 0.02
+    relative: bool = False
+    kind: Literal["value_gate"] = "value_gate"
+
+    def build(self, sizes: Sizes) -> GateMap:
+        return GateMap(sizes.hidden_size, (sizes.kv_heads, 1 if self.per_head else sizes.head_dim), self)
+
+
+def given(hidden: Tensor | None) -> Tensor:
+    """The block's input, where there is one."""
+    if hidden is None:
+        raise InputError("a gate reads the input of the attention block: pass `hidden` (batch, token, width)")
+    return hidden
+
+
+class GateMap(Learned):
+    """σ(W x + b), shaped (batch, heads, token, channels)."""
+
+    def __init__(self, width: int, shape: tuple[int, int], start: ElementGate | ValueGate) -> None:
+        super().__init__()
+        self.shape, self.start = shape, start
+        self.weight = nn.Parameter(torch.empty(shape[0] * shape[1], width))
+        self.bias = nn.Parameter(torch.empty(shape[0] * shape[1]))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.start.initial_std)
+        nn.init.constant_(self.bias, logit(self.start.openness))
+
+    def gate(self, hidden: Float[Tensor, "batch token width"] | None) -> Float[Tensor, "batch heads token channels"]:
+        """The gate of every token."""
+        x = given(hidden)
+        opened = torch.sigmoid(F.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype)))
+        opened = opened / self.start.openness if self.start.relative else opened
+        return opened.unflatten(-1, self.shape).transpose(1, 2)
+
+    def forward(
+        self, values: Float[Tensor, "batch heads token dim"], hidden: Float[Tensor, "batch token width"] | None
+    ) -> Float[Tensor, "batch heads token dim"]:
+        return values * self.gate(hidden).to(values.dtype)
+
+
+class _HeadGate(Learned):
+    def __init__(self, spec: HeadGate, sizes: Sizes) -> None:
+        super().__init__()
+        self.spec, heads = spec, sizes.heads
+        width = sizes.hidden_size // heads if spec.reads == "slice" else sizes.hidden_size
+        reads, inner = spec.reads != "nothing", spec.mlp_width
+        self.inner = nn.Parameter(torch.empty(heads, inner, width)) if inner else None
+        self.weight = nn.Parameter(torch.empty(heads, inner or width)) if reads else None
+        self.bias = nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.inner is not None:  # never zero: the hidden layer would stay dead
+            nn.init.normal_(self.inner, std=self.inner.shape[-1] ** -0.5)
+        if self.weight is not None:
+            nn.init.normal_(self.weight, std=self.spec.initial_std)
+        nn.init.constant_(self.bias, logit(self.spec.openness))
+
+    def forward(
+        self, output: Float[Tensor, "batch heads query dim"], hidden: Float[Tensor, "batch query width"] | None
+    ) -> Float[Tensor, "batch heads query dim"]:
+        opened = torch.sigmoid(self._score(hidden) + self.bias[:, None].to(output.dtype))
+        opened = opened / self.spec.openness if self.spec.relative else opened
+        return output * opened[..., None].to(output.dtype)
+
+    def _score(self, hidden: Tensor | None) -> Tensor:
+        if self.weight is None:
+            return self.bias.new_zeros(1, 1, 1)
+        x = given(hidden)
+        read = x.unflatten(-1, (len(self.weight), -1)) if self.spec.reads == "slice" else x.unsqueeze(2)
+        read = read.transpose(1, 2)  # (batch, heads or 1, query, width)
+        if self.inner is not None:
+            read = (read @ self.inner.to(x.dtype).transpose(1, 2)).relu()
+        return (read * self.weight[:, None].to(x.dtype)).sum(-1)

@@ -1,0 +1,1 @@
+"""Ways to compute an operation that agree with the reference, or are not offered."""

@@ -1,0 +1,55 @@
+"""What happens to queries and keys before they are rotated."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sinkscope.attention.learned import Learned
+from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.sizes import Sizes
+
+EPSILON = 1e-6
+
+
+@dataclass(frozen=True, config=STRICT)
+class QueryKeyNorm:
+    """q, k ← norm(q), norm(k) over the channels of a head, before rotation, with one learned gain per channel [X3].
+
+    Bounds the logits: |q·k| / √d ≤ √d · max|g_q| · max|g_k|. `norm`: "layernorm" subtracts the mean as in ViT-22B
+    (Dehghani et al. 2023, 2302.05442), "rmsnorm" does not (He et al. 2024; Qwen3). No bias. Gains start at 1.
+    """
+
+    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    kind: Literal["query_key_norm"] = "query_key_norm"
+
+    def build(self, sizes: Sizes) -> nn.Module:
+        return _QueryKeyNorm(sizes.head_dim, self.norm)
+
+
+class _QueryKeyNorm(Learned):
+    def __init__(self, width: int, norm: str) -> None:
+        super().__init__()
+        self.norm = norm
+        self.query_gain = nn.Parameter(torch.empty(width))
+        self.key_gain = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.query_gain)
+        nn.init.ones_(self.key_gain)
+
+    def forward(
+        self, query: Float[Tensor, "batch heads query dim"], key: Float[Tensor, "batch kv_heads key dim"]
+    ) -> tuple[Float[Tensor, "batch heads query dim"], Float[Tensor, "batch kv_heads key dim"]]:
+        return self._normalized(query, self.query_gain), self._normalized(key, self.key_gain)
+
+    def _normalized(self, x: Tensor, gain: Tensor) -> Tensor:
+        if self.norm == "layernorm":
+            return F.layer_norm(x, x.shape[-1:], gain.to(x.dtype), eps=EPSILON)
+        return F.rms_norm(x, x.shape[-1:], gain.to(x.dtype), eps=EPSILON)

@@ -1,0 +1,18 @@
+"""Slots: what a query may attend to that is no token.
+
+Every slot is an extra key that all queries see. Its logit is  scaling · q·k* + b  and its value v*; each of k*, b,
+v* may be absent (zero). That one form serves the reference, the fast path (one more key, and one more channel for b)
+and the observers.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from sinkscope.attention.slots.keys import FixedValue, KeySlot
+from sinkscope.attention.slots.logits import LogitSlot, SuffixSlot, ZeroSlot
+from sinkscope.attention.slots.terms import SlotTerms
+
+Slot = Annotated[ZeroSlot | LogitSlot | SuffixSlot | KeySlot, Field(discriminator="kind")]
+
+__all__ = ["FixedValue", "KeySlot", "LogitSlot", "Slot", "SlotTerms", "SuffixSlot", "ZeroSlot"]
