@@ -37,19 +37,19 @@ class Explanation:
 
 def explain(
     spec: AttentionSpec | Mapping[str, Any] | str,
-    query: Tensor | None = None,
+    query: Tensor | torch.device | str | None = None,
     *,
     keys: int | None = None,
     biased: bool = False,
 ) -> Explanation:
-    """The path `attend(..., path="auto")` takes for queries like `query` (long ones by default) on `keys` tokens.
+    """The path `attend(..., path="auto")` takes for queries like `query` on `keys` tokens.
 
-    `biased`: with a position bias such as ALiBi.
+    `query`: a tensor, or a device, which stands for a long sequence there. `biased`: with a bias such as ALiBi.
     """
     spec = resolve(spec)
-    queries = LONG if query is None or query.ndim != 4 else query.shape[2]
+    queries = query.shape[2] if isinstance(query, Tensor) and query.ndim == 4 else LONG
     taken = chosen(spec, "auto", queries, keys or queries, biased=biased)
-    where = "" if query is None else f" on {query.device.type} in {str(query.dtype).removeprefix('torch.')}"
+    where = _where(query)
     if taken == "sdpa":
         extra = f", {len(spec.slots)} slot(s) as further keys" if spec.slots else ""
         return Explanation("fast", taken, f"scaled_dot_product_attention{where}{extra}")
@@ -57,6 +57,14 @@ def explain(
     if taken == "chunked":
         return Explanation("fast", taken, f"{chunked.ROWS} queries at a time, recomputed backward{where}: {reason}")
     return Explanation("reference", taken, f"{queries} queries fit one chunk{where}: {reason}")
+
+
+def _where(query: Tensor | torch.device | str | None) -> str:
+    if query is None:
+        return ""
+    if isinstance(query, Tensor):
+        return f" on {query.device.type} in {str(query.dtype).removeprefix('torch.')}"
+    return f" on {torch.device(query).type}"
 
 
 def attend(
@@ -155,9 +163,10 @@ class Written(Visibility):
                 f"mask {tuple(allowed.shape)} {allowed.dtype}: expected booleans that broadcast to "
                 f"(batch, 1, {queries}, {keys}), True = may attend"
             )
-        tokens = [Tokens.plain(count, device=query.device) for count in (queries, keys)]
+        asking = Tokens.plain(queries, start=max(0, keys - queries), device=query.device)  # the last of the keys
         awake = allowed.any(-1)[:, 0]
-        return cls(Full(), Tokens(tokens[0].order.expand(len(awake), -1), None, awake), tokens[1], allowed)
+        known = Tokens.plain(keys, device=query.device)
+        return cls(Full(), Tokens(asking.order.expand(len(awake), -1), None, awake), known, allowed)
 
     @property
     def is_full(self) -> bool:
