@@ -7,7 +7,7 @@ from sinkscope.data.corpus import Corpus, Document
 from sinkscope.data.inputs import Inputs, build_inputs
 from sinkscope.data.interventions import FixedToken, RandomTokens
 from sinkscope.data.prepared import PreparedData, prepare
-from sinkscope.data.windows import TrainingOrder, Windows
+from sinkscope.data.windows import SomeWindows, TrainingOrder, Windows
 
 __all__ = [
     "Corpus",
@@ -17,6 +17,7 @@ __all__ = [
     "Inputs",
     "PreparedData",
     "RandomTokens",
+    "SomeWindows",
     "TrainingOrder",
     "Windows",
     "as_chat",

@@ -31,6 +31,17 @@ class DataConfig(BaseModel):
     max_characters: int | None = Field(
         default=None, gt=0, description="limit of an hf: corpus; 100 million unless given"
     )
+    train_share: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="share of the training windows that training sees, again and again (D1), chosen by split_seed",
+    )
+    packing: Literal["causal", "intra_document"] = Field(
+        default="causal",
+        description="intra_document: windows number their documents and no token sees another document (K2)",
+    )
+    document_bos: bool = Field(default=False, description="a BOS before every document, beside the EOS after it (K2)")
     interventions: tuple[Annotated[FixedToken | RandomTokens, Field(discriminator="kind")], ...] = Field(
         default=(), description="tokens written over those of every window, in training and in validation"
     )

@@ -11,7 +11,7 @@ from sinkscope.data.config import DataConfig
 from sinkscope.data.corpora import load_corpus
 from sinkscope.data.encoding import encode_corpus
 from sinkscope.data.tokenizer import with_bos
-from sinkscope.data.windows import Windows
+from sinkscope.data.windows import SomeWindows, Windows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -25,7 +25,7 @@ class PreparedData:
     """
 
     tokenizer: PreTrainedTokenizerFast
-    train: Windows
+    train: Windows | SomeWindows
     validation: Windows
     fingerprint: dict[str, Any]
 
@@ -42,18 +42,26 @@ def prepare(config: DataConfig, context: int, seed: int = 0) -> PreparedData:
 
     def cut(tokens: np.ndarray, part: str) -> Windows:
         return Windows(
-            tokens,
+            _with_bos_before_documents(tokens, tokenizer) if config.document_bos else tokens,
             context,
             tokenizer.bos_token_id if config.bos == "fixed" else None,
             interventions=config.interventions,
             vocabulary=len(tokenizer),
             seed=seed,
+            ends_document=tokenizer.eos_token_id if config.packing == "intra_document" else None,
             what=f"the {part} text of the corpus '{config.corpus}'",
         )
 
+    train = cut(encoded.train, "training")
     return PreparedData(
         tokenizer=tokenizer,
-        train=cut(encoded.train, "training"),
+        train=train if config.train_share == 1 else SomeWindows(train, config.train_share, config.split_seed),
         validation=cut(encoded.validation, "validation"),
         fingerprint=encoded.fingerprint,
     )
+
+
+def _with_bos_before_documents(tokens: np.ndarray, tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
+    """The stream with a BOS at its beginning and after every EOS but the last; held in memory."""
+    starts = np.flatnonzero(np.asarray(tokens[:-1]) == tokenizer.eos_token_id) + 1
+    return np.insert(tokens, [0, *starts], tokenizer.bos_token_id)

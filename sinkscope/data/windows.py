@@ -24,6 +24,9 @@ class Windows(Dataset[Window]):
     context − 1 tokens of the text: the text is shifted, none of it is lost. Either way the windows' text parts put
     together are a prefix of `tokens`; what does not fill a window at the end is left out. Documents cross windows (K1).
 
+    With `ends_document` (the id of the EOS) windows also hold `document_ids` (context,): 0 for the document that the
+    window begins in, one more after every EOS; an EOS belongs to the document it ends, a leading BOS to the first.
+
     `labels` are the window's own tokens: the loss of transformers shifts them. `interventions` write over `input_ids`
     alone, at positions of the whole window; random ones depend on `seed` and the window's index and on nothing else.
 
@@ -40,12 +43,14 @@ class Windows(Dataset[Window]):
         interventions: Sequence[FixedToken | RandomTokens] = (),
         vocabulary: int | None = None,
         seed: int = 0,
+        ends_document: int | None = None,
         what: str = "the text",
     ) -> None:
         if context < 2:
             raise InputError(f"context {context} is too short: a window needs at least two tokens to predict one")
         self.tokens, self.context, self.bos_id = tokens, context, bos_id
         self.interventions, self.vocabulary, self.seed = tuple(interventions), vocabulary, seed
+        self.ends_document = ends_document
         self.text_tokens = context - (bos_id is not None)
         if len(tokens) < self.text_tokens:
             raise InputError(
@@ -69,7 +74,12 @@ class Windows(Dataset[Window]):
         input_ids = labels.clone()
         if self.interventions:
             self._intervene(input_ids, index)
-        return {"input_ids": input_ids, "labels": labels}
+        window = {"input_ids": input_ids, "labels": labels}
+        if self.ends_document is not None:
+            ends = (labels == self.ends_document).long()
+            ends[0] = ends[0] if self.bos_id is None else 0  # a BOS may be the same token
+            window["document_ids"] = ends.cumsum(0) - ends
+        return window
 
     def _intervene(self, window: Tensor, index: int) -> None:
         generator = seeded("window", self.seed, index)
@@ -82,6 +92,24 @@ class Windows(Dataset[Window]):
             intervention.apply(window, draw)
 
 
+class SomeWindows(Dataset[Window]):
+    """A share of the windows, at least one: which ones is drawn from `seed`, and a larger share holds a smaller (D1).
+
+    The paper keeps a share of its shuffled files instead (pretrain/tinyllama.py).
+    """
+
+    def __init__(self, windows: Windows, share: float, seed: int) -> None:
+        self.windows = windows
+        order = torch.randperm(len(windows), generator=seeded("share", seed))
+        self.chosen = order[: max(1, int(share * len(windows)))]
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, index: int) -> Window:
+        return self.windows[int(self.chosen[index])]
+
+
 class TrainingOrder(Dataset[Window]):
     """The `steps` · `batch_size` windows that training sees, in order: item i belongs to step i // batch_size.
 
@@ -90,7 +118,7 @@ class TrainingOrder(Dataset[Window]):
     be read in sequence, by a sampler that does not shuffle again.
     """
 
-    def __init__(self, windows: Windows, batch_size: int, steps: int, seed: int) -> None:
+    def __init__(self, windows: Windows | SomeWindows, batch_size: int, steps: int, seed: int) -> None:
         if batch_size < 1 or steps < 1:
             raise InputError(f"batch_size {batch_size} and steps {steps} must be at least 1")
         self.windows, self.seed = windows, seed

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkscope.data import FixedToken, RandomTokens, TrainingOrder, Windows
+from sinkscope.data import FixedToken, RandomTokens, SomeWindows, TrainingOrder, Windows
 from sinkscope.errors import InputError
 
 BOS = 0
@@ -121,3 +121,26 @@ def test_an_order_has_an_end_and_a_size():
             order[item]
     with pytest.raises(InputError, match="batch_size 0"):
         TrainingOrder(numbered(3), 0, 2, 0)
+
+
+def test_documents_are_numbered_by_their_ends():
+    eos = 9
+    tokens = np.array([1, 2, 9, 3, 9, 4, 5, 6, 7, 8], np.uint16)
+    (window,) = Windows(tokens, 10, ends_document=eos)
+    assert window["document_ids"].tolist() == [0, 0, 0, 1, 1, 2, 2, 2, 2, 2]
+    with_bos = Windows(tokens, 6, eos, ends_document=eos)[0]  # the BOS may be the EOS
+    assert with_bos["input_ids"].tolist() == [9, 1, 2, 9, 3, 9]
+    assert with_bos["document_ids"].tolist() == [0, 0, 0, 0, 1, 1]
+    assert "document_ids" not in Windows(tokens, 10)[0]
+
+
+def test_a_share_of_the_windows_is_part_of_a_larger_one():
+    windows = Windows(np.arange(1, 401, dtype=np.uint16), 4)
+    first = {SomeWindows(windows, share, seed=3)[i]["input_ids"][0].item() for share in (0.1,) for i in range(10)}
+    more = SomeWindows(windows, 0.5, seed=3)
+    assert (len(SomeWindows(windows, 0.1, seed=3)), len(more)) == (10, 50)
+    assert len(first) == 10
+    assert first < {more[i]["input_ids"][0].item() for i in range(50)}
+    assert first != {SomeWindows(windows, 0.1, seed=4)[i]["input_ids"][0].item() for i in range(10)}
+    order = TrainingOrder(SomeWindows(windows, 0.1, seed=3), 4, 5, seed=0)
+    assert {order[i]["input_ids"][0].item() for i in range(20)} == first
