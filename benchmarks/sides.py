@@ -77,5 +77,5 @@ def _provenance() -> dict[str, object]:
         "versions": {package: version(package) for package in packages} | {"python": platform.python_version()},
         "machine": platform.machine(),
         "threads": torch.get_num_threads(),
-        "device": "cpu",
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }

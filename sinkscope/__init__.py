@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-_ROOMS = ("attention", "probes", "interventions", "model", "data", "training", "survey", "report")
+_ROOMS = (
+    "attention",
+    "probes",
+    "interventions",
+    "model",
+    "data",
+    "training",
+    "survey",
+    "theory",
+    "experiments",
+    "report",
+)
 
 _HOME = {
     "measure": "sinkscope.probes",
@@ -25,6 +36,9 @@ _HOME = {
     "QueryKeyAngles": "sinkscope.probes",
     "effect": "sinkscope.interventions",
     "load": "sinkscope.model",
+    "attach": "sinkscope.model",
+    "detach": "sinkscope.model",
+    "trainable_only": "sinkscope.model",
     "train": "sinkscope.training",
     "SinkCallback": "sinkscope.training",
     "InputError": "sinkscope.errors",
@@ -35,15 +49,20 @@ __all__ = ["__version__", *_ROOMS, *_HOME]
 if TYPE_CHECKING:
     from sinkscope import attention as attention
     from sinkscope import data as data
+    from sinkscope import experiments as experiments
     from sinkscope import interventions as interventions
     from sinkscope import model as model
     from sinkscope import probes as probes
     from sinkscope import report as report
     from sinkscope import survey as survey
+    from sinkscope import theory as theory
     from sinkscope import training as training
     from sinkscope.errors import InputError as InputError
     from sinkscope.interventions import effect as effect
+    from sinkscope.model import attach as attach
+    from sinkscope.model import detach as detach
     from sinkscope.model import load as load
+    from sinkscope.model import trainable_only as trainable_only
     from sinkscope.probes import AttentionReceived as AttentionReceived
     from sinkscope.probes import HiddenNorms as HiddenNorms
     from sinkscope.probes import Measurement as Measurement

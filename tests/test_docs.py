@@ -32,7 +32,7 @@ def test_snippets_run(page, tmp_path, monkeypatch, capsys):
     names: dict[str, object] = {"__name__": "snippet"}
     for kind, code in blocks(page):
         if kind == "python":
-            exec(compile(code, f"{page.name}", "exec"), names)
+            exec(compile(code, page.name, "exec", dont_inherit=True), names)
         elif kind == "bash":
             for line in code.splitlines():
                 run(line)

@@ -20,6 +20,7 @@ from sinkscope.cli import main
 HERE = Path(__file__).parent
 COMMANDS = {
     "measure": ["measure", "nano", "--samples", "20"],
+    "theory": ["theory"],
     "intervene": ["intervene", "nano", "--what", "forbid-sink", "--samples", "20"],
 }
 WIDTH = 1100
@@ -38,6 +39,9 @@ def draw(folder: Path) -> None:
         page.locator("#head-maps").screenshot(path=HERE / "head_maps.png")
         page.select_option("#strip-layer", index=page.locator("#strip-layer option").count() - 1)
         page.locator("#strip").screenshot(path=HERE / "token_strip.png")
+        page = opened(browser, folder / "theory" / "figure.html")
+        for index, name in enumerate(("theory_sinks", "theory_collapse")):
+            page.locator("[data-figure]").nth(index).screenshot(path=HERE / f"{name}.png")
         page = opened(browser, folder / "intervene" / "figure.html")
         page.locator("[data-figure]").first.screenshot(path=HERE / "intervention_and_controls.png")
 

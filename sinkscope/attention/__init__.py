@@ -1,6 +1,6 @@
 """The zoo: attention operations as values, their masks, the reference, the fast paths and the catalogue."""
 
-from sinkscope.attention.catalog import CATALOG, ENTRIES, SECTIONS, Entry, name_of
+from sinkscope.attention.catalog import CATALOG, ENTRIES, SECTIONS, Entry, name_of, named
 from sinkscope.attention.context import Bias, Context
 from sinkscope.attention.decay import ForgettingGate
 from sinkscope.attention.difference import Difference
@@ -82,5 +82,6 @@ __all__ = [
     "dot_product",
     "explain",
     "name_of",
+    "named",
     "resolve",
 ]

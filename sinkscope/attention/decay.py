@@ -53,6 +53,5 @@ class _ForgettingGate(Learned):
 
 
 def accumulated(carried: Float[Tensor, "batch kv_heads key group"]) -> Float[Tensor, "batch heads key"]:
-    """c_k = Σ_{l ≤ k} log f_l per query head, in fp32 at least."""
-    wide = carried.to(torch.promote_types(carried.dtype, torch.float32))
-    return wide.cumsum(2).transpose(2, 3).flatten(1, 2)
+    """c_k = Σ_{l ≤ k} log f_l per query head, in fp64: what counts is the small difference of two large sums."""
+    return carried.double().cumsum(2).transpose(2, 3).flatten(1, 2)

@@ -10,13 +10,13 @@ from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from sinkscope.attention.learned import Learned
 from sinkscope.attention.pieces import STRICT
 from sinkscope.attention.sizes import Sizes
 from sinkscope.errors import InputError
 
+EPSILON = 1e-5  # added to the mean square, as in the authors' RMSNorm
 Halves = tuple[Float[Tensor, "batch heads token half"], Float[Tensor, "batch heads token half"]]
 
 
@@ -61,8 +61,14 @@ class DifferenceModule(Learned):
         vectors = self.vectors.to(torch.promote_types(self.vectors.dtype, torch.float32))
         return (vectors[0] @ vectors[1]).exp() - (vectors[2] @ vectors[3]).exp() + self.start
 
+    def scale(self, output: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query dim"]:
+        """What every channel is multiplied by, (1 − λ₀) · gain / rms(output), in fp32 at least."""
+        wide = output.to(torch.promote_types(output.dtype, torch.float32))
+        inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON)
+        return (1 - self.start) * self.gain.to(wide.dtype) * inverse
+
     def forward(self, output: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query dim"]:
-        return (1 - self.start) * F.rms_norm(output, output.shape[-1:], self.gain.to(output.dtype), eps=1e-5)
+        return (output * self.scale(output)).to(output.dtype)
 
 
 def halves(x: Float[Tensor, "batch heads token dim"]) -> Halves:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sinkscope.attention.context import Bias
 from sinkscope.attention.masks import MASKS, Full, Mask
 from sinkscope.attention.operation import Attended, Operation
-from sinkscope.attention.paths import chunked, sdpa
+from sinkscope.attention.paths import chunked, fused, sdpa, streamed
 from sinkscope.attention.paths.choice import Path, Taken, chosen
 from sinkscope.attention.spec import AttentionSpec, resolve
 from sinkscope.attention.tokens import Tokens
@@ -48,12 +48,18 @@ def explain(
     """
     spec = resolve(spec)
     queries = query.shape[2] if isinstance(query, Tensor) and query.ndim == 4 else LONG
-    taken = chosen(spec, "auto", queries, keys or queries, biased=biased)
     where = _where(query)
+    if isinstance(query, Tensor) and query.ndim == 4 and query.is_cuda:
+        square = Visibility.of(spec.mask, queries, queries, device=query.device)
+        if fused.obstacle(spec, square, query, query, query, biased=biased) is None:
+            return Explanation("fast", "fused", f"a fused kernel{where}, confirmed on this kind of GPU")
+    taken = chosen(spec, "auto", queries, keys or queries, biased=biased)
     if taken == "sdpa":
         extra = f", {len(spec.slots)} slot(s) as further keys" if spec.slots else ""
         return Explanation("fast", taken, f"scaled_dot_product_attention{where}{extra}")
     reason = sdpa.obstacle(spec, biased=biased)
+    if taken == "streamed":
+        return Explanation("fast", taken, f"{streamed.ROWS} queries at a time, derivative written out{where}: {reason}")
     if taken == "chunked":
         return Explanation("fast", taken, f"{chunked.ROWS} queries at a time, recomputed backward{where}: {reason}")
     return Explanation("reference", taken, f"{queries} queries fit one chunk{where}: {reason}")
@@ -73,7 +79,7 @@ def attend(
     value: Float[Tensor, "batch kv_heads key value_dim"],
     spec: AttentionSpec | Mapping[str, Any] | str,
     parameters: Mapping[str, Tensor] | None = None,
-    hidden: Float[Tensor, "batch query width"] | None = None,
+    hidden: Float[Tensor, "batch read width"] | None = None,
     mask: Mask | Visibility | Tensor | None = None,
     scaling: float | None = None,
     path: Path = "auto",
@@ -85,6 +91,7 @@ def attend(
     Nothing is rotated here. Where an operation acts before rotation (`spec.acts_before`), give it queries and keys
     without one, or run its parts yourself: `before_rotation`, rotation, `before_cache`, `forward`.
 
+    `hidden`: the block's input at the queries; at every key where the operation acts before the cache.
     `mask`: None is the spec's own mask (causal unless it says otherwise); a mask value, a bound `Visibility`, or a
     boolean tensor that broadcasts to (batch, 1, query, key) replaces it. With fewer queries than keys the queries are
     the last ones. `parameters`: the operation's state dict, required where it learns something.
@@ -100,6 +107,9 @@ def attend(
             f"this operation's parameters are {sorted(wanted) or 'none'}, given were {sorted(given) or 'none'}: "
             "pass the state_dict() of spec.build(...)"
         )
+    for name, parameter in (parameters or {}).items():
+        if parameter.shape != (shape := operation.get_parameter(name).shape):
+            raise InputError(f"parameter '{name}' {tuple(parameter.shape)}: expected {tuple(shape)}")
     whole = _Whole(operation)
     inputs = (query, key, value, _bound(mask, spec, query, key), hidden, scaling, path, carried, bias)
     return torch.func.functional_call(whole, {f"operation.{name}": p for name, p in (parameters or {}).items()}, inputs)
@@ -133,6 +143,7 @@ class _Whole(nn.Module):
                     f"{key.shape[2]} keys"
                 )
             value, carried = operation.before_cache(value, hidden)
+            hidden = None if hidden is None else hidden[:, key.shape[2] - query.shape[2] :]
         return operation(query, key, value, visibility, hidden, scaling, path, carried, bias)
 
 

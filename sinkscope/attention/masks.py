@@ -90,6 +90,16 @@ class Document(Combinable):
 
 
 @dataclass(frozen=True, config=STRICT)
+class Strict(Combinable):
+    """A query does not see its own key: k ≠ q. With `Causal()`: k < q, the diagonal masked [Z7]."""
+
+    kind: Literal["strict"] = "strict"
+
+    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+        return key.order[:, None, :] != query.order[:, :, None]
+
+
+@dataclass(frozen=True, config=STRICT)
 class Without(Combinable):
     """No query sees the keys at these places of its row, save each key's own query: k ∉ places or k = q."""
 
@@ -137,8 +147,10 @@ class Or(Combinable):
         return self.first.visible(query, key) | self.second.visible(query, key)
 
 
-Mask = Annotated[Causal | Full | Window | Prefix | Document | Without | Alone | And | Or, Field(discriminator="kind")]
-MASKS = (Causal, Full, Window, Prefix, Document, Without, Alone, And, Or)
+Mask = Annotated[
+    Causal | Full | Window | Prefix | Document | Strict | Without | Alone | And | Or, Field(discriminator="kind")
+]
+MASKS = (Causal, Full, Window, Prefix, Document, Strict, Without, Alone, And, Or)
 
 
 def leaves(mask: Mask) -> list[Mask]:

@@ -9,6 +9,7 @@ A host calls `before_rotation`, rotates, calls `before_cache`, updates its cache
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -17,8 +18,9 @@ from torch import Tensor, nn
 from sinkscope.attention.context import Bias, Context
 from sinkscope.attention.decay import accumulated
 from sinkscope.attention.difference import DifferenceModule, halves
-from sinkscope.attention.paths import chunked, sdpa
-from sinkscope.attention.paths.choice import Path, chosen
+from sinkscope.attention.normalizers.base import Differentiated
+from sinkscope.attention.paths import chunked, fused, sdpa, streamed
+from sinkscope.attention.paths.choice import Path, Taken, chosen
 from sinkscope.attention.scores import Scores, per_query_head, wide
 from sinkscope.attention.sizes import Sizes
 from sinkscope.attention.slots import SlotTerms
@@ -66,6 +68,11 @@ class Operation(nn.Module):
         self.difference: DifferenceModule | None = None if spec.difference is None else spec.difference.build(sizes)
 
     @property
+    def scaling(self) -> float:
+        """What scores are scaled by where a call does not say: (width of a dot product)^−1/2."""
+        return (self.sizes.head_dim if self.difference is None else self.sizes.head_dim // 2) ** -0.5
+
+    @property
     def slots(self) -> int:
         """Number of slots."""
         return len(self.slot_modules)
@@ -83,6 +90,7 @@ class Operation(nn.Module):
 
         The second is None but for a forgetting gate: log f, a channel for each query head of a group.
         """
+        self._check_hidden(hidden, value.shape[2])
         if self.value_gate is not None:
             value = self.value_gate(value, hidden)
         if self.decay is None:
@@ -111,7 +119,7 @@ class Operation(nn.Module):
         """
         self._check(query, key, value)
         context = self.context(query, key, visibility, hidden, scaling, carried, bias)
-        taken = chosen(self.spec, path, query.shape[2], key.shape[2], biased=bias is not None)
+        taken = self._taken(path, query, key, value, context)
         with torch.autocast(query.device.type, enabled=False):
             attended = self._attend(taken, query, key, value, context)
         output = attended.output
@@ -139,6 +147,23 @@ class Operation(nn.Module):
             maps = [self._weights(scores, rows) for scores in self._scores(query, key, context)]
             return maps[0] if len(maps) == 1 else self._difference(*maps)
 
+    def logits(
+        self,
+        query: Float[Tensor, "batch heads query dim"],
+        key: Float[Tensor, "batch kv_heads key dim"],
+        context: Context,
+        rows: slice,
+    ) -> tuple[Float[Tensor, "batch heads rows key"], ...]:
+        """Scores of the queries in `rows` on all keys as the normaliser gets them, −inf where not visible.
+
+        Two of them where the weights are a difference. What slots get is in `slot_logits`.
+        """
+        with torch.autocast(query.device.type, enabled=False):
+            found = [scores.rows(rows) for scores in self._scores(query, key, context)]
+        visible = [each.scores.masked_fill(~each.visible, -torch.inf)[..., self.slots :] for each in found]
+        around = (found[0].keys.start, key.shape[2] - found[0].keys.stop)
+        return tuple(torch.nn.functional.pad(each, around, value=-torch.inf) for each in visible)
+
     def context(
         self,
         query: Tensor,
@@ -149,9 +174,12 @@ class Operation(nn.Module):
         carried: Tensor | None = None,
         bias: Bias | None = None,
     ) -> Context:
-        """The surroundings of a call, defaults filled in. Raises `InputError` for a scaling that is not positive."""
-        width = query.shape[-1] if self.difference is None else query.shape[-1] // 2
-        scaling = width**-0.5 if scaling is None else scaling
+        """The surroundings of a call, defaults filled in.
+
+        Raises `InputError` for a scaling that is not positive, and for what is read and does not fit or is missing.
+        """
+        self._check_hidden(hidden, query.shape[2])
+        scaling = self.scaling if scaling is None else scaling
         if not scaling > 0:
             raise InputError(f"scaling = {scaling}: must be positive")
         if self.decay is not None and (carried is None or carried.shape[2] != key.shape[2]):
@@ -177,10 +205,30 @@ class Operation(nn.Module):
         """The spec's own mask for the last `queries` of `keys` tokens."""
         return Visibility.of(self.spec.mask, queries, keys, device=device)
 
-    def _attend(self, path: str, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Attended:
+    def _taken(self, path: Path, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Taken:
+        """The path of this call: fused kernels where they may be taken, else as `chosen` says."""
+        biased = context.bias is not None
+        if path in ("auto", "fast", "fused"):
+            reason = fused.obstacle(self.spec, context.visibility, query, key, value, biased=biased)
+            if reason is None:
+                return "fused"
+            if path == "fused":
+                raise InputError(f"no fused path: {reason}")
+        return chosen(self.spec, path, query.shape[2], key.shape[2], biased=biased)
+
+    def _attend(self, path: Taken, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Attended:
         if path == "sdpa":
             return Attended(self._by_sdpa(query, key, value, context))
+        if path == "fused":
+            normalizer, visibility = self.spec.normalizer, context.visibility
+            return Attended(fused.attention(query, key, value, normalizer, visibility, context.scaling))
         maps = list(self._scores(query, key, context))
+        if path == "streamed":
+            mapped, differentiated = maps[0], cast(Differentiated, self.spec.normalizer)
+            output = streamed.attention(
+                mapped.query, mapped.key, wide(value), differentiated, context.visibility, context.scaling
+            )
+            return Attended(output.to(query.dtype))
         if path == "chunked":
             values, factor = wide(value), self._factor()  # nothing learned may be read when chunks are recomputed
             output = chunked.attention(
@@ -233,7 +281,7 @@ class Operation(nn.Module):
         lse = normalizer.log_partition(found.scores, found.visible) if normalizer.kind == "softmax" else None
         token = weights[..., slots:]
         if (missing := scores.key.shape[2] - token.shape[-1]) > 0:
-            token = torch.nn.functional.pad(token, (0, missing))
+            token = torch.nn.functional.pad(token, (found.keys.start, missing - found.keys.start))
         return Weights(token, weights[..., :slots], lse)
 
     def _rows_output(self, maps: list[Scores], factor: Tensor | None, value: Tensor, rows: slice) -> Tensor:
@@ -268,6 +316,11 @@ class Operation(nn.Module):
             if each.value is not None:
                 output = output + slot[..., index, None] * per_query_head(each.value, output).unsqueeze(1)
         return output
+
+    def _check_hidden(self, hidden: Tensor | None, tokens: int) -> None:
+        wanted = (tokens, self.sizes.hidden_size)
+        if self.spec.needs_hidden and hidden is not None and hidden.shape[1:] != wanted:
+            raise InputError(f"hidden {tuple(hidden.shape)}: this operation reads (batch, {wanted[0]}, {wanted[1]})")
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         sizes = self.sizes

@@ -45,7 +45,8 @@ class Scores:
         query = self.query[:, :, rows]
         scores = dot_product(query, self.key[:, :, keys], self.scaling)
         if self.decay is not None:
-            scores = scores - (self.decay[0][:, :, rows, None] - self.decay[1][:, :, None, keys]).abs()
+            between = self.decay[0][:, :, rows, None] - self.decay[1][:, :, None, keys]
+            scores = scores - between.abs().to(scores.dtype)
         if self.bias is not None:
             scores = scores + self.bias.rows(rows)[..., keys].to(scores.dtype)
         visible = self.visibility.upto(keys).dense(rows)

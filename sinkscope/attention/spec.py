@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -11,16 +11,17 @@ from pydantic.dataclasses import dataclass
 
 from sinkscope.attention.decay import ForgettingGate
 from sinkscope.attention.difference import Difference
-from sinkscope.attention.masks import Causal, Mask
-from sinkscope.attention.normalizers import Linear, MetricWeights, Normalizer, Softmax
+from sinkscope.attention.masks import Causal, Full, Mask, leaves
+from sinkscope.attention.normalizers import Linear, MetricWeights, Normalizer, Relu, Softmax, Softpick
 from sinkscope.attention.outputs import Output, ValueGate
 from sinkscope.attention.pieces import STRICT
 from sinkscope.attention.query_key import QueryKeyNorm
 from sinkscope.attention.similarity import DotProduct, Kernel, Similarity
 from sinkscope.attention.sizes import Sizes
-from sinkscope.attention.slots import Slot
+from sinkscope.attention.slots import Slot, SuffixSlot
 from sinkscope.attention.temperature import LogLength
 from sinkscope.errors import InputError, unknown
+from sinkscope.invalid import in_one_line
 
 if TYPE_CHECKING:
     from sinkscope.attention.operation import Operation
@@ -78,6 +79,14 @@ class AttentionSpec:
         ]
         return frozenset(place for place, does in acts if does)
 
+    def within(self, context: int) -> AttentionSpec:
+        """The same operation in a model of this maximum context, where a piece depends on it and says none."""
+        slots = tuple(
+            replace(slot, context=context) if isinstance(slot, SuffixSlot) and slot.context is None else slot
+            for slot in self.slots
+        )
+        return self if slots == self.slots else replace(self, slots=slots)
+
     def build(self, *, heads: int, kv_heads: int, head_dim: int, hidden_size: int, layer: int = 0) -> Operation:
         """The module that computes this operation and owns what it learns. Raises `InputError` for impossible sizes."""
         from sinkscope.attention.operation import Operation
@@ -94,7 +103,7 @@ class AttentionSpec:
         try:
             return _adapter().validate_python(dict(data))
         except ValidationError as error:
-            raise _in_one_line(error) from error
+            raise in_one_line(error, AttentionSpec, "attention") from error
 
 
 def meaningless(spec: AttentionSpec) -> Iterator[str]:
@@ -105,8 +114,18 @@ def meaningless(spec: AttentionSpec) -> Iterator[str]:
                 f"a '{slot.kind}' slot carries no value, so it changes nothing under '{spec.normalizer.kind}' "
                 "without normalisation: use a normalised normaliser or a slot with a value"
             )
+        if slot.kind == "zero" and isinstance(spec.normalizer, Softpick | Relu | Linear):
+            yield (
+                f"a zero slot scores 0, which weighs nothing under '{spec.normalizer.kind}': use a slot with a key or "
+                "a logit"
+            )
+        starts_at_logit = slot.kind == "key" and slot.initial_logit is not None
+        if isinstance(spec.normalizer, Linear) and (slot.kind == "logit" or starts_at_logit):
+            yield "a slot's logit belongs to logits, and linear weights have none"
         if slot.kind == "suffix" and not isinstance(spec.normalizer, Softmax):
             yield f"StableMask's pseudo logits belong to a softmax, not to '{spec.normalizer.kind}'"
+        if slot.kind == "suffix" and any(isinstance(mask, Full) for mask in leaves(spec.mask)):
+            yield "StableMask stands for what a query can not see yet: a bidirectional mask leaves nothing of that"
     if isinstance(spec.normalizer, Linear) and spec.normalizer.divisor == "sum" and not _positive(spec.similarity):
         yield "rows of scores of either sign can not be divided by their sum: use divisor 'abs_sum' or the elu kernel"
     if isinstance(spec.similarity, Kernel) and not isinstance(spec.normalizer, Linear):
@@ -115,8 +134,8 @@ def meaningless(spec: AttentionSpec) -> Iterator[str]:
         yield "a temperature scales scores, but a feature map is not linear in its query"
     if isinstance(spec.similarity, Kernel) and any(slot.kind == "key" for slot in spec.slots):
         yield "a learned key is not a feature: key slots need the dot product"
-    if isinstance(spec.similarity, Kernel) and spec.decay is not None:
-        yield "a forgetting gate adds to logits, and a feature map has none"
+    if isinstance(spec.normalizer, Linear) and spec.decay is not None:
+        yield "a forgetting gate adds to logits, and linear weights have none"
     if spec.difference is not None and (spec.slots or not isinstance(spec.normalizer, Softmax)):
         yield "differential attention is the difference of two plain softmax maps: no slots, no other normaliser"
     if spec.difference is not None and spec.query_key is not None:
@@ -127,14 +146,16 @@ def _positive(similarity: Similarity) -> bool:
     return isinstance(similarity, Kernel) and similarity.feature == "elu"
 
 
-def resolve(attention: AttentionSpec | Mapping[str, Any] | str) -> AttentionSpec:
+def resolve(attention: AttentionSpec | Mapping[str, Any] | str | object) -> AttentionSpec:
     """A spec from a spec, its dict, its name in the catalogue, or `{"name": ..., option: value, ...}`.
 
-    Raises `InputError` for unknown names and options, with the nearest one.
+    Raises `InputError` for anything else, and for unknown names and options, with the nearest one.
     """
     if isinstance(attention, AttentionSpec):
         return attention
-    named = {"name": attention} if isinstance(attention, str) else dict(attention)
+    if not isinstance(attention, str | Mapping):
+        raise InputError(f"attention = {attention!r}: expected a name such as 'sigmoid', its options, or a spec's dict")
+    named = {"name": attention} if isinstance(attention, str) else {str(key): attention[key] for key in attention}
     if "name" not in named:
         return AttentionSpec.from_dict(named)
     from sinkscope.attention.catalog import ENTRIES
@@ -147,17 +168,3 @@ def resolve(attention: AttentionSpec | Mapping[str, Any] | str) -> AttentionSpec
 
 def _adapter() -> Any:  # a TypeAdapter[AttentionSpec]; runtime checkers of annotations do not know that type
     return TypeAdapter(AttentionSpec)
-
-
-def _in_one_line(error: ValidationError) -> InputError:
-    """The first problem of a validation, with the nearest field where one was misspelt."""
-    problem = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in problem["loc"]) or "attention"
-    if isinstance(cause := problem.get("ctx", {}).get("error"), InputError):
-        return cause
-    if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        fields = AttentionSpec.__dataclass_fields__
-        near = difflib.get_close_matches(str(problem["loc"][-1]), fields, n=1)
-        hint = f"did you mean '{near[0]}'?" if near and len(problem["loc"]) == 1 else "no such field"
-        return InputError(f"attention: unknown field '{place}': {hint}")
-    return InputError(f"attention: {place}: {problem['msg']}")

@@ -37,6 +37,20 @@ class Tokens:
     def count(self) -> int:
         return self.order.shape[-1]
 
+    def within_documents(self) -> Int[Tensor, "#batch tokens"]:
+        """Place of each token in its own document, counted as `order` is; a document need not be in one piece."""
+        if self.document is None:
+            return self.order
+        order, document = torch.broadcast_tensors(self.order, self.document)
+        grouped, index = torch.sort(document, dim=-1, stable=True)
+        starts = torch.zeros_like(grouped)
+        starts[:, 1:] = grouped[:, 1:] != grouped[:, :-1]
+        group = torch.empty_like(grouped).scatter(-1, index, starts.cumsum(-1))
+        beyond = torch.iinfo(order.dtype).max
+        real = order if self.valid is None else order.masked_fill(~self.valid, beyond)
+        first = torch.full_like(order, beyond).scatter_reduce(-1, group, real, "amin")
+        return order - first.gather(-1, group)
+
     def part(self, rows: slice) -> Tokens:
         """The tokens of a slice."""
         return Tokens(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sinkscope.attention.masks import Causal, Full, Mask
+from sinkscope.attention.masks import And, Causal, Full, Mask, Window
 from sinkscope.attention.tokens import Tokens
 from sinkscope.errors import InputError
 
@@ -69,6 +70,10 @@ class Visibility:
             allowed = allowed & query.valid[:, :, None]
         return allowed[:, None]
 
+    def narrowed(self, mask: Mask) -> Visibility:
+        """The same tokens under `mask` as well."""
+        return replace(self, mask=self.mask & mask)
+
     def counted(self) -> Float[Tensor, "#batch 1 query 1"]:
         """How many tokens each query sees, at least 1; in O(T) memory."""
         queries, step = self.query.count, 256
@@ -78,10 +83,47 @@ class Visibility:
 
     def reach(self, rows: slice) -> slice:
         """The keys that queries in `rows` can possibly see; every key outside is hidden from all of them."""
-        if not self.is_causal_square:
+        band = self._band()
+        if band is None:
             return slice(0, self.key.count)
-        return slice(0, min(rows.stop, self.key.count))
+        return slice(max(0, rows.start - band.width + 1), min(rows.stop, self.key.count))
+
+    def sure(self, rows: slice) -> slice:
+        """Keys within reach that every query in `rows` sees, so that no mask need be written for them; may be empty."""
+        reach, band = self.reach(rows), self._band()
+        if self.is_full:
+            return reach
+        start, stop = max(0, rows.stop - band.width) if band else 0, rows.start + 1
+        return slice(start, stop) if band and band.whole and start < stop else slice(reach.stop, reach.stop)
+
+    def _band(self) -> _Band | None:
+        """The band below the diagonal that all visible keys lie in, where queries are the keys and look back."""
+        if self.query is not self.key or type(self) is not Visibility:  # others write their mask in ways of their own
+            return None
+        parts = list(_conjuncts(self.mask))
+        if not any(isinstance(part, Causal) for part in parts):
+            return None
+        plain = self.key.valid is None  # places then count every token; padding would widen a window
+        sizes = [part.size for part in parts if isinstance(part, Window) and plain]
+        return _Band(min([self.key.count, *sizes]), plain and all(isinstance(part, Causal | Window) for part in parts))
 
     def upto(self, keys: slice) -> Visibility:
         """The same queries on a part of the keys."""
         return self if keys == slice(0, self.key.count) else Visibility(self.mask, self.query, self.key.part(keys))
+
+
+@dataclass(frozen=True)
+class _Band:
+    """Queries see keys among the last `width` up to their own; `whole`: all of those."""
+
+    width: int
+    whole: bool
+
+
+def _conjuncts(mask: Mask) -> Iterator[Mask]:
+    """The masks that must all allow it."""
+    if isinstance(mask, And):
+        yield from _conjuncts(mask.first)
+        yield from _conjuncts(mask.second)
+    else:
+        yield mask

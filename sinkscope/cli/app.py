@@ -10,7 +10,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from sinkscope.cli import demo, intervene, measure, report, survey, train, zoo
+from sinkscope.cli import demo, experiment, intervene, measure, report, survey, theory, train, zoo
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import fail, note
 
@@ -55,6 +55,8 @@ app.command("intervene", epilog="Example: sinkscope intervene nano --what zero-s
 )
 app.command("train", epilog="Example: sinkscope train nano --set attention=sigmoid --set steps=200")(train.train)
 app.command("zoo", epilog="Example: sinkscope zoo sigmoid")(zoo.zoo)
+app.command("theory", epilog="Example: sinkscope theory --out theory")(theory.theory)
+app.add_typer(experiment.app, name="experiment")
 app.command("report", epilog="Example: sinkscope report runs/* measurement.nc --out report.html")(report.report)
 
 

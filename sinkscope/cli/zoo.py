@@ -2,66 +2,68 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from sinkscope.errors import unknown
-from sinkscope.report.terminal import flat, show, show_json, table
+from sinkscope.report.terminal import flat, note, show, show_json, table
 
-if TYPE_CHECKING:
-    from sinkscope.attention.catalog import Entry
+FACTS = {
+    "formula": "formula",
+    "rows": "a row of weights",
+    "acts": "learned, and where",
+    "metric_weights": "the sink rate reads",
+    "effect": "published effect",
+    "source": "source",
+}
 
 
 def zoo(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show one operation with its options.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
-    """List the attention operations, or show one: formula, what its rows sum to, source, options."""
-    from sinkscope.attention.catalog import ENTRIES
+    """List the attention operations, or show one: formula, where it acts, options, published effect, path, source."""
+    from sinkscope.attention.catalog import ENTRIES, SECTIONS
+    from sinkscope.attention.catalog.page import described
 
-    if name is None:
-        described = [_describe(key, entry) for key, entry in ENTRIES.items()]
-        if as_json:
-            show_json({"operations": described})
-        else:
-            _show_list(described)
-        return
-    if name not in ENTRIES:
+    if name is not None and name not in ENTRIES:
         raise unknown("attention operation", name, ENTRIES)
-    description = _describe(name, ENTRIES[name])
+    if name is not None:
+        found = described(ENTRIES[name])
+        show_json(found) if as_json else _show_one(found)
+        return
+    sections = {section.title: [described(entry) for entry in section.entries.values()] for section in SECTIONS}
     if as_json:
-        show_json(description)
+        listed = [{"section": title, **entry} for title, entries in sections.items() for entry in entries]
+        show_json({"operations": listed})
     else:
-        _show_one(description)
+        _show_list(sections)
 
 
-def _describe(name: str, entry: Entry) -> dict[str, Any]:
-    return {
-        "name": name,
-        "formula": entry.formula,
-        "rows": entry.rows,
-        "metric_weights": entry.spec.metric_weights,
-        "source": entry.source,
-        "spec": entry.spec.to_dict(),
-    }
+def _show_list(sections: Mapping[str, list[dict[str, Any]]]) -> None:
+    """Two lines for an operation, so that a narrow terminal shows them too."""
+    for title, entries in sections.items():
+        show(Text(f"{title}\n", "bold"))
+        rows = [(each["name"], f"{each['formula']}\n{each['rows']}. {each['source']}\n") for each in entries]
+        show(table(("", ""), rows, numbers_from=2))
+    note("next: sinkscope zoo NAME")
 
 
-def _show_list(described: list[dict[str, Any]]) -> None:
-    fields = ("name", "formula", "rows", "source")
-    rows = [[entry[field] for field in fields] for entry in described]
-    show(table(("operation", "formula", "a row of weights", "source"), rows, numbers_from=len(fields)))
-
-
-def _show_one(description: dict[str, Any]) -> None:
-    facts = [
-        ("formula", description["formula"]),
-        ("a row of weights", description["rows"]),
-        ("the sink metric reads", f"{description['metric_weights']} weights"),
-        ("source", description["source"]),
-    ]
-    show(Text(description["name"], "bold"))
+def _show_one(entry: Mapping[str, Any]) -> None:
+    show(Text(f"{entry['name']}\n", "bold"))
+    facts = [(label, entry[field]) for field, label in FACTS.items()]
+    facts[-1:-1] = [("path on a CPU", entry["path"]["cpu"]), ("path on a GPU", entry["path"]["cuda"])]
     show(table(("", ""), facts, numbers_from=2))
-    show(Text("\noptions"))
-    show(table(("field", "value"), flat(description["spec"]), numbers_from=2))
+    if entry["options"]:
+        show(Text(""))
+        options = [(name, "none" if value is None else value) for name, value in entry["options"].items()]
+        show(table(("option", "default"), options, numbers_from=2))
+    show(Text(""))
+    pieces = [(place, value) for place, value in flat(entry["spec"]) if value != []]
+    show(table(("spec", ""), pieces, numbers_from=2))
+    first = next(iter(entry["options"].items()), None)
+    changed = "" if first is None else f" --set attention.{first[0]}={first[1]}"
+    note(f"next: sinkscope train nano --set attention={entry['name']}{changed} --plan")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from sinkscope.errors import UnsupportedModelError
 from sinkscope.interventions.intervention import Intervention, whole
 from sinkscope.interventions.residual import other_positions
 from sinkscope.interventions.stream import Running, followed, row_length
+from sinkscope.probes.calls.hosted import IMPLEMENTATION
 from sinkscope.probes.calls.interface import Editor, editing
 from sinkscope.probes.calls.reading import NAMES
 
@@ -96,7 +97,7 @@ class _Restriction(Editor):
         given = dict(zip(NAMES, args, strict=False)) | kwargs
         mask = given.get("attention_mask")
         if isinstance(mask, Visibility):
-            new: Any = replace(mask, mask=mask.mask & self.mask)
+            new: Any = mask.narrowed(self.mask)
         else:
             new = self._written(module, implementation or "eager", given, mask)
         if len(args) > MASKED:
@@ -105,7 +106,8 @@ class _Restriction(Editor):
 
     def _written(self, module: nn.Module, name: str, given: Mapping[str, Any], mask: Any) -> Tensor:
         """The mask (batch | 1, heads | 1, query, key) with the restriction, in the form that the layer was given."""
-        if name not in ("eager", "sdpa") or not (mask is None or (isinstance(mask, Tensor) and mask.ndim == 4)):
+        written = mask is None or (isinstance(mask, Tensor) and mask.ndim == 4)
+        if name not in ("eager", "sdpa", IMPLEMENTATION) or not written:
             raise UnsupportedModelError(
                 f"family '{self.running.stream.family}': attn_implementation='{name}' takes no written mask, so what "
                 "a query sees can not be changed; load the model with attn_implementation='sdpa' or 'eager'"

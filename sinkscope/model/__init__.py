@@ -1,7 +1,12 @@
-"""The lab language model and loading of any model. Importing this registers the lab model with the Auto classes."""
+"""The lab language model, operations attached to other models, and loading of any model.
+
+Importing this registers the lab model and attached models with the Auto classes, and attached attention with the
+attention interface.
+"""
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
+from sinkscope.model.attached import Attachment, attach, detach, register, trainable_only
 from sinkscope.model.attention import LabAttention
 from sinkscope.model.config import LabConfig
 from sinkscope.model.hub import SHIPPED, load, load_tokenizer
@@ -10,5 +15,18 @@ from sinkscope.model.lab import LabForCausalLM, LabModel
 AutoConfig.register(LabConfig.model_type, LabConfig, exist_ok=True)
 AutoModel.register(LabConfig, LabModel, exist_ok=True)
 AutoModelForCausalLM.register(LabConfig, LabForCausalLM, exist_ok=True)
+register()
 
-__all__ = ["SHIPPED", "LabAttention", "LabConfig", "LabForCausalLM", "LabModel", "load", "load_tokenizer"]
+__all__ = [
+    "SHIPPED",
+    "Attachment",
+    "LabAttention",
+    "LabConfig",
+    "LabForCausalLM",
+    "LabModel",
+    "attach",
+    "detach",
+    "load",
+    "load_tokenizer",
+    "trainable_only",
+]

@@ -13,7 +13,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sinkscope.attention import Bias, Visibility
 from sinkscope.model.config import LabConfig
+from sinkscope.model.heads import output_map
 from sinkscope.model.positions import Rotation, rotate
+from sinkscope.model.shared_kv import Exchange
 
 
 def lab_attention_forward(
@@ -52,16 +54,18 @@ class LabAttention(nn.Module):
         super().__init__()
         self.config, self.layer_idx = config, layer_idx
         self.head_dim = config.head_dim
-        self.scaling = self.head_dim**-0.5
-        self.is_causal = True
+        self.is_causal = config.is_causal
         heads, kv_heads, width = config.num_attention_heads, config.kv_heads, config.hidden_size
         self.q_proj = nn.Linear(width, heads * self.head_dim, bias=False)
-        self.k_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
-        self.v_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
-        self.o_proj = nn.Linear(heads * self.head_dim, width, bias=False)
+        self.supplies = config.supplies[layer_idx]
+        if self.supplies:  # a layer whose keys and values nobody reads makes none
+            self.k_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
+            self.v_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
+        self.o_proj = output_map(config)
         self.operation = config.spec.build(
             heads=heads, kv_heads=kv_heads, head_dim=self.head_dim, hidden_size=config.hidden_size, layer=layer_idx
         )
+        self.scaling = self.operation.scaling
 
     def forward(
         self,
@@ -70,17 +74,17 @@ class LabAttention(nn.Module):
         rotation: Rotation | None,
         bias: Bias | None = None,
         past_key_values: Cache | None = None,
+        shared: Exchange | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        split = (*hidden_states.shape[:-1], -1, self.head_dim)
-        projections = (self.q_proj, self.k_proj, self.v_proj)
-        query, key, value = (project(hidden_states).view(split).transpose(1, 2) for project in projections)
-        query, key = self.operation.before_rotation(query, key)
-        if rotation is not None:
-            query, key = rotate(query, rotation), rotate(key, rotation)
-        value, carried = self.operation.before_cache(value, hidden_states)
-        if past_key_values is not None:
-            key, value, carried = self._remembered(past_key_values, key, value, carried, visibility.key.count)
+        query, made, carried = self._made(hidden_states, rotation)
+        if shared is not None:
+            key, value, visibility = shared.of(self.layer_idx, query, made)
+        else:
+            assert made is not None
+            key, value = made
+            if past_key_values is not None:
+                key, value, carried = self._remembered(past_key_values, key, value, carried, visibility.key.count)
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, lab_attention_forward
         )
@@ -99,10 +103,25 @@ class LabAttention(nn.Module):
         )
         return self.o_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
 
+    def _made(
+        self, hidden_states: Tensor, rotation: Rotation | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor] | None, Tensor | None]:
+        """Queries; keys and values as they go into the cache, where this layer makes any; and what tokens carry."""
+        split = (*hidden_states.shape[:-1], -1, self.head_dim)
+        query = self.q_proj(hidden_states).view(split).transpose(1, 2)
+        if not self.supplies:
+            return query if rotation is None else rotate(query, rotation), None, None
+        key, value = (project(hidden_states).view(split).transpose(1, 2) for project in (self.k_proj, self.v_proj))
+        query, key = self.operation.before_rotation(query, key)
+        if rotation is not None:
+            query, key = rotate(query, rotation), rotate(key, rotation)
+        value, carried = self.operation.before_cache(value, hidden_states)
+        return query, (key, value), carried
+
     def _remembered(
         self, cache: Cache, key: Tensor, value: Tensor, carried: Tensor | None, seen: int
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Keys, values and what tokens carry, of all `seen` tokens; what they carry is stored behind the key's channels.
+        """Keys, values and what tokens carry, of all `seen` tokens; that is stored behind the key's channels.
 
         A static cache hands out its whole buffer, filled or not.
         """

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 from typing import Any, Literal, get_args, no_type_check
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from sinkscope.attention import AttentionSpec, name_of, resolve
+from sinkscope.attention import AttentionSpec, Kernel, Prefix, name_of, resolve
+from sinkscope.attention.masks import leaves
 from sinkscope.errors import InputError, unknown
+from sinkscope.model.choices import check_blocks, default_gain
+from sinkscope.model.positions import Rope, check_even_width
+from sinkscope.model.visibility import bidirectional
 
-Position = Literal["rotary"]
+Position = Literal["none", "learned", "sinusoidal", "relative_t5", "relative_paper", "rotary", "alibi"]
+BIASES = ("relative_t5", "relative_paper", "alibi")
 
 # What transformers itself writes into a saved configuration or passes while loading one, beside its declared fields.
 _WRITTEN_BY_TRANSFORMERS = {
@@ -36,8 +42,22 @@ class LabConfig(PreTrainedConfig):
     """Sizes and choices of a `LabForCausalLM`.
 
     `attention` is an `AttentionSpec`, its dict, or its catalogue name; it is stored as a dict, so that a saved model
-    needs no name to be understood. `intermediate_size` is the width of the SwiGLU. Unknown fields raise `InputError`
-    with the nearest field's name (transformers' own configurations accept them silently).
+    needs no name to be understood. Unknown fields raise `InputError` with the nearest field's name (transformers' own
+    configurations accept them silently).
+
+    Blocks: `norm` rmsnorm | layernorm; `norm_placement` pre | post | sandwich | outlier_protected (`norms.PLACEMENTS`);
+    `residual_gain`, β before each residual branch (None: 0.2 in the outlier-protected block, else 1); `ffn` swiglu |
+    geglu | reglu | swish | gelu | relu of inner width `intermediate_size`, with `ffn_match_parameters` 3/2 of it where
+    nothing gates; `head_combination` concat | add; `weight_reparam` none | sigma. Layer l attends where
+    l mod `attention_every` = `attention_offset`; the others are Mamba layers of `mamba_*` sizes. `kv_layers` names for
+    each layer the one whose keys and values it reads (`shared_kv`); where that is a later layer, training takes
+    `kv_iterations` runs without and `kv_gradient_iterations` with gradient.
+
+    `position` is one of `Position`; `rope_theta`, `rope_fraction` (of a head's channels) and `rope_scaling`
+    (transformers' rope dict: linear, llama3 or yarn) belong to `rotary`, and `max_position_embeddings` is the length of
+    the table of `learned`. With `restart_positions` the positions of packed documents each start at 0. A model with
+    `is_causal=False` is bidirectional: the mask's windows and documents stay, its triangle goes, and its loss compares
+    each place with its own label. `sink_tokens` learned tokens stand before every sequence.
     """
 
     model_type = "sinkscope_lab"
@@ -53,7 +73,27 @@ class LabConfig(PreTrainedConfig):
     attention: dict[str, Any] | str | AttentionSpec = "softmax"
     position: str = "rotary"
     rope_theta: float = 10000.0
+    rope_fraction: float = 1.0
+    rope_scaling: dict[str, Any] | None = None
+    restart_positions: bool = False
+    is_causal: bool = True
+    sink_tokens: int = 0
     rms_norm_eps: float = 1e-5
+    norm: str = "rmsnorm"
+    norm_placement: str = "pre"
+    residual_gain: float | None = None
+    ffn: str = "swiglu"
+    ffn_match_parameters: bool = False
+    head_combination: str = "concat"
+    weight_reparam: str = "none"
+    attention_every: int = 1
+    attention_offset: int = 0
+    mamba_d_state: int = 16
+    mamba_d_conv: int = 4
+    mamba_expand: int = 2
+    kv_layers: list[int] | None = None
+    kv_iterations: int = 7
+    kv_gradient_iterations: int = 2
     tie_word_embeddings: bool = False
     use_cache: bool = True
     bos_token_id: int | None = None
@@ -67,20 +107,41 @@ class LabConfig(PreTrainedConfig):
                 near = difflib.get_close_matches(name, fields, n=1)
                 hint = f": did you mean '{near[0]}'?" if near else ""
                 raise InputError(f"unknown field '{name}' of LabConfig{hint}")
-        self.num_key_value_heads = self.num_key_value_heads or self.num_attention_heads
+        if self.num_key_value_heads is None:
+            self.num_key_value_heads = self.num_attention_heads
         self.attention = resolve(self.attention).to_dict()
+        if isinstance(self.kv_layers, tuple):
+            self.kv_layers = list(self.kv_layers)
+        if self.residual_gain is None:
+            self.residual_gain = default_gain(self.norm_placement)
         self._check_sizes()
+        check_blocks(self)
+        self.attention = resolve(self.attention).within(self.max_position_embeddings).to_dict()
+        if not self.shares_kv:  # another spelling of the same model
+            self.kv_layers = None
         super().__post_init__(**kwargs)
 
     @property
     def spec(self) -> AttentionSpec:
-        """The attention operation as a value."""
-        return resolve(self.attention)
+        """The attention operation as a value; in a bidirectional model its mask lets queries look ahead."""
+        spec = resolve(self.attention)
+        return spec if self.is_causal else replace(spec, mask=bidirectional(spec.mask))
 
     @property
     def attention_name(self) -> str:
         """Its catalogue name, or `custom`."""
-        return name_of(self.spec)
+        return name_of(resolve(self.attention))
+
+    @property
+    def rope(self) -> Rope:
+        """Rotary positions as a value. Raises `InputError` for channels that form no pairs, and unknown scalings."""
+        return Rope(
+            head_dim=self.head_dim,
+            length=self.max_position_embeddings,
+            theta=float(self.rope_theta),
+            fraction=self.rope_fraction,
+            scaling=self.rope_scaling,
+        )
 
     @property
     def kv_heads(self) -> int:
@@ -89,6 +150,43 @@ class LabConfig(PreTrainedConfig):
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def attends(self) -> list[bool]:
+        """For each layer whether it is an attention layer; the others are Mamba layers."""
+        return [index % self.attention_every == self.attention_offset for index in range(self.num_hidden_layers)]
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether there is a layer without attention."""
+        return not all(self.attends)
+
+    @property
+    def suppliers(self) -> list[int]:
+        """For each layer the one whose keys and values it reads."""
+        return list(range(self.num_hidden_layers)) if self.kv_layers is None else self.kv_layers
+
+    @property
+    def shares_kv(self) -> bool:
+        """Whether a layer reads another layer's keys and values."""
+        return self.suppliers != list(range(self.num_hidden_layers))
+
+    @property
+    def supplies(self) -> list[bool]:
+        """For each layer whether it makes keys and values: where some layer reads them."""
+        return [index in self.suppliers for index in range(self.num_hidden_layers)]
+
+    @property
+    def kv_sharing_modes(self) -> list[str] | None:
+        """For transformers' caches, which layers keep nothing because they read what another one keeps."""
+        return ["keep" if supplies else "reuse" for supplies in self.supplies] if self.shares_kv else None
+
+    @property
+    def layer_types(self) -> list[str] | None:
+        """What transformers' caches have to keep for each layer; None where that is keys and values for all."""
+        if not self.is_hybrid:
+            return None
+        return ["full_attention" if attends else "linear_attention" for attends in self.attends]
 
     def _check_sizes(self) -> None:
         for name in (
@@ -101,19 +199,40 @@ class LabConfig(PreTrainedConfig):
             "max_position_embeddings",
         ):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"LabConfig.{name} = {value!r}: expected an integer of at least 1")
         if self.hidden_size % self.num_attention_heads:
+            heads, near = self.num_attention_heads, round(self.hidden_size / self.num_attention_heads)
             raise InputError(
-                f"LabConfig.hidden_size = {self.hidden_size} is not a multiple of num_attention_heads = "
-                f"{self.num_attention_heads}"
+                f"LabConfig.hidden_size = {self.hidden_size} is not a multiple of num_attention_heads = {heads}; the "
+                f"nearest that is: {heads * max(1, near)}"
             )
         if self.num_attention_heads % self.kv_heads:
+            heads = self.num_attention_heads
             raise InputError(
                 f"LabConfig.num_key_value_heads = {self.num_key_value_heads} does not divide num_attention_heads = "
-                f"{self.num_attention_heads}"
+                f"{heads}; choose from {', '.join(str(count) for count in range(1, heads + 1) if heads % count == 0)}"
             )
+        self._check_positions()
+
+    def _check_positions(self) -> None:
         if self.position not in get_args(Position):
             raise unknown("position", self.position, get_args(Position))
-        if self.head_dim % 2:
-            raise InputError(f"rotary positions need an even head width, got {self.head_dim}")
+        if self.position == "rotary":
+            self.rope.frequencies()
+        elif self.rope_scaling is not None or self.rope_fraction != 1:
+            raise InputError(f"rope_scaling and rope_fraction belong to rotary positions, not to '{self.position}'")
+        if self.position == "sinusoidal":
+            check_even_width(self.hidden_size)
+        if self.position in BIASES and isinstance(self.spec.similarity, Kernel):
+            raise InputError(f"'{self.position}' positions add to logits, and a feature map has none")
+        if not isinstance(self.sink_tokens, int) or self.sink_tokens < 0:
+            raise InputError(f"LabConfig.sink_tokens = {self.sink_tokens!r}: expected an integer of at least 0")
+        if not self.is_causal and any(slot.kind == "suffix" for slot in self.spec.slots):
+            raise InputError("StableMask gives mass to places a query may not see; a bidirectional model has none")
+        longest = max((mask.length for mask in leaves(self.spec.mask) if isinstance(mask, Prefix)), default=0)
+        if longest > self.max_position_embeddings:
+            raise InputError(
+                f"a prefix of {longest} tokens is longer than the context, max_position_embeddings = "
+                f"{self.max_position_embeddings}"
+            )

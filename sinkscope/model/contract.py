@@ -18,7 +18,7 @@ from sinkscope.probes.contracts.contract import Row, compare, table
 from sinkscope.probes.contracts.families import FAMILIES
 from sinkscope.probes.contracts.inputs import VOCABULARY
 
-SHARPNESS = 4.0  # on queries and keys, which takes attention far from uniform
+SHARPNESS = 5.0  # on queries and keys, which takes attention far from uniform
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 
 

@@ -1,6 +1,9 @@
-"""The feed-forward of a block."""
+"""The feed-forward of a block [A3]."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -9,21 +12,52 @@ from torch.nn import functional as F
 from sinkscope.model.config import LabConfig
 
 
+@dataclass(frozen=True)
+class FeedForwardKind:
+    """An activation φ, and whether it gates: W_down(φ(W_gate x) · W_up x), else W_down φ(W_up x)."""
+
+    activation: Callable[[Tensor], Tensor]
+    gated: bool
+
+
+KINDS = {
+    "swiglu": FeedForwardKind(F.silu, gated=True),
+    "geglu": FeedForwardKind(F.gelu, gated=True),
+    "reglu": FeedForwardKind(F.relu, gated=True),
+    "swish": FeedForwardKind(F.silu, gated=False),
+    "gelu": FeedForwardKind(F.gelu, gated=False),
+    "relu": FeedForwardKind(F.relu, gated=False),
+}
+
+
 class DownProjection(nn.Linear):
-    """The last map of a feed-forward, a class of its own because it starts smaller.
+    """The last map of a SwiGLU, a class of its own because it starts smaller.
 
     transformers hands only modules with parameters of their own to `_init_weights`, so its owner cannot do that.
     """
 
 
-class SwiGLU(nn.Module):
-    """W_down(silu(W_gate x) · W_up x). Source: Shazeer 2020."""
+class FeedForward(nn.Module):
+    """W_down(φ(W_gate x) · W_up x) of a gated kind, W_down φ(W_up x) of the others; no biases. Source: Shazeer 2020.
+
+    φ is silu (swiglu, swish), the exact gelu (geglu, gelu) or relu (reglu, relu). The inner width is
+    `config.intermediate_size`, for every kind as in the paper, whose ungated runs so have a third fewer parameters
+    here; with `ffn_match_parameters` the ungated kinds are 3/2 as wide, rounded down.
+    """
 
     def __init__(self, config: LabConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = DownProjection(config.intermediate_size, config.hidden_size, bias=False)
+        self.kind = KINDS[config.ffn]
+        width, inner = config.hidden_size, config.intermediate_size
+        if self.kind.gated:
+            self.gate_proj = nn.Linear(width, inner, bias=False)
+        elif config.ffn_match_parameters:
+            inner = inner * 3 // 2
+        self.up_proj = nn.Linear(width, inner, bias=False)
+        last = DownProjection if config.ffn == "swiglu" else nn.Linear  # the paper's rule is for SwiGLU alone
+        self.down_proj = last(inner, width, bias=False)
 
     def forward(self, x: Float[Tensor, "batch position width"]) -> Float[Tensor, "batch position width"]:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        if self.kind.gated:
+            return self.down_proj(self.kind.activation(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(self.kind.activation(self.up_proj(x)))

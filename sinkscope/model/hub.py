@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from sinkscope.errors import InputError, unknown
+from sinkscope.model.attached.loading import host_of
 
 FOLDER = Path(__file__).parent / "shipped"
 SHIPPED: dict[str, Path] = {path.parent.name: path.parent for path in sorted(FOLDER.glob("*/config.json"))}
@@ -38,7 +39,7 @@ def load(
     device_map: str | Mapping[str, str | int] | None = None,
     trust_remote_code: bool = False,
 ) -> PreTrainedModel:
-    """A model, in eval mode, by hub id, folder, or shipped name (`nano`).
+    """A model, in eval mode, by hub id, folder, or shipped name (`nano`); one with an attached operation comes with it.
 
     `dtype="auto"` keeps the stored precision; shipped models, stored in bfloat16 to be small, then come in float32.
     `attn` is transformers' attention implementation. `device_map` spreads a large model over devices as accelerate
@@ -107,6 +108,7 @@ def resolve(name: str | Path) -> str:
 
 def _auto_class(config: PreTrainedConfig) -> Any:
     """The head the weights were saved with; without that word, the first head that the family has."""
+    config = host_of(config)
     architecture = (config.architectures or [None])[0]
     for auto in _HEADS:
         mapped = auto._model_mapping.get(type(config), None)

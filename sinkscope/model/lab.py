@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, GenerationMixin, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
+from transformers import Cache, DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils.output_capturing import capture_outputs
@@ -16,9 +17,20 @@ from sinkscope.attention import CATALOG, Learned, Visibility
 from sinkscope.errors import InputError
 from sinkscope.model.attention import LabAttention
 from sinkscope.model.block import LabBlock
+from sinkscope.model.choices import unlike_llama
 from sinkscope.model.config import LabConfig
-from sinkscope.model.feedforward import DownProjection
-from sinkscope.model.positions import Rotary
+from sinkscope.model.generation import LabGenerationMixin
+from sinkscope.model.heads import AddedHeads
+from sinkscope.model.initial import starting_std
+from sinkscope.model.mamba import JambaMambaMixer, JambaRMSNorm
+from sinkscope.model.mamba import start as start_mamba
+from sinkscope.model.norms import PLACEMENTS, norm
+from sinkscope.model.positions import Places
+from sinkscope.model.positions.build import scheme_of
+from sinkscope.model.reparam import iterate, start_sigma
+from sinkscope.model.shared_kv import run_layers, tokens_seen
+from sinkscope.model.sink_tokens import SinkTokens
+from sinkscope.model.visibility import bind
 
 
 class LabPreTrainedModel(PreTrainedModel):
@@ -37,20 +49,20 @@ class LabPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Embeddings and linear maps N(0, 2 / (5 · fan_in)); a SwiGLU's output N(0, 1 / (L² · width)); norms 1.
-
-        Standard deviations are sqrt(2 / (5 · fan_in)) and 1 / (L · sqrt(width)), as in the paper's code
-        (sail-sg/Attention-Sink, lit_gpt/model.py; catalogue section 8).
-        """
-        if isinstance(module, DownProjection):
-            std = module.in_features**-0.5 / self.config.num_hidden_layers
-            init.normal_(module.weight, mean=0.0, std=std)
-        elif isinstance(module, nn.Linear | nn.Embedding):
-            init.normal_(module.weight, mean=0.0, std=(2 / (5 * module.weight.shape[1])) ** 0.5)
-        elif isinstance(module, nn.RMSNorm):
-            init.ones_(module.weight)
-        elif isinstance(module, Learned):
+        """Matrices N(0, std²) with `initial.starting_std`, norms 1, biases 0; what has a rule of its own follows it."""
+        if isinstance(module, Learned):
             module.reset_parameters()
+        elif isinstance(module, ParametrizationList):
+            start_sigma(module)
+        elif isinstance(module, JambaMambaMixer):
+            start_mamba(module)
+        elif isinstance(module, nn.RMSNorm | nn.LayerNorm | JambaRMSNorm):
+            init.ones_(module.weight)
+            _zero_bias(module)
+        elif isinstance(module, nn.Linear | nn.Embedding | nn.Conv1d | AddedHeads):
+            if not is_parametrized(module):
+                init.normal_(module.weight, mean=0.0, std=starting_std(module, self.config.num_hidden_layers))
+            _zero_bias(module)
 
 
 class LabModel(LabPreTrainedModel):
@@ -58,10 +70,12 @@ class LabModel(LabPreTrainedModel):
 
     def __init__(self, config: LabConfig) -> None:
         super().__init__(config)
+        self.mask = config.spec.mask  # read from the configuration once, since that parses it anew
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(LabBlock(config, index) for index in range(config.num_hidden_layers))
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.rotary = Rotary(config)
+        self.norm = norm(config, PLACEMENTS[config.norm_placement].closes)
+        self.position = scheme_of(config)
+        self.sinks = SinkTokens(config.sink_tokens, config.hidden_size) if config.sink_tokens else None
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -70,7 +84,7 @@ class LabModel(LabPreTrainedModel):
         self,
         input_ids: Int[Tensor, "batch position"] | None = None,
         attention_mask: Tensor | None = None,
-        position_ids: Int[Tensor, "_ position"] | None = None,
+        position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: Float[Tensor, "batch position width"] | None = None,
         use_cache: bool | None = None,
@@ -79,55 +93,69 @@ class LabModel(LabPreTrainedModel):
     ) -> BaseModelOutputWithPast:
         """`attention_mask` is 1 for real tokens and covers cached ones too; `document_ids` numbers packed documents.
 
-        Raises `InputError` for a mask of another form and where both or neither of ids and embeddings are given.
+        `position_ids` replace the places among real tokens. Hidden states and attention maps on request include the
+        sink tokens, in front. Raises `InputError` for a mask of another form, where both or neither of ids and
+        embeddings are given, and for a cache where the model is bidirectional.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("give exactly one of input_ids and inputs_embeds")
         hidden_states = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        use_cache = self.config.use_cache if use_cache is None else use_cache
+        if past_key_values is not None and not self.config.is_causal:
+            raise InputError("a bidirectional model has no use for a cache: each new token would change all others")
+        use_cache = (self.config.use_cache if use_cache is None else use_cache) and self.config.is_causal
         if use_cache and past_key_values is None:
-            past_key_values = DynamicCache()
-        visibility = self._visibility(hidden_states, attention_mask, past_key_values, document_ids)
-        if position_ids is None:
-            position_ids = visibility.query.order.clamp(min=0)
-        rotation = self.rotary(position_ids, hidden_states.dtype)
-        for layer in self.layers:
-            hidden_states = layer(
-                hidden_states,
-                visibility=visibility,
-                rotation=rotation,
-                past_key_values=past_key_values,
-                **kwargs,
-            )
+            past_key_values = DynamicCache(config=self.config)
+        seen = tokens_seen(past_key_values, self.config)
+        new = self.config.sink_tokens if seen == 0 else 0
+        visibility = self._visibility(hidden_states, seen, attention_mask, document_ids)
+        if self.training:
+            iterate(self)
+        places = Places.of(
+            visibility, position_ids, sinks=self.config.sink_tokens, restart=self.config.restart_positions
+        )
+        hidden_states = self.position.embed(hidden_states, places.query[:, new:])
+        if self.sinks is not None and new:
+            hidden_states = self.sinks(hidden_states)
+        rotation, bias = self.position.rotation(places), self.position.bias(places)
+        given = {"visibility": visibility, "rotation": rotation, "bias": bias, **kwargs}
+        if self.config.shares_kv:
+            hidden_states = run_layers(self.layers, hidden_states, self.config, past_key_values, **given)
+        else:
+            for layer in self.layers:
+                hidden_states = layer(hidden_states, past_key_values=past_key_values, **given)
         return BaseModelOutputWithPast(
-            last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values if use_cache else None
+            last_hidden_state=self.norm(hidden_states)[:, new:], past_key_values=past_key_values if use_cache else None
         )
 
     def _visibility(
-        self, hidden_states: Tensor, attention_mask: Tensor | None, cache: Cache | None, documents: Tensor | None
+        self, hidden_states: Tensor, seen: int, attention_mask: Tensor | None, documents: Tensor | None
     ) -> Visibility:
-        queries = hidden_states.shape[1]
-        keys = queries + (int(cache.get_seq_length()) if cache is not None else 0)
+        """The mask over `seen` cached tokens, the sink tokens where none are cached yet, and the new ones."""
+        sinks = self.config.sink_tokens
+        queries = hidden_states.shape[1] + (0 if seen else sinks)
+        text = seen + queries - sinks
         if attention_mask is not None:
-            if attention_mask.ndim != 2 or attention_mask.shape[1] < keys:
+            if attention_mask.ndim != 2 or attention_mask.shape[1] < text:
                 raise InputError(
-                    f"attention_mask {tuple(attention_mask.shape)}: expected (batch, {keys}), one entry for each token "
+                    f"attention_mask {tuple(attention_mask.shape)}: expected (batch, {text}), one entry for each token "
                     "so far; windows, prefixes and documents belong to the attention operation's mask"
                 )
-            attention_mask = attention_mask[:, :keys]
+            attention_mask = attention_mask[:, :text]
             if not torch.compiler.is_compiling() and bool(attention_mask.all()):
                 attention_mask = None  # no padding: the causal triangle needs no written mask
-        return Visibility.of(
-            self.config.spec.mask,
+        return bind(
+            self.mask,
             queries,
-            keys,
+            seen + queries,
+            sinks=sinks,
             attention_mask=attention_mask,
             documents=documents,
+            is_causal=self.config.is_causal,
             device=hidden_states.device,
         )
 
 
-class LabForCausalLM(LabPreTrainedModel, GenerationMixin):
+class LabForCausalLM(LabPreTrainedModel, LabGenerationMixin):
     """The lab model with its language-modelling head (untied unless `tie_word_embeddings`)."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
@@ -135,6 +163,7 @@ class LabForCausalLM(LabPreTrainedModel, GenerationMixin):
     def __init__(self, config: LabConfig) -> None:
         super().__init__(config)
         self.model = LabModel(config)
+        self.loss_type = "ForCausalLM" if config.is_causal else "ForMaskedLM"
         self.vocab_size = config.vocab_size
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
@@ -143,7 +172,7 @@ class LabForCausalLM(LabPreTrainedModel, GenerationMixin):
         self,
         input_ids: Int[Tensor, "batch position"] | None = None,
         attention_mask: Tensor | None = None,
-        position_ids: Int[Tensor, "_ position"] | None = None,
+        position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: Float[Tensor, "batch position width"] | None = None,
         labels: Int[Tensor, "batch position"] | None = None,
@@ -152,7 +181,11 @@ class LabForCausalLM(LabPreTrainedModel, GenerationMixin):
         document_ids: Int[Tensor, "batch keys"] | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits (batch, position, vocabulary); with `labels` also the mean next-token cross-entropy in nats."""
+        """Logits (batch, position, vocabulary); with `labels` also the mean cross-entropy in nats.
+
+        Labels are compared with the next token's prediction, in a bidirectional model with that of their own place;
+        −100 counts nowhere.
+        """
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -176,19 +209,24 @@ class LabForCausalLM(LabPreTrainedModel, GenerationMixin):
             attentions=outputs.attentions,
         )
 
-    @staticmethod
-    def create_masks_for_generate(attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor | None:
-        """Hand `generate`'s two-dimensional mask on as it is: the model binds its own mask from it, with any cache."""
-        return attention_mask
-
     def to_llama(self) -> LlamaForCausalLM:
         """The same model as a `LlamaForCausalLM`, with equal logits (up to rounding); weights are copied.
 
-        Raises `InputError` where the attention operation is not plain causal softmax.
+        Raises `InputError` where the attention operation is not plain causal softmax, where positions are not rotary
+        over whole heads, and where there are sink tokens.
         """
         config = self.config
+        if not config.is_causal:
+            raise InputError("only a causal model is a Llama; this one is bidirectional")
         if config.spec != CATALOG["softmax"]:
             raise InputError(f"only a softmax model is a Llama; this one's attention is '{config.attention_name}'")
+        if config.position != "rotary" or config.rope_fraction != 1:
+            rotary = f"turn {config.rope_fraction:g} of a head" if config.position == "rotary" else config.position
+            raise InputError(f"only a model with rotary positions of whole heads is a Llama; this one's: {rotary}")
+        if field := unlike_llama(config):
+            raise InputError(f"this model is no Llama: its {field} is {getattr(config, field)!r}")
+        if config.sink_tokens:
+            raise InputError(f"a Llama has no sink tokens; this model has {config.sink_tokens}")
         names = [
             *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
             *("intermediate_size", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings"),
@@ -198,8 +236,13 @@ class LabForCausalLM(LabPreTrainedModel, GenerationMixin):
             LlamaConfig(
                 **{name: getattr(config, name) for name in names},
                 head_dim=config.head_dim,
-                rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+                rope_parameters=config.rope.parameters,
             )
         )
         llama.load_state_dict(self.state_dict())
         return llama.to(device=self.device, dtype=self.dtype).train(self.training)
+
+
+def _zero_bias(module: nn.Module) -> None:
+    if isinstance(bias := getattr(module, "bias", None), nn.Parameter):
+        init.zeros_(bias)

@@ -90,6 +90,7 @@ class Batch:
     size: int
     first: int
     length: int = 0
+    prefix: int = 0
     cache: Cache | None = None
     ids: list[Tensor] = field(default_factory=list)
     real: dict[Axis, Tensor] = field(default_factory=dict)
@@ -127,10 +128,13 @@ class Batch:
                 sums.settle(observer)
 
     def token_ids(self) -> Int[np.ndarray, "batch position"] | None:
-        """Ids of the real tokens, moved to the front, −1 behind them; None where not all were given to the model."""
+        """Ids of the real tokens, moved to the front, −1 behind them and for learned tokens.
+
+        None where not all were given to the model.
+        """
         if not self.ids or self.first:
             return None
-        ids = torch.cat(self.ids, 1).cpu()
+        ids = torch.nn.functional.pad(torch.cat(self.ids, 1).cpu(), (self.prefix, 0), value=-1)
         real = self.real["tokens"][:, : ids.shape[1]].cpu() if "tokens" in self.real else torch.ones_like(ids).bool()
         if real.shape != ids.shape:
             return None

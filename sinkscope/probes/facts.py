@@ -14,7 +14,7 @@ from torch import nn
 from sinkscope import __version__
 from sinkscope.attention import Operation
 from sinkscope.probes.batch import Batch
-from sinkscope.probes.structure.prefix import vision_prefix
+from sinkscope.probes.structure.prefix import sink_tokens, vision_prefix
 
 SHOWN = 8  # distinct first tokens that a record lists
 
@@ -33,6 +33,7 @@ def describe(model: nn.Module, family: str, batches: Sequence[Batch], operations
         "metric_weights": sorted({_metric_weights(operation) for operation in operations}),
         "input": _inputs(batches),
         **({"vision_prefix": prefix} if (prefix := vision_prefix(model)) else {}),
+        **({"sink_tokens": learned} if (learned := sink_tokens(model)) else {}),
         "versions": {
             "sinkscope": __version__,
             "torch": torch.__version__,
@@ -47,8 +48,11 @@ def _metric_weights(operation: object) -> str:
 
 
 def _inputs(batches: Sequence[Batch]) -> dict[str, Any]:
-    """Token ids at position 0 (the first real token of each sample) and a hash of all ids; nothing without ids."""
-    digest, first = hashlib.sha256(), []
+    """Token ids at position 0 (the first real token of each sample) and a hash of all ids; nothing without ids.
+
+    Where learned tokens take the first positions, the ids are those of the first position behind them.
+    """
+    digest, first, learned = hashlib.sha256(), [], max((batch.prefix for batch in batches), default=0)
     for batch in batches:
         for ids in batch.ids:
             digest.update(ids.cpu().numpy().tobytes())
@@ -56,10 +60,13 @@ def _inputs(batches: Sequence[Batch]) -> dict[str, Any]:
             ids = batch.ids[0].cpu()
             real = batch.real.get("tokens", torch.ones(1)).cpu()
             start = (
-                real[:, : ids.shape[1]].int().argmax(-1) if real.ndim == 2 else torch.zeros(len(ids), dtype=torch.int64)
+                real[:, learned : learned + ids.shape[1]].int().argmax(-1)
+                if real.ndim == 2
+                else torch.zeros(len(ids), dtype=torch.int64)
             )
             first += ids.gather(1, start[:, None])[:, 0].tolist()
     if not first:
         return {"position_0": "no token ids were given"}
     distinct = sorted(set(first))
-    return {"position_0": {"token_ids": distinct[:SHOWN], "distinct": len(distinct)}, "sha256": digest.hexdigest()}
+    found = {f"position_{learned}": {"token_ids": distinct[:SHOWN], "distinct": len(distinct)}}
+    return {**({"position_0": "a learned sink token"} if learned else {}), **found, "sha256": digest.hexdigest()}

@@ -20,6 +20,7 @@ from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import chunks
 from sinkscope.probes.calls.collected import Collector, Request
 from sinkscope.probes.calls.forward import Axis, Forward, cache_of
+from sinkscope.probes.calls.hosted import hosted
 from sinkscope.probes.calls.interface import Invocation, was_reordered, watching
 from sinkscope.probes.calls.reading import axes, read
 from sinkscope.probes.facts import describe
@@ -188,6 +189,8 @@ class Observation:
             return call
         if call.operation is not None:
             checked = guard.verified_by_operation(call, self.family)
+            if hosted(invocation.module):
+                guard.verified_output(call, self.family, host)
         elif invocation.kwargs.get("dropout"):
             self._unverified.add("attention dropout is on")
             return call
@@ -207,7 +210,7 @@ class Observation:
         if continues and last:
             self._pass = OpenPass(forward, last, before - last.size)
         else:
-            self._pass = OpenPass(forward, Batch(size=forward.batch, first=forward.seen), before)
+            self._pass = OpenPass(forward, Batch(size=forward.batch, first=forward.seen, prefix=forward.prefix), before)
         if self._collector is None:
             return None
         asked, self._request = self._collector.ask(args, kwargs)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
 from sinkscope.errors import InputError
-from sinkscope.training.invalid import in_one_line
+from sinkscope.invalid import in_one_line
 from sinkscope.training.loading import read_fields
 from sinkscope.training.parts import Part
 

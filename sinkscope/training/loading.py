@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from sinkscope.errors import InputError, unknown
+from sinkscope.training.optimizers import OPTIMIZERS
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.recipes import RECIPES
 
 EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # YAML 1.1, which PyYAML reads, takes 1e-3 for text
+
+FIRST = ("optimizer.name=", "attention=", "attention.name=")  # what options belong to, wherever it was written
 
 
 def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """A recipe by its name or from a YAML (or JSON) file, with fields changed by `key=value` overrides.
 
     A file may start from a named recipe (`base: nano`) and list only what differs; its `name` defaults to the
-    file's. An override's key is dotted (`optimizer.lr=1e-3`), its value YAML. Raises `InputError` in one line for
-    an unknown recipe, field or value, with the nearest valid one.
+    file's. An override's key is dotted (`optimizer.lr=1e-3`, `attention.alpha=0.2`), its value YAML. Raises
+    `InputError` in one line for an unknown recipe, field or value, with the nearest valid one.
     """
     fields = _fields(name_or_path)
-    for override in overrides:
+    for override in sorted(overrides, key=lambda text: not text.startswith(FIRST)):
         _set(fields, override)
+    return Recipe(**fields)
+
+
+def changed(name_or_path: str | Path, changes: Mapping[str, Any]) -> Recipe:
+    """A recipe with dotted fields set to values. Raises `InputError` as `load_recipe` does."""
+    fields = _fields(name_or_path)
+    for key in sorted(changes, key=lambda key: key != "optimizer.name"):
+        _put(fields, key, copy.deepcopy(changes[key]), f"{key}={changes[key]}")
     return Recipe(**fields)
 
 
@@ -84,8 +95,17 @@ def _set(fields: dict[str, Any], override: str) -> None:
         value = _parse(text)
     except yaml.YAMLError:
         value = text
+    _put(fields, key, value, override)
+
+
+def _put(fields: dict[str, Any], key: str, value: Any, override: str) -> None:
+    """Set a dotted field."""
+    if key.strip() == "optimizer.name" and isinstance(fields.get("optimizer"), dict):
+        fields["optimizer"] = _shared(fields["optimizer"], value)
     *parents, last = key.strip().split(".")
     place = fields
+    if parents == ["attention"] and isinstance(fields.get("attention"), str):  # options may follow a name
+        fields["attention"] = {"name": fields["attention"]}
     for parent in parents:
         inner = place.setdefault(parent, {})
         if not isinstance(inner, dict):
@@ -99,5 +119,14 @@ def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     merged = copy.deepcopy(base)
     for name, value in changes.items():
         both = isinstance(value, dict) and isinstance(merged.get(name), dict)
+        if both and name == "optimizer":
+            merged[name] = _shared(merged[name], value.get("name", merged[name].get("name")))
         merged[name] = _merge(merged[name], value) if both and name != "attention" else value
     return merged
+
+
+def _shared(optimizer: dict[str, Any], name: Any) -> dict[str, Any]:
+    """Of an optimiser's fields, those that the optimiser `name` has too: its others keep their own defaults."""
+    if name == optimizer.get("name") or name not in OPTIMIZERS:
+        return optimizer
+    return {field: value for field, value in optimizer.items() if field in OPTIMIZERS[name].model_fields}

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
+import torch
 from huggingface_hub.errors import StrictDataclassError
 from pydantic import (
+    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -20,12 +23,13 @@ from pydantic import (
 )
 from transformers import PreTrainedTokenizerBase
 
-from sinkscope.attention import AttentionSpec, name_of, resolve
+from sinkscope.attention import AttentionSpec, Document, Prefix, named, resolve
 from sinkscope.data import DataConfig
 from sinkscope.errors import InputError
+from sinkscope.invalid import in_one_line, unknown_field
 from sinkscope.model import LabConfig
-from sinkscope.training.invalid import in_one_line, unknown_field
-from sinkscope.training.optimizer import AdamW
+from sinkscope.training.loss import Loss
+from sinkscope.training.optimizers import AnyOptimizer
 from sinkscope.training.parts import Part
 from sinkscope.training.schedule import Constant, Schedule
 
@@ -37,21 +41,48 @@ FROM_ELSEWHERE = {
     "eos_token_id": "the tokenizer",
     "pad_token_id": "the tokenizer",
 }
+DEFAULTS = 1  # to be raised when a default of a recipe, of one of its parts or of LabConfig changes
 WITHOUT_INFLUENCE = {"name", "micro_batch", "save_every", "keep", "eval_every", "log_every"}
 SAID_BY_FINGERPRINT = {"corpus", "tokenizer", "max_characters", "validation_share", "split_seed"}
 
 
+def without_defaults(part: BaseModel, dumped: Mapping[str, Any]) -> dict[str, Any]:
+    """The dumped fields that differ from their defaults, and those that say which part it is."""
+    fields = type(part).model_fields
+    return {
+        name: value
+        for name, value in dumped.items()
+        if name in ("name", "kind") or getattr(part, name) != fields[name].get_default(call_default_factory=True)
+    }
+
+
 def _name_or_dict(spec: AttentionSpec) -> str | dict[str, Any]:
-    name = name_of(spec)
-    return spec.to_dict() if name == "custom" else name
+    found = named(spec)
+    if found is None:
+        return spec.to_dict()
+    return found if len(found) > 1 else str(found["name"])
+
+
+def _in_file_names(attention: str | dict[str, Any]) -> str:
+    """`softmax_scaled-alpha=0.2`; `custom` for an operation without a name."""
+    if isinstance(attention, str):
+        return attention
+    options = [f"{option}={value}" for option, value in attention.items() if option != "name"]
+    return "-".join([attention["name"], *options]) if "name" in attention else "custom"
+
+
+def _named(optimizer: Any) -> Any:
+    """AdamW where no optimiser is named."""
+    return {"name": "adamw", **optimizer} if isinstance(optimizer, dict) else optimizer
 
 
 class Recipe(Part):
     """Everything that decides a training run, and how often it saves (`save_every`), evaluates and logs, in steps.
 
     `batch_size` counts sequences of `context` tokens per step; `micro_batch` of them, if given, are in memory at once.
-    `attention` is an `AttentionSpec`, its dict or its catalogue name. `model` holds fields of `LabConfig`; what the
-    tokenizer or the recipe decides (ids, context) is not repeated there, but `vocab_size` may pad the vocabulary.
+    `attention` is an `AttentionSpec`, its dict, its catalogue name, or `{"name": ..., option: value}`. `model` holds
+    fields of `LabConfig`; what the tokenizer or the recipe decides (ids, context) is not repeated there, but
+    `vocab_size` may pad the vocabulary.
     `precision` "bf16" keeps fp32 weights and runs under autocast. Wrong values raise `InputError` when the recipe
     is built, in one line with the field's dotted name and the nearest valid choice.
     """
@@ -73,8 +104,9 @@ class Recipe(Part):
     validation_windows: PositiveInt = 64
     attention: Annotated[AttentionSpec, BeforeValidator(resolve), PlainSerializer(_name_or_dict)] = AttentionSpec()
     model: dict[str, Any] = Field(default_factory=dict)
-    optimizer: AdamW
+    optimizer: Annotated[AnyOptimizer, BeforeValidator(_named)]
     schedule: Schedule = Constant()
+    loss: Loss = Loss()
     data: DataConfig = DataConfig()
 
     def __init__(self, **fields: Any) -> None:
@@ -94,7 +126,14 @@ class Recipe(Part):
             raise InputError(
                 f"recipe field 'micro_batch' = {self.micro_batch} does not divide batch_size = {self.batch_size}"
             )
-        self._lab_config()
+        config = self._lab_config()
+        with torch.device("meta"):  # an operation that does not fit the sizes says so before anything is written
+            config.spec.build(
+                heads=config.num_attention_heads,
+                kv_heads=config.kv_heads,
+                head_dim=config.head_dim,
+                hidden_size=config.hidden_size,
+            )
         return self
 
     def lab_config(self, tokenizer: PreTrainedTokenizerBase) -> LabConfig:
@@ -109,14 +148,33 @@ class Recipe(Part):
             pad_token_id=tokenizer.pad_token_id,
         )
 
+    @property
+    def operation(self) -> AttentionSpec:
+        """The attention operation under the masks that data and loss ask for."""
+        mask = self.attention.mask
+        if self.data.packing == "intra_document":
+            mask = mask & Document()
+        if self.loss.prefix:
+            mask = mask | Prefix(self.loss.prefix)
+        return replace(self.attention, mask=mask)
+
     def decisive(self) -> dict[str, Any]:
-        """What decides the numbers, resolved and JSON-able: equal for two spellings of one meaning."""
+        """What decides the numbers, resolved and JSON-able: equal for two spellings of one meaning.
+
+        Fields with their default values are left out, so that a field which is new does not rename every run; a default
+        that changes must raise `DEFAULTS`.
+        """
         values = self.model_dump(mode="json", exclude=WITHOUT_INFLUENCE)
         values["data"] = {name: value for name, value in values["data"].items() if name not in SAID_BY_FINGERPRINT}
-        config = self._lab_config()
-        sizes = [name for name in FIELDS_OF_MODEL if name not in FROM_ELSEWHERE]
-        model = {name: getattr(config, name) for name in sizes if name != "vocab_size" or "vocab_size" in self.model}
-        return values | {"attention": self.attention.to_dict(), "model": model}
+        for name in type(self).model_fields:
+            if isinstance(part := getattr(self, name), BaseModel):
+                values[name] = without_defaults(part, values[name])
+        config, usual = self._lab_config(), LabConfig()
+        sizes = [name for name in FIELDS_OF_MODEL if name not in FROM_ELSEWHERE and name != "vocab_size"]
+        model = {name: value for name in sizes if (value := getattr(config, name)) != getattr(usual, name)}
+        if "vocab_size" in self.model:
+            model["vocab_size"] = config.vocab_size
+        return values | {"defaults": DEFAULTS, "attention": self.attention.to_dict(), "model": model}
 
     def hash(self, fingerprint: Mapping[str, Any]) -> str:
         """12 hex digits of the sha256 over what decides a run's numbers: the recipe, and the text and tokens it reads.
@@ -129,11 +187,11 @@ class Recipe(Part):
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def folder(self, fingerprint: Mapping[str, Any]) -> str:
-        """The name of the run's folder: name, attention operation, hash."""
-        return f"{self.name}-{name_of(self.attention)}-{self.hash(fingerprint)}"
+        """The name of the run's folder: name, attention operation with its options, hash."""
+        return f"{self.name}-{_in_file_names(_name_or_dict(self.attention))}-{self.hash(fingerprint)}"
 
     def _lab_config(self, **given: Any) -> LabConfig:
-        fields = {**self.model, **given, "attention": self.attention, "max_position_embeddings": self.context}
+        fields = {**self.model, **given, "attention": self.operation, "max_position_embeddings": self.context}
         try:
             return LabConfig(**fields)
         except StrictDataclassError as error:

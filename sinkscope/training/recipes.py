@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sinkscope.data import DataConfig
-from sinkscope.training.optimizer import AdamW
+from sinkscope.training.optimizers import AdamW
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.schedule import Constant
 

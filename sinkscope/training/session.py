@@ -145,19 +145,19 @@ class _Session:
     def _trainer(self, device: str) -> RecipeTrainer:
         recipe, kind = self.recipe, self.kind
         validation = self._sequences(self.data.validation)
-        scored = _spread(validation, recipe.validation_windows, multiple_of=recipe.micro_batch or recipe.batch_size)
+        scored = spread(validation, recipe.validation_windows, multiple_of=recipe.micro_batch or recipe.batch_size)
         trainer = RecipeTrainer(
             recipe,
             model=self.model,
             train=self._examples(
                 self._sequences(TrainingOrder(self.data.train, recipe.batch_size, recipe.steps, recipe.seed))
             ),
-            validation=self._examples(scored),
+            validation=self._examples(scored, validating=True),
             folder=self.folder / CHECKPOINTS,
             device=device,
             before_saving=self.rows.flush,
         )
-        probed = _spread(validation, SINK_SAMPLES)
+        probed = spread(validation, SINK_SAMPLES)
         inputs = torch.stack([probed[index]["input_ids"][: kind.sink_tokens] for index in range(len(probed))])
         trainer.add_callback(self.rows)
         trainer.add_callback(SinkCallback(trainer, inputs, every=recipe.eval_every))
@@ -166,8 +166,9 @@ class _Session:
     def _sequences(self, windows: Dataset) -> Dataset:
         return self.kind.sequences(windows, self.data.tokenizer, self.recipe.seed)
 
-    def _examples(self, sequences: Dataset) -> Dataset:
-        return self.kind.objective(sequences, self.data.tokenizer, self.recipe.seed)
+    def _examples(self, sequences: Dataset, *, validating: bool = False) -> Dataset:
+        examples = self.kind.objective(sequences, self.data.tokenizer, self.recipe.seed)
+        return self.recipe.loss.examples(examples, validating=validating)
 
     def _train(self) -> None:
         if self.bar is not None:
@@ -200,7 +201,7 @@ class _Session:
         self.record.results = {name: value for name, value in self.rows.last.items() if name not in ("step", "seconds")}
 
 
-def _spread(windows: Dataset, count: int, multiple_of: int = 1) -> Subset:
+def spread(windows: Dataset, count: int, multiple_of: int = 1) -> Subset:
     """At most `count` windows, evenly over all of them (neighbours come from one document).
 
     Their number is a multiple of `multiple_of`, if there are so many: the mean over batches is then the mean over

@@ -27,6 +27,10 @@ class TrainingDiverged(InputError):
         self.step = step
 
 
+class Busy(InputError):
+    """Another process holds the run's folder."""
+
+
 def settled(folder: Path) -> bool:
     """Whether a run is finished. Raises `TrainingDiverged` for one that diverged: it would again, the same way."""
     record = read_record(folder) or {"status": "absent"}
@@ -46,7 +50,7 @@ def alone(folder: Path, doing: str = "training") -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as error:
-        raise InputError(f"another process is {doing} {folder}") from error
+        raise Busy(f"another process is {doing} {folder}") from error
     except OSError as error:
         raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
     try:

@@ -1,4 +1,4 @@
-"""The whole catalogue, one entry at a time."""
+"""Every operation, one at a time: `spec` is each line of the catalogue, `variant` each line with other options too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import pytest
 
 import sinkscope.attention as zoo
 
+from .variants import VARIANTS, Variant
+
 
 @pytest.fixture(params=list(zoo.CATALOG))
 def spec(request: pytest.FixtureRequest) -> zoo.AttentionSpec:
     return zoo.CATALOG[request.param]
+
+
+@pytest.fixture(params=VARIANTS, ids=str)
+def variant(request: pytest.FixtureRequest) -> Variant:
+    return request.param

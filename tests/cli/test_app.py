@@ -8,7 +8,7 @@ import pytest
 
 from sinkscope.cli import app, main
 
-COMMANDS = ("demo", "measure", "survey", "intervene", "train", "zoo", "report")
+COMMANDS = ("demo", "measure", "survey", "intervene", "train", "zoo", "theory", "report")
 
 
 def test_help_names_every_command_and_only_what_exists(sinkscope):

@@ -34,6 +34,17 @@ def test_set_changes_a_field_and_the_folder(sinkscope, tiny):
     assert found["last"]["step"] == 2
 
 
+def test_options_of_an_operation_are_trained_shown_and_told_apart(sinkscope, tiny):
+    options = ("--set", "attention=softmax_scaled", "--set", "attention.alpha=0.2")
+    planned = sinkscope(*tiny, *options, "--plan", "--json").json
+    assert planned["recipe"]["attention"] == {"name": "softmax_scaled", "alpha": 0.2}
+    assert "attention.alpha" in sinkscope(*tiny, *options, "--plan").out
+    found = sinkscope(*tiny, *options, "--set", "steps=2", "--json").json
+    assert found["run"].startswith("runs/tiny-softmax_scaled-alpha=0.2-")
+    assert found["record"]["recipe"]["attention"] == {"name": "softmax_scaled", "alpha": 0.2}
+    assert sinkscope("measure", found["run"], "--samples", 2, "--tokens", 16, "--json").code == 0
+
+
 def test_resume_with_nothing_starts_and_with_a_finished_run_returns_it(sinkscope, tiny):
     first = sinkscope(*tiny, "--resume", "--json")
     again = sinkscope(*tiny, "--resume", "--json")
@@ -81,6 +92,9 @@ BAD = {
     "unknown field": (["train", "nano", "--set", "stepps=3"], "steps"),
     "unknown field of the model": (["train", "nano", "--set", "model.hiden_size=3"], "hidden_size"),
     "unknown operation": (["train", "nano", "--set", "attention=sigmod"], "sigmoid"),
+    "unknown option": (["train", "nano", "--set", "attention={name: softmax_scaled, alpah: 1}"], "mean 'alpha'"),
+    "impossible option": (["train", "nano", "--set", "attention={name: softmax_power, p: 0}"], "field 'p' = 0"),
+    "an option beyond the model": (["train", "nano", "--set", "attention={name: k_bias_lowrank, d_a: 33}"], "width 32"),
     "unknown corpus": (["train", "nano", "--set", "data.corpus=pyton"], "python"),
     "no value": (["train", "nano", "--set", "steps"], "steps"),
     "impossible value": (["train", "nano", "--set", "steps=0"], "steps"),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
@@ -10,23 +14,63 @@ import sinkscope.attention as zoo
 from sinkscope.errors import InputError
 from sinkscope.model import LabConfig, LabForCausalLM, load
 
+from ..attention.variants import VARIANTS
+
 SIZES = {
     "vocab_size": 53,
-    "hidden_size": 24,
+    "hidden_size": 32,  # heads of 8: differential attention needs a multiple of 4
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "intermediate_size": 40,
     "max_position_embeddings": 64,
 }
-VARIANTS: dict[str, str | zoo.AttentionSpec] = {name: name for name in zoo.CATALOG} | {
+MASKED = {
     "window": zoo.AttentionSpec(mask=zoo.Causal() & zoo.Window(4)),
     "prefix": zoo.AttentionSpec(mask=zoo.Causal() | zoo.Prefix(3)),
 }
+OPERATIONS: dict[str, zoo.AttentionSpec] = {str(variant): variant.spec for variant in VARIANTS} | MASKED
+KINDS = {  # an operation for each piece that a host must treat in a way of its own
+    "softmax",
+    "sigmoid_bias",
+    "kernel_mlp",
+    "kv_bias",
+    "sink_logit-reads_input=True",
+    "stable_mask",
+    "gated_head",
+    "gated_value",
+    "qk_norm",
+    "scalable_softmax",
+    "forgetting_gate",
+    "differential",
+    *MASKED,
+}
+Check = Callable[[LabForCausalLM, torch.Tensor, Path], None]
+CHECKS: dict[str, Check] = {}
+ALWAYS = {"cached_decoding", "left_padding"}
+
+
+def check(function: Check) -> Check:
+    """Something that holds for every operation."""
+    CHECKS[function.__name__] = function
+    return function
+
+
+def every_case() -> list:
+    """All checks of all operations; the fast tier has two for each line of the catalogue and all for each kind."""
+
+    def is_slow(operation: str, name: str) -> bool:
+        return operation not in KINDS and not (operation in zoo.CATALOG and name in ALWAYS)
+
+    return [
+        pytest.param(operation, name, marks=pytest.mark.slow if is_slow(operation, name) else ())
+        for name in CHECKS
+        for operation in OPERATIONS
+    ]
 
 
 def build(attention: str | zoo.AttentionSpec, **sizes: int) -> LabForCausalLM:
-    """A model whose attention is far from uniform and whose learned slots are far from their start."""
+    """A model whose attention is far from uniform and whose learned parts are far from their start."""
     model = LabForCausalLM(LabConfig(**SIZES | sizes, attention=attention)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -37,62 +81,108 @@ def build(attention: str | zoo.AttentionSpec, **sizes: int) -> LabForCausalLM:
     return model
 
 
-@pytest.fixture(params=list(VARIANTS))
-def model(request: pytest.FixtureRequest) -> LabForCausalLM:
-    return build(VARIANTS[request.param])
-
-
 @pytest.fixture
 def ids() -> torch.Tensor:
     return torch.randint(1, 53, (2, 13))
 
 
-@torch.no_grad()
-def test_cached_decoding_and_chunked_prefill_equal_the_full_forward(model, ids):
+def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+
+
+@check
+def cached_decoding(model, ids, folder):
+    """And prefill in chunks of any size."""
     full = model(ids).logits
-    for cuts in ([5, 1, 1, 1, 5], [1] * 13, [12, 1]):
+    for cuts in ([5, 1, 1, 1, 5], [12, 1], [1] * 4 + [9]):
+        if model.config.spec.mask == MASKED["prefix"].mask and cuts[0] < 3:
+            continue  # a prefix is seen by its own tokens only when it arrives in one piece
         cache, logits, start = None, [], 0
         for size in cuts:
             step = model(ids[:, start : start + size], past_key_values=cache, use_cache=True)
             cache, start = step.past_key_values, start + size
             logits.append(step.logits)
-        if model.config.spec.mask == VARIANTS["prefix"].mask and cuts[0] < 3:
-            continue  # a prefix is seen by its own tokens only when it arrives in one piece
-        torch.testing.assert_close(torch.cat(logits, 1), full, atol=2e-5, rtol=1e-4)
+        assert_same(torch.cat(logits, 1), full)
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padded_rows_equal_the_rows_alone(model, ids, side):
+def padding(model, ids, kept: slice) -> None:
     alone = [model(ids[:1, :9]).logits[0], model(ids[1:]).logits[0]]
     padded, real = ids.clone(), torch.ones_like(ids)
-    kept = slice(4, None) if side == "left" else slice(None, 9)
     padded[0], real[0] = 0, 0
     padded[0, kept], real[0, kept] = ids[0, :9], 1
     logits = model(padded, attention_mask=real).logits
-    torch.testing.assert_close(logits[0, kept], alone[0], atol=2e-5, rtol=1e-4)
-    torch.testing.assert_close(logits[1], alone[1], atol=2e-5, rtol=1e-4)
+    assert_same(logits[0, kept], alone[0])
+    assert_same(logits[1], alone[1])
 
 
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_generate_equals_greedy_decoding_by_hand(model, ids, cache):
+@check
+def left_padding(model, ids, folder):
+    padding(model, ids, slice(4, None))
+
+
+@check
+def right_padding(model, ids, folder):
+    padding(model, ids, slice(None, 9))
+
+
+@check
+def padded_cached_decoding(model, ids, folder):
+    """A left-padded row, prefilled and continued token by token, equals its full forward."""
+    real = torch.ones_like(ids)
+    real[0, :4] = 0
+    full = model(ids, attention_mask=real).logits
+    step = model(ids[:, :9], attention_mask=real[:, :9], use_cache=True)
+    logits = [step.logits]
+    for end in range(10, 14):
+        step = model(
+            ids[:, end - 1 : end],
+            attention_mask=real[:, :end],
+            past_key_values=step.past_key_values,
+        )
+        logits.append(step.logits)
+    found = torch.cat(logits, 1)
+    assert_same(found[0, 4:], full[0, 4:])
+    assert_same(found[1], full[1])
+
+
+@check
+def no_future_leak(model, ids, folder):
+    """Other tokens later change nothing, to the bit."""
+    other = ids.clone()
+    other[:, 8:] = torch.randint(1, 53, (2, 5))
+    assert torch.equal(model(other).logits[:, :8], model(ids).logits[:, :8])
+    assert not torch.equal(model(other).logits[:, 8:], model(ids).logits[:, 8:])
+
+
+def generation(model, ids, cache: str | None) -> None:
     expected = ids[:, :6]
-    with torch.no_grad():
-        for _ in range(6):
-            expected = torch.cat([expected, model(expected, use_cache=False).logits[:, -1:].argmax(-1)], 1)
+    for _ in range(6):
+        expected = torch.cat([expected, model(expected, use_cache=False).logits[:, -1:].argmax(-1)], 1)
     found = model.generate(
         ids[:, :6],
         attention_mask=torch.ones(2, 6, dtype=torch.long),
         max_new_tokens=6,
         do_sample=False,
         pad_token_id=0,
-        cache_implementation=None if cache == "dynamic" else cache,
+        cache_implementation=cache,
         disable_compile=True,
     )
     assert torch.equal(found, expected)
 
 
-def test_left_padded_generation_equals_the_row_alone(model, ids):
+@check
+def generate(model, ids, folder):
+    """Equals greedy decoding by hand."""
+    generation(model, ids, None)
+
+
+@check
+def generate_with_a_static_cache(model, ids, folder):
+    generation(model, ids, "static")
+
+
+@check
+def generate_left_padded(model, ids, folder):
     padded = torch.cat([torch.zeros(1, 3, dtype=torch.long), ids[:1, :6]], 1)
     real = (padded > 0).long()
     options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
@@ -100,23 +190,30 @@ def test_left_padded_generation_equals_the_row_alone(model, ids):
     assert torch.equal(found, model.generate(ids[:1, :6], attention_mask=real[:, 3:], **options))
 
 
-def test_saved_and_loaded(model, ids, tmp_path):
-    model.save_pretrained(tmp_path)
-    for loaded in (AutoModelForCausalLM.from_pretrained(tmp_path), load(tmp_path)):
+@check
+def saved_and_loaded(model, ids, folder):
+    model.save_pretrained(folder)
+    for loaded in (AutoModelForCausalLM.from_pretrained(folder), load(folder)):
         assert isinstance(loaded, LabForCausalLM)
         assert loaded.config.spec == model.config.spec
-        assert torch.equal(loaded(ids).logits, model(ids).logits)
-    assert AutoConfig.from_pretrained(tmp_path).attention == model.config.attention
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(loaded.state_dict()[name], tensor), name
+        assert_same(loaded(ids).logits, model(ids).logits)
+    assert AutoConfig.from_pretrained(folder).attention == model.config.attention
 
 
-def test_embeddings_in_place_of_ids(model, ids):
+@check
+def embeddings_in_place_of_ids(model, ids, folder):
     embedded = model.get_input_embeddings()(ids)
     torch.testing.assert_close(model(inputs_embeds=embedded).logits, model(ids).logits)
     with pytest.raises(InputError, match="exactly one"):
         model(ids, inputs_embeds=embedded)
 
 
-def test_gradient_checkpointing_changes_nothing(model, ids):
+@check
+@torch.enable_grad()
+def gradient_checkpointing(model, ids, folder):
+    """Changes no gradient, and every parameter has one."""
     model.train()
     expected = torch.autograd.grad(model(ids, labels=ids, use_cache=False).loss, list(model.parameters()))
     newest = hasattr(model, "activation_checkpointing_enable")  # its name since transformers 5.23
@@ -124,13 +221,45 @@ def test_gradient_checkpointing_changes_nothing(model, ids):
     found = torch.autograd.grad(model(ids, labels=ids, use_cache=False).loss, list(model.parameters()))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
+        assert one.abs().max() > 0
 
 
-def test_attentions_and_hidden_states_on_request(model, ids):
+@check
+def attentions_and_hidden_states_on_request(model, ids, folder):
     out = model(ids, output_attentions=True, output_hidden_states=True)
     assert [tuple(a.shape) for a in out.attentions] == [(2, 4, 13, 13)] * 2
     assert len(out.hidden_states) == 3
-    torch.testing.assert_close(out.logits, model(ids).logits, atol=2e-5, rtol=1e-4)
+    assert_same(out.logits, model(ids).logits)
+
+
+@check
+def packed_documents(model, ids, folder):
+    """Equal documents alone, in one forward and when the second one is decoded from a cache.
+
+    Positions restart: learned keys are not rotated and feature maps act after rotation, so both know absolute places.
+    """
+    spec = model.config.spec
+    packing = build(replace(spec, mask=spec.mask & zoo.Document()), restart_positions=True)
+    packing.load_state_dict(model.state_dict())
+    documents = torch.tensor([[0] * 5 + [1] * 8] * 2)
+    found = packing(ids, document_ids=documents).logits
+    assert_same(found[:, :5], model(ids[:, :5]).logits)
+    if spec.mask != MASKED["prefix"].mask:  # the prefix of a row is that of its first document
+        assert_same(found[:, 5:], model(ids[:, 5:]).logits)
+    prefilled = packing(ids[:, :9], document_ids=documents[:, :9], use_cache=True)
+    step = packing(ids[:, 9:], document_ids=documents, past_key_values=prefilled.past_key_values)
+    assert_same(step.logits, found[:, 9:])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("operation", "name"), every_case())
+def test_every_operation(operation, name, ids, tmp_path):
+    CHECKS[name](build(OPERATIONS[operation]), ids, tmp_path)
+
+
+def test_operations_are_in_the_fast_tier():
+    assert OPERATIONS.keys() >= KINDS
+    assert CHECKS.keys() >= ALWAYS
 
 
 @torch.no_grad()
@@ -161,7 +290,7 @@ def test_other_operations_are_no_llama():
     with pytest.raises(InputError, match="'sigmoid'"):
         build("sigmoid").to_llama()
     with pytest.raises(InputError, match="'custom'"):
-        build(VARIANTS["window"]).to_llama()
+        build(MASKED["window"]).to_llama()
 
 
 def test_other_attention_implementations_are_refused():

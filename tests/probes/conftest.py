@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel
 
-from sinkscope.attention import CATALOG
+from sinkscope.attention import CATALOG, AttentionSpec
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.probes import Measurement
 from sinkscope.probes.contracts.families import FAMILIES
@@ -26,7 +27,7 @@ DECODERS = ["llama", "mistral", "gpt2", "gpt_neox", "opt", "phi", "qwen3", "gemm
 DECODERS += ["jamba", "qwen3_next", "deepseek_v3", "cohere2"]
 
 
-def lab_model(attention: str, **options: object) -> LabForCausalLM:
+def lab_model(attention: str | AttentionSpec, **options: object) -> LabForCausalLM:
     """A lab model with attention far from uniform and learned slots far from their start."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -51,7 +52,17 @@ def build(name: str, host: str = "sdpa") -> PreTrainedModel:
     return family.build(host if host in family.hosts else "eager")
 
 
-CAUSAL = [*DECODERS, *(f"lab:{name}" for name in CATALOG)]
+# One operation for each way of being read; the fast tests of passes take these, the slow ones the whole catalogue.
+FEW = {"softmax", "softmax_off_by_one", "softpick", "stable_mask", "sigmoid_bias", "kernel_mlp_normalized", "kv_bias"}
+FEW |= {"gated_head", "gated_value", "qk_norm", "scalable_softmax", "forgetting_gate", "differential"}
+
+
+def operations(prefix: str = "") -> list[Any]:
+    """All operations as parameters of a test, slow but for a few."""
+    return [pytest.param(prefix + name, marks=() if name in FEW else pytest.mark.slow) for name in CATALOG]
+
+
+CAUSAL = [*DECODERS, *operations("lab:")]
 
 
 @pytest.fixture

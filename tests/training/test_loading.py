@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from sinkscope.attention import CATALOG, ENTRIES, AttentionSpec
 from sinkscope.errors import InputError
 from sinkscope.training import RECIPES, Recipe, load_recipe
 
@@ -14,8 +15,18 @@ WRONG = {
     "data.corpsu=x": "unknown recipe field 'data.corpsu': did you mean 'data.corpus'?",
     "schedule.min_lr=1": "unknown recipe field 'schedule.min_lr': choose from schedule.kind, schedule.warmup",
     "schedule.kind=cosin": "unknown recipe field 'schedule.kind' 'cosin': did you mean 'cosine'?",
-    "optimizer.name=adamv": "unknown recipe field 'optimizer.name' 'adamv': did you mean 'adamw'?",
+    "optimizer.name=adanw": "unknown recipe field 'optimizer.name' 'adanw': did you mean 'adamw'?",
     "attention=sigmod": "unknown attention operation 'sigmod': did you mean 'sigmoid'?",
+    "attention.alpha=0.2": "attention operation 'softmax' has no options, got 'alpha'",
+    "attention={name: softmax_scaled, alpah: 1}": "unknown option of 'softmax_scaled' 'alpah': did you mean 'alpha'?",
+    "attention={name: softmax_scaled, alpha: 0}": "attention operation 'softmax_scaled' field 'alpha' = 0: "
+    "input should be greater than 0",
+    "attention={name: k_bias_lowrank, d_a: 33}": "d_a = 33 is more than the head width 32: at most that",
+    "attention={normaliser: {kind: sigmoid}}": "unknown attention field 'normaliser': did you mean 'normalizer'?",
+    "attention={normalizer: {kind: sigmod}}": (
+        "unknown attention field 'normalizer.kind' 'sigmod': did you mean 'sigmoid'?"
+    ),
+    "attention=3": "attention = 3: expected a name such as 'sigmoid', its options, or a spec's dict",
     "data.corpus=pyton": "unknown corpus 'pyton': did you mean 'python'?",
     "optimizer.lr=fast": "recipe field 'optimizer.lr' = 'fast': input should be a valid number, "
     "unable to parse string as a number",
@@ -53,6 +64,29 @@ def test_what_is_wrong_is_said_in_one_line(override: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         load_recipe("nano", [override])
     assert str(caught.value) == message
+
+
+SCALED = CATALOG["softmax_scaled"], ENTRIES["softmax_scaled"].make(alpha=0.2)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "spec"),
+    [
+        (["attention=softmax_scaled"], SCALED[0]),
+        (["attention=softmax_scaled", "attention.alpha=0.2"], SCALED[1]),
+        (["attention.alpha=2e-1", "attention.name=softmax_scaled"], SCALED[1]),
+        (["attention={name: softmax_scaled, alpha: 0.2}"], SCALED[1]),
+        (["attention={normalizer: {kind: scaled_softmax, alpha: 0.2}}"], SCALED[1]),
+    ],
+)
+def test_an_operation_and_its_options(overrides: list[str], spec: AttentionSpec) -> None:
+    assert load_recipe("nano", overrides).attention == spec
+
+
+def test_an_operation_with_options_from_yaml(tmp_path: Path) -> None:
+    path = written(tmp_path, "base: nano\nname: nano\nattention: {name: softmax_scaled, alpha: 0.2}")
+    assert load_recipe(path).attention == SCALED[1]
+    assert load_recipe(path, ["attention.alpha=0.1"]).attention == SCALED[0]
 
 
 def test_python_is_told_the_same() -> None:

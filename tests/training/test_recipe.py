@@ -2,15 +2,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
 from sinkscope.attention import CATALOG, AttentionSpec, Sigmoid
+from sinkscope.data import DataConfig
 from sinkscope.data.tokenizer import train_bpe
 from sinkscope.errors import InputError
+from sinkscope.model import LabConfig
 from sinkscope.training import RECIPES, Recipe, load_recipe
-from sinkscope.training.optimizer import AdamW
+from sinkscope.training.loss import Loss
+from sinkscope.training.optimizers import OPTIMIZERS, AdamW
+from sinkscope.training.recipe import DEFAULTS, FIELDS_OF_MODEL
+from sinkscope.training.schedule import Constant, Cosine
 
 NANO = {"name": "own", "steps": 3, "batch_size": 2, "context": 8, "optimizer": {"lr": 1e-3}}
 
@@ -44,6 +50,18 @@ def test_attention_comes_as_value_dict_or_name() -> None:
     assert {recipe.attention for recipe in recipes} == {CATALOG["sigmoid"]}
     assert len({recipe.hash({}) for recipe in recipes}) == 1
     assert recipes[0].folder({}).startswith("own-sigmoid-")
+
+
+def test_options_of_an_operation_are_stored_and_told_apart() -> None:
+    usual, other = (Recipe(**NANO, attention={"name": "softmax_scaled", "alpha": alpha}) for alpha in (0.1, 0.2))
+    assert usual.model_dump(mode="json")["attention"] == "softmax_scaled"
+    assert other.model_dump(mode="json")["attention"] == {"name": "softmax_scaled", "alpha": 0.2}
+    assert Recipe(**json.loads(json.dumps(other.model_dump(mode="json")))) == other
+    assert usual.hash({}) == Recipe(**NANO, attention="softmax_scaled").hash({}) != other.hash({})
+    assert other.folder({}) == f"own-softmax_scaled-alpha=0.2-{other.hash({})}"
+    own = Recipe(**NANO, attention={"slots": [{"kind": "zero"}, {"kind": "key"}]})
+    assert own.folder({}).startswith("own-custom-")
+    assert Recipe(**json.loads(json.dumps(own.model_dump(mode="json")))) == own
 
 
 def test_one_meaning_has_one_hash() -> None:
@@ -110,3 +128,22 @@ def test_a_vocabulary_may_be_padded_but_not_cut(tokenizer: PreTrainedTokenizerFa
 def test_a_recipe_cannot_be_changed(tiny: Callable[..., Recipe]) -> None:
     with pytest.raises(ValueError, match="frozen"):
         tiny().steps = 3
+
+
+def test_defaults_are_left_out_of_the_hash_and_may_not_change_unnoticed() -> None:
+    """The hash says nothing of a default, so a default that changes must raise `DEFAULTS`, and this digest with it."""
+    nano = load_recipe("nano")
+    assert nano.decisive()["optimizer"] == {"name": "adamw", "lr": 4e-3}
+    assert nano.decisive()["loss"] == {}
+    assert "position" not in nano.decisive()["model"]
+    parts = [*OPTIMIZERS.values(), Constant, Cosine, Loss, DataConfig]
+    defaults = {
+        f"{part.__name__}.{name}": str(field.get_default(call_default_factory=True))
+        for part in parts
+        for name, field in part.model_fields.items()
+    }
+    config = LabConfig()
+    defaults |= {f"LabConfig.{name}": str(getattr(config, name)) for name in FIELDS_OF_MODEL}
+    known = json.loads((Path(__file__).parent / "defaults.json").read_text())
+    assert known.pop("DEFAULTS") == DEFAULTS
+    assert {name: defaults.get(name) for name in known} == known  # new fields are free to come

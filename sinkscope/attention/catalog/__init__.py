@@ -1,5 +1,7 @@
 """The catalogue: a function per attention operation. How to add one is in docs/extending.md."""
 
+from typing import Any
+
 from sinkscope.attention.catalog import biases, gates, grid, softmaxes
 from sinkscope.attention.catalog.entry import Entry, Section
 from sinkscope.attention.spec import AttentionSpec
@@ -9,9 +11,26 @@ ENTRIES: dict[str, Entry] = {name: entry for section in SECTIONS for name, entry
 CATALOG: dict[str, AttentionSpec] = {name: entry.spec for name, entry in ENTRIES.items()}
 
 
+def named(spec: AttentionSpec) -> dict[str, Any] | None:
+    """`{"name": ..., option: value, ...}`, which `resolve` turns into this spec; None where no line makes it."""
+    for name, listed in CATALOG.items():
+        if listed == spec:
+            return {"name": name}
+    for name, entry in ENTRIES.items():
+        if entry.options and (options := entry.options_of(spec)) is not None:
+            return {"name": name, **options}
+    return None
+
+
 def name_of(spec: AttentionSpec) -> str:
-    """The catalogue name of a spec with its default options; `custom` for any other."""
-    return next((name for name, listed in CATALOG.items() if listed == spec), "custom")
+    """The catalogue name of a spec, with the options that are not the default: `softmax_scaled(alpha=0.2)`.
+
+    `custom` for a spec that no line of the catalogue makes.
+    """
+    if (found := named(spec)) is None:
+        return "custom"
+    options = ", ".join(f"{option}={value}" for option, value in found.items() if option != "name")
+    return f"{found['name']}({options})" if options else str(found["name"])
 
 
-__all__ = ["CATALOG", "ENTRIES", "SECTIONS", "Entry", "Section", "name_of"]
+__all__ = ["CATALOG", "ENTRIES", "SECTIONS", "Entry", "Section", "name_of", "named"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sinkscope.attention.catalog.entry import Section
+from sinkscope.attention.catalog.entry import Option, Section
 from sinkscope.attention.outputs import ValueBias
 from sinkscope.attention.slots import FixedValue, KeySlot
 from sinkscope.attention.spec import AttentionSpec
@@ -63,10 +63,10 @@ def k_bias_shared() -> AttentionSpec:
     rows=BOTH,
     source="A10; Gu et al. 2025, Table 5",
     acts=f"k* {PER_HEAD}",
-    effect="Sink_* 70.03, 44.43, 1.51 % for m = 1, 5, 20 (first) [Gu et al.]",
+    effect="Sink_* 70.03, 44.43, 1.51 % (first), 69.74, 27.99, 0 % (uniform) for m = 1, 5, 20 [Gu et al.]",
 )
-def k_bias_fixed_v(direction: str = "first", norm: float = 1.0) -> AttentionSpec:
-    fixed = FixedValue(direction=direction, norm=norm)  # type: ignore[arg-type]
+def k_bias_fixed_v(direction: Option = "first", norm: Option = 1.0) -> AttentionSpec:
+    fixed = FixedValue(direction=direction, norm=norm)
     return AttentionSpec(slots=(KeySlot(value=fixed),))
 
 
@@ -75,9 +75,9 @@ def k_bias_fixed_v(direction: str = "first", norm: float = 1.0) -> AttentionSpec
     rows=KEY_ONLY,
     source="A11; Gu et al. 2025, Table 13",
     acts=f"k* {PER_HEAD}",
-    effect="Sink_* 32.18 to 69.19 %, Sink₁ 4.74 to 0.04 % for d_a = 1 to 64 [Gu et al.]",
+    effect="Sink_* 32.18, 30.88, 30.94, 31.39, 23.30, 51.23, 69.19 % for d_a = 1, 2, 4, …, 64 [Gu et al.]",
 )
-def k_bias_lowrank(d_a: int = 1) -> AttentionSpec:
+def k_bias_lowrank(d_a: Option = 1) -> AttentionSpec:
     return AttentionSpec(slots=(KeySlot(d_a=d_a),))
 
 
@@ -86,7 +86,7 @@ def k_bias_lowrank(d_a: int = 1) -> AttentionSpec:
     rows="tokens sum to 1",
     source="A9; Gu et al. 2025, Table 4",
     acts="v* per query head, after aggregation",
-    effect="Sink₁ 17.53 %, loss 3.73: as without it [Gu et al.]",
+    effect="Sink₁ 17.53 %, loss 3.73, as without it [Gu et al.]",
 )
 def v_bias() -> AttentionSpec:
     return AttentionSpec(output=(ValueBias(),))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,8 +12,10 @@ from pydantic import ValidationError
 
 from sinkscope.attention.spec import AttentionSpec
 from sinkscope.errors import InputError, unknown
+from sinkscope.invalid import in_one_line
 
 Maker = Callable[..., AttentionSpec]
+Option = Any  # as somebody wrote it: the piece that it goes into says whether it fits
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,27 @@ class Entry:
         try:
             return self.maker(**options)
         except ValidationError as error:
-            problem = error.errors(include_url=False)[0]
-            if isinstance(cause := problem.get("ctx", {}).get("error"), InputError):
-                raise cause from error
-            place = ".".join(str(part) for part in problem["loc"])
-            raise InputError(f"attention operation '{self.name}': {place}: {problem['msg']}") from error
+            raise in_one_line(error, AttentionSpec, f"attention operation '{self.name}'") from error
+
+    def options_of(self, spec: AttentionSpec) -> dict[str, Any] | None:
+        """The options, beside defaults, under which this line makes this very spec; None where none do."""
+        usual = dict(_leaves(self.spec.to_dict()))
+        found = {place[-1]: value for place, value in _leaves(spec.to_dict()) if usual.get(place) != value}
+        if not found.keys() <= self.options.keys():
+            return None
+        try:
+            return found if self.make(**found) == spec else None
+        except InputError:
+            return None
+
+
+def _leaves(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Nested data as places and values. An option bears the name of the field that it sets."""
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _leaves(item, (*place, str(key)))
+    else:
+        yield place, value
 
 
 class Section:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sinkscope.attention.catalog.entry import Section
+from sinkscope.attention.catalog.entry import Option, Section
 from sinkscope.attention.decay import ForgettingGate
 from sinkscope.attention.difference import Difference
 from sinkscope.attention.normalizers import StickBreaking
@@ -22,57 +22,57 @@ ONE = "tokens sum to 1"
     rows=ONE,
     source="X18; Bondarenko et al. 2023 (2306.12929)",
     acts="per head, on the h-th slice of the block's input (or all of it, or a learned scalar)",
-    effect="OPT-125M: largest activation 340 → 8.7, kurtosis 1778 → 18.9 [Bondarenko et al.]",
+    effect="OPT-125M: largest activation 340 → 8.7, kurtosis 1778 → 18.9 [Bondarenko et al., secondary]",
 )
-def gated_head(reads: str = "slice", openness: float = 0.25, mlp_width: int | None = None) -> AttentionSpec:
-    gate = HeadGate(reads=reads, openness=openness, mlp_width=mlp_width)  # type: ignore[arg-type]
+def gated_head(reads: Option = "slice", openness: Option = 0.25, mlp_width: Option = None) -> AttentionSpec:
+    gate = HeadGate(reads=reads, openness=openness, mlp_width=mlp_width)
     return AttentionSpec(output=(gate,))
 
 
 @line(
     formula="y = σ(W x + b) ⊙ softmax(s) V",
     rows=ONE,
-    source="Qiu et al. 2025 (2505.06708)",
+    source="Qiu et al. 2025 (2505.06708), from memory",
     acts="per channel of every head, on the block's input, after aggregation",
 )
-def gated_elementwise(openness: float = 0.5) -> AttentionSpec:
+def gated_elementwise(openness: Option = 0.5) -> AttentionSpec:
     return AttentionSpec(output=(ElementGate(openness=openness),))
 
 
 @line(
     formula="y = softmax(s) (σ(W x + b) ⊙ V)",
     rows=ONE,
-    source="Qiu et al. 2025 (2505.06708)",
+    source="Qiu et al. 2025 (2505.06708), from memory",
     acts="per channel of every key-value head (or one per head), on the block's input at the value's token",
 )
-def gated_value(openness: float = 0.5, per_head: bool = False) -> AttentionSpec:
+def gated_value(openness: Option = 0.5, per_head: Option = False) -> AttentionSpec:
     return AttentionSpec(value_gate=ValueGate(openness=openness, per_head=per_head))
 
 
 @line(
     formula="s = norm(q)·norm(k) / √d",
     rows=ONE,
-    source="X3; Dehghani et al. 2023 (2302.05442); Wortsman et al. 2023 (2309.14322)",
+    source="X3; Dehghani et al. 2023 (2302.05442); Wortsman et al. 2023 (2309.14322), gain without bias from memory",
     acts="one gain per channel for q and one for k, the same for all heads, before rotation",
 )
-def qk_norm(norm: str = "rmsnorm") -> AttentionSpec:
-    return AttentionSpec(query_key=QueryKeyNorm(norm=norm))  # type: ignore[arg-type]
+def qk_norm(norm: Option = "rmsnorm") -> AttentionSpec:
+    return AttentionSpec(query_key=QueryKeyNorm(norm=norm))
 
 
 @BEYOND.line(
     formula="A = softmax(c_h · log(n) · s), n visible tokens",
     rows=ONE,
-    source="Nakanishi 2025 (2501.19399)",
+    source="Nakanishi 2025 (2501.19399), from memory",
     acts="c per head",
 )
-def scalable_softmax(initial: float = 1.0) -> AttentionSpec:
+def scalable_softmax(initial: Option = 1.0) -> AttentionSpec:
     return AttentionSpec(temperature=LogLength(initial=initial))
 
 
 @BEYOND.line(
     formula="A_tk = σ(s_tk) · Π_{k<i≤t} (1 − σ(s_ti))",
     rows="tokens sum to at most 1",
-    source="Tan et al. 2024 (2410.17980)",
+    source="Tan et al. 2024 (2410.17980), from memory",
 )
 def stick_breaking() -> AttentionSpec:
     return AttentionSpec(normalizer=StickBreaking())
@@ -81,18 +81,18 @@ def stick_breaking() -> AttentionSpec:
 @BEYOND.line(
     formula="A = softmax(s_tk + Σ_{k<l≤t} log f_l), f = σ(w_h·x + b_h)",
     rows=ONE,
-    source="Lin et al. 2025 (2503.02130)",
+    source="Lin et al. 2025 (2503.02130), from memory",
     acts="f per head, on the block's input at every token; log f is kept in the cache",
 )
-def forgetting_gate(openness: float = 0.5) -> AttentionSpec:
+def forgetting_gate(openness: Option = 0.5) -> AttentionSpec:
     return AttentionSpec(decay=ForgettingGate(openness=openness))
 
 
 @BEYOND.line(
     formula="A = softmax(s₁) − λ softmax(s₂), y = (1 − λ₀) RMSNorm(A V)",
     rows="tokens sum to 1 − λ",
-    source="Ye et al. 2024 (2410.05258)",
+    source="Ye et al. 2024 (2410.05258), from memory",
     acts="λ from four vectors per layer; a gain per channel for all heads, after aggregation",
 )
-def differential(lambda_init: float | None = None) -> AttentionSpec:
+def differential(lambda_init: Option = None) -> AttentionSpec:
     return AttentionSpec(difference=Difference(lambda_init=lambda_init))

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from pydantic.dataclasses import dataclass
 from torch import Tensor
-from torch.nn import functional as F
 
-from sinkscope.attention.normalizers.base import Normalizer
+from sinkscope.attention.normalizers.base import Differentiated, Split, exponential
 from sinkscope.attention.pieces import STRICT
 
 EPSILON = 1e-8  # added to the sum of a normalised row, as in the paper's code
 
 
-class _Elementwise(Normalizer):
+class _Elementwise(Differentiated):
     """w_j = f(s_j), or f(s_j) / (Σ_visible f(s_i) + 1e-8) where `normalized`."""
 
     metric_weights = "renormalized"
@@ -26,16 +25,27 @@ class _Elementwise(Normalizer):
     def couples_keys(self) -> bool:
         return self.normalized
 
-    def weights(
+    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+        weights = self._each(scores, count)
+        return Split(weights, weights.sum(-1, keepdim=True) + EPSILON if self.normalized else None)
+
+    def slope(
         self,
         scores: Float[Tensor, "... query key"],
-        visible: Bool[Tensor, "... query key"],
         count: Float[Tensor, "... query 1"],
+        split: Split,
+        upstream: Float[Tensor, "... query key"],
+        delta: Float[Tensor, "... query 1"],
     ) -> Float[Tensor, "... query key"]:
-        weights = self._each(scores, count).masked_fill(~visible, 0.0)
-        return weights / (weights.sum(-1, keepdim=True) + EPSILON) if self.normalized else weights
+        """f'(s) · (upstream − delta), the second term where rows are normalised."""
+        return self._times_slope(upstream.sub_(delta) if self.normalized else upstream, split.numerator)
 
     def _each(self, scores: Tensor, count: Tensor) -> Tensor:
+        """f(s)."""
+        raise NotImplementedError
+
+    def _times_slope(self, upstream: Tensor, weights: Tensor) -> Tensor:
+        """upstream · f'(s), from f(s)."""
         raise NotImplementedError
 
 
@@ -57,16 +67,22 @@ class Sigmoid(_Elementwise):
             scores = scores - count.log()
         return torch.sigmoid(scores + self.bias if self.bias else scores)
 
+    def _times_slope(self, upstream: Tensor, weights: Tensor) -> Tensor:
+        return torch.ops.aten.sigmoid_backward(upstream, weights)
+
 
 @dataclass(frozen=True, config=STRICT)
 class Elu(_Elementwise):
-    """f(s) = elu(s) + 1 [A16], rows `normalized` [A17]. Source: Gu et al., Table 6."""
+    """f(s) = elu(s) + 1 = max(s, 0) + e^min(s, 0) [A16], rows `normalized` [A17]. Source: Gu et al., Table 6."""
 
     normalized: bool = False
     kind: Literal["elu"] = "elu"
 
     def _each(self, scores: Tensor, count: Tensor) -> Tensor:
-        return F.elu(scores) + 1
+        return scores.relu() + exponential(scores.clamp(max=0))
+
+    def _times_slope(self, upstream: Tensor, weights: Tensor) -> Tensor:
+        return weights.clamp(max=1).mul_(upstream)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -81,5 +97,12 @@ class Relu(_Elementwise):
     over_n: bool = True
     kind: Literal["relu"] = "relu"
 
-    def _each(self, scores: Tensor, count: Tensor) -> Tensor:
-        return scores.relu() / count if self.over_n else scores.relu()
+    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+        """With the n of each row in its divisor, where it costs nothing."""
+        weights, n = scores.relu(), count if self.over_n else None
+        if not self.normalized:
+            return Split(weights, n)
+        return Split(weights, weights.sum(-1, keepdim=True) + (EPSILON if n is None else EPSILON * n))
+
+    def _times_slope(self, upstream: Tensor, weights: Tensor) -> Tensor:
+        return torch.ops.aten.threshold_backward(upstream, weights, 0)

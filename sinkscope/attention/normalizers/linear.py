@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from sinkscope.attention.normalizers.base import Normalizer
+from sinkscope.attention.normalizers.base import Differentiated, Split
 from sinkscope.attention.normalizers.elementwise import EPSILON
 from sinkscope.attention.pieces import STRICT
 
 
 @dataclass(frozen=True, config=STRICT)
-class Linear(Normalizer):
+class Linear(Differentiated):
     """w_j = s_j / Z; with a feature map φ, s = φ(q)·φ(k) / √d. Source: Gu et al., Tables 6 and 15 [A18 to A21].
 
     `divisor`: "one" (Z = 1), "sum" (Z = Σ s + 1e-8, for positive features), "abs_sum" (Z = max(|Σ s|, 1), for scores of
@@ -24,19 +24,28 @@ class Linear(Normalizer):
     divisor: Literal["one", "sum", "abs_sum"] = "one"
     kind: Literal["linear"] = "linear"
     metric_weights = "renormalized"
+    hidden = 0.0
 
     @property
     def couples_keys(self) -> bool:
         return self.divisor != "one"
 
-    def weights(
+    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+        if self.divisor == "one":
+            return Split(scores)
+        total = scores.sum(-1, keepdim=True)
+        return Split(scores, total + EPSILON if self.divisor == "sum" else total.abs().clamp(min=1), total)
+
+    def slope(
         self,
         scores: Float[Tensor, "... query key"],
-        visible: Bool[Tensor, "... query key"],
         count: Float[Tensor, "... query 1"],
+        split: Split,
+        upstream: Float[Tensor, "... query key"],
+        delta: Float[Tensor, "... query 1"],
     ) -> Float[Tensor, "... query key"]:
-        weights = scores.masked_fill(~visible, 0.0)
-        if self.divisor == "one":
-            return weights
-        total = weights.sum(-1, keepdim=True)
-        return weights / (total + EPSILON if self.divisor == "sum" else total.abs().clamp(min=1))
+        """upstream − Z' · delta with Z' = ∂Z / ∂Σ s."""
+        if split.inner is None:
+            return upstream
+        total = split.inner
+        return upstream.sub_(delta if self.divisor == "sum" else delta * total.sign() * (total.abs() >= 1))

@@ -10,19 +10,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from sinkscope.attention.normalizers.base import Normalizer
+from sinkscope.attention.normalizers.base import Differentiated, Normalizer, Split, exponential
 from sinkscope.attention.pieces import STRICT
+from sinkscope.errors import InputError
 
 Positive = Annotated[float, Field(gt=0)]
-
-
-def log_softmax(
-    scores: Float[Tensor, "... query key"], visible: Bool[Tensor, "... query key"]
-) -> Float[Tensor, "... query key"]:
-    """log of the softmax over what is visible, −inf elsewhere; finite gradients where nothing is."""
-    hidden = ~visible
-    blank = hidden.all(-1, keepdim=True)
-    return torch.log_softmax(scores.masked_fill(hidden & ~blank, -torch.inf).masked_fill(blank, 0.0), -1)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -68,7 +60,7 @@ class ScaledSoftmax(Normalizer):
 
 
 @dataclass(frozen=True, config=STRICT)
-class PowerSoftmax(Normalizer):
+class PowerSoftmax(Differentiated):
     """w_j = exp(s_j) / (Σ exp(p · s_i))^(1/p) = softmax(p · s)_j^(1/p). Source: Gu et al., section 7 [A13].
 
     Rows sum to at most 1 for p ≤ 1 and lie in [1, n^(1 − 1/p)] for p ≥ 1. Computed as exp(s − lse(p · s) / p).
@@ -78,21 +70,30 @@ class PowerSoftmax(Normalizer):
     kind: Literal["power_softmax"] = "power_softmax"
     metric_weights = "renormalized"
 
-    def weights(
+    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+        shares = torch.log_softmax(self.p * scores, -1)
+        return Split(exponential(shares, 1 / self.p), inner=shares)
+
+    def slope(
         self,
         scores: Float[Tensor, "... query key"],
-        visible: Bool[Tensor, "... query key"],
         count: Float[Tensor, "... query 1"],
+        split: Split,
+        upstream: Float[Tensor, "... query key"],
+        delta: Float[Tensor, "... query 1"],
     ) -> Float[Tensor, "... query key"]:
-        return (log_softmax(self.p * scores, visible) / self.p).exp().masked_fill(~visible, 0.0)
+        """x − softmax(p · s) · Σ x with x = w · upstream."""
+        assert split.inner is not None
+        each = upstream.mul_(split.numerator)
+        return each - exponential(split.inner).mul_(each.sum(-1, keepdim=True))
 
 
 @dataclass(frozen=True, config=STRICT)
-class ClippedSoftmax(Normalizer):
+class ClippedSoftmax(Differentiated):
     """w = clip((ζ − γ) · softmax(s) + γ, 0, 1): weights can be exactly zero. Source: Bondarenko et al. 2023 [X17].
 
     `alpha` in place of γ: γ = −α / n, with n the number of tokens that the query sees (the authors write the maximum
-    length). Rows sum to between 0 and ζ. Clipped entries have no gradient.
+    length); both together are refused. Rows sum to between 0 and ζ. Clipped entries have no gradient.
     """
 
     gamma: Annotated[float, Field(le=0)] = -0.025
@@ -100,19 +101,38 @@ class ClippedSoftmax(Normalizer):
     alpha: Positive | None = None
     kind: Literal["clipped_softmax"] = "clipped_softmax"
 
-    def weights(
+    def __post_init__(self) -> None:
+        if self.alpha is not None and self.gamma != type(self).gamma:
+            raise InputError(
+                f"clipped softmax: gamma = {self.gamma} and alpha = {self.alpha}: alpha decides gamma, so one"
+            )
+
+    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+        gamma = self._gamma(count)
+        shares = torch.softmax(scores, -1)
+        return Split((shares * (self.zeta - gamma) + gamma).clamp(0, 1), inner=shares)
+
+    def slope(
         self,
         scores: Float[Tensor, "... query key"],
-        visible: Bool[Tensor, "... query key"],
         count: Float[Tensor, "... query 1"],
+        split: Split,
+        upstream: Float[Tensor, "... query key"],
+        delta: Float[Tensor, "... query 1"],
     ) -> Float[Tensor, "... query key"]:
-        gamma = self.gamma if self.alpha is None else -self.alpha / count
-        stretched = (self.zeta - gamma) * Softmax().weights(scores, visible, count) + gamma
-        return stretched.clamp(0, 1).masked_fill(~visible, 0.0)
+        """The slope of a softmax, where the clipped weights lie between 0 and 1."""
+        assert split.inner is not None
+        gamma, shares = self._gamma(count), split.inner
+        clipped = (split.numerator <= 0) | (split.numerator >= 1)
+        stretched = upstream.masked_fill_(clipped, 0.0).mul_(self.zeta - gamma)
+        return torch.ops.aten._softmax_backward_data(stretched, shares, -1, shares.dtype)
+
+    def _gamma(self, count: Tensor) -> Tensor | float:
+        return self.gamma if self.alpha is None else -self.alpha / count
 
 
 @dataclass(frozen=True, config=STRICT)
-class Softpick(Normalizer):
+class Softpick(Differentiated):
     """w_j = relu(e^s_j − 1) / (Σ |e^s_i − 1| + ε), rows sum to at most 1. Source: Zuhri et al. 2025 [A25].
 
     Multiplied through by e^−m with m = max(max s, 0), so that neither term overflows (the authors' m = max s does where
@@ -120,16 +140,26 @@ class Softpick(Normalizer):
     denominator.
     """
 
-    epsilon: Annotated[float, Field(ge=0)] = 1e-8
+    epsilon: Positive = 1e-8
     kind: Literal["softpick"] = "softpick"
+    hidden = 0.0  # e^0 − 1 = 0
 
-    def weights(
+    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+        largest = scores.detach().amax(-1, keepdim=True).clamp(min=0)
+        excess = exponential(scores - largest) - exponential(-largest)
+        excess = excess.masked_fill(scores == 0, 0.0)  # two roundings of one exp would let a hidden key leak through
+        return Split(excess.relu(), excess.abs().sum(-1, keepdim=True) + self.epsilon, excess)
+
+    def slope(
         self,
         scores: Float[Tensor, "... query key"],
-        visible: Bool[Tensor, "... query key"],
         count: Float[Tensor, "... query 1"],
+        split: Split,
+        upstream: Float[Tensor, "... query key"],
+        delta: Float[Tensor, "... query 1"],
     ) -> Float[Tensor, "... query key"]:
-        shown = scores.masked_fill(~visible, 0.0)  # e^0 − 1 = 0: what is hidden contributes nothing
-        largest = shown.detach().amax(-1, keepdim=True).clamp(min=0)
-        excess = (shown - largest).exp() - (-largest).exp()
-        return excess.relu() / (excess.abs().sum(-1, keepdim=True) + self.epsilon)
+        """e^(s − m) · (upstream − delta) above zero, e^(s − m) · delta below it."""
+        assert split.inner is not None
+        excess = split.inner
+        each = torch.ops.aten.threshold_backward(upstream, excess, 0).sub_(excess.sign().mul_(delta))
+        return each.mul_(exponential(scores - scores.amax(-1, keepdim=True).clamp(min=0)))

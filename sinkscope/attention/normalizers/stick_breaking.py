@@ -4,32 +4,44 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxtyping import Bool, Float
+import torch
+from jaxtyping import Float
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
-from sinkscope.attention.normalizers.base import Normalizer
+from sinkscope.attention.normalizers.base import Differentiated, Split, exponential
 from sinkscope.attention.pieces import STRICT
 
 
 @dataclass(frozen=True, config=STRICT)
-class StickBreaking(Normalizer):
+class StickBreaking(Differentiated):
     """w_j = σ(s_j) · Π_{i > j visible} (1 − σ(s_i)): from the last visible key backwards, each takes its share of what
     is left. Rows sum to at most 1. Source: Tan et al. 2024 (2410.17980).
 
     They leave out the query's own key; here it is the first to take, as in every other operation. Slots come last.
-    Computed as exp(log σ(s_j) + Σ_{i > j} log σ(−s_i)).
+    Computed as exp((s_j + log σ(−s_j)) + Σ_{i > j} log σ(−s_i)).
     """
 
     kind: Literal["stick_breaking"] = "stick_breaking"
 
-    def weights(
+    @property
+    def couples_keys(self) -> bool:
+        return False  # a slot gets what no token took, and takes nothing from them
+
+    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+        left = F.softplus(scores, threshold=40).neg()
+        after = F.pad(left[..., 1:], (0, 1)).flip(-1).cumsum(-1).flip(-1)  # the own term would drown it where s is huge
+        return Split(exponential(scores + left + after))
+
+    def slope(
         self,
         scores: Float[Tensor, "... query key"],
-        visible: Bool[Tensor, "... query key"],
         count: Float[Tensor, "... query 1"],
+        split: Split,
+        upstream: Float[Tensor, "... query key"],
+        delta: Float[Tensor, "... query 1"],
     ) -> Float[Tensor, "... query key"]:
-        left = F.logsigmoid(-scores).masked_fill(~visible, 0.0)
-        remaining = left.flip(-1).cumsum(-1).flip(-1) - left
-        return (F.logsigmoid(scores) + remaining).exp().masked_fill(~visible, 0.0)
+        """x_j − σ(s_j) · Σ_{i ≤ j} x_i with x = w · upstream: a key takes its share from those before it."""
+        taken = upstream.mul_(split.numerator)
+        return taken - torch.sigmoid(scores).mul_(taken.cumsum(-1))

@@ -32,9 +32,9 @@ class HeadGate:
 
     x is the input of the attention block. `reads`: "slice", head h reads the h-th of H slices of x by weights of its
     own (theirs); "all", every head reads the whole x; "nothing", a learned scalar. `mlp_width`: a hidden layer of that
-    width (relu) in between, as in their BERT. `openness`: g at x = 0; `initial_std`: of the (last) weights. `relative`: g
-    is divided by the openness, so that with `initial_std` 0 nothing changes at the start (their fine-tuning mode, with
-    standard deviation 0.001).
+    width (relu) in between, as in their BERT. `openness`: g at x = 0; `initial_std`: of the (last) weights.
+    `relative`: g is divided by the openness, so that with `initial_std` 0 nothing changes at the start (their
+    fine-tuning mode, with standard deviation 0.001).
     """
 
     reads: Literal["slice", "all", "nothing"] = "slice"

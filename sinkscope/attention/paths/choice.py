@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
-from sinkscope.attention.paths import chunked, sdpa
+from sinkscope.attention.paths import chunked, sdpa, streamed
 from sinkscope.attention.spec import AttentionSpec
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, unknown
 
-Path = Literal["auto", "reference", "fast", "sdpa", "chunked"]
-Taken = Literal["reference", "sdpa", "chunked"]
+Path = Literal["auto", "reference", "fast", "fused", "sdpa", "streamed", "chunked"]
+PATHS: tuple[str, ...] = get_args(Path)
+Taken = Literal["reference", "fused", "sdpa", "streamed", "chunked"]
 
 
 def chosen(spec: AttentionSpec, path: Path, queries: int, keys: int, *, biased: bool = False) -> Taken:
-    """The path that `path` means for this problem.
+    """The path that `path` means for this problem, fused kernels aside (`paths/fused.py`).
 
-    "fast" is SDPA where that is exact, else query chunks; "auto" the same, but the reference where everything fits one
-    chunk anyway. Raises `InputError` for "sdpa" where that would not be exact.
+    "fast" is SDPA where that is exact, else the streamed path where the normaliser knows its derivative, else query
+    chunks; "auto" the same, but the reference in place of a single chunk. Raises `InputError` for "sdpa" and "streamed"
+    where that would not be exact.
     """
+    if path not in PATHS:
+        raise unknown("path", str(path), PATHS)
     reason = sdpa.obstacle(spec, biased=biased)
     if path == "sdpa" and reason:
         raise InputError(f"no exact SDPA path: {reason}")
-    if path in ("reference", "chunked"):
+    if path == "streamed" and (missing := streamed.obstacle(spec, biased=biased)):
+        raise InputError(f"no streamed path: {missing}")
+    if path in ("reference", "chunked", "streamed"):
         return path
     if reason is None:
         return "sdpa"
+    if streamed.obstacle(spec, biased=biased) is None:
+        return "streamed"
     return "reference" if path == "auto" and queries <= chunked.rows_of(queries, keys) else "chunked"

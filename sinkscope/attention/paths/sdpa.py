@@ -2,7 +2,7 @@
 
 A slot is one more key. It stands first, and a zero query stands before the queries, so that the kernel's top-left
 causal triangle still fits; the extra row is dropped. A logit b rides in one more channel of the head:
-scaling · [q, b]·[k*, 1/scaling] = scaling · q·k* + b.
+scaling · [q, b]·[k*, 1/scaling] = scaling · q·k* + b. On the CPU without a written mask it needs none (`slotted.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sinkscope.attention.normalizers import ScaledSoftmax, Softmax
+from sinkscope.attention.paths import slotted
+from sinkscope.attention.scores import Scores, per_query_head, wide
 from sinkscope.attention.slots import SlotTerms
 from sinkscope.attention.spec import AttentionSpec
 from sinkscope.attention.visibility import Visibility
@@ -44,6 +46,8 @@ def attention(
         return _kernel(query, key, value, visibility, 0, scaling)
     value_dim = value.shape[-1]
     causal = visibility.is_causal_square
+    if adds_slots(slots, query, value, visibility):
+        return _slotted(query, key, value, slots, visibility, scaling)
     query = _with_channels(query, slots)
     key = _with_slot_keys(key, slots, scaling)
     value = _with_slot_values(value, slots)
@@ -53,6 +57,12 @@ def attention(
         query = F.pad(query, (0, 0, len(slots), 0))
     output = _kernel(query, key, value, visibility, len(slots), scaling)
     return output[:, :, len(slots) if causal else 0 :, :value_dim]
+
+
+def adds_slots(slots: Sequence[SlotTerms], query: Tensor, value: Tensor, visibility: Visibility) -> bool:
+    """Whether slots are added to what the kernel gives, rather than being keys of it: its log-sum-exp is then of tokens
+    alone."""
+    return any(terms.logit is not None for terms in slots) and slotted.fits(query, value, visibility)
 
 
 def _kernel(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, slots: int, scaling: float) -> Tensor:
@@ -66,6 +76,17 @@ def _kernel(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, s
     visible = F.pad(visible, (slots, 0), value=True) | blank
     output = F.scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scaling, enable_gqa=grouped)
     return output.masked_fill(blank, 0.0)
+
+
+def _slotted(
+    query: Tensor, key: Tensor, value: Tensor, slots: Sequence[SlotTerms], visibility: Visibility, scaling: float
+) -> Tensor:
+    """Where a further channel for logits would cost more than the kernel's own log-sum-exp."""
+    read = wide(query)
+    logits = Scores(read, read[:, :, :0], scaling, visibility, tuple(slots)).slot_logits(slice(0, query.shape[2]))
+    none = read.new_zeros(query.shape[1], value.shape[-1])
+    values = torch.stack([none if terms.value is None else per_query_head(terms.value, read) for terms in slots])
+    return slotted.attention(query, key, value, logits, values, visibility.is_causal_square, scaling)
 
 
 def _with_channels(query: Tensor, slots: Sequence[SlotTerms]) -> Tensor:

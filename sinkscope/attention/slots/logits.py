@@ -6,7 +6,7 @@ import math
 from typing import Annotated, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from pydantic import Field
 from pydantic.dataclasses import dataclass as piece
 from torch import Tensor, nn
@@ -14,10 +14,14 @@ from torch.nn import functional as F
 
 from sinkscope.attention.context import Context
 from sinkscope.attention.learned import Learned
+from sinkscope.attention.masks import Document, leaves
 from sinkscope.attention.pieces import STRICT
 from sinkscope.attention.sizes import Sizes
 from sinkscope.attention.slots.terms import SlotTerms
+from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
+
+WITHOUT_MODEL = 2048  # places of StableMask where no model says how many it has
 
 
 @piece(frozen=True, config=STRICT)
@@ -56,20 +60,21 @@ class LogitSlot:
 class SuffixSlot:
     """The pseudo logits of StableMask: b_t = log Σ_{t < j < context} exp(−γ j), j and t counted from 0 [X21].
 
-    A query gives mass to the places after its own, up to the maximum `context`; what it gives is lost. The last place
-    has none to give to, so its row sums to one; so do rows beyond the context. Equal to a softmax over all places with
-    p_tj = −γ j on later ones, then masked. `gamma`: a number for all heads, or "alibi", 2^(−8 h / H) for head h of H.
-    Source: Yin et al. 2024 (2402.04779); their code does not run, p follows catalogue X21.
+    A query gives mass to the places after its own, up to the maximum `context` (None: what the model is configured for,
+    2048 where there is no model); what it gives is lost. The last place has none to give to, so its row sums to one; so
+    do rows beyond the context. Under a document mask places count from the start of the document. Equal to a softmax
+    over all places with p_tj = −γ j on later ones, then masked. `gamma`: a number for all heads, or "alibi",
+    2^(−8 h / H) for head h of H. Source: Yin et al. 2024 (2402.04779); their code does not run, p is catalogue X21's.
     """
 
-    context: Annotated[int, Field(ge=1)] = 2048
+    context: Annotated[int, Field(ge=1)] | None = None
     gamma: Annotated[float, Field(ge=0)] | Literal["alibi"] = "alibi"
     kind: Literal["suffix"] = "suffix"
     has_value = False
     needs_hidden = False
 
     def build(self, sizes: Sizes) -> nn.Module:
-        return _SuffixSlot(sizes.heads, self.context, self.gamma)
+        return _SuffixSlot(sizes.heads, self.context or WITHOUT_MODEL, self.gamma)
 
 
 class _ZeroSlot(nn.Module):
@@ -107,8 +112,15 @@ class _SuffixSlot(nn.Module):
         self.gammas = [2 ** (-8 * (h + 1) / heads) for h in range(heads)] if gamma == "alibi" else [gamma] * heads
 
     def forward(self, context: Context) -> SlotTerms:
-        place = context.visibility.query.order.clamp(min=0)[:, None].float()
+        place = self._place(context.visibility).clamp(min=0)[:, None].float()
         return SlotTerms(logit=torch.cat([self._mass(place, float(gamma)) for gamma in self.gammas], 1))
+
+    @staticmethod
+    def _place(visibility: Visibility) -> Int[Tensor, "#batch query"]:
+        """Where queries stand: in their row, or in their document where documents do not see each other."""
+        if not any(isinstance(mask, Document) for mask in leaves(visibility.mask)):
+            return visibility.query.order
+        return visibility.key.within_documents()[:, -visibility.query.count :]
 
     def _mass(self, place: Tensor, gamma: float) -> Tensor:
         """log Σ_{t < j < context} exp(−γ j) as a geometric sum; −inf where no place is left."""

@@ -1,5 +1,31 @@
-"""How a lab model knows where a token stands."""
+"""How a lab model knows where a token stands.
 
-from sinkscope.model.positions.rotary import Rotary, Rotation, rotate
+`build.py` makes a scheme from a configuration; it stands apart, since a configuration checks itself with what is here.
+"""
 
-__all__ = ["Rotary", "Rotation", "rotate"]
+from sinkscope.model.positions.absolute import LearnedTable, Sinusoidal, check_even_width, sinusoids
+from sinkscope.model.positions.bias import DistanceBias
+from sinkscope.model.positions.places import Places, restarted
+from sinkscope.model.positions.relative import Alibi, RelativePaper, RelativeT5, alibi_slopes, bucket
+from sinkscope.model.positions.rotary import Rope, Rotary, rotate
+from sinkscope.model.positions.scheme import Rotation, Scheme
+
+__all__ = [
+    "Alibi",
+    "DistanceBias",
+    "LearnedTable",
+    "Places",
+    "RelativePaper",
+    "RelativeT5",
+    "Rope",
+    "Rotary",
+    "Rotation",
+    "Scheme",
+    "Sinusoidal",
+    "alibi_slopes",
+    "bucket",
+    "check_even_width",
+    "restarted",
+    "rotate",
+    "sinusoids",
+]

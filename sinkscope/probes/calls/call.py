@@ -117,7 +117,8 @@ class AttentionCall:
 
     def operation_weights(self, rows: slice) -> Weights:
         """Weights of a lab or attached layer as its operation writes them out, raw, for the queries in `rows`."""
-        assert self.operation is not None and self.context is not None
+        assert self.operation is not None
+        assert self.context is not None
         known = self.context
         return self.operation.weights(
             self.query,
@@ -129,6 +130,19 @@ class AttentionCall:
             carried=known.carried,
             bias=known.bias,
         )
+
+    def operation_logits(self, rows: slice) -> tuple[Float[Tensor, "batch heads query key"], ...]:
+        """Scores of a lab or attached layer as its normaliser gets them, −inf where masked, for each of its maps."""
+        assert self.operation is not None
+        assert self.context is not None
+        return self.operation.logits(self.query, self.key, self.context, rows)
+
+    def row_parts(self) -> Iterator[slice]:
+        """Rows of all samples, so many that scores on all keys take at most about `ELEMENTS`."""
+        batch, heads, queries, _ = self.query.shape
+        step = min(ROWS, max(1, ELEMENTS // (batch * heads * max(self.mask.keys, 1))))
+        for start in range(0, queries, step):
+            yield slice(start, min(queries, start + step))
 
     def locate(self, positions: Sequence[int]) -> tuple[Int[Tensor, "batch n"], Bool[Tensor, "batch n"]]:
         """Column of each row's p-th real token for p in `positions`, and whether this call has that column."""

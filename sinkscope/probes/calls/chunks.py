@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.probes.calls.call import ELEMENTS, ROWS, AttentionCall
+from sinkscope.probes.calls.call import AttentionCall
 
 EPSILON = 1e-8  # of the renormalisation, as in catalogue 12.3
 
@@ -59,10 +59,7 @@ def _from_scores(call: AttentionCall, with_scores: bool) -> Iterator[Chunk]:
 def _from_operation(call: AttentionCall) -> Iterator[Chunk]:
     operation = call.operation
     assert operation is not None
-    batch, heads, queries, _ = call.query.shape
-    step = min(ROWS, max(1, ELEMENTS // (batch * heads * call.mask.keys)))
-    for start in range(0, queries, step):
-        rows = slice(start, min(queries, start + step))
+    for rows in call.row_parts():
         found = call.operation_weights(rows)
         token, slot = found.token, found.slot
         if operation.spec.metric_weights == "renormalized":
@@ -71,4 +68,4 @@ def _from_operation(call: AttentionCall) -> Iterator[Chunk]:
         if call.real is not None:
             ignored = ~call.real[:, None, rows, None]
             token, slot = token.masked_fill(ignored, 0.0), slot.masked_fill(ignored, 0.0)
-        yield Chunk(slice(0, batch), rows, slice(0, token.shape[-1]), token, slot if slot.shape[-1] else None)
+        yield Chunk(slice(0, len(token)), rows, slice(0, token.shape[-1]), token, slot if slot.shape[-1] else None)

@@ -9,9 +9,11 @@ from typing import Any, Literal
 
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import Cache
 
 from sinkscope.errors import InputError
+from sinkscope.probes.structure.prefix import sink_tokens
 
 Axis = Literal["tokens", "memory", "vision", "audio"]
 MAIN_INPUTS = (
@@ -30,6 +32,7 @@ class Forward:
 
     `seen`: tokens in the cache; `real`: per token axis, True for real tokens over everything so far (no entry: all
     real). `tokens` are what the model reads or writes, `memory` is what the encoder of an encoder-decoder gives.
+    `prefix`: learned tokens that the model puts before its `ids`; they are real, and in the cache once it is filled.
     """
 
     batch: int
@@ -37,6 +40,7 @@ class Forward:
     cache: Cache | None
     ids: Int[Tensor, "batch position"] | None
     real: Mapping[Axis, Bool[Tensor, "batch _"]] = field(default_factory=dict)
+    prefix: int = 0
 
     @classmethod
     def of(cls, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Forward:
@@ -54,13 +58,18 @@ class Forward:
             "tokens": given.get(prefix + "attention_mask"),
             "memory": given.get("attention_mask" if twofold else "encoder_attention_mask"),
         }
+        real = {axis: real for axis, mask in masks.items() if (real := _padding(mask)) is not None}
+        learned = sink_tokens(model)
+        if learned and "tokens" in real:
+            real["tokens"] = functional.pad(real["tokens"], (learned, 0), value=True)
         ids = given.get(prefix + "input_ids")
         return cls(
             batch=main.shape[0],
             seen=0 if cache is None else int(cache.get_seq_length()),
             cache=cache,
             ids=ids if isinstance(ids, Tensor) else None,
-            real={axis: real for axis, mask in masks.items() if (real := _padding(mask)) is not None},
+            real=real,
+            prefix=learned,
         )
 
 

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from sinkscope.attention import Bias, Full
+from sinkscope.attention.functional import Written
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.probes.calls.call import AttentionCall
 
@@ -73,9 +75,48 @@ def verified_by_operation(call: AttentionCall, family: str) -> AttentionCall:
     return checked.call
 
 
-def _rows(call: AttentionCall) -> _Rows:
+def verified_output(call: AttentionCall, family: str, host: float) -> None:
+    """Is what an attached layer returned the output of its operation, for two rows of its queries?
+
+    Raises `UnsupportedModelError` where it is not, beyond rounding by `host` in sums of |weight| · |value|.
+    """
+    operation, known, output = call.operation, call.context, call.output
+    if operation is None or known is None or output is None:
+        return
+    for row in _checked_rows(call):
+        part, seen = slice(row, row + 1), known.visibility
+        visible = Written(Full(), seen.query.part(part), seen.key, seen.dense(part))
+        hidden = None if known.hidden is None else known.hidden[:, part]
+        bias = None if known.bias is None else _From(known.bias, row)
+        query, value = call.query[:, :, part], call.value
+        found = operation(query, call.key, value, visible, hidden, known.scaling, path="reference", bias=bias)
+        weight = sum(w.abs().sum(-1).amax() for w in (found.weights, found.slot_weights) if w is not None)
+        scale = (1 + weight) * (1 + value.abs().amax()) + found.output.abs().amax()
+        difference = (output[:, :, part] - found.output).float().abs()
+        if bool((difference[torch.isfinite(difference)] > (10 * FLOOR + 32 * host) * scale).any()):
+            raise UnsupportedModelError(
+                f"family '{family}', layer '{call.layer.name}': its attention output is not that of its operation"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class _From:
+    """A bias for the queries from `start` on."""
+
+    bias: Bias
+    start: int
+
+    def rows(self, rows: slice) -> Float[Tensor, "#batch #heads query key"]:
+        return self.bias.rows(slice(self.start + rows.start, self.start + rows.stop))
+
+
+def _checked_rows(call: AttentionCall) -> list[int]:
     queries = call.query.shape[2]
-    rows = sorted({queries // 2, queries - 1})
+    return sorted({queries // 2, queries - 1})
+
+
+def _rows(call: AttentionCall) -> _Rows:
+    rows = _checked_rows(call)
     samples, columns = slice(0, len(call.query)), slice(0, call.mask.keys)
     scores = torch.cat([call.scores(samples, slice(row, row + 1), columns) for row in rows], 2)
     lse = torch.logsumexp(scores, -1)

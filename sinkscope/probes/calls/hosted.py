@@ -17,17 +17,17 @@ from torch import Tensor, nn
 from sinkscope.attention import Bias, Causal, Full, Mask, Tokens, Visibility
 from sinkscope.attention.functional import Written
 
+IMPLEMENTATION = "sinkscope_attached"  # the name under which attached layers find their attention function
 PLACE = "hosted"  # the attribute of an attention module under which its call is kept
 
 
 @dataclass(frozen=True, eq=False)
 class Hosted:
-    """One call of an attached layer: its block's input, where its queries and keys stand in the row, and, as soon as
-    its attention function has run, the mask as a `Visibility` and what was added to the scores."""
+    """One call of an attached layer: its block's input, tokens in its cache before, and, as soon as its attention
+    function has run, the mask as a `Visibility` and what was added to the scores."""
 
     hidden: Float[Tensor, "batch query width"]
-    query_start: int = 0
-    key_start: int = 0
+    seen: int = 0
     visibility: Visibility | None = None
     bias: Bias | None = None
 

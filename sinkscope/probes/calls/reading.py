@@ -11,9 +11,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from sinkscope.attention import Context, Operation, Visibility
+from sinkscope.attention.paths.sdpa import adds_slots
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.forward import Axis, Forward
+from sinkscope.probes.calls.hosted import hosted
 from sinkscope.probes.calls.interface import Invocation
 from sinkscope.probes.calls.masks import Bound, Rule, VisibleKeys, Written
 from sinkscope.probes.structure.places import Layer
@@ -40,6 +42,7 @@ def read(
     Raises `UnsupportedModelError` for masks, and for caches, whose keys can not be told apart.
     """
     given: dict[str, Any] = dict(zip(NAMES, invocation.args, strict=False)) | dict(invocation.kwargs)
+    given |= hosted(invocation.module)
     refuse = Refusal(family, layer.name)
     query, key, value = (given[name].detach() for name in NAMES[:3])
     shared = sides[0] == sides[1]
@@ -172,6 +175,7 @@ def _with_operation(
     if not call.is_softmax or not operation.slots:
         return call
     logits = operation.slot_logits(call.wide_query, context)
-    if kernel_lse is not None:  # over slots and tokens; slots may have put as many empty queries in front
+    if kernel_lse is not None:  # slots that are keys may have put as many empty queries in front
         kernel_lse = kernel_lse[..., -call.query.shape[2] :]
-    return replace(call, sink=torch.logsumexp(logits, -1), kernel_lse=kernel_lse, kernel_has_sink=True)
+    added = adds_slots(operation.slot_terms(context), call.query, call.value, visibility)
+    return replace(call, sink=torch.logsumexp(logits, -1), kernel_lse=kernel_lse, kernel_has_sink=not added)

@@ -127,14 +127,16 @@ def table(more: Iterable[Row] = ()) -> str:
         "| family | attention | calls seen / attention layers | largest error against eager | logits unchanged |",
         "|---|---|---|---|---|",
     ]
-    for row in (*rows(), *more):
-        host = "its own" if row.family in COLLECTED else row.host
-        left_out = f" ({', '.join(row.left_out)} not measured)" if row.left_out else ""
-        unchanged = "yes" if row.logits_unchanged else "NO"
-        lines.append(
-            f"| {row.family} | {host} | {row.calls} / {row.layers}{left_out} | {row.error:.0e} | {unchanged} |"
-        )
+    lines += map(line, (*rows(), *more))
     lines += [
         f"| {name} | its own | refused: {refusal(name)} | | |" for name, family in REFUSED.items() if family.exists
     ]
     return "\n".join(lines)
+
+
+def line(row: Row) -> str:
+    """A row of the table."""
+    host = "its own" if row.family in COLLECTED else row.host
+    left_out = f" ({', '.join(row.left_out)} not measured)" if row.left_out else ""
+    unchanged = "yes" if row.logits_unchanged else "NO"
+    return f"| {row.family} | {host} | {row.calls} / {row.layers}{left_out} | {row.error:.0e} | {unchanged} |"

@@ -71,13 +71,15 @@ def _of_scores(call: AttentionCall, chunk: Chunk, scores: Tensor) -> Iterable[Pi
     lse = call.counted_lse[samples, :, rows]
     counted = lse != torch.inf
     visible = call.mask.visible(samples, rows, chunk.columns).to(lse.device)
-    count = (visible.sum(-1) + (call.sink is not None)).clamp(min=1).float()
+    sink = None if call.sink is None else call.sink.expand_as(call.lse)[samples, :, rows]
+    slots = 0 if sink is None else (sink > -torch.inf).int()  # a slot without any mass is none
+    count = (visible.sum(-1) + slots).clamp(min=1).float()
     offset = (lse - count.log()).where(counted, 0.0)
     logits = (scores - offset[..., None]).nan_to_num_(nan=torch.nan, posinf=torch.inf, neginf=0.0)
     total, squares = logits.sum(-1), torch.linalg.vector_norm(logits, dim=-1).square()
     mean = torch.linalg.vecdot(chunk.weights, logits)
-    if call.sink is not None and chunk.slots is not None:
-        sink = call.sink.expand_as(call.lse)[samples, :, rows] - offset
+    if sink is not None and chunk.slots is not None:
+        sink = (sink - offset).where(sink > -torch.inf, 0.0)
         total, squares, mean = total + sink, squares + sink.square(), mean + chunk.slots[..., 0] * sink
     spread = (squares - total.square() / count).clamp(min=0).sqrt()
     yield Piece("entropy", (count.log() - mean).clamp(min=0).where(counted, 0.0).sum(-1), None, samples)

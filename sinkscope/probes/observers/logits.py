@@ -17,8 +17,9 @@ from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piec
 class MaximalLogits(Observer):
     """max over real queries and the keys they see of |s_tk|: `max_logit` (sample, layer, head).
 
-    Scores as the normaliser gets them: scaled, softcapped, with position bias; slots are no keys. Their growth marks
-    unstable training. Source: Dehghani et al. 2023 (ViT-22B), Wortsman et al. 2023. Cost: three cheap passes over the
+    Scores as the normaliser gets them: of feature maps where there are some, scaled, softcapped, with position bias and
+    forgetting, the larger of both where weights are a difference; slots are no keys. Their growth marks unstable
+    training. Source: Dehghani et al. 2023 (ViT-22B), Wortsman et al. 2023. Cost: three cheap passes over the
     scores in chunks; operations without a softmax compute their scores once more.
     """
 
@@ -36,10 +37,9 @@ class MaximalLogits(Observer):
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
         if call.is_softmax:
             return
-        for samples, rows in call.parts():
-            columns = call.mask.extent(samples, rows)
-            if columns.start < columns.stop:
-                yield _largest(call, call.scores(samples, rows, columns), samples, rows)
+        for rows in call.row_parts():
+            for scores in call.operation_logits(rows):
+                yield _largest(call, scores, slice(0, len(scores)), rows)
 
     def arrays(self, found: LayerSums) -> dict[str, Array]:
         return {"max_logit": Array(found.sums["logit"], None)} if "logit" in found.sums else {}

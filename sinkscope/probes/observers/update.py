@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.errors import InputError
-from sinkscope.probes.calls.call import ROWS, AttentionCall
+from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide
 from sinkscope.probes.observers.outputs import share
 
@@ -22,9 +23,10 @@ class SinkUpdate(Observer):
     else the attention function returned: other tokens, slots, value biases.
     `sink_output_constancy`: ‖mean_t c_t‖² / mean_t ‖c_t‖²; 1 where C adds the same to every token, an implicit bias.
 
-    A are the weights that the layer used, never renormalised. Output gates act later and are not in it. Cost: O(T) a
-    head beside the log-sum-exp of a softmax; operations without one compute their weights once more, O(T²). Source:
-    Sun et al. 2024, eq. 2.
+    A are the weights that the layer used, never renormalised. Gates on the output, and the norm behind a difference of
+    maps, act on c_t where they are the operation's own; where a model applies them after its attention function they
+    are not in it. Cost: O(T) a head beside the log-sum-exp of a softmax; operations without one compute their weights
+    once more, O(T²). Source: Sun et al. 2024, eq. 2.
     """
 
     positions: Sequence[int] = (0,)
@@ -43,7 +45,7 @@ class SinkUpdate(Observer):
         values = call.value.gather(2, index).float() * present[:, None, :, None]
         values = values.repeat_interleave(call.group, 1)
         for samples, rows, weights in _weights(call, columns):
-            sink = weights @ values[samples]
+            sink = _leaving(call, weights @ values[samples], samples, rows)
             rest = call.output[samples, :, rows].float() - sink
             if call.real is not None:
                 ignored = ~call.real[samples, None, rows, None]
@@ -73,8 +75,28 @@ def _weights(call: AttentionCall, columns: Tensor) -> Iterator[tuple[slice, slic
         for samples, rows in call.parts(columns.shape[1]):
             yield samples, rows, call.scores(samples, rows, columns[samples]).sub_(lse[samples, :, rows]).exp_()
         return
-    for start in range(0, call.query.shape[2], ROWS):
-        rows = slice(start, min(call.query.shape[2], start + ROWS))
+    for rows in call.row_parts():
         found = call.operation_weights(rows)
         index = columns[:, None, None, :].expand(*found.token.shape[:3], -1)
         yield slice(0, len(call.query)), rows, found.token.gather(-1, index)
+
+
+def _leaving(
+    call: AttentionCall, part: Float[Tensor, "batch heads query dim"], samples: slice, rows: slice
+) -> Float[Tensor, "batch heads query dim"]:
+    """What of a part of the aggregated values leaves the layer's operation, whose output pieces are all affine."""
+    operation, context = call.operation, call.context
+    if operation is None or context is None:
+        return part
+    if operation.difference is not None:
+        part = part * operation.difference.scale(_aggregated(call, samples, rows))
+    hidden = None if context.hidden is None else context.hidden[samples, rows].to(part.dtype)
+    for module in operation.output_modules:
+        part = module(part, hidden) - module(torch.zeros_like(part), hidden)
+    return part
+
+
+def _aggregated(call: AttentionCall, samples: slice, rows: slice) -> Float[Tensor, "batch heads query dim"]:
+    """Σ_j A_tj v_j over all tokens."""
+    weights = call.operation_weights(rows).token[samples]
+    return weights @ call.value[samples].float().repeat_interleave(call.group, 1)

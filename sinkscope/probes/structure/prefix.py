@@ -1,4 +1,4 @@
-"""Tokens that a vision transformer puts before its patches: CLS, distillation, registers [X5]."""
+"""Learned tokens that a model puts before its input: CLS, distillation, registers [X5], sink tokens [A6]."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from torch import nn
 
 SINGLE = {"cls_token": "CLS", "class_embedding": "CLS", "distillation_token": "distillation"}
 REGISTERS = "register_tokens"  # (1, n, width)
+
+
+def sink_tokens(model: nn.Module) -> int:
+    """How many learned tokens the model puts before every sequence; they are positions 0 … n−1 of a measurement."""
+    return int(getattr(getattr(model, "config", None), "sink_tokens", 0))
 
 
 def vision_prefix(model: nn.Module) -> list[str]:

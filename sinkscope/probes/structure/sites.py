@@ -24,6 +24,7 @@ PER_HEAD = ("query_key_value",)  # for each head its query, key and value
 HEAD_DIM = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
 HEADS = ("num_heads", "n_heads", "num_attention_heads")
 TABLES = ("wpe", "embed_positions", "position_embeddings", "position_embedding", "pos_embed", "pos_emb")
+SCHEME_TABLE = "position.table"  # of a model whose `position` is a module; one that is no nn.Embedding holds distances
 
 Keys = Callable[[Float[Tensor, "batch position width"]], Float[Tensor, "batch kv_heads position head_dim"]]
 
@@ -127,7 +128,8 @@ def unembedding(model: nn.Module) -> Float[Tensor, "vocabulary width"]:
 
 def _tables(model: nn.Module) -> Iterator[tuple[str, PositionTable]]:
     for path, module in model.named_modules():
-        if isinstance(module, nn.Embedding) and path.rpartition(".")[2] in TABLES:
+        named = path.rpartition(".")[2] in TABLES or path.endswith(SCHEME_TABLE)
+        if isinstance(module, nn.Embedding) and named:
             yield path, PositionTable(path, module.weight, _offset(model, module))
     for path, parameter in model.named_parameters():
         if path.rpartition(".")[2] in TABLES:  # of image models, with a row for each special token and patch

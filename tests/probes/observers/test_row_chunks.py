@@ -12,7 +12,7 @@ from sinkscope.probes.calls import call
 from tests.probes.conftest import ADDITIVE, build
 
 # Several chunks of rows in 24 tokens; windows of 5, so that columns of a chunk begin beyond the first.
-FAMILIES = ["llama", "mistral", "gemma2", "gpt_oss", "bert", "lab:sigmoid", "lab:sink_logit"]
+FAMILIES = ["llama", "mistral", "gemma2", "gpt_oss", "bert", "lab:sigmoid", "lab:sink_logit", "lab:differential"]
 
 
 @pytest.mark.parametrize("rows", [1, 5, 7])
@@ -25,7 +25,5 @@ def test_chunks_of_rows_add_up(
     inputs = {"input_ids": ids, "attention_mask": mask}
     whole = measure(model, inputs, ADDITIVE)
     monkeypatch.setattr(call, "ROWS", rows)
-    monkeypatch.setattr("sinkscope.probes.calls.chunks.ROWS", rows)
     monkeypatch.setattr(call, "ELEMENTS", 8 * 24 * 4)
-    monkeypatch.setattr("sinkscope.probes.calls.chunks.ELEMENTS", 8 * 24 * 4)
     assert_same(measure(model, inputs, ADDITIVE), whole, 1e-4)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from sinkscope.training.optimizer import AdamW
+from sinkscope.training.optimizers import AdamW
 
 
 class Toy(nn.Module):

@@ -57,6 +57,8 @@ def _walk(location: tuple[int | str, ...], kind: type) -> tuple[list[str], dict[
     kinds: list[Any] = [kind]
     fields = _fields(kind)
     for part in map(str, location):
+        if "-" in part or "[" in part:  # a type inside a union, such as constrained-float
+            continue
         tagged = [variant for variant in kinds if len(kinds) > 1 and _tag(variant) == part]
         if tagged:
             kinds, fields = tagged, _fields(tagged[0])
@@ -73,11 +75,12 @@ def _fields(kind: Any) -> dict[str, FieldInfo]:
 
 
 def _kinds(annotation: Any) -> list[Any]:
-    """The types inside unions, tuples and Annotated, without the dots of a tuple of any length."""
-    inner = [part for part in get_args(annotation) if part is not Ellipsis]
+    """The types inside unions, tuples and Annotated, without None and the dots of a tuple of any length."""
+    inner = [part for part in get_args(annotation) if part is not Ellipsis and part is not type(None)]
     return [kind for part in inner for kind in _kinds(part)] if inner else [annotation]
 
 
 def _tag(kind: Any) -> str | None:
-    tag = _fields(kind).get("kind")
-    return None if tag is None else tag.default
+    """What a part of a union is told apart by: its `kind`, or an optimiser's `name`."""
+    tags = [_fields(kind)[name].default for name in ("kind", "name") if name in _fields(kind)]
+    return next((tag for tag in tags if isinstance(tag, str)), None)

@@ -1,0 +1,70 @@
+"""Attention by fused kernels, as a function of tensors."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from sinkscope.attention.kernels.plan import Plan
+from sinkscope.errors import InputError
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+WIDEST = 128  # channels of a head
+
+
+def fused(
+    query: Float[Tensor, "batch heads query dim"],
+    key: Float[Tensor, "batch kv_heads key dim"],
+    value: Float[Tensor, "batch kv_heads key value_dim"],
+    activation: str,
+    normalized: bool = False,
+    mask: str = "causal",
+    window: int | None = None,
+    scaling: float | None = None,
+) -> Float[Tensor, "batch heads query value_dim"]:
+    """o_t = Σ_j w_tj v_j with w of `Plan(activation, normalized, mask, window)`, s = scaling · q·k, in O(T) memory.
+
+    fp32, bf16 or fp16 in and out, sums in fp32; heads of up to 128 channels; with fewer queries than keys the queries
+    are the last ones. Differentiable once, without atomics: gradients are the same in every run. `scaling` defaults to
+    dim^-1/2. This runs whether or not a GPU has confirmed the kernels: `obstacle` is what guards them.
+    Raises `InputError` for what the kernels cannot do, and where there is neither a GPU nor Triton's interpreter.
+    """
+    plan = Plan(activation, normalized, mask, window)
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if not scaling > 0:
+        raise InputError(f"scaling = {scaling}: must be positive")
+    if reason := misfit(query, key, value, plan) or unavailable():
+        raise InputError(f"fused kernels: {reason}")
+    from sinkscope.attention.kernels.launch import INTERPRETED, ElementwiseAttention
+
+    if not (query.is_cuda or INTERPRETED):
+        raise InputError(f"fused kernels: tensors are on {query.device.type}: a CUDA device, or TRITON_INTERPRET=1")
+    with torch.cuda.device_of(query):
+        return ElementwiseAttention.apply(query, key, value, plan, scaling)
+
+
+def misfit(query: Tensor, key: Tensor, value: Tensor, plan: Plan) -> str | None:
+    """Why the kernels cannot take these tensors; None where they can."""
+    tensors = (query, key, value)
+    heads, kv_heads = query.shape[1], key.shape[1]
+    same = query.shape[0] == key.shape[0], query.shape[3] == key.shape[3], key.shape[:3] == value.shape[:3]
+    if 0 in (*query.shape, *key.shape, *value.shape) or not all(same) or heads % kv_heads:
+        return f"q {tuple(query.shape)}, k {tuple(key.shape)}, v {tuple(value.shape)} do not fit each other"
+    if query.dtype not in DTYPES or any(tensor.dtype != query.dtype for tensor in tensors):
+        dtypes = ", ".join(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
+        return f"{dtypes} as q, k, v: one of float32, bfloat16, float16 for all"
+    if any(tensor.device != query.device for tensor in tensors):
+        return f"tensors on {sorted({str(tensor.device) for tensor in tensors})}: all on one device"
+    if max(query.shape[-1], value.shape[-1]) > WIDEST:
+        return f"heads of {max(query.shape[-1], value.shape[-1])} channels: at most {WIDEST}"
+    if plan.causal and query.shape[2] > key.shape[2]:
+        return f"{query.shape[2]} queries for {key.shape[2]} keys: queries are the last of the keys, so at most as many"
+    return None
+
+
+def unavailable() -> str | None:
+    """Why no kernel can be compiled here; None where one can."""
+    return None if find_spec("triton") else "triton is not installed"

@@ -1,0 +1,16 @@
+"""Where the runs of a sweep are made."""
+
+from __future__ import annotations
+
+from sinkscope.errors import unknown
+from sinkscope.experiments.pool import work_locally
+from sinkscope.experiments.running import Backend
+
+BACKENDS: dict[str, Backend] = {"local": work_locally}
+
+
+def backend_named(name: str) -> Backend:
+    """The backend of a name. Raises `InputError` for an unknown one."""
+    if name not in BACKENDS:
+        raise unknown("backend", name, BACKENDS)
+    return BACKENDS[name]

@@ -1,0 +1,85 @@
+"""A question of the paper as a value: variations of a recipe, and claims stated before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from sinkscope.claims import Claim, SeedsAbove
+from sinkscope.errors import InputError, unknown
+from sinkscope.experiments.observed import Observed
+from sinkscope.training import Recipe
+from sinkscope.training.loading import changed
+
+Scale = Literal["nano", "mini", "paper"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+RECIPE_OF: dict[Scale, str] = {"nano": "nano", "mini": "mini", "paper": "60m"}
+
+Runs = Mapping[str, Observed]
+Effect = Callable[[Runs], float]
+
+
+@dataclass(frozen=True)
+class Variation:
+    """A recipe with fields changed: dotted fields and their values. `published`: what the source found, by metric."""
+
+    label: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    published: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Assertion:
+    """A claim and the number that decides it: `effect` makes one of the runs of a seed (label → what was observed)."""
+
+    claim: Claim
+    effect: Effect
+
+
+def above(margin: float, effect: Effect, name: str, statement: str, source: str) -> Assertion:
+    """The claim that an effect exceeds a margin, in the units of its metric, in each of three seeds."""
+    return Assertion(Claim(name, statement, source, SeedsAbove(margin)), effect)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, of which variations, and what the source claims.
+
+    `rows`: catalogue rows. `shared`: changes of every variation. `not_at`: scales at which the question can not be
+    asked, and why. Raises `InputError` for two variations of one label.
+    """
+
+    name: str
+    asks: str
+    rows: tuple[str, ...]
+    source: str
+    variations: tuple[Variation, ...]
+    assertions: tuple[Assertion, ...]
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    not_at: Mapping[Scale, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        labels = [variation.label for variation in self.variations]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise InputError(f"experiment '{self.name}': two variations are called '{label}'")
+        if not self.variations or not self.assertions:
+            raise InputError(f"experiment '{self.name}': needs variations and claims")
+
+    def recipes(self, scale: str, seeds: int) -> dict[tuple[str, int], Recipe]:
+        """The recipe of every variation and seed (0, 1, …) at a scale.
+
+        Raises `InputError` for an unknown scale, one at which the question can not be asked, and wrong recipes.
+        """
+        if scale not in RECIPE_OF:
+            raise unknown("scale", scale, RECIPE_OF)
+        if scale in self.not_at:
+            raise InputError(f"experiment '{self.name}' is not run at scale '{scale}': {self.not_at[scale]}")
+        if seeds < 1:
+            raise InputError(f"seeds = {seeds}: at least 1")
+        return {
+            (variation.label, seed): changed(RECIPE_OF[scale], {**self.shared, **variation.changes, "seed": seed})
+            for variation in self.variations
+            for seed in range(seeds)
+        }

@@ -1,0 +1,128 @@
+"""How an attached model is configured and saved.
+
+While an operation is attached, the model's configuration is of a class of its own, derived from the host's: it behaves
+as the host's in everything, but what it writes is an `AttachedConfig`. So every way of saving writes a folder that,
+without sinkscope, no class of transformers opens: the Auto classes do not know its `model_type`, and the host's own
+class knows no `attn_implementation` of the name that it is told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, no_type_check
+
+from huggingface_hub.dataclasses import strict
+from transformers import CONFIG_MAPPING, PreTrainedConfig
+
+from sinkscope.attention import AttentionSpec
+from sinkscope.errors import InputError
+from sinkscope.model.attached.families import FAMILIES
+from sinkscope.probes.calls.hosted import IMPLEMENTATION
+
+NAME = IMPLEMENTATION  # model type in files, and attention implementation
+WARNING = "needs_sinkscope"  # attention implementation in files, which never exists
+VERSION = 1  # of what stands in files
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """What is attached to a model: the operation as it started and the catalogue name it was asked for by, how its
+    layers attended before, and the pieces by which it changes the model from the start (none: logits are what they
+    were)."""
+
+    name: str
+    spec: AttentionSpec
+    implementation: str
+    changes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        effect = f"from the start changed by {', '.join(self.changes)}" if self.changes else "unchanged at the start"
+        return f"{self.name} attention, {effect}"
+
+
+class AttachedTo:
+    """What a host's configuration class gains while an operation is attached."""
+
+    attachment: ClassVar[Attachment]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The form of an `AttachedConfig`, also where this configuration is part of another one.
+
+        The host's fields stand without their `model_type`: transformers opens a folder by one that it finds inside.
+        """
+        fields = super().to_dict()  # type: ignore[misc]
+        return {
+            "model_type": NAME,
+            "attn_implementation": WARNING,
+            "version": VERSION,
+            "name": self.attachment.name,
+            "attention": self.attachment.spec.to_dict(),
+            "host": {"family": fields.pop("model_type"), "fields": fields},
+        }
+
+
+@no_type_check  # checkers of annotations wrap a dataclass by its fields, but transformers passes further ones
+@strict
+class AttachedConfig(PreTrainedConfig):
+    """A saved model with an attached operation: the operation's dict, and the host's family and fields.
+
+    Raises `InputError` for a file of a newer version and for one that says less.
+    """
+
+    model_type = NAME
+
+    version: int = VERSION
+    name: str = "custom"
+    attention: dict[str, Any] | None = None
+    host: dict[str, Any] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        check_implementation(kwargs.pop("attn_implementation", None))
+        if self.version > VERSION:
+            raise InputError(
+                f"this model was saved in version {self.version} of attached models, newer than {VERSION}: "
+                "update sinkscope to load it"
+            )
+        super().__post_init__(**kwargs)
+
+    @property
+    def spec(self) -> AttentionSpec:
+        """The attached operation."""
+        return AttentionSpec.from_dict(_present(self.attention, "attention"))
+
+    def host_config(self) -> PreTrainedConfig:
+        """A new configuration of the host."""
+        host = _present(self.host, "host")
+        family = host.get("family")
+        if family not in FAMILIES:
+            raise InputError(f"an attached model's host is of family '{family}': supported are {', '.join(FAMILIES)}")
+        return CONFIG_MAPPING[family].from_dict(dict(_present(host.get("fields"), "fields")))
+
+
+def attachment_of(config: PreTrainedConfig) -> Attachment | None:
+    """What is attached to the model of this configuration."""
+    return config.attachment if isinstance(config, AttachedTo) else None
+
+
+def become_attached(config: PreTrainedConfig, attachment: Attachment) -> None:
+    """Give a configuration its class for as long as this is attached; in place, since all modules share the object."""
+    host = type(config)
+    names = {"attachment": attachment, "__module__": host.__module__}
+    object.__setattr__(config, "__class__", type(f"Attached{host.__name__}", (AttachedTo, host), names))
+
+
+def become_host(config: PreTrainedConfig) -> None:
+    """Give a configuration its host's class back."""
+    object.__setattr__(config, "__class__", type(config).__bases__[1])
+
+
+def check_implementation(name: str | None) -> None:
+    """Raise `InputError` where an attached model is asked to attend in another way than by its operation."""
+    if name not in (None, NAME, WARNING):
+        raise InputError(f"an attached model attends by its operation: leave the attention implementation '{name}' out")
+
+
+def _present(value: dict[str, Any] | None, name: str) -> dict[str, Any]:
+    if value is None:
+        raise InputError(f"the configuration of an attached model lacks '{name}'")
+    return value

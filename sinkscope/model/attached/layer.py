@@ -1,0 +1,158 @@
+"""One attention layer of a host with an operation: its hooks, and the attention function that they feed.
+
+The function is found where every transformers layer finds its own, by name, and brings its mask function with it (under
+an unregistered name transformers passes no mask at all). It knows q, k and v after rotation and cache, and the mask; a
+hook on the layer notes the block's input and where queries stand, hooks on the projections let the operation
+act before rotation and cache. A layer whose operation did not run raises: nothing falls back to softmax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, Cache, EncoderDecoderCache
+from transformers.masking_utils import sdpa_mask
+
+from sinkscope.attention import Operation, Tokens
+from sinkscope.attention.paths.choice import Path
+from sinkscope.errors import UnsupportedModelError
+from sinkscope.model.attached.config import NAME
+from sinkscope.model.attached.families import Projections
+from sinkscope.model.attached.softcap import Softcap
+from sinkscope.probes.calls.hosted import PLACE, Hosted, visibility_of
+
+HANDLES = "operation_hooks"  # the attribute of an attention module under which its hooks' handles are kept
+FOREIGN = ("s_aux", "sinks", "position_bias", "indices", "block_indices")  # what hosts add to scores or hide
+
+
+def register() -> None:
+    """Make the attention function and its masks known to transformers."""
+    AttentionInterface.register(NAME, attached_attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def equip(module: nn.Module, operation: Operation, projections: Projections | None) -> None:
+    """Put `operation` into an attention layer; its parameters become the layer's."""
+    module.operation = operation
+    setattr(module, PLACE, None)
+    handles = [module.register_forward_pre_hook(_enter, with_kwargs=True), module.register_forward_hook(_leave)]
+    hooks: dict[str, Callable[..., Any]] = {}
+    if projections is not None and operation.spec.query_key is not None:
+        hooks |= {projections.query: _normalize_queries, projections.key: _normalize_keys}
+    if projections is not None and operation.spec.value_gate is not None:
+        hooks[projections.value] = _gate_values
+    for name, hook in hooks.items():
+        handles.append(module.get_submodule(name).register_forward_hook(partial(hook, operation)))
+    setattr(module, HANDLES, handles)
+
+
+def strip(module: nn.Module) -> None:
+    """Take everything off again."""
+    for handle in getattr(module, HANDLES):
+        handle.remove()
+    for name in ("operation", PLACE, HANDLES):
+        delattr(module, name)
+
+
+def attached_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    output_attentions: bool = False,
+    **kwargs: Any,
+) -> tuple[Float[Tensor, "batch query heads dim"], Float[Tensor, "batch heads query key"] | None]:
+    """The module's operation in transformers' contract. Host mask, grouped heads, scaling and softcap stay in force.
+
+    Raises `UnsupportedModelError` for a layer without operation and for what an operation does not do: attention
+    dropout, and terms of the host's own (learned sinks, position biases, index masks).
+    """
+    call = getattr(module, PLACE, None)
+    if not isinstance(call, Hosted):
+        raise UnsupportedModelError(
+            f"{type(module).__name__} has no operation, but its attention implementation is '{NAME}': "
+            "load attached models with sinkscope.load, and detach with sinkscope.detach"
+        )
+    if foreign := [name for name in FOREIGN if kwargs.get(name) is not None]:
+        raise _refusal(module, f"passes {', '.join(foreign)} to its attention, which an operation would drop")
+    if dropout > 0:
+        raise _refusal(
+            module, f"has attention dropout {dropout:g}, which an operation does not do: load it with 0 to train it"
+        )
+    total = call.seen + query.shape[2]
+    keys = min(key.shape[2], total)  # a static cache hands out its whole buffer, a sliding one its last tokens
+    key, value = key[:, :, :keys], value[:, :, :keys]
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    operation: Operation = module.operation  # type: ignore[assignment]
+    visibility = visibility_of(
+        attention_mask,
+        operation.spec.mask,
+        bool(module.is_causal if is_causal is None else is_causal),
+        Tokens.plain(query.shape[2], start=call.seen, device=query.device),
+        Tokens.plain(keys, start=total - keys, device=query.device),
+        partial(_refusal, module),
+    )
+    bias = None if softcap is None else Softcap(query, key, scaling, softcap)
+    setattr(module, PLACE, replace(call, visibility=visibility, bias=bias))
+    path: Path = "reference" if output_attentions else "auto"
+    attended = operation(query, key, value, visibility, call.hidden, scaling, path, bias=bias)
+    return attended.output.transpose(1, 2), attended.weights
+
+
+def _enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Note the block's input, and how many tokens the layer's cache holds before it grows."""
+    hidden = args[0] if args else kwargs["hidden_states"]
+    cache = next((given for given in (*args, *kwargs.values()) if isinstance(given, Cache)), None)
+    if isinstance(cache, EncoderDecoderCache):
+        cache = cache.self_attention_cache
+    seen = 0 if cache is None else int(cache.get_seq_length(int(module.layer_idx)))  # type: ignore[arg-type]
+    setattr(module, PLACE, Hosted(hidden, seen))
+
+
+def _leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    """Forget the call; raise where the operation was not part of it."""
+    call = getattr(module, PLACE)
+    setattr(module, PLACE, None)
+    if call is None or call.visibility is None:
+        raise UnsupportedModelError(
+            f"{type(module).__name__} ran without its attached operation, as attention implementation "
+            f"'{module.config._attn_implementation}': set it back to '{NAME}', or detach the operation"  # type: ignore[union-attr]
+        )
+
+
+def _normalize_queries(operation: Operation, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+    query = _heads(output, operation)
+    none = query.new_empty(len(query), operation.sizes.kv_heads, 0, query.shape[-1])
+    return _joined(operation.before_rotation(query, none)[0])
+
+
+def _normalize_keys(operation: Operation, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+    key = _heads(output, operation)
+    none = key.new_empty(len(key), operation.sizes.heads, 0, key.shape[-1])
+    return _joined(operation.before_rotation(none, key)[1])
+
+
+def _gate_values(operation: Operation, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+    return _joined(operation.before_cache(_heads(output, operation), args[0])[0])
+
+
+def _heads(projected: Float[Tensor, "batch token channels"], operation: Operation) -> Tensor:
+    return projected.unflatten(-1, (-1, operation.sizes.head_dim)).transpose(1, 2)
+
+
+def _joined(heads: Float[Tensor, "batch heads token dim"]) -> Float[Tensor, "batch token channels"]:
+    return heads.transpose(1, 2).flatten(2)
+
+
+def _refusal(module: nn.Module, reason: str) -> UnsupportedModelError:
+    return UnsupportedModelError(f"attached operation: {type(module).__name__} {reason}")

@@ -1,0 +1,94 @@
+"""Loading attached models through transformers' Auto classes, to the host's own class with its operation."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+)
+
+from sinkscope.errors import InputError
+from sinkscope.model.attached import layer
+from sinkscope.model.attached.attaching import install
+from sinkscope.model.attached.config import NAME, AttachedConfig, check_implementation
+
+AUTOS: tuple[Any, ...] = (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoModelForQuestionAnswering,
+    AutoModelForImageClassification,
+)
+
+
+class _AttachedModel(PreTrainedModel):
+    """What the Auto classes find for an `AttachedConfig`. It makes models of the host's class, none of its own."""
+
+    config_class = AttachedConfig
+    auto: ClassVar[Any]
+
+    @classmethod
+    def from_pretrained(cls, name: Any, *args: Any, config: Any = None, **kwargs: Any) -> PreTrainedModel:
+        """The host's model with its operation, from a folder or hub id."""
+        if not isinstance(config, AttachedConfig):
+            config = AttachedConfig.from_pretrained(name)
+        check_implementation(kwargs.pop("attn_implementation", None))
+        host = cls._host(config)
+        return _as_host(_attaching(host, config).from_pretrained(name, *args, config=config.host_config(), **kwargs))
+
+    @classmethod
+    def _from_config(cls, config: AttachedConfig, **kwargs: Any) -> PreTrainedModel:
+        """A new model with random weights."""
+        return _as_host(_attaching(cls._host(config), config)._from_config(config.host_config(), **kwargs))
+
+    @classmethod
+    def _host(cls, config: AttachedConfig) -> type[PreTrainedModel]:
+        inner = config.host_config()
+        found = cls.auto._model_mapping.get(type(inner), None)
+        if found is None:
+            raise InputError(f"family '{inner.model_type}' has no {cls.auto.__name__}")
+        return found[0] if isinstance(found, tuple) else found
+
+
+def register() -> None:
+    """Make attached models known to the Auto classes, and their attention function to the attention interface."""
+    layer.register()
+    AutoConfig.register(NAME, AttachedConfig, exist_ok=True)
+    for auto in AUTOS:
+        name = auto.__name__.replace("Auto", "Attached", 1)
+        auto.register(AttachedConfig, type(name, (_AttachedModel,), {"auto": auto}), exist_ok=True)
+
+
+def host_of(config: Any) -> Any:
+    """The configuration by which a model's class is chosen: the host's, for an attached model."""
+    return config.host_config() if isinstance(config, AttachedConfig) else config
+
+
+def _attaching(host: type[PreTrainedModel], attached: AttachedConfig) -> type[PreTrainedModel]:
+    """The host's class, with the operation in place before weights are loaded.
+
+    It has the host's full name, under which transformers keeps what it knows of a class.
+    """
+
+    def build(self: PreTrainedModel, config: Any, *args: Any, **kwargs: Any) -> None:
+        host.__init__(self, config, *args, **kwargs)
+        install(self, attached.spec, attached.name)
+
+    names = {"__init__": build, "__module__": host.__module__, "__qualname__": host.__qualname__}
+    return type(host.__name__, (host,), names)
+
+
+def _as_host(model: PreTrainedModel) -> PreTrainedModel:
+    model.__class__ = type(model).__bases__[0]
+    return model

@@ -1,0 +1,123 @@
+"""The choices of a block as a configuration names them, and what is wrong with a configuration's own."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING
+
+import torch
+
+from sinkscope.attention import Visibility
+from sinkscope.attention.masks import Document, leaves
+from sinkscope.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from sinkscope.model.config import LabConfig
+
+CHOICES = {
+    "norm": ("rmsnorm", "layernorm"),
+    "norm_placement": ("pre", "post", "sandwich", "outlier_protected"),
+    "ffn": ("swiglu", "geglu", "reglu", "swish", "gelu", "relu"),
+    "head_combination": ("concat", "add"),
+    "weight_reparam": ("none", "sigma"),
+}
+LOOKED_AT = 16  # tokens; a mask that lets a query see later tokens does so within these
+PROTECTED_GAIN = 0.2  # He et al. 2024's for twelve layers; of order 1 / sqrt(layers)
+
+
+def default_gain(norm_placement: str) -> float:
+    """β of the residual branches where a configuration does not say: 0.2 in the outlier-protected block, else 1."""
+    return PROTECTED_GAIN if norm_placement == "outlier_protected" else 1.0
+
+
+def unlike_llama(config: LabConfig) -> str | None:
+    """The first field by which a block of this configuration differs from a Llama's; None where none does."""
+    same = {
+        "norm": config.norm == "rmsnorm",
+        "norm_placement": config.norm_placement == "pre",
+        "residual_gain": config.residual_gain == 1,
+        "ffn": config.ffn == "swiglu",
+        "head_combination": config.head_combination == "concat" or config.num_attention_heads == 1,
+        "weight_reparam": config.weight_reparam == "none",
+        "attention_every": not config.is_hybrid,
+        "kv_layers": not config.shares_kv,
+    }
+    return next((field for field, is_same in same.items() if not is_same), None)
+
+
+def check_blocks(config: LabConfig) -> None:
+    """Raises `InputError` for the first of the block's fields whose value has no meaning."""
+    for field, choices in CHOICES.items():
+        if (chosen := getattr(config, field)) not in choices:
+            raise unknown(field, str(chosen), choices)
+    if not isinstance(config.ffn_match_parameters, bool):
+        raise InputError(f"LabConfig.ffn_match_parameters = {config.ffn_match_parameters!r}: expected true or false")
+    gain = config.residual_gain
+    if isinstance(gain, bool) or not isinstance(gain, int | float) or not (isfinite(gain) and gain > 0):
+        raise InputError(f"LabConfig.residual_gain = {gain!r}: expected a positive number, such as {PROTECTED_GAIN}")
+    _check_hybrid(config)
+    _check_sharing(config)
+
+
+def _check_count(field: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"LabConfig.{field} = {value!r}: expected an integer of at least {least}")
+
+
+def _check_hybrid(config: LabConfig) -> None:
+    every, offset = config.attention_every, config.attention_offset
+    for field, least in (
+        ("attention_every", 1),
+        ("attention_offset", 0),
+        ("mamba_d_state", 1),
+        ("mamba_d_conv", 2),
+        ("mamba_expand", 1),
+    ):
+        _check_count(field, getattr(config, field), least)
+    if offset >= every:
+        raise InputError(
+            f"LabConfig.attention_offset = {offset}: layers attend every {every}, so it is 0 … {every - 1}"
+        )
+    if not any(config.attends):
+        raise InputError(
+            f"LabConfig.attention_offset = {offset}: none of {config.num_hidden_layers} layers attends; "
+            f"at most {config.num_hidden_layers - 1}"
+        )
+    if config.is_hybrid and any(isinstance(leaf, Document) for leaf in leaves(config.spec.mask)):
+        raise InputError(
+            "LabConfig.attention_every: the state of a Mamba layer runs on over a document's border, which the "
+            "attention's document mask would deny; use attention_every = 1 or another mask"
+        )
+
+
+def _check_sharing(config: LabConfig) -> None:
+    for field, least in (("kv_iterations", 0), ("kv_gradient_iterations", 1)):
+        _check_count(field, getattr(config, field), least)
+    if config.kv_layers is None:
+        return
+    layers, given = config.num_hidden_layers, config.kv_layers
+    if not isinstance(given, list) or len(given) != layers or any(type(one) is not int for one in given):
+        raise InputError(f"LabConfig.kv_layers = {given!r}: expected {layers} layer numbers, one for each layer")
+    if wrong := [one for one in given if not 0 <= one < layers]:
+        raise InputError(f"LabConfig.kv_layers: there is no layer {wrong[0]}; choose from 0 … {layers - 1}")
+    if not config.shares_kv:
+        return
+    if config.is_hybrid:
+        raise InputError("LabConfig.kv_layers: a Mamba layer has no keys and values; use attention_every = 1")
+    if config.spec.acts_before:
+        raise InputError(
+            f"LabConfig.kv_layers: '{config.attention_name}' changes queries, keys or values by what its own layer "
+            "learns before they are kept, so that no other layer can read them"
+        )
+    if any(supplier > layer for layer, supplier in enumerate(given)) and _looks_ahead(config):
+        raise InputError(
+            "LabConfig.kv_layers: a layer that reads from a later one needs a causal model, in which no query sees a "
+            "later token; this one's mask or is_causal = False lets some"
+        )
+
+
+def _looks_ahead(config: LabConfig) -> bool:
+    """Whether the mask shows any of the first tokens to an earlier one."""
+    documents = torch.zeros(1, LOOKED_AT, dtype=torch.long)
+    visible = Visibility.of(config.spec.mask, LOOKED_AT, LOOKED_AT, documents=documents).dense()
+    return bool(visible.triu(1).any())

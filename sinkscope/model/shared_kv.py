@@ -1,0 +1,186 @@
+"""Layers that attend to another layer's keys and values: layer-condensed caches [Z7, 12.10].
+
+Layer l reads what layer t_l = `config.kv_layers[l]` made. From below (t_l < l) or from itself that is at hand; from
+above (t_l > l) it takes the keys and values of an earlier run over the layers, and a token does not see itself there.
+Token t then depends on tokens before it alone, so that n runs are exact for the first n tokens, whatever the first run
+began with (zeros). Source: Wu & Tu 2024; whyNLP/LCKV, models/modeling_lckv.py.
+
+Training takes `kv_iterations` runs without gradient and `kv_gradient_iterations` with it, and never more than there are
+tokens. Evaluation runs until nothing changes, hence exactly what decoding token by token gives; the released code stops
+after as many runs as in training. Only layers between the first that reads from above and the last it reads from run
+again, and only their last run is seen by hooks, observers and interventions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import Cache
+from transformers.cache_utils import DynamicLayer, StaticLayer
+
+from sinkscope.attention import Visibility
+from sinkscope.attention.masks import Strict
+from sinkscope.errors import InputError
+from sinkscope.model.config import LabConfig
+
+KeysValues = tuple[Float[Tensor, "batch kv_heads _ dim"], Float[Tensor, "batch kv_heads _ dim"]]
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """Keys and values that layers hand each other in one run.
+
+    `before`: of this pass's tokens as the run before made them, by supplying layer; `past`: of earlier tokens, from the
+    cache; `cache`: where those of this run are put, None but in the last one. `made` (this pass's tokens) and `whole`
+    (with earlier ones) fill while the layers run.
+    """
+
+    suppliers: list[int]
+    kv_heads: int
+    visibility: Visibility
+    past: Mapping[int, KeysValues]
+    cache: Cache | None = None
+    before: Mapping[int, KeysValues] = field(default_factory=dict)
+    made: dict[int, KeysValues] = field(default_factory=dict)
+    whole: dict[int, KeysValues] = field(default_factory=dict)
+
+    def of(
+        self, layer: int, query: Float[Tensor, "batch heads token dim"], made: KeysValues | None
+    ) -> tuple[Tensor, Tensor, Visibility]:
+        """Keys, values and mask for a layer, which first hands in what it `made` of this pass's tokens, if anything."""
+        if made is not None:
+            self.made[layer], self.whole[layer] = made, self._kept(layer, made)
+        supplier = self.suppliers[layer]
+        if supplier <= layer:
+            return *self.whole[supplier], self.visibility
+        nothing = query.new_zeros(len(query), self.kv_heads, *query.shape[2:])
+        known = self._behind_past(supplier, self.before.get(supplier, (nothing, nothing)))
+        return *known, self.visibility.narrowed(Strict())
+
+    def repeats(self) -> bool:
+        """Whether this run made, to the last bit, what the one before had made: so would every further one."""
+        return all(
+            layer in self.before and all(map(torch.equal, self.before[layer], made))
+            for layer, made in self.made.items()
+        )
+
+    def _kept(self, layer: int, made: KeysValues) -> KeysValues:
+        if self.cache is None:
+            return self._behind_past(layer, made)
+        key, value = self.cache.update(*made, layer)
+        seen = self.visibility.key.count  # a static cache hands out its whole buffer, filled or not
+        return key[:, :, :seen], value[:, :, :seen]
+
+    def _behind_past(self, layer: int, made: KeysValues) -> KeysValues:
+        if layer not in self.past:
+            return made
+        return torch.cat([self.past[layer][0], made[0]], 2), torch.cat([self.past[layer][1], made[1]], 2)
+
+
+def run_layers(
+    layers: nn.ModuleList,
+    hidden_states: Float[Tensor, "batch position width"],
+    config: LabConfig,
+    cache: Cache | None,
+    visibility: Visibility,
+    **given: Any,
+) -> Float[Tensor, "batch position width"]:
+    """The residual stream behind the last layer. Raises `InputError` for a cache whose keys can not be read back."""
+    if layers.training and layers[0].gradient_checkpointing:
+        _check_checkpointing(layers[0])
+        cache = None  # transformers takes the cache from layers that run twice
+    queries, suppliers = visibility.query.count, config.suppliers
+    past = _past(cache, sorted(set(suppliers)), visibility.key.count - queries)
+    begin = partial(Exchange, suppliers, config.kv_heads, visibility, past)
+
+    def run(part: Iterable[nn.Module], states: Tensor, exchange: Exchange) -> Tensor:
+        for layer in part:
+            states = layer(states, visibility=visibility, shared=exchange, **given)
+        return states
+
+    again, before = _repeated(suppliers), dict[int, KeysValues]()
+    runs = _with_gradient(config, queries, layers.training) if again else []
+    twins = [unobserved(layer) for layer in layers[again.start : again.stop]] if runs else []
+    lower = begin(cache)
+    hidden_states = run(layers[: again.start], hidden_states, lower)
+    for with_gradient in runs:
+        exchange = begin(None, before, whole=dict(lower.whole))
+        with torch.set_grad_enabled(with_gradient and torch.is_grad_enabled()):
+            run(twins, hidden_states, exchange)
+        if not layers.training and not torch.compiler.is_compiling() and exchange.repeats():
+            break
+        before = exchange.made
+    return run(layers[again.start :], hidden_states, begin(cache, before, whole=dict(lower.whole)))
+
+
+def tokens_seen(cache: Cache | None, config: LabConfig) -> int:
+    """How many tokens a cache holds. Raises `InputError` for one that counts them in a layer which keeps none."""
+    if cache is None:
+        return 0
+    seen, keeps = int(cache.get_seq_length()), config.supplies.index(True)
+    if config.shares_kv and len(cache.layers) > keeps and int(cache.layers[keeps].get_seq_length()) != seen:
+        raise InputError(
+            f"the cache counts its tokens by layer 0, which keeps none where kv_layers = {config.kv_layers}: pass "
+            "DynamicCache(config=model.config)"
+        )
+    return seen
+
+
+def unobserved(module: nn.Module) -> nn.Module:
+    """A twin that shares parameters, buffers and settings, all the way down, but has no hooks and is nobody's layer."""
+    twin: nn.Module = object.__new__(type(module))
+    twin.__dict__.update(module.__dict__)
+    twin.__dict__.update({name: type(hooks)() for name, hooks in module.__dict__.items() if name in _HOOKS})
+    children = module._modules.items()
+    twin.__dict__["_modules"] = {name: None if child is None else unobserved(child) for name, child in children}
+    return twin
+
+
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+
+
+def _repeated(suppliers: list[int]) -> range:
+    """The layers that run more than once: from the first that reads from above to the last that is read from below."""
+    upward = [(layer, supplier) for layer, supplier in enumerate(suppliers) if supplier > layer]
+    return range(upward[0][0], max(supplier for _, supplier in upward) + 1) if upward else range(0)
+
+
+def _with_gradient(config: LabConfig, queries: int, training: bool) -> list[bool]:
+    """The runs before the last one, and through which of them gradients flow."""
+    if not training:
+        return [True] * (queries - 1)
+    runs = min(config.kv_iterations + config.kv_gradient_iterations, queries)
+    with_gradient = min(config.kv_gradient_iterations, runs)
+    return [False] * (runs - with_gradient) + [True] * (with_gradient - 1)
+
+
+def _past(cache: Cache | None, suppliers: list[int], seen: int) -> dict[int, KeysValues]:
+    if cache is None or seen == 0:
+        return {}
+    kept = {}
+    for supplier in suppliers:
+        layer = cache.layers[supplier]
+        if type(layer) not in (DynamicLayer, StaticLayer):
+            raise InputError(f"shared keys and values can not be read back from a {type(layer).__name__} of a cache")
+        kept[supplier] = layer.keys[:, :, :seen], layer.values[:, :, :seen]
+    return kept
+
+
+def _check_checkpointing(layer: nn.Module) -> None:
+    checkpoint: Any = layer._gradient_checkpointing_func
+    if checkpoint.keywords.get("use_reentrant", True):
+        raise InputError("gradient checkpointing of shared keys and values needs use_reentrant=False")

@@ -1,0 +1,101 @@
+"""The mask of a forward pass of the lab model: padding, cache, documents, sink tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+from torch.nn import functional as F
+
+from sinkscope.attention import Causal, Document, Full, Visibility
+from sinkscope.attention.masks import And, Mask, Or, leaves
+from sinkscope.attention.tokens import Tokens
+from sinkscope.errors import InputError
+
+
+def bidirectional(mask: Mask) -> Mask:
+    """The mask with `Full` for `Causal`; what that leaves without effect goes, so that kernels need no written mask."""
+    if isinstance(mask, Causal):
+        return Full()
+    if not isinstance(mask, And | Or):
+        return mask
+    first, second = bidirectional(mask.first), bidirectional(mask.second)
+    if isinstance(mask, Or):
+        return Full() if Full() in (first, second) else Or(first, second)
+    if isinstance(first, Full):
+        return second
+    return first if isinstance(second, Full) else And(first, second)
+
+
+def bind(
+    mask: Mask,
+    queries: int,
+    keys: int,
+    *,
+    sinks: int = 0,
+    attention_mask: Tensor | None = None,
+    documents: Tensor | None = None,
+    is_causal: bool = True,
+    device: torch.device | None = None,
+) -> Visibility:
+    """`mask` over the last `queries` of `keys` tokens, of which the first `sinks` are sink tokens.
+
+    `attention_mask` and `documents` (batch, keys − sinks) describe the real tokens and their padding, cached ones
+    included. Raises `InputError` for documents of another length.
+    """
+    text = keys - sinks
+    if documents is not None and documents.shape[-1] != text:
+        raise InputError(
+            f"document_ids {tuple(documents.shape)}: expected (batch, {text}), one number for each token so far"
+        )
+    if documents is not None:
+        documents = F.pad(documents, (sinks, 0), value=-1)
+    if attention_mask is not None:
+        attention_mask = F.pad(attention_mask, (sinks, 0), value=1)
+    plain = Visibility.of(mask, queries, keys, attention_mask=attention_mask, documents=documents, device=device)
+    if not sinks or isinstance(mask, Causal | Full):  # sink tokens stand first: these masks treat them as they should
+        return plain
+    return BesideSinks(mask, plain.query, plain.key, sinks, is_causal)
+
+
+@dataclass(frozen=True, eq=False)
+class BesideSinks(Visibility):
+    """A mask of the text, under which the first `sinks` keys are sink tokens that every query sees.
+
+    The mask counts places in the text. Sink tokens see those before them; in a bidirectional model they see each other,
+    and the text as well unless documents would meet there. `further` masks count from the first sink token, as
+    measurements do, and hold for all.
+    """
+
+    sinks: int
+    is_causal: bool
+    further: Mask | None = None
+
+    def narrowed(self, mask: Mask) -> BesideSinks:
+        return replace(self, further=mask if self.further is None else self.further & mask)
+
+    def dense(self, rows: slice | None = None) -> Bool[Tensor, "batch 1 query key"]:
+        query, text = self.query if rows is None else self.query.part(rows), self.key.part(slice(self.sinks, None))
+        sinking = (query.order < self.sinks)[:, :, None]
+        seen = self.mask.visible(_shifted(query, -self.sinks), _shifted(text, -self.sinks))
+        seen = torch.where(sinking, torch.full_like(seen, self._sinks_read), seen)
+        ahead = self.key.order[:, None, : self.sinks] > query.order[:, :, None]
+        before = ~ahead if self.is_causal else torch.ones_like(ahead)
+        batch = max(len(before), len(seen))
+        allowed = torch.cat([part.expand(batch, -1, -1) for part in (before, seen)], -1)
+        if self.further is not None:
+            allowed = allowed & self.further.visible(query, self.key)
+        if self.key.valid is not None and query.valid is not None:
+            allowed = allowed & self.key.valid[:, None, :] & query.valid[:, :, None]
+        return allowed[:, None]
+
+    @property
+    def _sinks_read(self) -> bool:
+        """Whether sink tokens see the text."""
+        return not self.is_causal and not any(isinstance(mask, Document) for mask in leaves(self.mask))
+
+
+def _shifted(tokens: Tokens, by: int) -> Tokens:
+    return replace(tokens, order=tokens.order + by)

@@ -1,0 +1,29 @@
+"""A check: a claim, and how to find the numbers that decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from sinkscope.claims import Claim, Evidence, Rule, Verdict
+
+
+@dataclass(frozen=True)
+class Check:
+    """A claim and a function that finds its evidence; `run` gives the verdict.
+
+    The function's subjects (a model's builder, an operation) are its parameters, so that a wrong one can be planted:
+    `replace(check, evidence=lambda: weights(build=broken)).run()` must be refuted.
+    """
+
+    claim: Claim
+    evidence: Callable[[], Iterable[Evidence]]
+
+    def run(self) -> Verdict:
+        """Find the evidence and judge it."""
+        return self.claim.judge(self.evidence())
+
+
+def check(name: str, statement: str, source: str, rule: Rule, evidence: Callable[[], Iterable[Evidence]]) -> Check:
+    """A check from its parts."""
+    return Check(Claim(name, statement, source, rule), evidence)

@@ -1,0 +1,50 @@
+"""What is trained on: which tokens count, and what is added to the loss [L2, L4]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import NonNegativeInt
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from sinkscope.errors import InputError
+from sinkscope.training.parts import Part
+
+IGNORED = -100  # what the loss of transformers leaves out
+
+
+class Loss(Part):
+    """Mean next-token cross-entropy in nats over a window's tokens but the first [L4].
+
+    `prefix` p > 0 is prefix language modelling: L = Σ_{t > p} log P(x_t | x_{p+1..t−1}, x_{1..p}), every token sees the
+    first p, and those are not predicted (the operation's mask becomes `mask | prefix(p)`). Source: Gu et al., section 6
+    [L2]. `leaky_validation`: the paper's code scores the prefix as well when it validates, although those tokens see
+    their own targets; off by default, so that losses compare.
+    """
+
+    prefix: NonNegativeInt = 0
+    leaky_validation: bool = False
+
+    def examples(self, windows: Dataset, *, validating: bool = False) -> Dataset:
+        """The windows with the labels that count. Raises `InputError` for a prefix that leaves nothing to predict."""
+        if self.prefix == 0 or (validating and self.leaky_validation):
+            return windows
+        return _WithoutPrefix(windows, self.prefix)
+
+
+class _WithoutPrefix(Dataset[Mapping[str, Tensor]]):
+    def __init__(self, windows: Dataset, prefix: int) -> None:
+        self.windows, self.prefix = windows, prefix
+        context = len(windows[0]["labels"])
+        if prefix >= context:
+            raise InputError(f"loss.prefix = {prefix} leaves nothing to predict in a window of {context} tokens")
+
+    def __len__(self) -> int:
+        return len(self.windows)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int) -> Mapping[str, Tensor]:
+        window = dict(self.windows[index])
+        window["labels"] = window["labels"].clone()
+        window["labels"][: self.prefix] = IGNORED
+        return window

@@ -1,0 +1,46 @@
+"""What every optimiser of a recipe has in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+from torch import nn
+
+from sinkscope.training.parts import Part
+
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+class OptimizerPart(Part):
+    """Rate, decay and clipping. Every parameter decays, as in the paper (catalogue §8); `decay_norms` and
+    `decay_embeddings` make the usual exclusions. Parameters with fewer than two dimensions (norm gains, biases, sink
+    logits) count as norms. `clip` is the largest global gradient norm, None for no clipping.
+    """
+
+    lr: PositiveFloat
+    weight_decay: NonNegativeFloat = 0.1
+    clip: PositiveFloat | None = 1.0
+    decay_norms: bool = True
+    decay_embeddings: bool = True
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimiser over the model's trainable parameters."""
+        raise NotImplementedError
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Trainable parameters in at most two groups: those that decay, and those that do not."""
+        embeddings = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
+        decayed: list[nn.Parameter] = []
+        spared: list[nn.Parameter] = []
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                (decayed if self._decays(parameter, embeddings) else spared).append(parameter)
+        groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": spared, "weight_decay": 0.0}]
+        return [group for group in groups if group["params"]]
+
+    def _decays(self, parameter: nn.Parameter, embeddings: set[int]) -> bool:
+        if id(parameter) in embeddings:
+            return self.decay_embeddings
+        return self.decay_norms or parameter.ndim >= 2

@@ -1,0 +1,105 @@
+"""OrthoAdam: Adam in randomly rotated coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from sinkscope.training.optimizers.base import Decay, OptimizerPart
+
+
+class OrthoAdam(OptimizerPart):
+    """AdamW whose moments live in a fixed random basis, so that no single coordinate is special. Source: Kaul et al.
+    2024 (2410.17174) [X20, 12.13].
+
+    g̃ = Q g;  m ← β₁ m + (1 − β₁) g̃;  v ← β₂ v + (1 − β₂) g̃²;  p ← p − lr · (Qᵀ (m̂ / (√v̂ + eps)) + weight_decay · p).
+
+    The authors' code is not public. Q acts on every axis of a parameter by a Haar matrix of its own (a Kronecker
+    product for matrices); an axis longer than `largest` is left as it is. `rotation_seed` draws them; they are kept
+    with the moments, so a resumed run goes on in the same basis.
+    """
+
+    name: Literal["orthoadam"] = "orthoadam"
+    betas: tuple[Decay, Decay] = (0.9, 0.95)
+    eps: PositiveFloat = 1e-8
+    rotation_seed: NonNegativeInt = 0
+    largest: PositiveInt = 4096
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        return RotatedAdam(
+            self.groups(model), self.lr, self.betas, self.eps, haar_drawn(self.rotation_seed, self.largest)
+        )
+
+
+Rotations = list[Tensor | None]
+Draw = Callable[[Tensor], Rotations]
+
+
+class RotatedAdam(torch.optim.Optimizer):
+    """Adam with decoupled decay whose moments see `rotations` of the gradient, one matrix per axis, None for none."""
+
+    def __init__(
+        self, groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float, rotations: Draw
+    ) -> None:
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
+        self.rotations = rotations
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, group)
+        return loss
+
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros(())
+            state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+            state["rotations"] = self.rotations(parameter)
+        (one, two), lr = group["betas"], group["lr"]
+        state["step"] += 1
+        step = float(state["step"])
+        gradient = rotated(gradient, state["rotations"])
+        state["first"].lerp_(gradient, 1 - one)
+        state["second"].mul_(two).addcmul_(gradient, gradient, value=1 - two)
+        size = (state["second"] / (1 - two**step)).sqrt_().add_(group["eps"])
+        update = rotated(state["first"] / (1 - one**step) / size, state["rotations"], back=True)
+        parameter.mul_(1 - lr * group["weight_decay"]).sub_(update, alpha=lr)
+
+
+def rotated(x: Float[Tensor, "..."], rotations: Rotations, back: bool = False) -> Float[Tensor, "..."]:
+    """Every axis of x turned by its matrix (or, `back`, by the transposed one)."""
+    for axis, rotation in enumerate(rotations):
+        if rotation is not None:
+            turn = rotation.T if back else rotation
+            x = torch.tensordot(turn, x, dims=([1], [axis])).movedim(0, axis)
+    return x
+
+
+def haar_drawn(seed: int, largest: int) -> Draw:
+    """Draws a Haar-distributed orthogonal matrix for each axis, by the order in which parameters ask."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(parameter: Tensor) -> Rotations:
+        return [
+            None if size > largest or size == 1 else _haar(size, generator).to(parameter) for size in parameter.shape
+        ]
+
+    return draw
+
+
+def _haar(size: int, generator: torch.Generator) -> Float[Tensor, "size size"]:
+    """Uniform over the orthogonal group: the Q of a Gaussian matrix, signs fixed by R's diagonal (Mezzadri 2007)."""
+    q, r = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64))
+    return q * r.diagonal().sign()

@@ -1,0 +1,45 @@
+"""Optimisers that keep no second moment, or no first one [X23]."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import PositiveFloat
+from torch import nn
+
+from sinkscope.errors import InputError
+from sinkscope.training.optimizers.base import Decay, OptimizerPart
+
+
+class SGD(OptimizerPart):
+    """b ← momentum · b + g + weight_decay · p, p ← p − lr · b; plain gradient descent with momentum 0.
+
+    `nesterov`: the step is g + momentum · b.
+    """
+
+    name: Literal["sgd"] = "sgd"
+    momentum: Decay = 0.0
+    nesterov: bool = False
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        if self.nesterov and not self.momentum:
+            raise InputError("optimizer.nesterov needs optimizer.momentum above 0")
+        return torch.optim.SGD(self.groups(model), lr=self.lr, momentum=self.momentum, nesterov=self.nesterov)
+
+
+class RMSProp(OptimizerPart):
+    """v ← alpha · v + (1 − alpha) · g², p ← p − lr · g / (√v + eps), with g ← g + weight_decay · p before.
+
+    `momentum`: of the steps.
+    """
+
+    name: Literal["rmsprop"] = "rmsprop"
+    alpha: Decay = 0.95
+    eps: PositiveFloat = 1e-8
+    momentum: Decay = 0.0
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.RMSprop(
+            self.groups(model), lr=self.lr, alpha=self.alpha, eps=self.eps, momentum=self.momentum
+        )

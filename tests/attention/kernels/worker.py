@@ -1,0 +1,155 @@
+"""Comparisons under Triton's interpreter, as a process of its own: which it is, is settled when triton is imported.
+
+Run: TRITON_INTERPRET=1 python -m tests.attention.kernels.worker GROUP, prints JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from unittest.mock import patch
+
+import torch
+from jaxtyping import install_import_hook
+
+with install_import_hook("sinkscope", "beartype.beartype"):
+    from sinkscope.attention.kernels import comparison, fused, launch
+    from sinkscope.attention.kernels.comparison import CAUSAL, FAMILY, Case, compare
+    from sinkscope.attention.kernels.plan import Plan, plan_of
+    from sinkscope.attention.masks import Full, Window
+    from sinkscope.attention.normalizers import Elu, Normalizer, Relu, Sigmoid, Softpick
+    from sinkscope.errors import InputError
+
+assert launch.INTERPRETED, "set TRITON_INTERPRET=1"
+
+Found = dict[str, object]
+UNLIKE = (Sigmoid(), Elu(normalized=True), Relu(), Softpick())
+
+
+def small(normalizer: Normalizer, **changes: object) -> Case:
+    """Two query heads on one key head: the interpreter takes a millisecond and more for each tile."""
+    return replace(Case(normalizer=normalizer, heads=2, kv_heads=1), **changes)
+
+
+def judged(cases: Iterator[Case]) -> list[Found]:
+    found = [compare(case, "cpu") for case in cases]
+    return [{"case": str(one.case), "agrees": one.agrees, "residuals": one.residuals} for one in found]
+
+
+def lengths() -> list[Found]:
+    every = [small(normalizer, queries=tokens) for normalizer in FAMILY for tokens in (1, 2, 7)]
+    return judged(iter([*every, *(small(normalizer, queries=33) for normalizer in (Elu(normalized=True), Softpick()))]))
+
+
+def masks() -> list[Found]:
+    """Each mask with weights of one kind, log n and 1 / n depending on it; and several groups in several rows."""
+    window = Window(20) & CAUSAL
+    cases = [
+        small(Softpick(), mask=window),
+        small(Sigmoid(minus_log_n=True), queries=40, mask=window),
+        small(Relu(normalized=True), queries=40, mask=Full()),
+        small(Elu(), queries=7, keys=40, mask=CAUSAL & Window(9)),
+        small(Relu(), queries=40, keys=7, mask=Full()),
+        Case(normalizer=Softpick(), queries=7, batch=2, heads=4, kv_heads=2),
+    ]
+    return judged(iter(cases))
+
+
+def dtypes() -> list[Found]:
+    cases = [small(normalizer, queries=17, dtype=torch.bfloat16) for normalizer in UNLIKE]
+    return judged(iter([*cases, small(Softpick(), queries=17, dtype=torch.float16)]))
+
+
+def thorough() -> list[Found]:
+    every = [
+        small(normalizer, mask=mask, queries=queries, keys=63, batch=2)
+        for normalizer in FAMILY
+        for mask in (CAUSAL, CAUSAL & Window(5), CAUSAL & Window(40), Full())
+        for queries in (17, 63)
+    ]
+    every += [small(normalizer, queries=130, mask=CAUSAL & Window(70)) for normalizer in UNLIKE]
+    every += [Case(normalizer=normalizer, queries=19, batch=2, heads=6, kv_heads=3) for normalizer in FAMILY]
+    every += [small(normalizer, dim=128, value_dim=64, sharpness=3.0) for normalizer in FAMILY]
+    return judged(iter(every))
+
+
+def planted() -> list[Found]:
+    """Plans that are a little off; none may pass for the real one."""
+    case = small(Sigmoid(normalized=True), queries=17, mask=CAUSAL & Window(12))
+    real = plan_of(case.normalizer, case.mask)
+    assert real is not None
+    wrong = (
+        replace(real, window=11),
+        replace(real, window=None),
+        replace(real, normalized=False),
+        replace(real, activation="elu"),
+        replace(real, activation="sigmoid_minus_log_n"),
+        replace(real, mask="full", window=None),
+    )
+    return [{"plan": str(plan), "agrees": _instead(case, plan)} for plan in wrong]
+
+
+def _instead(case: Case, plan: Plan) -> bool:
+    with patch.object(comparison, "plan_of", lambda *_: plan):
+        return compare(case, "cpu").agrees
+
+
+def golden() -> list[Found]:
+    """Weights themselves: one channel of queries and keys, values the unit vectors."""
+    rows = {"picked": [2.0, 1.0, -1.0], "negative": [-1.0, -2.0, -3.0], "far below": [-1e4, -2e4, -3e4]}
+    return [{"row": name, "weights": _weights(scores, "softpick")} for name, scores in rows.items()]
+
+
+def extreme() -> list[Found]:
+    """Scores of ±1e4, in values and gradients."""
+    found: list[Found] = []
+    for activation in ("sigmoid", "sigmoid_minus_log_n", "elu", "relu", "relu_over_n", "softpick"):
+        for normalized in (False, True) if activation != "softpick" else (False,):
+            query = torch.tensor([1e4, -1e4, 1.0]).view(1, 1, 3, 1).requires_grad_()
+            key = torch.tensor([1.0, -1.0, 1e4]).view(1, 1, 3, 1).requires_grad_()
+            output = fused(query, key, torch.ones(1, 1, 3, 2), activation, normalized, scaling=1.0)
+            slopes = torch.autograd.grad(output.sum(), (query, key))
+            finite = all(bool(tensor.isfinite().all()) for tensor in (output, *slopes))
+            found.append({"activation": activation, "normalized": normalized, "finite": finite})
+    return found
+
+
+def refused() -> list[Found]:
+    """Messages for what the kernels cannot do."""
+    one, wide, three = torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 129), torch.ones(1, 3, 3, 4)
+    attempts: list[Callable[[], object]] = [
+        lambda: fused(one, one, one, "sigmiod"),
+        lambda: fused(one, one, one, "softpick", normalized=True),
+        lambda: fused(one, one, one, "relu", mask="causl"),
+        lambda: fused(one, one, one, "relu", window=0),
+        lambda: fused(one, one, one, "relu", mask="full", window=2),
+        lambda: fused(one, one, one, "relu", scaling=-1.0),
+        lambda: fused(one.double(), one.double(), one.double(), "relu"),
+        lambda: fused(wide, wide, wide, "relu"),
+        lambda: fused(three, one, one, "relu"),
+        lambda: fused(one, one[:, :, :2], one[:, :, :2], "relu"),
+    ]
+    return [{"message": _message(attempt)} for attempt in attempts]
+
+
+def _message(attempt: Callable[[], object]) -> str:
+    try:
+        attempt()
+    except InputError as error:
+        return str(error)
+    return "accepted"
+
+
+def _weights(scores: list[float], activation: str) -> list[float]:
+    query, key = torch.ones(1, 1, 1, 1), torch.tensor(scores).view(1, 1, -1, 1)
+    value = torch.eye(len(scores))[None, None]
+    return fused(query, key, value, activation, mask="full", scaling=1.0).flatten().tolist()
+
+
+GROUPS = {one.__name__: one for one in (lengths, masks, dtypes, thorough, planted, golden, extreme, refused)}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps({name: GROUPS[name]() for name in sys.argv[1:]}))

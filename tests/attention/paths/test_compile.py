@@ -1,0 +1,65 @@
+"""Every operation compiles without a break and equals itself uncompiled. In a process without shape checks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys
+import torch
+import sinkscope.attention as zoo
+
+backend, *names = sys.argv[1:]
+for name in names or zoo.CATALOG:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    operation = zoo.CATALOG[name].build(heads=2, kv_heads=1, head_dim=4, hidden_size=8)
+    inputs = [torch.randn(1, heads, 5, 4, requires_grad=True) for heads in (2, 1, 1)]
+    hidden, upstream = torch.randn(1, 5, 8), torch.randn(1, 2, 5, 4)
+
+    def attend(query, key, value):
+        query, key = operation.before_rotation(query, key)
+        value, carried = operation.before_cache(value, hidden)
+        return operation(query, key, value, hidden=hidden, carried=carried).output
+
+    def both(run):
+        output = run(*inputs)
+        return [output, *torch.autograd.grad(output, [*inputs, *operation.parameters()], upstream)]
+
+    compiled = torch.compile(attend, backend=backend, fullgraph=True)
+    for one, other in zip(both(compiled), both(attend), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    print(name)
+"""
+
+
+def compiled(*arguments: str) -> list[str]:
+    """Names of the operations that the program went through."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        env=os.environ | {"SINKSCOPE_NO_SHAPE_CHECKS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.split()
+
+
+@pytest.mark.slow
+def test_the_whole_catalogue_in_one_graph_each():
+    from sinkscope.attention import CATALOG
+
+    assert compiled("aot_eager") == list(CATALOG)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler: there is no g++")
+def test_compiled_by_inductor():
+    names = ["softmax_off_by_one", "sigmoid_normalized"]
+    assert compiled("inductor", *names) == names

@@ -1,0 +1,99 @@
+"""The ways to compute an operation agree with the reference, in values and in all gradients."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import get_args
+
+import pytest
+import torch
+
+import sinkscope.attention as zoo
+from sinkscope.attention.paths import chunked, sdpa
+from sinkscope.attention.paths.choice import Path, chosen
+from sinkscope.errors import InputError
+
+from .problems import MASKS, assert_close, assert_paths_agree, bound, problem
+
+LENGTHS = [1, 2, 7, 63, 130]
+SEVERAL_CHUNKS = 300
+
+
+def paths(spec: zoo.AttentionSpec, tokens: int = 8) -> list[str]:
+    """Every path that does not refuse this operation, but for the reference."""
+    offered = []
+    for path in get_args(Path):
+        with contextlib.suppress(InputError):
+            chosen(spec, path, tokens, tokens)
+            offered.append(path)
+    return [path for path in offered if path not in ("auto", "reference")]
+
+
+@pytest.mark.parametrize(("length", "kv_heads", "mask"), [(7, 2, "document"), (63, 4, "prefix"), (130, 2, "causal")])
+def test_paths_agree(spec, length, kv_heads, mask):
+    assert_paths_agree(problem(spec, tokens=length, kv_heads=kv_heads), paths(spec), mask=bound(mask, length))
+
+
+def test_several_chunks_agree(spec):
+    """300 tokens are more than one chunk, with a border inside a chunk, under a written mask and under none."""
+    assert chunked.rows_of(SEVERAL_CHUNKS, SEVERAL_CHUNKS) < SEVERAL_CHUNKS
+    case = problem(spec, tokens=SEVERAL_CHUNKS, batch=2)
+    assert_paths_agree(case, ["fast", "chunked"], mask=bound("causal", SEVERAL_CHUNKS))
+    assert_paths_agree(case, ["fast"], mask=bound("document", SEVERAL_CHUNKS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_all_paths_agree(variant, kv_heads, mask):
+    for length in [*LENGTHS, SEVERAL_CHUNKS]:
+        case = problem(variant.spec, tokens=length, kv_heads=kv_heads)
+        assert_paths_agree(case, paths(variant.spec), mask=bound(mask, length))
+
+
+@pytest.mark.parametrize("mask", ["causal", "window"])
+def test_fewer_queries_than_keys_are_the_last_ones(variant, mask):
+    case = problem(variant.spec, tokens=9)
+    whole = case.attend(mask=bound(mask, 9), path="reference").output
+    for queries in (1, 4):
+        for path in ("reference", *paths(case.spec)):
+            found = case.last(queries).attend(mask=bound(mask, 9, queries), path=path).output
+            assert_close(found, whole[:, :, -queries:])
+
+
+def test_every_operation_has_a_fast_and_a_chunked_path(variant):
+    assert {"fast", "chunked"} <= set(paths(variant.spec))
+
+
+def test_sdpa_where_it_is_not_exact_is_refused(spec):
+    case = problem(spec, tokens=3)
+    if (reason := sdpa.obstacle(spec)) is None:
+        assert_close(case.attend(path="sdpa").output, case.attend(path="reference").output)
+        return
+    with pytest.raises(InputError, match="no exact SDPA path") as caught:
+        case.attend(path="sdpa")
+    assert reason in str(caught.value)
+
+
+def test_explain_says_what_attend_does(spec):
+    for queries in (8, SEVERAL_CHUNKS):
+        told = zoo.explain(spec, torch.zeros(1, 4, queries, 8))
+        has_weights = problem(spec, tokens=queries, batch=1).attend().weights is not None
+        assert [told.path == "reference", told.kernel == "reference"] == [has_weights] * 2
+
+
+class Slope:
+    """A position bias that falls with the distance."""
+
+    def rows(self, rows: slice) -> torch.Tensor:
+        places = torch.arange(SEVERAL_CHUNKS, dtype=torch.float32)
+        return (places[None, :] - places[rows, None]).mul(0.1).expand(1, 4, -1, -1)
+
+
+def test_a_position_bias_in_chunks_is_the_bias_at_once(spec):
+    case = problem(spec, tokens=SEVERAL_CHUNKS)
+    plain = case.attend(path="reference").output
+    assert_paths_agree(case, ["fast"], bias=Slope())
+    assert not torch.allclose(case.attend(path="reference", bias=Slope()).output, plain)
+    with pytest.raises(InputError, match="position bias"):
+        problem(zoo.CATALOG["softmax"], tokens=SEVERAL_CHUNKS).attend(path="sdpa", bias=Slope())

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sinkscope.claims import Claim, SeedsAbove
+from sinkscope.experiments import Assertion, Question, Variation, gap, level
+from sinkscope.training import Recipe, load_recipe
+from tests.training.conftest import TINY, corpus, tiny  # noqa: F401  (fixtures)
+
+
+@pytest.fixture(scope="session")
+def small(corpus: str) -> Callable[..., Question]:  # noqa: F811
+    """A question whose runs take a fraction of a second; `changes` are of its second variation."""
+    whole = load_recipe("nano", [*TINY, f"data.corpus={corpus}"]).model_dump(mode="json")
+    shared = {name: value for name, value in whole.items() if name not in ("seed", "attention")}
+
+    def question(name: str = "small", changes: dict | None = None, seeds: int = 3, **more: object) -> Question:
+        return Question(
+            name=name,
+            asks="Is there a difference?",
+            rows=("A14",),
+            source="a test",
+            variations=(Variation("one"), Variation("two", {"attention": "sigmoid"} if changes is None else changes)),
+            assertions=(
+                claimed(seeds, -100.0, gap("sink_0", "one", "two")),
+                claimed(seeds, 100.0, level("sink_0", "one")),
+            ),
+            shared=shared,
+            **more,
+        )
+
+    return question
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, Path]:
+    """Where a sweep writes."""
+    return {"out": tmp_path / "runs", "results": tmp_path / "results"}
+
+
+def claimed(seeds: int, margin: float, effect: Callable) -> Assertion:
+    return Assertion(Claim("a claim", "its statement", "a test", SeedsAbove(margin, seeds)), effect)
+
+
+def recipes(question: Question, seeds: int = 1) -> list[Recipe]:
+    return list(question.recipes("nano", seeds).values())

@@ -1,0 +1,194 @@
+"""Sweeps: every run once, failures noted, findings kept, interruptions harmless."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+
+import pytest
+from filelock import FileLock
+
+from sinkscope.errors import InputError
+from sinkscope.experiments import findings as kept
+from sinkscope.experiments import run, verdicts
+from sinkscope.experiments.observing import observed
+from sinkscope.experiments.pool import Sweep, work_locally
+from sinkscope.experiments.runstore import RunStore
+from sinkscope.experiments.work import BUSY, SETTLED, work
+from sinkscope.training import Run
+
+from .conftest import recipes
+
+
+class Here:
+    """A backend without processes, which notes what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, recipes, out, workers, watch):
+        self.asked += recipes
+        sweep = Sweep(waiting=[])
+        for name, recipe in recipes.items():
+            code = work(recipe, out, device="cpu")
+            (sweep.done.append(name) if code == SETTLED else sweep.failed.__setitem__(name, f"exit code {code}"))
+        return sweep
+
+
+@pytest.fixture(scope="module")
+def swept(small, tmp_path_factory):
+    """A finished sweep of two variations and two seeds. Shared: leave it as it is."""
+    folder = tmp_path_factory.mktemp("swept")
+    places = {"out": folder / "runs", "results": folder / "results"}
+    return run(small(), seeds=2, backend=Here(), **places), places
+
+
+@pytest.fixture
+def copy(swept, tmp_path):
+    """The places of a copy of it."""
+    return {name: shutil.copytree(path, tmp_path / "copy" / name) for name, path in swept[1].items()}
+
+
+def test_findings_have_every_run_and_a_verdict_on_every_claim(small, swept):
+    found, places = swept
+    assert {label: sorted(seeds) for label, seeds in found.runs.items()} == {"one": [0, 1], "two": [0, 1]}
+    assert not found.failed
+    one = found.runs["one"][1]
+    assert one.seed == 1
+    assert one["loss"] == one.curves["validation_loss"][-1] > 0
+    assert one.steps == (4, 8, 12)
+    supported, refuted = verdicts(small(seeds=2), found)
+    assert (supported.outcome, refuted.outcome) == ("supported", "refuted")
+    assert [evidence.value for evidence in refuted.evidence] == [found.runs["one"][seed]["sink_0"] for seed in (0, 1)]
+    assert {verdict.outcome for verdict in verdicts(small(), found)} == {"inconclusive"}  # two seeds are not three
+    again = kept.read(places["results"], "small", "nano")
+    assert again == found
+    assert verdicts(small(), again) == verdicts(small(), found)
+
+
+def test_nothing_runs_twice(small, swept, copy):
+    first, backend = swept[0], Here()
+    assert run(small(), seeds=2, backend=backend, **copy) == first
+    assert not backend.asked
+    other = run(small("other", {"attention": "k_bias"}), seeds=1, backend=backend, **copy)
+    assert len(backend.asked) == 1  # the softmax is shared
+    assert other.runs["one"][0] == first.runs["one"][0]
+    assert other.runs["two"][0]["slot"] >= 0
+
+
+def test_what_was_observed_can_be_made_again(swept, copy):
+    path = next(copy["out"].glob("*softmax*/observed.json"))
+    before = json.loads(path.read_text())
+    path.write_text(path.read_text()[:40])
+    observed(Run(path.parent))
+    assert json.loads(path.read_text()) == before
+
+
+def test_a_run_that_diverges_is_a_result(small, places):
+    question = small("wild", {"optimizer.lr": 1e30, "optimizer.clip": None, "schedule.warmup": 0})
+    found = run(question, seeds=1, backend=Here(), **places)
+    assert found.runs["two"][0].diverged
+    assert "diverged" in found.runs["two"][0].reason
+    assert verdicts(question, found)[0].outcome == "inconclusive"
+    assert not found.failed
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_does_not_stop_the_others(small, places):
+    good, bad = recipes(small())
+    names = {RunStore(places["out"]).run(recipe).path.name: recipe for recipe in (good, bad)}
+    blocked = places["out"] / next(iter(names)) / "checkpoints"
+    blocked.parent.mkdir(parents=True)
+    blocked.write_text("a file where a folder should be")
+    sweep = work_locally(names, places["out"], 2, lambda sweep: None)
+    assert len(sweep.done) == 1
+    assert "exit code" in sweep.failed[next(iter(names))]
+
+
+def test_a_run_held_by_another_process_is_left_alone(small, places):
+    (recipe, _) = recipes(small())
+    folder = RunStore(places["out"]).run(recipe).path
+    folder.mkdir(parents=True)
+    with FileLock(folder / "run.lock"):
+        assert work(recipe, places["out"], device="cpu") == BUSY
+    assert work(recipe, places["out"], device="cpu") == SETTLED
+
+
+@pytest.mark.slow
+def test_a_run_held_by_another_process_is_waited_for(small, places, monkeypatch):
+    (recipe, _) = recipes(small())
+    folder = RunStore(places["out"]).run(recipe).path
+    work(recipe, places["out"], device="cpu")
+    (folder / "observed.json").unlink()
+    monkeypatch.setattr("sinkscope.experiments.pool.AGAIN", 0.1)
+    seen = []
+    lock = FileLock(folder / "run.lock", thread_local=False)
+    lock.acquire()
+
+    def watch(sweep: Sweep) -> None:
+        seen.append(list(sweep.elsewhere))
+        if sweep.elsewhere and lock.is_locked:
+            lock.release()
+
+    sweep = work_locally({folder.name: recipe}, places["out"], 1, watch)
+    assert sweep.done == [folder.name]
+    assert [folder.name] in seen
+
+
+def test_bad_input_before_anything_is_written(small, places):
+    with pytest.raises(InputError, match="did you mean 'nano'"):
+        run(small(), scale="nanoo", **places)
+    with pytest.raises(InputError, match="seeds = 0"):
+        run(small(), seeds=0, **places)
+    with pytest.raises(InputError, match="not run at scale 'nano': too small"):
+        run(small(not_at={"nano": "too small"}), **places)
+    with pytest.raises(InputError, match="nowhere"):  # found before anything starts
+        run(small(changes={"data.tokenizer": "/nowhere/at/all"}), seeds=1, **places)
+    with pytest.raises(InputError, match="did you mean 'sigmoid'"):
+        run(small(changes={"attention": "sigmoyd"}), **places)
+    with pytest.raises(InputError, match="workers = 0"):
+        work_locally({"a": recipes(small())[0]}, places["out"], 0, lambda sweep: None)
+    assert not places["out"].exists()
+    assert verdicts(small(not_at={"nano": "too small"}), None)[0].reason == "too small"
+
+
+@pytest.mark.slow
+def test_kills_at_random_moments_change_nothing(small, places, tmp_path):
+    """Twenty SIGKILLs of workers in a sweep; the findings equal an undisturbed sweep's, bit for bit."""
+    calm = run(small(), seeds=2, out=tmp_path / "calm", results=tmp_path / "calm-results", backend=Here())
+    named = {RunStore(places["out"]).run(recipe).path.name: recipe for recipe in recipes(small(), 2)}
+    kills, moments = 0, iter([0.3 * (index % 12) + 2.0 for index in range(40)])
+    while kills < 20:
+        began, wait = time.monotonic(), next(moments)
+        mark = {"killed": False}
+
+        def watch(sweep: Sweep, began: float = began, wait: float = wait, mark: dict = mark) -> None:
+            if not mark["killed"] and time.monotonic() - began > wait:
+                for pid in children():
+                    os.kill(pid, signal.SIGKILL)
+                    mark["killed"] = True
+
+        open_ = {
+            name: recipe for name, recipe in named.items() if not (places["out"] / name / "observed.json").exists()
+        }
+        if not open_:  # all settled before twenty kills: take one apart again
+            (places["out"] / next(iter(named)) / "observed.json").unlink()
+            continue
+        work_locally(open_, places["out"], 2, watch)
+        kills += mark["killed"]
+    found = run(small(), seeds=2, backend=Here(), **places)
+    for label, seeds in calm.runs.items():
+        for seed, one in seeds.items():
+            other = found.runs[label][seed]
+            assert (other.metrics, other.steps, other.curves) == (one.metrics, one.steps, one.curves)
+
+
+def children() -> list[int]:
+    """Processes that this one started to make runs."""
+    own = os.getpid()
+    with open(f"/proc/{own}/task/{own}/children") as stream:
+        pids = [int(pid) for pid in stream.read().split()]
+    return [pid for pid in pids if b"sinkscope.experiments.work" in open(f"/proc/{pid}/cmdline", "rb").read()]

@@ -1,0 +1,135 @@
+"""Claims and verdicts: what each rule decides, also about NaN and too few seeds; values that survive JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from sinkscope.claims import COLUMNS, Claim, EachAbove, EachWithin, Evidence, SeedsAbove, Verdict, markdown, tally
+from sinkscope.errors import InputError
+
+
+def claim(rule=None) -> Claim:
+    return Claim("uniform", "A[t, i] = 1/t", "P1", rule or EachWithin(1e-6))
+
+
+def found(*values: float) -> list[Evidence]:
+    return [Evidence(f"case {index}", value) for index, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "values", "outcome", "residual"),
+    [
+        (EachWithin(1e-6), (1e-7, -1e-6), "supported", 1e-6),
+        (EachWithin(1e-6), (1e-7, -2e-6), "refuted", 2e-6),
+        (EachWithin(0), (0.0,), "supported", 0.0),
+        (EachWithin(1e9), (0.0, math.inf), "refuted", math.inf),
+        (EachAbove(0.1), (0.2, 0.3), "supported", 0.2),
+        (EachAbove(0.1), (0.1, 0.3), "refuted", 0.1),
+        (SeedsAbove(1), (2, 3, 4), "supported", 3),
+        (SeedsAbove(1), (0, 1, 0.5), "refuted", 0.5),
+        (SeedsAbove(1), (0, 2, 4), "inconclusive", 2),
+        (SeedsAbove(1), (2, 3), "inconclusive", 2.5),
+        (SeedsAbove(1, seeds=2), (2, 3), "supported", 2.5),
+    ],
+)
+def test_a_rule_decides(rule, values, outcome, residual):
+    verdict = claim(rule).judge(found(*values))
+    assert (verdict.outcome, verdict.residual) == (outcome, pytest.approx(residual))
+
+
+@pytest.mark.parametrize("rule", [EachWithin(1e9), EachAbove(-1e9)])
+@pytest.mark.parametrize("values", [(math.nan,), (0.0, math.nan), (math.nan, 0.0)])
+def test_nan_refutes_what_every_case_must_show(rule, values):
+    verdict = claim(rule).judge(found(*values))
+    assert verdict.outcome == "refuted"
+    assert math.isnan(verdict.residual)
+
+
+def test_a_run_that_diverged_decides_nothing():
+    assert claim(SeedsAbove(0)).judge(found(1, math.nan, 1)).outcome == "inconclusive"
+
+
+def test_the_spread_is_half_the_range_of_the_seeds():
+    verdict = claim(SeedsAbove(0)).judge(found(1, 2, 5))
+    assert verdict.spread == 2
+    assert verdict.row[4] == "2.7 ± 2"
+
+
+def test_a_refuted_claim_names_its_worst_case():
+    assert claim().judge(found(0.0, 3.0, 1.0)).reason == "case 1: 3"
+    assert claim(EachAbove(2)).judge(found(5.0, 1.0)).reason == "case 1: 1"
+
+
+def test_without_numbers_it_was_not_run():
+    verdict = claim().judge([])
+    assert (verdict.outcome, verdict.residual, verdict.evidence) == ("not run at this scale", None, ())
+    assert claim().not_run("needs 60m").row[-1] == "not run at this scale (needs 60m)"
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        claim().judge(found(1e-9, 0.1 + 0.2)),
+        claim(EachAbove(0.5)).judge(found(math.inf)),
+        claim(SeedsAbove(0.5)).judge(found(1, 2, 3)),
+        claim().not_run("too large"),
+    ],
+    ids=lambda verdict: f"{verdict.claim.rule.kind} {verdict.outcome}",
+)
+def test_a_verdict_survives_json(verdict):
+    text = json.dumps(verdict.to_dict(), allow_nan=False)
+    assert Verdict.from_dict(json.loads(text)) == verdict
+
+
+def test_nan_survives_json():
+    again = Verdict.from_dict(json.loads(json.dumps(claim().judge(found(math.nan)).to_dict(), allow_nan=False)))
+    assert math.isnan(again.evidence[0].value)
+
+
+def test_verdicts_are_values():
+    assert len({claim().judge(found(0.0)), claim().judge(found(0.0)), claim().judge(found(1.0))}) == 2
+    with pytest.raises(AttributeError):
+        claim().name = "other"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"outcome": "proved"}, "outcome"),
+        ({"residuum": 1}, "residuum"),
+        ({"claim": {"name": "x", "statement": "y", "source": "z", "rule": {"kind": "each_near"}}}, "claim.rule"),
+    ],
+)
+def test_a_wrong_record_is_refused_in_a_line(change, told):
+    with pytest.raises(InputError, match=told) as raised:
+        Verdict.from_dict({**claim().judge(found(0.0)).to_dict(), **change})
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("make", [lambda: EachWithin(-1), lambda: EachAbove(math.nan), lambda: SeedsAbove(0, seeds=0)])
+def test_an_impossible_rule_fails_where_it_is_written(make):
+    with pytest.raises(ValueError, match="validation error"):
+        make()
+
+
+def test_a_claim_without_words_is_refused():
+    with pytest.raises(ValueError, match="at least 1 character"):
+        Claim("name", "statement", " ", EachWithin(0))
+
+
+def test_the_table_has_a_row_for_each_verdict_and_no_broken_cell():
+    odd = Claim("odd", "a | b\nc", "X", EachWithin(1))
+    lines = markdown([claim().judge(found(2.0)), odd.not_run("")]).splitlines()
+    assert len(lines) == 4
+    assert lines[2] == "| uniform | A[t, i] = 1/t | P1 | ≤ 1e-06 | 2 | 1 | refuted (case 0: 2) |"
+    assert lines[3].count("|") - lines[3].count("\\|") == len(COLUMNS) + 1
+
+
+def test_the_tally_counts_outcomes():
+    assert tally([claim().judge(found(0.0)), claim().judge(found(1.0)), claim().judge(found(0.0))]) == (
+        "2 supported, 1 refuted"
+    )
+    assert tally([]) == "no claims"

@@ -1,0 +1,90 @@
+"""Every claim holds, was stated in full, and is shown in the docs as it stands in the code."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+import torch
+
+from sinkscope.claims import COLUMNS, Claim, EachWithin, Evidence
+from sinkscope.theory import CHECKS, TOPICS, Check, by_topic, refuted, run_checks
+from sinkscope.theory.__main__ import sections
+from tests.test_docs import ROOT
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.claim.name)
+def test_it_holds(check):
+    verdict = check.run()
+    assert verdict.outcome == "supported", verdict.reason
+    assert all(math.isfinite(found.value) for found in verdict.evidence)
+
+
+def test_every_claim_is_one_of_its_kind():
+    names = [each.claim.name for each in CHECKS]
+    assert len(set(names)) == len(names)
+    assert len({each.claim.statement for each in CHECKS}) == len(names)
+
+
+ROWS = ("P1", "P2", "P3", "P4", "P5", "A7", "A8", "A9", "A10", "A11", "A12", "A13", "A23", "A24", "X1", "K3")
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_of_the_literature_has_a_claim(row):
+    sources = " ".join(each.claim.source.replace("P1–P4", "P1 P2 P3 P4") for each in CHECKS)
+    assert re.search(rf"\b{row}\b", sources)
+
+
+def toy(name: str, value: float) -> Check:
+    return Check(Claim(name, f"{name} is zero", "X", EachWithin(0)), lambda: [Evidence("here", value)])
+
+
+def test_a_run_tells_where_it_is_and_keeps_the_order():
+    told = []
+    verdicts = run_checks([toy("one", 0.0), toy("two", 1.0)], lambda *where: told.append(where))
+    assert told == [(0, 2, "one"), (1, 2, "two"), (2, 2, "")]
+    assert [verdict.outcome for verdict in verdicts] == ["supported", "refuted"]
+    assert [verdict.claim.name for verdict in refuted(verdicts)] == ["two"]
+
+
+def test_a_run_gives_the_threads_back():
+    before, seen = torch.get_num_threads(), []
+
+    def evidence():
+        seen.append(torch.get_num_threads())
+        yield Evidence("here", 0.0)
+
+    torch.set_num_threads(2)
+    try:
+        run_checks([Check(toy("one", 0.0).claim, evidence)])
+        assert (seen, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_verdicts_stand_under_their_topic():
+    found = by_topic({"first": [toy("one", 0.0)], "second": [toy("two", 1.0), toy("three", 0.0)]})
+    assert {topic: [verdict.claim.name for verdict in group] for topic, group in found.items()} == {
+        "first": ["one"],
+        "second": ["two", "three"],
+    }
+    text = sections(found)
+    assert text.startswith("### First\n\n1 supported\n\n| claim |")
+    assert "1 supported, 1 refuted" in text
+
+
+def test_the_docs_show_the_claims_of_the_code():
+    page = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("| ") and "| claim |" not in line]
+    shown = [[cell.strip().replace("\\|", "|") for cell in line.strip("|").split(" | ")] for line in lines]
+    column = COLUMNS.index
+    stated = [
+        (row[column("claim")], row[column("statement")], row[column("source")], row[column("asked")]) for row in shown
+    ]
+    claims = [each.claim for each in CHECKS]
+    assert stated == [(claim.name, claim.statement, claim.source, str(claim.rule)) for claim in claims], (
+        "python -m sinkscope.theory prints the tables of docs/theory.md"
+    )
+    assert {row[column("verdict")] for row in shown} == {"supported"}
+    assert all(f"### {topic.capitalize()}\n" in page for topic in TOPICS)
