@@ -82,7 +82,7 @@ def attend(
     hidden: Float[Tensor, "batch read width"] | None = None,
     mask: Mask | Visibility | Tensor | None = None,
     scaling: float | None = None,
-    path: Path = "auto",
+    path: Path | str = "auto",
     carried: Float[Tensor, "batch kv_heads key channels"] | None = None,
     bias: Bias | None = None,
 ) -> Attended:
@@ -130,7 +130,7 @@ class _Whole(nn.Module):
         visibility: Visibility,
         hidden: Tensor | None,
         scaling: float | None,
-        path: Path,
+        path: Path | str,
         carried: Tensor | None,
         bias: Bias | None,
     ) -> Attended:

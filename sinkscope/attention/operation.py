@@ -107,7 +107,7 @@ class Operation(nn.Module):
         visibility: Visibility | None = None,
         hidden: Float[Tensor, "batch query width"] | None = None,
         scaling: float | None = None,
-        path: Path = "auto",
+        path: Path | str = "auto",
         carried: Float[Tensor, "batch kv_heads key channels"] | None = None,
         bias: Bias | None = None,
     ) -> Attended:
@@ -205,7 +205,7 @@ class Operation(nn.Module):
         """The spec's own mask for the last `queries` of `keys` tokens."""
         return Visibility.of(self.spec.mask, queries, keys, device=device)
 
-    def _taken(self, path: Path, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Taken:
+    def _taken(self, path: Path | str, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Taken:
         """The path of this call: fused kernels where they may be taken, else as `chosen` says."""
         biased = context.bias is not None
         if path in ("auto", "fast", "fused"):

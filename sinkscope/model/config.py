@@ -53,7 +53,7 @@ class LabConfig(PreTrainedConfig):
     each layer the one whose keys and values it reads (`shared_kv`); where that is a later layer, training takes
     `kv_iterations` runs without and `kv_gradient_iterations` with gradient.
 
-    `position` is one of `Position`; `rope_theta`, `rope_fraction` (of a head's channels) and `rope_scaling`
+    `position` is one of `Position`; `rope_theta`, `rope_fraction` (of a head's channels) and `rope_scale`
     (transformers' rope dict: linear, llama3 or yarn) belong to `rotary`, and `max_position_embeddings` is the length of
     the table of `learned`. With `restart_positions` the positions of packed documents each start at 0. A model with
     `is_causal=False` is bidirectional: the mask's windows and documents stay, its triangle goes, and its loss compares
@@ -74,7 +74,7 @@ class LabConfig(PreTrainedConfig):
     position: str = "rotary"
     rope_theta: float = 10000.0
     rope_fraction: float = 1.0
-    rope_scaling: dict[str, Any] | None = None
+    rope_scale: dict[str, Any] | None = None
     restart_positions: bool = False
     is_causal: bool = True
     sink_tokens: int = 0
@@ -140,7 +140,7 @@ class LabConfig(PreTrainedConfig):
             length=self.max_position_embeddings,
             theta=float(self.rope_theta),
             fraction=self.rope_fraction,
-            scaling=self.rope_scaling,
+            scaling=self.rope_scale,
         )
 
     @property
@@ -218,18 +218,18 @@ class LabConfig(PreTrainedConfig):
     def _check_positions(self) -> None:
         if self.position not in get_args(Position):
             raise unknown("position", self.position, get_args(Position))
+        if not self.is_causal and any(slot.kind == "suffix" for slot in resolve(self.attention).slots):
+            raise InputError("StableMask gives mass to places a query may not see; a bidirectional model has none")
         if self.position == "rotary":
             self.rope.frequencies()
-        elif self.rope_scaling is not None or self.rope_fraction != 1:
-            raise InputError(f"rope_scaling and rope_fraction belong to rotary positions, not to '{self.position}'")
+        elif self.rope_scale is not None or self.rope_fraction != 1:
+            raise InputError(f"rope_scale and rope_fraction belong to rotary positions, not to '{self.position}'")
         if self.position == "sinusoidal":
             check_even_width(self.hidden_size)
         if self.position in BIASES and isinstance(self.spec.similarity, Kernel):
             raise InputError(f"'{self.position}' positions add to logits, and a feature map has none")
         if not isinstance(self.sink_tokens, int) or self.sink_tokens < 0:
             raise InputError(f"LabConfig.sink_tokens = {self.sink_tokens!r}: expected an integer of at least 0")
-        if not self.is_causal and any(slot.kind == "suffix" for slot in self.spec.slots):
-            raise InputError("StableMask gives mass to places a query may not see; a bidirectional model has none")
         longest = max((mask.length for mask in leaves(self.spec.mask) if isinstance(mask, Prefix)), default=0)
         if longest > self.max_position_embeddings:
             raise InputError(

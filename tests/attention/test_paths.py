@@ -20,13 +20,13 @@ SEVERAL_CHUNKS = 300
 
 
 def paths(spec: zoo.AttentionSpec, tokens: int = 8) -> list[str]:
-    """Every path that does not refuse this operation, but for the reference."""
+    """Every path that does not refuse this operation, but for the reference and fused kernels (tests of their own)."""
     offered = []
     for path in get_args(Path):
         with contextlib.suppress(InputError):
             chosen(spec, path, tokens, tokens)
             offered.append(path)
-    return [path for path in offered if path not in ("auto", "reference")]
+    return [path for path in offered if path not in ("auto", "reference", "fused")]
 
 
 @pytest.mark.parametrize(("length", "kv_heads", "mask"), [(7, 2, "document"), (63, 4, "prefix"), (130, 2, "causal")])

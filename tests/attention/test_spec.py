@@ -196,7 +196,7 @@ def test_grouped_queries_do_not_copy_the_keys():
 def test_a_path_that_does_not_exist():
     q = torch.randn(1, 2, 3, 4)
     with pytest.raises(InputError, match="did you mean 'fast'"):
-        zoo.paths.choice.chosen(zoo.CATALOG["sigmoid"], "fasst", 3, 3)
+        zoo.attend(q, q, q, "sigmoid", path="fasst")
     assert zoo.attend(q, q, q, "sigmoid", path="fast").output.shape == q.shape
 
 
@@ -207,4 +207,4 @@ def test_two_ways_to_say_where_to_clip():
 
 def test_stable_mask_is_causal():
     with pytest.raises(InputError, match="can not see yet"):
-        zoo.AttentionSpec(slots=(zoo.SuffixSlot(),), mask=zoo.Full())
+        zoo.AttentionSpec.from_dict({"slots": [{"kind": "suffix"}], "mask": {"kind": "full"}})

@@ -9,18 +9,19 @@ import pytest
 from sinkscope.cli import app, main
 
 COMMANDS = ("demo", "measure", "survey", "intervene", "train", "zoo", "theory", "report")
+QUESTIONS = tuple(f"experiment {name}" for name in ("list", "show", "run", "verdict"))
 
 
 def test_help_names_every_command_and_only_what_exists(sinkscope):
     answer = sinkscope("--help")
     assert answer.code == 0
     assert all(command in answer.out for command in COMMANDS)
-    assert "experiment" not in answer.out
+    assert "experiment" in answer.out
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS + QUESTIONS)
 def test_every_command_has_an_example_and_json(sinkscope, command):
-    answer = sinkscope(command, "--help")
+    answer = sinkscope(*command.split(), "--help")
     assert answer.code == 0
     assert f"Example: sinkscope {command}" in answer.out
     assert "--json" in answer.out
@@ -73,8 +74,7 @@ def _failing(monkeypatch, error):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("sinkscope.cli.zoo._describe", fail)
-    monkeypatch.setattr("sinkscope.attention.catalog.ENTRIES", {"softmax": None})
+    monkeypatch.setattr("sinkscope.attention.catalog.page.described", fail)
 
 
 def test_an_interruption_exits_with_130(sinkscope, monkeypatch):

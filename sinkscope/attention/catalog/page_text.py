@@ -109,7 +109,7 @@ operation:
 
 | field | choices |
 |---|---|
-| `position` | `rotary` (with `rope_theta`, `rope_fraction`, `rope_scaling`), `none`, `learned`, `sinusoidal`, \
+| `position` | `rotary` (with `rope_theta`, `rope_fraction`, `rope_scale`), `none`, `learned`, `sinusoidal`, \
 `relative_t5`, `relative_paper`, `alibi` |
 | `restart_positions` | positions start again in each packed document |
 | `sink_tokens` | learned tokens before every sequence |

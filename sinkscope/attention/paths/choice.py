@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from sinkscope.attention.paths import chunked, sdpa, streamed
 from sinkscope.attention.spec import AttentionSpec
@@ -13,7 +13,7 @@ PATHS: tuple[str, ...] = get_args(Path)
 Taken = Literal["reference", "fused", "sdpa", "streamed", "chunked"]
 
 
-def chosen(spec: AttentionSpec, path: Path, queries: int, keys: int, *, biased: bool = False) -> Taken:
+def chosen(spec: AttentionSpec, path: Path | str, queries: int, keys: int, *, biased: bool = False) -> Taken:
     """The path that `path` means for this problem, fused kernels aside (`paths/fused.py`).
 
     "fast" is SDPA where that is exact, else the streamed path where the normaliser knows its derivative, else query
@@ -28,7 +28,7 @@ def chosen(spec: AttentionSpec, path: Path, queries: int, keys: int, *, biased: 
     if path == "streamed" and (missing := streamed.obstacle(spec, biased=biased)):
         raise InputError(f"no streamed path: {missing}")
     if path in ("reference", "chunked", "streamed"):
-        return path
+        return cast(Taken, path)
     if reason is None:
         return "sdpa"
     if streamed.obstacle(spec, biased=biased) is None:

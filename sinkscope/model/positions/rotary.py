@@ -119,11 +119,11 @@ def rotate(
 def _check(scaling: Any) -> None:
     """Raises `InputError` for a rope dict that transformers would misread or take with a mere warning."""
     if not isinstance(scaling, Mapping) or "rope_type" not in scaling:
-        raise InputError(f"rope_scaling = {scaling!r}: expected a dict with 'rope_type', one of {', '.join(SCALINGS)}")
+        raise InputError(f"rope_scale = {scaling!r}: expected a dict with 'rope_type', one of {', '.join(SCALINGS)}")
     kind = scaling["rope_type"]
     if kind in _BY_LENGTH:
         raise InputError(
-            f"rope_scaling: '{kind}' changes its frequencies with the length of the text, so that cached keys no "
+            f"rope_scale: '{kind}' changes its frequencies with the length of the text, so that cached keys no "
             f"longer fit: choose from {', '.join(SCALINGS)}"
         )
     if kind not in SCALINGS:
@@ -131,12 +131,12 @@ def _check(scaling: Any) -> None:
     needed, further = SCALINGS[kind]
     for name in scaling:
         if name not in ("rope_type", *needed, *further):
-            raise unknown(f"option of rope_scaling '{kind}'", str(name), (*needed, *further))
+            raise unknown(f"option of rope_scale '{kind}'", str(name), (*needed, *further))
     for name in needed:
         if name not in scaling:
-            raise InputError(f"rope_scaling '{kind}' needs '{name}'")
+            raise InputError(f"rope_scale '{kind}' needs '{name}'")
     for name, value in scaling.items():
         if name != "rope_type" and (not isinstance(value, Real) or isinstance(value, bool) or not float(value) > 0):
-            raise InputError(f"rope_scaling.{name} = {value!r}: expected a positive number")
+            raise InputError(f"rope_scale.{name} = {value!r}: expected a positive number")
     if scaling["factor"] < 1:
-        raise InputError(f"rope_scaling.factor = {scaling['factor']}: at least 1")
+        raise InputError(f"rope_scale.factor = {scaling['factor']}: at least 1")

@@ -26,7 +26,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "relative_paper": {"position": "relative_paper"},
     "rotary": {"position": "rotary"},
     "rotary, half": {"position": "rotary", "rope_fraction": 0.5},
-    "rotary, yarn": {"position": "rotary", "rope_scaling": YARN},
+    "rotary, yarn": {"position": "rotary", "rope_scale": YARN},
     "alibi": {"position": "alibi"},
 }
 

@@ -212,7 +212,7 @@ def test_tokens_beyond_a_learned_table_are_refused(ids):
 
 
 def test_only_whole_rotary_heads_are_a_llama(ids):
-    model = build(position="rotary", rope_theta=500.0, rope_scaling=SCHEMES["rotary, yarn"]["rope_scaling"])
+    model = build(position="rotary", rope_theta=500.0, rope_scale=SCHEMES["rotary, yarn"]["rope_scale"])
     assert_close(model.to_llama()(ids).logits, model(ids).logits, atol=1e-5, rtol=0)
     for options, word in (
         ({"position": "alibi"}, "alibi"),
@@ -232,10 +232,10 @@ def test_only_whole_rotary_heads_are_a_llama(ids):
         ({"position": "sinusoidal", "hidden_size": 21, "num_attention_heads": 3}, "even hidden_size"),
         ({"hidden_size": 42}, "head width of 7"),
         ({"rope_fraction": 0.3}, "rope_fraction"),
-        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "cached keys"),
+        ({"rope_scale": {"rope_type": "dynamic", "factor": 2.0}}, "cached keys"),
         ({"position": "alibi", "rope_fraction": 0.5}, "belong to rotary positions"),
         ({"position": "alibi", "attention": "kernel_elu"}, "add to logits"),
-        ({"position": "none", "rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "belong to rotary positions"),
+        ({"position": "none", "rope_scale": {"rope_type": "linear", "factor": 2.0}}, "belong to rotary positions"),
         ({"attention": zoo.AttentionSpec(mask=zoo.Causal() | zoo.Prefix(33))}, "prefix of 33 tokens"),
     ],
 )
