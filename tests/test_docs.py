@@ -13,6 +13,7 @@ from sinkscope.cli import main
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LONG = {"README", "theory", "encoder_and_hybrid", "which_tokens", "does_it_matter"}
 INSTALLING = ("make ", "pip ", "python -m venv", "git ", "cd ")
 
 
@@ -26,7 +27,13 @@ def test_every_block_is_of_a_kind_that_is_run():
     assert "python" in kinds
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem)
+def pages() -> list:
+    """Pages with snippets; those that take longest are slow tests."""
+    marks = {page: pytest.mark.slow if page.stem in LONG else () for page in PAGES}
+    return [pytest.param(page, marks=marks[page], id=page.stem) for page in PAGES if blocks(page)]
+
+
+@pytest.mark.parametrize("page", pages())
 def test_snippets_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "snippet"}

@@ -48,7 +48,8 @@ def test_several_chunks_agree(spec):
 def test_all_paths_agree(variant, kv_heads, mask):
     for length in [*LENGTHS, SEVERAL_CHUNKS]:
         case = problem(variant.spec, tokens=length, kv_heads=kv_heads)
-        assert_paths_agree(case, paths(variant.spec), mask=bound(mask, length))
+        tolerance = 5e-5 if length == SEVERAL_CHUNKS else 1e-5  # longer sums, and denominators nearer to zero
+        assert_paths_agree(case, paths(variant.spec), tolerance, mask=bound(mask, length))
 
 
 @pytest.mark.parametrize("mask", ["causal", "window"])

@@ -52,6 +52,7 @@ def test_maps_of_the_heads_that_were_asked_for(sinkscope, model, text, tmp_path)
     assert (tmp_path / "m" / "figure.html").exists()
 
 
+@pytest.mark.slow
 def test_every_first_token_gets_a_row(sinkscope, model, text, tmp_path):
     answer = sinkscope("measure", model, "--input", "first-token", "--text", text, "--tokens", 12, "--samples", 9999)
     assert answer.code == 0
@@ -164,6 +165,7 @@ def test_repeated_tokens_share_the_attention(sinkscope, model):
     assert found["hidden_norm_ratio"] == pytest.approx([1.0, 1.0, 1.0], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_numbers(sinkscope, model, text):
     first, second, other = (
         sinkscope("measure", model, "--text", text, *FEW, "--seed", seed, "--json").json for seed in (1, 1, 2)

@@ -45,6 +45,7 @@ def test_failures_are_told_and_the_command_succeeds(sinkscope, model, text, tmp_
     assert "1 of 2 rows failed" in answer.out
 
 
+@pytest.mark.slow
 def test_a_file_and_options_that_take_the_place_of_its_fields(sinkscope, model, text, tmp_path):
     (tmp_path / "mine.yaml").write_text(
         f"models:\n  - {{model: {model}, label: tiny, pair: p}}\n  - {{model: nano, pair: p}}\n"

@@ -54,6 +54,7 @@ def test_a_refuted_claim_exits_with_1(sinkscope, topics, tmp_path):
     assert sinkscope("theory", "--json").code == 1
 
 
+@pytest.mark.slow
 def test_out_holds_table_verdicts_and_page(sinkscope, topics, tmp_path):
     answer = sinkscope("theory", "--out", tmp_path / "theory")
     assert answer.code == 0

@@ -53,8 +53,7 @@ def build(name: str, host: str = "sdpa") -> PreTrainedModel:
 
 
 # One operation for each way of being read; the fast tests of passes take these, the slow ones the whole catalogue.
-FEW = {"softmax", "softmax_off_by_one", "softpick", "stable_mask", "sigmoid_bias", "kernel_mlp_normalized", "kv_bias"}
-FEW |= {"gated_head", "gated_value", "qk_norm", "scalable_softmax", "forgetting_gate", "differential"}
+FEW = {"softmax_off_by_one", "stable_mask", "sigmoid_bias", "kv_bias", "gated_value", "forgetting_gate", "differential"}
 
 
 def operations(prefix: str = "") -> list[Any]:

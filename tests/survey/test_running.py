@@ -117,7 +117,13 @@ def test_changed_weights_are_measured_again(run, zoo, loads, tmp_path):
     assert second.rows[0].results != first.rows[0].results
 
 
-@pytest.mark.parametrize("setting", [{"tokens": 12}, {"samples": 2}, {"seed": 1}, {"dtype": "bfloat16"}])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"tokens": 12},
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ({"samples": 2}, {"seed": 1}, {"dtype": "bfloat16"})),
+    ],
+)
 def test_settings_that_decide_numbers_are_measured_again(run, zoo, loads, setting):
     run(zoo / "lab")
     run(zoo / "lab", **setting)
@@ -229,6 +235,7 @@ def test_two_surveys_in_one_folder_exclude_each_other(run, zoo, tmp_path):
         run(zoo / "lab")
 
 
+@pytest.mark.slow
 def test_one_model_is_in_memory_at_a_time(run, zoo, monkeypatch):
     load_model, known = running.load, []
 
@@ -261,6 +268,7 @@ def test_a_device_map_places_the_model_and_changes_no_number(run, tiny_llama, lo
     assert spread.rows[0].by_layer == plain.rows[0].by_layer
 
 
+@pytest.mark.slow
 def test_a_hub_model_is_loaded_at_the_commit_that_identified_it(run, zoo, monkeypatch):
     """Even if its branch has moved since; under a new commit it is measured again."""
     commits, asked = ["a" * 40], []

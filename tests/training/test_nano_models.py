@@ -159,6 +159,7 @@ def test_the_saved_tokenizer_frames_text_as_training_did(tiny: Make, tmp_path: P
     assert run.tokenizer.mask_token_id == len(run.tokenizer) - 1 == run.model.config.vocab_size - 1
 
 
+@pytest.mark.slow
 def test_kinds_of_equal_numbers_are_different_runs(tiny: Make, tmp_path: Path) -> None:
     recipe = tiny("steps=1", "model.num_hidden_layers=4")
     folders = {train_tiny(kind, recipe, tmp_path).path.name for kind in (LAB, ENCODER, HYBRID)}

@@ -19,7 +19,7 @@ def test_resume_with_nothing_there_starts(undisturbed: Run, tiny: Make, runs: Pa
     assert_same_run(trained(tiny(), runs, resume=True), undisturbed)
 
 
-@pytest.mark.parametrize("step", [3, 6, 7, 12])
+@pytest.mark.parametrize("step", [3, *(pytest.param(step, marks=pytest.mark.slow) for step in (6, 7, 12))])
 def test_a_killed_run_ends_as_if_nothing_had_been(
     step: int, undisturbed: Run, tiny: Make, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +90,7 @@ def test_a_torn_log_line_leaves_no_trace(
     assert_same_run(trained(tiny(), runs, resume=True), undisturbed)
 
 
+@pytest.mark.slow
 def test_other_frequencies_may_be_chosen_on_resume(
     undisturbed: Run, tiny: Make, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def disagreements(found: dict[str, list[dict]]) -> list[dict]:
     return [one for group in found.values() for one in group if not one["agrees"]]
 
 
+@pytest.mark.slow
 def test_values_and_gradients_equal_the_reference_at_every_length_mask_and_dtype() -> None:
     found = interpreted("lengths", "masks", "dtypes")
     assert [len(group) for group in found.values()] == [35, 6, 5]
