@@ -44,6 +44,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert {"torch", "transformers", "numpy", "pydantic"}.isdisjoint(loaded)
 
 
+@pytest.mark.slow
 def test_every_module_is_imported_without_a_warning() -> None:
     python(EVERY_MODULE, "-W", "error")
 

@@ -47,6 +47,7 @@ def test_few_observers_are_fewer(sinkscope, model, text, tmp_path):
     assert not (tmp_path / "few" / "massive.csv").exists()
 
 
+@pytest.mark.slow
 def test_maps_of_the_heads_that_were_asked_for(sinkscope, model, text, tmp_path):
     assert sinkscope("measure", model, "--text", text, *FEW, "--maps", "1.2", "--maps", "0.0", "--out", "m").code == 0
     assert (tmp_path / "m" / "figure.html").exists()
@@ -174,6 +175,7 @@ def test_the_same_seed_gives_the_same_numbers(sinkscope, model, text):
     assert first["input_details"]["sha256"] != other["input_details"]["sha256"]
 
 
+@pytest.mark.slow
 def test_without_out_it_says_where_the_files_are(sinkscope, model, text, tmp_path):
     answer = sinkscope("measure", model, "--text", text, *FEW)
     [folder] = (tmp_path / "sinkscope-measure").iterdir()
@@ -200,6 +202,7 @@ def test_few_tokens_are_warned_about(sinkscope, model, text):
     assert "below 10 tokens" in answer.err
 
 
+@pytest.mark.slow
 def test_a_chat_template_stands_first(sinkscope, model, text, tmp_path):
     chatty = tmp_path / "chatty"
     chatty.mkdir()

@@ -44,6 +44,7 @@ def test_json_holds_every_number(sinkscope, topics):
     assert found[-1].evidence == (Evidence("here", 1e-7),)
 
 
+@pytest.mark.slow
 def test_a_refuted_claim_exits_with_1(sinkscope, topics, tmp_path):
     topics["toys"] = (toy("two", 1.0), toy("three", float("nan")))
     answer = sinkscope("theory", "--out", tmp_path / "theory")

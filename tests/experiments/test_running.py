@@ -55,6 +55,7 @@ def copy(swept, tmp_path):
     return {name: shutil.copytree(path, tmp_path / "copy" / name) for name, path in swept[1].items()}
 
 
+@pytest.mark.slow
 def test_findings_have_every_run_and_a_verdict_on_every_claim(small, swept):
     found, places = swept
     assert {label: sorted(seeds) for label, seeds in found.runs.items()} == {"one": [0, 1], "two": [0, 1]}
@@ -72,6 +73,7 @@ def test_findings_have_every_run_and_a_verdict_on_every_claim(small, swept):
     assert verdicts(small(), again) == verdicts(small(), found)
 
 
+@pytest.mark.slow
 def test_nothing_runs_twice(small, swept, copy):
     first, backend = swept[0], Here()
     assert run(small(), seeds=2, backend=backend, **copy) == first
@@ -82,6 +84,7 @@ def test_nothing_runs_twice(small, swept, copy):
     assert other.runs["two"][0]["slot"] >= 0
 
 
+@pytest.mark.slow
 def test_what_was_observed_can_be_made_again(swept, copy):
     path = next(copy["out"].glob("*softmax*/observed.json"))
     before = json.loads(path.read_text())

@@ -25,6 +25,7 @@ from sinkscope.interventions import (
 from sinkscope.probes import measure, observe
 from sinkscope.probes.contracts.families import FAMILIES
 from tests.interventions.conftest import HOSTS, a_model, generator, hooks, inputs_of, logits
+from tests.thinning import thinned
 
 EVERY: list[Intervention] = [
     SetActivations(((1, 2, 3), (0, 0, 1), (2, None, 5))),
@@ -47,13 +48,21 @@ def applicable(name: str, intervention: Intervention) -> bool:
 
 CASES = [(name, host, it) for name, host in HOSTS for it in EVERY if applicable(name, it)]
 
+SOME = thinned(CASES, 3)
+
+
+def named(value: object) -> str:
+    return getattr(type(value), "__name__", "0")
+
 
 def fails_within(model: torch.nn.Module, **inputs: torch.Tensor) -> None:
     logits(model, **inputs)
     raise InputError("from within")
 
 
-@pytest.mark.parametrize(("name", "host", "intervention"), CASES, ids=lambda value: getattr(type(value), "__name__", 0))
+@pytest.mark.parametrize(
+    ("name", "host", "intervention"), thinned(CASES, 3), ids=lambda value: getattr(type(value), "__name__", 0)
+)
 def test_it_changes_the_model_and_leaves_no_trace(name, host, intervention):
     model, inputs = a_model(name, host), inputs_of(name)
     lookup, before, count = AttentionInterface.get_interface, logits(model, **inputs), hooks(model)
@@ -66,7 +75,9 @@ def test_it_changes_the_model_and_leaves_no_trace(name, host, intervention):
     assert AttentionInterface.get_interface is lookup
 
 
-@pytest.mark.parametrize(("name", "host", "intervention"), CASES, ids=lambda value: getattr(type(value), "__name__", 0))
+@pytest.mark.parametrize(
+    ("name", "host", "intervention"), thinned(CASES, 3), ids=lambda value: getattr(type(value), "__name__", 0)
+)
 def test_measurements_see_the_changed_model_whoever_came_first(name, host, intervention):
     model, inputs = a_model(name, host), inputs_of(name)
     plain = measure(model, inputs)

@@ -15,6 +15,7 @@ from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.probes import Measurement
 from sinkscope.probes.contracts.families import FAMILIES
 from sinkscope.probes.observers.every import EVERY
+from tests.thinning import thinned
 
 # What a pass over a cache, or a row alone, adds to: without what is made of whole rows, of a few kept samples, or only
 # for some models.
@@ -61,7 +62,7 @@ def operations(prefix: str = "") -> list[Any]:
     return [pytest.param(prefix + name, marks=() if name in FEW else pytest.mark.slow) for name in CATALOG]
 
 
-CAUSAL = [*DECODERS, *operations("lab:")]
+CAUSAL = [*thinned(DECODERS, 2), *operations("lab:")]
 
 
 @pytest.fixture

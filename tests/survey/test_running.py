@@ -99,6 +99,7 @@ def test_the_second_time_nothing_is_loaded(run, zoo, loads):
     assert loads == ["lab", "sinks"]
 
 
+@pytest.mark.slow
 def test_a_copy_under_another_name_is_the_same_model(run, zoo, loads, tmp_path):
     shutil.copytree(zoo / "lab", tmp_path / "copy")
     first, again = run(zoo / "lab"), run({"model": str(tmp_path / "copy"), "label": "renamed"})
@@ -107,6 +108,7 @@ def test_a_copy_under_another_name_is_the_same_model(run, zoo, loads, tmp_path):
     assert again.rows[0].sink_rate == first.rows[0].sink_rate
 
 
+@pytest.mark.slow
 def test_changed_weights_are_measured_again(run, zoo, loads, tmp_path):
     shutil.copytree(zoo / "lab", tmp_path / "model")
     first = run(tmp_path / "model")
@@ -136,6 +138,7 @@ def test_settings_that_decide_no_number_are_not(run, zoo, loads):
     assert {row.results for row in first.rows} == {row.results for row in second.rows}
 
 
+@pytest.mark.slow
 def test_another_threshold_needs_no_model(run, zoo, loads):
     low = run(zoo / "lab", epsilon=0.05)
     high = run(zoo / "lab", epsilon=0.6)

@@ -81,6 +81,7 @@ def test_a_kill_right_after_a_checkpoint(
     assert_same_run(run, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_torn_log_line_leaves_no_trace(
     undisturbed: Run, tiny: Make, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_finished_run_is_returned_as_it_is(finished: Run, tiny: Make, monkeypa
     assert before == {path: path.stat().st_mtime_ns for path in finished.path.rglob("*")}
 
 
+@pytest.mark.slow
 def test_bf16_is_another_run(undisturbed: Run, tiny: Make, runs: Path) -> None:
     run = trained(tiny("precision=bf16"), runs)
     assert run.path.name != undisturbed.path.name

@@ -15,6 +15,7 @@ from sinkscope.probes.contracts import contract
 from sinkscope.probes.contracts.families import COLLECTED, REFUSED
 from sinkscope.probes.contracts.reference import received
 from sinkscope.probes.observers.entropy import AttentionEntropy
+from tests.thinning import thinned
 
 CACHED = ["bloom", "mpt", "falcon", "gptj", "gpt_neo", "codegen", "xglm"]
 PADDED = ["bloom", "falcon", "gptj", "xglm", "roformer", "deberta_v2", "mpnet"]
@@ -41,14 +42,14 @@ def tiny(name: str) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
     return COLLECTED[name].build(), COLLECTED[name].inputs()
 
 
-@pytest.mark.parametrize("name", COLLECTED)
+@pytest.mark.parametrize("name", thinned(COLLECTED, 2))
 def test_attention_received_is_that_of_the_returned_maps(name: str) -> None:
     tiny(name)
     row = contract.check(name, "eager")
     assert row.holds
 
 
-@pytest.mark.parametrize("name", COLLECTED)
+@pytest.mark.parametrize("name", thinned(COLLECTED, 2))
 def test_the_returned_maps_are_softmaxes_that_the_model_computed(name: str) -> None:
     model, inputs = tiny(name)
     with Softmaxes() as computed, torch.no_grad():
@@ -59,7 +60,7 @@ def test_the_returned_maps_are_softmaxes_that_the_model_computed(name: str) -> N
         assert any(torch.allclose(seen.reshape(weights.shape), weights, atol=1e-6) for seen in shapes)
 
 
-@pytest.mark.parametrize("name", COLLECTED)
+@pytest.mark.parametrize("name", thinned(COLLECTED, 2))
 @pytest.mark.parametrize("as_tuple", [False, True])
 def test_the_caller_gets_what_they_asked_for(name: str, as_tuple: bool) -> None:
     model, inputs = tiny(name)
@@ -86,7 +87,7 @@ def assert_identical(one: Any, other: Any) -> None:
             assert_identical(left, right)
 
 
-@pytest.mark.parametrize("name", PADDED)
+@pytest.mark.parametrize("name", thinned(PADDED, 3))
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_counts_neither_as_query_nor_as_position(name: str, side: str) -> None:
     model, inputs = tiny(name)
@@ -110,7 +111,7 @@ def test_padding_counts_neither_as_query_nor_as_position(name: str, side: str) -
     assert data["tokens"].values.tolist() == [[24, 24], [18, 18]]
 
 
-@pytest.mark.parametrize("name", CACHED)
+@pytest.mark.parametrize("name", thinned(CACHED, 3))
 def test_decoding_step_by_step_counts_what_one_pass_does(name: str) -> None:
     model, inputs = tiny(name)
     ids = inputs["input_ids"][:, :8]
