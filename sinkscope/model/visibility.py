@@ -43,13 +43,15 @@ def bind(
     """`mask` over the last `queries` of `keys` tokens, of which the first `sinks` are sink tokens.
 
     `attention_mask` and `documents` (batch, keys − sinks) describe the real tokens and their padding, cached ones
-    included. Raises `InputError` for documents of another length.
+    included; without `documents` a row is one document. Raises `InputError` for documents of another length.
     """
     text = keys - sinks
     if documents is not None and documents.shape[-1] != text:
         raise InputError(
             f"document_ids {tuple(documents.shape)}: expected (batch, {text}), one number for each token so far"
         )
+    if documents is None and any(isinstance(leaf, Document) for leaf in leaves(mask)):
+        documents = torch.zeros(1, text, dtype=torch.long, device=device)
     if documents is not None:
         documents = F.pad(documents, (sinks, 0), value=-1)
     if attention_mask is not None:

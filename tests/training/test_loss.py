@@ -11,6 +11,7 @@ from sinkscope.errors import InputError
 from sinkscope.model import LabForCausalLM
 from sinkscope.training.loading import load_recipe
 from sinkscope.training.loss import Loss
+from tests.training.helpers import trained
 
 
 class Texts(Dataset):
@@ -57,3 +58,16 @@ def test_masks_of_data_and_loss_join_the_operations_own() -> None:
         "nano", ["attention={mask: {kind: and, first: {kind: causal}, second: {kind: window, size: 8}}}"]
     )
     assert windowed.operation.mask == Causal() & Window(8)
+
+
+def test_documents_that_do_not_see_each_other_are_trained_and_read(tiny, runs) -> None:
+    """A recipe with intra-document masking trains, logs its sink, and its model reads a plain text as one document."""
+    run = trained(tiny("data.packing=intra_document", "steps=2"), runs)
+    assert run.model.config.spec.mask == Causal() & Document()
+    ids = torch.randint(3, 60, (1, 9))
+    plain = run.model(ids).logits
+    assert torch.equal(run.model(ids, document_ids=torch.zeros(1, 9, dtype=torch.long)).logits, plain)
+    apart = run.model(ids, document_ids=torch.tensor([[0] * 4 + [1] * 5])).logits
+    torch.testing.assert_close(apart[:, :4], plain[:, :4])
+    assert not torch.allclose(apart[:, 4:], plain[:, 4:])
+    assert "sink/position_0" in run.log
