@@ -8,7 +8,7 @@ export PYTHON TORCH
 venv := .venv/bin
 oldest := .venv-oldest/bin
 inputs := pyproject.toml .ci/install
-fast := -m pytest -m "not slow" -n $(WORKERS)
+fast := -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
 
 .NOTPARALLEL:
 .PHONY: help demo test test-slow test-all test-oldest lint bench clean
@@ -22,8 +22,8 @@ demo: .venv/run.stamp ## measure a model, train two, write the report: the main 
 test: lint ## lint, type-check and run the fast tests
 	$(venv)/python $(fast) $(ARGS)
 
-test-slow: .venv/dev.stamp ## the slow tests: browser, kills, the wheel, full matrices
-	$(venv)/python -m pytest -m slow -n $(WORKERS) $(ARGS)
+test-slow: .venv/dev.stamp ## the slow tests: browser, kills, the wheel, full matrices; without shape checks
+	SINKSCOPE_NO_SHAPE_CHECKS=1 $(venv)/python -m pytest -m slow -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-all: test test-slow ## both
 

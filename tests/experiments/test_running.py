@@ -23,7 +23,7 @@ from sinkscope.training import Run
 
 from .conftest import recipes
 
-KILLS = int(os.environ.get("SINKSCOPE_KILLS", "6"))
+KILLS = int(os.environ.get("SINKSCOPE_KILLS", "3"))
 
 
 class Here:

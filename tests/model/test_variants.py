@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 import sinkscope as ss
 from sinkscope.errors import InputError
 from sinkscope.model import LabConfig, LabForCausalLM
+from tests.thinning import thinned
 
 SIZES = {
     "vocab_size": 53,
@@ -53,7 +54,7 @@ def build(**fields: object) -> LabForCausalLM:
     return model
 
 
-@pytest.fixture(params=list(VARIANTS))
+@pytest.fixture(params=thinned(VARIANTS, 2))
 def model(request: pytest.FixtureRequest) -> LabForCausalLM:
     return build(**VARIANTS[request.param])
 
