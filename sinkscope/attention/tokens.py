@@ -37,19 +37,23 @@ class Tokens:
     def count(self) -> int:
         return self.order.shape[-1]
 
-    def within_documents(self) -> Int[Tensor, "#batch tokens"]:
-        """Place of each token in its own document, counted as `order` is; a document need not be in one piece."""
+    def within_documents(self, apart: Bool[Tensor, "#batch tokens"] | None = None) -> Int[Tensor, "#batch tokens"]:
+        """Place of each real token among those of its document, from 0; the document need not be in one piece.
+
+        Padding, and tokens marked in `apart`, count in no document; their own places mean nothing.
+        """
         if self.document is None:
             return self.order
         order, document = torch.broadcast_tensors(self.order, self.document)
+        for outside in (apart, None if self.valid is None else ~self.valid):
+            if outside is not None:
+                document = torch.where(outside, self.document.min() - 1, document)
         grouped, index = torch.sort(document, dim=-1, stable=True)
-        starts = torch.zeros_like(grouped)
+        count = torch.arange(self.count, device=order.device).expand_as(index)
+        starts = torch.ones_like(grouped, dtype=torch.bool)
         starts[:, 1:] = grouped[:, 1:] != grouped[:, :-1]
-        group = torch.empty_like(grouped).scatter(-1, index, starts.cumsum(-1))
-        beyond = torch.iinfo(order.dtype).max
-        real = order if self.valid is None else order.masked_fill(~self.valid, beyond)
-        first = torch.full_like(order, beyond).scatter_reduce(-1, group, real, "amin")
-        return order - first.gather(-1, group)
+        first = count.masked_fill(~starts, 0).cummax(-1).values
+        return torch.empty_like(index).scatter(-1, index, count - first)
 
     def part(self, rows: slice) -> Tokens:
         """The tokens of a slice."""

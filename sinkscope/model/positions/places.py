@@ -73,14 +73,7 @@ def restarted(tokens: Tokens, sinks: int = 0) -> Int[Tensor, "#batch tokens"]:
     outside = tokens.order < sinks  # sink tokens, and padding on the left
     if tokens.valid is not None:
         outside = outside | ~tokens.valid
-    document = torch.where(outside, tokens.document.min() - 1, tokens.document)
-    grouped, order = torch.sort(document, dim=-1, stable=True)
-    index = torch.arange(tokens.count, device=order.device).expand_as(order)
-    starts = torch.ones_like(grouped, dtype=torch.bool)
-    starts[:, 1:] = grouped[:, 1:] != grouped[:, :-1]
-    first = index.masked_fill(~starts, 0).cummax(-1).values
-    place = torch.empty_like(order).scatter(-1, order, index - first)
-    return torch.where(outside, tokens.order - sinks, place)
+    return torch.where(outside, tokens.order - sinks, tokens.within_documents(outside))
 
 
 def _after_sinks(given: object, count: int, sinks: int) -> Int[Tensor, "#batch query"]:
