@@ -22,8 +22,8 @@ STEPS, ROUNDS, BATCH, CONTEXT = 12, 5, 32, 128
 class RandomWindows(Dataset[dict[str, Tensor]]):
     """As many windows as the run reads."""
 
-    def __init__(self) -> None:
-        self.ids = torch.randint(0, 2048, (STEPS * BATCH, CONTEXT), generator=torch.Generator().manual_seed(0))
+    def __init__(self, steps: int = STEPS) -> None:
+        self.ids = torch.randint(0, 2048, (steps * BATCH, CONTEXT), generator=torch.Generator().manual_seed(0))
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -1,0 +1,136 @@
+"""A nano run against a plain `Trainer` run of a Llama of that shape, and what observing costs in it.
+
+Both sides run in processes of their own, in turns, with two threads: how memory is kept is a matter of the process. Ours
+is `sinkscope.train` as the recipe stands, on its corpus, with the sink and the validation loss every 100 steps; the plain
+one is `Trainer` as it comes, on random windows of the same sizes, and evaluates nothing. Tokens a second are those
+between steps 20 and 110, so that neither start-up nor preparing the corpus counts.
+
+Run: python -m benchmarks.nano_run [--save]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from benchmarks.sides import at_least, at_most, report
+
+ROUNDS, THREADS = 5, 2
+FIRST, LAST, EVERY = 20, 110, 100
+TOKENS_PER_STEP = 32 * 128
+
+
+def ours() -> dict[str, float]:
+    """Tokens a second of the recipe's own run; seconds of `EVERY` steps of training alone, and of one observation."""
+    from sinkscope.training import keep_freed_memory, train
+    from sinkscope.training.loading import changed
+    from sinkscope.training.sink import SinkCallback
+
+    keep_freed_memory()
+    spent: list[float] = []
+    SinkCallback._metrics = _timed(SinkCallback._metrics, spent)  # type: ignore[method-assign]
+    with tempfile.TemporaryDirectory() as folder:
+        run = train(changed("nano", {"steps": LAST, "eval_every": EVERY}), folder, progress=False)
+        log = run.log.set_index("step")
+    elapsed = float(log["seconds"][LAST] - log["seconds"][FIRST])
+    return {
+        "tokens_per_second": (LAST - FIRST) * TOKENS_PER_STEP / elapsed,
+        "training": EVERY * TOKENS_PER_STEP / float(log["tokens_per_second"].loc[FIRST:].median()),
+        "observing": statistics.median(spent[1:]),
+    }
+
+
+def plain() -> dict[str, float]:
+    """Tokens a second of a Llama under a `Trainer` with its defaults."""
+    from transformers import Trainer
+    from transformers.trainer_callback import PrinterCallback
+
+    from benchmarks.training_throughput import RandomWindows
+    from sinkscope.model import LabConfig, LabForCausalLM
+
+    clock = _Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            max_steps=LAST,
+            per_device_train_batch_size=32,
+            learning_rate=4e-3,
+            report_to="none",
+            save_strategy="no",
+            disable_tqdm=True,
+            use_cpu=True,
+            dataloader_pin_memory=False,
+            logging_steps=10,
+        )
+        windows = RandomWindows(LAST)
+        trainer = Trainer(LabForCausalLM(LabConfig()).to_llama(), arguments, train_dataset=windows, callbacks=[clock])
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    return {"tokens_per_second": (LAST - FIRST) * TOKENS_PER_STEP / (clock.at[LAST] - clock.at[FIRST])}
+
+
+class _Clock(TrainerCallback):
+    def __init__(self) -> None:
+        self.at: dict[int, float] = {}
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        self.at[state.global_step] = time.perf_counter()
+
+
+def _timed(function: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            spent.append(time.perf_counter() - start)
+
+    return timed
+
+
+SIDES: dict[str, Callable[[], dict[str, float]]] = {"ours": ours, "plain": plain}
+
+
+def _apart(side: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.nano_run", side]
+    environment = os.environ | {"OMP_NUM_THREADS": str(THREADS), "TOKENIZERS_PARALLELISM": "false"}
+    root = Path(__file__).parent.parent
+    done = subprocess.run(command, env=environment, cwd=root, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    seen: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+    for _ in range(ROUNDS):
+        for side in SIDES:
+            seen[side].append(_apart(side))
+    rate = {side: statistics.median(found["tokens_per_second"] for found in seen[side]) for side in SIDES}
+    training, observing = (
+        statistics.median(found[name] for found in seen["ours"]) for name in ("training", "observing")
+    )
+    report(
+        "nano_run",
+        [
+            at_least("nano run / plain Trainer run of a Llama", rate["ours"], rate["plain"], 1.15, "tokens/s"),
+            at_most("100 steps with one observation / without", training + observing, training, 1.03),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] and sys.argv[1] in SIDES:
+        print(json.dumps(SIDES[sys.argv[1]]()))
+    else:
+        main()
