@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -101,16 +101,30 @@ class SeedsAbove:
         return f"> {self.margin:g} in {self.seeds} seeds"
 
     def judge(self, evidence: Sequence[Evidence]) -> Judgement:
-        values = [found.value for found in evidence]
-        mean, spread = math.fsum(values) / len(values), (max(values) - min(values)) / 2
-        outcome: Outcome = "inconclusive"
-        if len(values) >= self.seeds and not any(map(math.isnan, values)):
-            above = [value > self.margin for value in values]
-            outcome = "supported" if all(above) else "inconclusive" if any(above) else "refuted"
-        return Judgement(outcome, mean, spread)
+        return _of_seeds(evidence, self.seeds, lambda value: value > self.margin)
 
 
-Rule = Annotated[EachWithin | EachAbove | SeedsAbove, Field(discriminator="kind")]
+@validated(frozen=True, config=_STRICT)
+class SeedsWithin:
+    """|x| ≤ tolerance, where each number is the effect in one seed: equal within noise.
+
+    Supported where all seeds are within the tolerance, refuted where all exceed it, inconclusive where they disagree,
+    where there are fewer than `seeds`, and where one is NaN. The residual is their mean, the spread half the way from
+    the smallest to the largest.
+    """
+
+    tolerance: Annotated[_Limit, Field(ge=0)]
+    seeds: Annotated[int, Field(ge=1)] = 3
+    kind: Literal["seeds_within"] = "seeds_within"
+
+    def __str__(self) -> str:
+        return f"|x| ≤ {self.tolerance:g} in {self.seeds} seeds"
+
+    def judge(self, evidence: Sequence[Evidence]) -> Judgement:
+        return _of_seeds(evidence, self.seeds, lambda value: abs(value) <= self.tolerance)
+
+
+Rule = Annotated[EachWithin | EachAbove | SeedsAbove | SeedsWithin, Field(discriminator="kind")]
 
 
 @validated(frozen=True, config=_STRICT)
@@ -200,6 +214,17 @@ def markdown(verdicts: Iterable[Verdict]) -> str:
         cells = (" ".join(cell.replace("|", "\\|").split()) for cell in verdict.row)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _of_seeds(evidence: Sequence[Evidence], seeds: int, holds: Callable[[float], bool]) -> Judgement:
+    """All seeds or none: what at least `seeds` replicates agree on."""
+    values = [found.value for found in evidence]
+    mean, spread = math.fsum(values) / len(values), (max(values) - min(values)) / 2
+    outcome: Outcome = "inconclusive"
+    if len(values) >= seeds and not any(map(math.isnan, values)):
+        held = [holds(value) for value in values]
+        outcome = "supported" if all(held) else "inconclusive" if any(held) else "refuted"
+    return Judgement(outcome, mean, spread)
 
 
 def _adapter() -> Any:  # a TypeAdapter[Verdict]; runtime checkers of annotations do not know that type

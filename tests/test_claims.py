@@ -7,7 +7,18 @@ import math
 
 import pytest
 
-from sinkscope.claims import COLUMNS, Claim, EachAbove, EachWithin, Evidence, SeedsAbove, Verdict, markdown, tally
+from sinkscope.claims import (
+    COLUMNS,
+    Claim,
+    EachAbove,
+    EachWithin,
+    Evidence,
+    SeedsAbove,
+    SeedsWithin,
+    Verdict,
+    markdown,
+    tally,
+)
 from sinkscope.errors import InputError
 
 
@@ -33,6 +44,11 @@ def found(*values: float) -> list[Evidence]:
         (SeedsAbove(1), (0, 2, 4), "inconclusive", 2),
         (SeedsAbove(1), (2, 3), "inconclusive", 2.5),
         (SeedsAbove(1, seeds=2), (2, 3), "supported", 2.5),
+        (SeedsWithin(1), (-1, 1, 0.3), "supported", 0.1),
+        (SeedsWithin(1), (-1.1, 1.1, 3), "refuted", 1),
+        (SeedsWithin(1), (0, 0, 1.1), "inconclusive", 1.1 / 3),
+        (SeedsWithin(1), (0, 0), "inconclusive", 0),
+        (SeedsWithin(0), (0, 0, 0), "supported", 0),
     ],
 )
 def test_a_rule_decides(rule, values, outcome, residual):
@@ -48,8 +64,10 @@ def test_nan_refutes_what_every_case_must_show(rule, values):
     assert math.isnan(verdict.residual)
 
 
-def test_a_run_that_diverged_decides_nothing():
-    assert claim(SeedsAbove(0)).judge(found(1, math.nan, 1)).outcome == "inconclusive"
+@pytest.mark.parametrize("rule", [SeedsAbove(0), SeedsWithin(2)])
+@pytest.mark.parametrize("known", [1, -5])  # where one seed alone would leave the others agreed
+def test_a_run_that_diverged_decides_nothing(rule, known):
+    assert claim(rule).judge(found(known, math.nan, known)).outcome == "inconclusive"
 
 
 def test_the_spread_is_half_the_range_of_the_seeds():
@@ -75,6 +93,7 @@ def test_without_numbers_it_was_not_run():
         claim().judge(found(1e-9, 0.1 + 0.2)),
         claim(EachAbove(0.5)).judge(found(math.inf)),
         claim(SeedsAbove(0.5)).judge(found(1, 2, 3)),
+        claim(SeedsWithin(0.5)).judge(found(1, 2, 3)),
         claim().not_run("too large"),
     ],
     ids=lambda verdict: f"{verdict.claim.rule.kind} {verdict.outcome}",
@@ -109,7 +128,16 @@ def test_a_wrong_record_is_refused_in_a_line(change, told):
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("make", [lambda: EachWithin(-1), lambda: EachAbove(math.nan), lambda: SeedsAbove(0, seeds=0)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: EachWithin(-1),
+        lambda: EachAbove(math.nan),
+        lambda: SeedsAbove(0, seeds=0),
+        lambda: SeedsWithin(-1),
+        lambda: SeedsWithin(1, seeds=0),
+    ],
+)
 def test_an_impossible_rule_fails_where_it_is_written(make):
     with pytest.raises(ValueError, match="validation error"):
         make()

@@ -11,10 +11,11 @@ from typing import Annotated, TextIO
 import typer
 
 from sinkscope.cli import demo, experiment, intervene, measure, report, survey, theory, train, zoo
+from sinkscope.cli.options import BAD_INPUT
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import fail, note
 
-BAD_INPUT, INTERRUPTED = 2, 130
+INTERRUPTED = 130
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 
 app = typer.Typer(

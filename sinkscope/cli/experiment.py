@@ -9,13 +9,14 @@ import typer
 from rich.text import Text
 
 from sinkscope.errors import InputError
-from sinkscope.report.terminal import note, plain, show, show_json, table
+from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
     from sinkscope.claims import Verdict
     from sinkscope.experiments import Findings, Question
 
 app = typer.Typer(no_args_is_help=True, help="Ask the paper's questions: list, show, run, verdict.")
+FAILED = 1  # exit code where runs failed
 RESULTS = Path("results/experiments")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment's name, or a Python file that holds one.")]
 Scale = Annotated[str, typer.Option(metavar="nano|mini|paper", help="How large the models are.")]
@@ -27,9 +28,9 @@ Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 def list_(scale: Scale = "nano", results: Results = RESULTS, as_json: Json = False) -> None:
     """Every question, and what is known at a scale."""
     from sinkscope.claims import tally
-    from sinkscope.experiments import QUESTIONS
+    from sinkscope.experiments import QUESTIONS, verdicts
 
-    rows = [(question, _verdicts(question, scale, results)) for question in QUESTIONS.values()]
+    rows = [(q, verdicts(q, _found(q, scale, results), scale)) for q in QUESTIONS.values()]
     if as_json:
         show_json(
             {"experiments": [{"name": q.name, "asks": q.asks, "rows": q.rows, "known": tally(v)} for q, v in rows]}
@@ -64,29 +65,47 @@ def run_(
     name: Name,
     scale: Scale = "nano",
     seeds: Annotated[int, typer.Option(help="Runs of every variation.")] = 3,
-    workers: Annotated[int, typer.Option(help="Runs at once; they share the processor's threads.")] = 1,
-    backend: Annotated[str, typer.Option(metavar="local", help="Where the runs are made.")] = "local",
+    workers: Annotated[int, typer.Option(help="Runs at once; they share the processors.")] = 1,
+    backend: Annotated[str, typer.Option(metavar="local|ray", help="Where the runs are made.")] = "local",
     out: Annotated[Path, typer.Option(help="The parent folder of runs.")] = Path("runs"),
     results: Results = RESULTS,
     as_json: Json = False,
 ) -> None:
-    """Make the runs that do not exist yet, and judge. Interrupted, it goes on where it stopped."""
+    """Make the runs that do not exist yet, and judge. Interrupted, it goes on where it stopped.
+
+    Exits with 1 if a run failed: the others are made and judged all the same.
+    """
     from sinkscope.cli.experiment_live import watching
     from sinkscope.experiments import find, run
     from sinkscope.experiments.backends import backend_named
+    from sinkscope.experiments.findings import path_of
 
     question = find(name)
     chosen = backend_named(backend)
-    with watching(out) as watch:
-        found = run(
-            question, scale=scale, seeds=seeds, out=out, results=results, workers=workers, backend=chosen, watch=watch
-        )
-    _show_findings(question, found, as_json)
+    record = path_of(results, question.name, scale)
+    try:
+        with only_json(as_json), watching(out) as watch:
+            found = run(
+                question,
+                scale=scale,
+                seeds=seeds,
+                out=out,
+                results=results,
+                workers=workers,
+                backend=chosen,
+                watch=watch,
+            )
+    except KeyboardInterrupt:
+        note(f"what was made is kept in {out}: the same command goes on from there")
+        raise
+    _show_findings(question, found, record, as_json)
+    if found.failed:
+        raise typer.Exit(FAILED)
 
 
 @app.command("verdict", epilog="Example: sinkscope experiment verdict --all")
 def verdict_(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="An experiment's name.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A name, or a Python file.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Every experiment.")] = False,
     scale: Scale = "nano",
     results: Results = RESULTS,
@@ -94,56 +113,74 @@ def verdict_(
 ) -> None:
     """Judge again from what was kept; nothing runs."""
     from sinkscope.claims import tally
-    from sinkscope.experiments import QUESTIONS, find
+    from sinkscope.experiments import QUESTIONS, find, verdicts
 
     if every == (name is not None):
         raise InputError("name one experiment, or pass --all")
     questions = list(QUESTIONS.values()) if name is None else [find(name)]
-    judged = [(question, verdict) for question in questions for verdict in _verdicts(question, scale, results)]
+    entries = [(question, _found(question, scale, results)) for question in questions]
+    judged = [(question, found, verdicts(question, found, scale)) for question, found in entries]
     if as_json:
-        show_json({"scale": scale, "verdicts": [{"experiment": q.name, **v.to_dict()} for q, v in judged]})
+        told = [{"experiment": q.name, **verdict.to_dict()} for q, _, made in judged for verdict in made]
+        costs = {q.name: found.cost for q, found, _ in judged if found is not None}
+        show_json({"scale": scale, "verdicts": told, "costs": costs})
         return
-    _show_verdicts(judged)
-    show(plain(f"\n{tally(verdict for _, verdict in judged)}"))
+    _show_verdicts([(question, found, verdict) for question, found, made in judged for verdict in made])
+    total = sum(found.seconds for _, found, _ in judged if found is not None)
+    show(plain(f"\n{tally(verdict for _, _, made in judged for verdict in made)}; runs of {hours(float(total))}"))
 
 
-def _verdicts(question: Question, scale: str, results: Path) -> list[Verdict]:
+def _found(question: Question, scale: str, results: Path) -> Findings | None:
     from sinkscope.errors import unknown
-    from sinkscope.experiments import findings, verdicts
+    from sinkscope.experiments import findings
     from sinkscope.experiments.question import SCALES
 
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
-    return verdicts(question, findings.read(results, question.name, scale), scale)
+    return findings.read(results, question.name, scale)
 
 
-def _show_findings(question: Question, found: Findings, as_json: bool) -> None:
+def _show_findings(question: Question, found: Findings, record: Path, as_json: bool) -> None:
     from sinkscope.experiments import verdicts
 
-    judged = verdicts(question, found)
+    judged = verdicts(question, found, found.scale)
     if as_json:
-        show_json({**found.to_dict(), "verdicts": [verdict.to_dict() for verdict in judged]})
-        return
-    metrics = ("loss", "sink_0", "sink_1", "sink_2", "strongest", "slot", "norm_ratio")
-    rows = [
-        (label, seed, run.status, *(f"{run[metric]:.2f}" for metric in metrics))
-        for label, seeds in found.runs.items()
-        for seed, run in seeds.items()
-    ]
-    show(table(("variation", "seed", "run", *metrics), rows, numbers_from=1))
-    show(plain(""))
-    _show_verdicts([(question, verdict) for verdict in judged])
+        shown = {**found.to_dict(), "verdicts": [verdict.to_dict() for verdict in judged], "record": str(record)}
+        show_json(shown)
+    else:
+        rows = [
+            (label, seed, run.status, *(f"{run[metric]:.2f}" for metric in question.shown))
+            for label, seeds in found.runs.items()
+            for seed, run in seeds.items()
+        ]
+        show(table(("variation", "seed", "run", *question.shown), rows, numbers_from=1))
+        show(plain(""))
+        _show_verdicts([(question, found, verdict) for verdict in judged])
     for label, seeds in found.failed.items():
         for seed, why in seeds.items():
             note(f"{label}, seed {seed} failed: {why}")
+    note(f"record: {record}; runs of {hours(found.seconds)}")
 
 
-def _show_verdicts(judged: list[tuple[Question, Verdict]]) -> None:
+def _show_verdicts(judged: list[tuple[Question, Findings | None, Verdict]]) -> None:
+    from sinkscope.claims import cells
+
     rows = [
-        (question.name, verdict.claim.statement, str(verdict.claim.rule), verdict.row[4], verdict.row[6])
-        for question, verdict in judged
+        (
+            question.name,
+            *cells(verdict, "statement", "asked", "found", "cases"),
+            "–" if found is None else hours(found.seconds),
+            *cells(verdict, "verdict"),
+        )
+        for question, found, verdict in judged
     ]
-    show(table(("experiment", "claim", "asked", "found", "verdict"), rows, numbers_from=5))
+    columns = ("experiment", "claim", "asked", "effect ± spread", "seeds", "cost", "verdict")
+    show(table(columns, rows, numbers_from=len(columns)))
+
+
+def hours(seconds: float) -> str:
+    """What runs cost: `1.25 h`, and below a tenth of an hour `4.2 min`."""
+    return f"{seconds / 3600:.2f} h" if seconds >= 360 else f"{seconds / 60:.1f} min"
 
 
 def _described(question: Question) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,73 +13,151 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from sinkscope.report.terminal import note, plain, stderr, table
+from sinkscope.report.terminal import flat, note, plain, stderr, table
 
 if TYPE_CHECKING:
-    from sinkscope.experiments.pool import Sweep
+    from sinkscope.experiments.running import Progress
+    from sinkscope.experiments.sweeping import Sweep
 
-COLUMNS = ("run", "", "step", "loss", "sink at 0")
+SHOWN = (("validation_loss", "loss"), ("sink/position_0", "sink"))
+OLD = "old"  # the state of a run that existed before
 
 
 @contextmanager
-def watching(out: Path) -> Iterator[Callable[[Sweep], None]]:
+def watching(out: Path) -> Iterator[Callable[[Progress], None]]:
     """What to hand to `run`: a live view on a terminal, a line per settled run elsewhere."""
     screen = stderr()
     if not screen.is_terminal:
-        yield _Lines()
+        yield _Lines(out)
         return
     with Live(console=screen, refresh_per_second=2) as live:
         yield _View(live, out)
 
 
+class _Reader:
+    """What the logs of runs say; those of settled runs are read once."""
+
+    def __init__(self, out: Path) -> None:
+        from sinkscope.experiments.runstore import RunStore
+
+        self.store = RunStore(out)
+        self.settled: dict[str, dict[str, Any]] = {}
+        self.lengths: dict[str, Any] = {}
+
+    def newest(self, name: str, state: str) -> dict[str, Any]:
+        from sinkscope.training import Run
+
+        if name in self.settled:
+            return self.settled[name]
+        row = self.store.progress(Run(self.store.path / name))
+        if state in ("done", "failed", OLD):
+            self.settled[name] = row
+        return row
+
+    def share(self, progress: Progress, name: str, state: str) -> float:
+        """Which part of a run is made, 0 to 1."""
+        if state in ("done", "failed"):
+            return 1.0
+        if name not in self.lengths:
+            told = flat(progress.jobs[name].model_dump(mode="json"))
+            self.lengths[name] = next((value for field, value in told if field.split(".")[-1] == "steps"), 0)
+        steps = self.lengths[name]
+        return min(1.0, self.newest(name, state).get("step", 0) / steps) if steps else 0.0
+
+
 class _Lines:
     """A line for every run when it is settled."""
 
-    def __init__(self) -> None:
+    def __init__(self, out: Path) -> None:
+        self.reader = _Reader(out)
         self.told: set[str] = set()
 
-    def __call__(self, sweep: Sweep) -> None:
+    def __call__(self, progress: Progress) -> None:
+        sweep = progress.sweep
         for name in [*sweep.done, *sweep.failed]:
             if name not in self.told:
                 self.told.add(name)
-                note(f"{name}: {sweep.failed.get(name, 'settled')} ({len(self.told)} of {_total(sweep)})")
+                said = sweep.failed.get(name) or values(self.reader.newest(name, "done")) or "settled"
+                note(f"{_called(progress, name)}: {said} ({len(self.told)} of {len(_states(sweep))})")
 
 
 class _View:
+    """The question's variations × seeds; a cell is a run."""
+
     def __init__(self, live: Live, out: Path) -> None:
-        from sinkscope.experiments.runstore import RunStore
+        self.live, self.reader, self.shown = live, _Reader(out), -math.inf
+        self.began: tuple[float, float] | None = None  # when, and how many runs were made by then, in parts
 
-        self.live, self.store, self.began, self.shown = live, RunStore(out), time.monotonic(), 0.0
-
-    def __call__(self, sweep: Sweep) -> None:
-        if time.monotonic() - self.shown < 1 and (sweep.running or sweep.waiting):
+    def __call__(self, progress: Progress) -> None:
+        if time.monotonic() - self.shown < 1 and progress.sweep.open:
             return
         self.shown = time.monotonic()
-        states = [
-            ("running", sweep.running),
-            ("elsewhere", sweep.elsewhere),
-            ("done", sweep.done),
-            ("failed", sweep.failed),
+        states = _states(progress.sweep)
+        seeds = sorted({seed for _, seed in progress.cells})
+        labels = dict.fromkeys(label for label, _ in progress.cells)
+        rows = [
+            (label, *(self._cell(progress, states, progress.cells[label, seed]) for seed in seeds)) for label in labels
         ]
-        rows = [self._row(name, state, sweep.failed.get(name)) for state, names in states for name in names]
-        counts = ", ".join(f"{len(names)} {state}" for state, names in [*states, ("waiting", sweep.waiting)])
-        self.live.update(Group(table(COLUMNS, rows, numbers_from=2), Text(f"{counts}{self._left(sweep)}")))
+        columns = ("variation", *(f"seed {seed}" for seed in seeds))
+        failures = [plain(f"{_called(progress, name)}: {why}") for name, why in progress.sweep.failed.items()]
+        found = table(columns, rows, numbers_from=1)
+        self.live.update(Group(found, *failures, Text(f"{counts(progress.sweep)}{self._left(progress, states)}")))
 
-    def _row(self, name: str, state: str, reason: str | None) -> tuple[Any, ...]:
-        from sinkscope.training import Run
+    def _cell(self, progress: Progress, states: Mapping[str, str], name: str) -> str:
+        state = states.get(name, OLD)
+        newest = self.reader.newest(name, state)
+        if state in ("done", OLD):
+            return values(newest) or "done"
+        if state != "running":
+            return state
+        return f"{100 * self.reader.share(progress, name, state):.0f} % {values(newest)}".strip()
 
-        last = self.store.progress(Run(self.store.path / name))
-        values = (last.get("validation_loss"), last.get("sink/position_0"))
-        shown = ("–" if value is None else f"{value:.2f}" for value in values)
-        return (plain(name), reason or state, last.get("step", "–"), *shown)
-
-    def _left(self, sweep: Sweep) -> str:
-        ended = len(sweep.done) + len(sweep.failed)
-        if not ended or not (open_ := _total(sweep) - ended):
-            return ""
-        minutes = (time.monotonic() - self.began) / ended * open_ / 60
-        return f", about {minutes:.0f} min left"
+    def _left(self, progress: Progress, states: Mapping[str, str]) -> str:
+        made = sum(self.reader.share(progress, name, state) for name, state in states.items())
+        if self.began is None:
+            self.began = (time.monotonic(), made)
+        seconds = seconds_left(made - self.began[1], len(states) - made, time.monotonic() - self.began[0])
+        return "" if seconds is None else f", about {duration(seconds)} left"
 
 
-def _total(sweep: Sweep) -> int:
-    return sum(map(len, (sweep.waiting, sweep.running, sweep.elsewhere, sweep.done, sweep.failed)))
+def seconds_left(made: float, left: float, elapsed: float) -> float | None:
+    """Seconds until `left` runs are made, when `made` took `elapsed`, both in parts of runs; None where none tells."""
+    return left * elapsed / made if made > 0 and left > 0 else None
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: `40 s`, `12 min`, `3 h 20 min`."""
+    minutes = round(seconds / 60)
+    if minutes < 2:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def values(row: Mapping[str, Any]) -> str:
+    """The newest loss and sink rate of a run's log: `loss 3.21, sink 12.40`."""
+    return ", ".join(f"{name} {row[key]:.2f}" for key, name in SHOWN if row.get(key) is not None)
+
+
+def counts(sweep: Sweep) -> str:
+    """How many runs of a sweep are in which state."""
+    states = list(_states(sweep).values())
+    return ", ".join(
+        f"{states.count(state)} {state}" for state in ("done", "running", "failed", "elsewhere", "waiting")
+    )
+
+
+def _states(sweep: Sweep) -> dict[str, str]:
+    """The state of every run of a sweep, by name."""
+    named = {
+        "waiting": sweep.waiting,
+        "running": sweep.running,
+        "elsewhere": sweep.elsewhere,
+        "done": sweep.done,
+        "failed": list(sweep.failed),
+    }
+    return {name: state for state, names in named.items() for name in names}
+
+
+def _called(progress: Progress, name: str) -> str:
+    """What a person calls a run: all variations and seeds that it stands for."""
+    return ", ".join(f"{label}, seed {seed}" for (label, seed), run in progress.cells.items() if run == name)

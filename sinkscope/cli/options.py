@@ -10,6 +10,7 @@ import typer
 
 from sinkscope.errors import InputError
 
+BAD_INPUT = 2  # the exit code
 InputKind = Literal["natural", "random", "repeated", "first-token"]
 Bos = Literal["auto", "add", "double", "none"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]

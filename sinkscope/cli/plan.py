@@ -10,54 +10,88 @@ import torch
 from sinkscope.data.tokenizer import load_fast_tokenizer, parse_tokenizer
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.training import Recipe
+from sinkscope.training.budget import UTILISATION, Estimate, Memory, estimates, memory, total_flops
+from sinkscope.training.gpus import GPUS
 
-BYTES_PER_PARAMETER = 16
-"""fp32 weight, gradient and AdamW's two moments."""
+Row = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`memory_bytes` is an estimate: optimiser state exactly, activations of one micro-batch by their largest parts."""
+    """Counts are exact; `memory` (of one process), `flops` and `estimates` are estimates by formula, nothing measured.
+
+    `utilisation`: the range of the GPUs' peak that the times assume.
+    """
 
     recipe: dict[str, Any]
     parameters: int
     tokens: int
     tokens_per_step: int
     corpus: str
-    memory_bytes: int
+    memory: Memory
+    flops: int
+    estimates: list[Estimate]
+    utilisation: tuple[float, float] = UTILISATION
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return asdict(self)
+        return {**asdict(self), "memory_bytes": self.memory.total, "gpus": [asdict(gpu) for gpu in GPUS]}
 
     def facts(self) -> list[tuple[str, str]]:
         """The same for people."""
+        parts = {name: value for name, value in asdict(self.memory).items() if value}
         return [
             ("parameters", f"{self.parameters:,}"),
             ("tokens", f"{self.tokens:,} ({self.tokens_per_step:,} a step)"),
             ("corpus", self.corpus),
-            ("memory, estimated", f"{self.memory_bytes / 2**30:.2f} GiB"),
+            ("arithmetic, estimated", f"{self.flops:.2g} FLOP"),
+            ("memory, estimated", f"{_bytes(self.memory.total)} in one process"),
+            *((f"  {name}", _bytes(value)) for name, value in parts.items()),
         ]
+
+    def headings(self) -> Row:
+        """The columns of `rows`: the GPU, and each way to use some of it."""
+        return "GPU (estimates)", *(f"{count} × {parallel}" if count > 1 else "one" for count, parallel in self._ways())
+
+    def rows(self) -> list[Row]:
+        """For each kind of GPU and each way: how long, with a smaller micro_batch where the recipe's does not fit.
+
+        Where none does: how much memory the recipe's own would need.
+        """
+        cells = {(each.gpu, each.count, each.parallel): _cell(each) for each in self.estimates}
+        return [(gpu.name, *(cells[gpu.name, *way] for way in self._ways())) for gpu in GPUS]
+
+    def footnote(self) -> str:
+        """What the times assume."""
+        low, high = (f"{100 * share:.0f}" for share in self.utilisation)
+        return (
+            f"times: estimates, at {low} to {high} % of each maker's peak, which is assumed; nothing here is measured; "
+            "micro N: it fits with --set micro_batch=N, which is the same run"
+        )
+
+    def _ways(self) -> list[tuple[int, str]]:
+        return list(dict.fromkeys((each.count, each.parallel) for each in self.estimates))
 
 
 def plan(recipe: Recipe) -> Plan:
-    """Count a recipe's parameters on the meta device and estimate its memory."""
+    """Build a recipe's model on the meta device, count, and estimate."""
     config = LabConfig(
-        **{"vocab_size": _vocabulary(recipe), **recipe.model},
-        attention=recipe.attention,
+        **{"vocab_size": recipe.model.get("vocab_size") or _vocabulary(recipe), **recipe.model},
+        attention=recipe.operation,
         max_position_embeddings=recipe.context,
     )
     with torch.device("meta"):
         model = LabForCausalLM(config)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
     tokens_per_step = recipe.batch_size * recipe.context
     return Plan(
         recipe=recipe.model_dump(mode="json"),
-        parameters=parameters,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
         tokens=tokens_per_step * recipe.steps,
         tokens_per_step=tokens_per_step,
         corpus=recipe.data.corpus,
-        memory_bytes=parameters * BYTES_PER_PARAMETER + _activations(recipe, config),
+        memory=memory(recipe, model),
+        flops=total_flops(recipe, model),
+        estimates=estimates(recipe, model),
     )
 
 
@@ -66,14 +100,19 @@ def _vocabulary(recipe: Recipe) -> int:
     return len(load_fast_tokenizer(recipe.data.tokenizer)) if size is None else size
 
 
-def _activations(recipe: Recipe, config: LabConfig) -> int:
-    """What the backward pass keeps of one micro-batch.
+def _cell(estimate: Estimate) -> str:
+    if not estimate.fits and estimate.micro_batch is None:
+        return f"needs {_bytes(estimate.memory_bytes)}"
+    smaller = "" if estimate.fits else f", micro {estimate.micro_batch}"
+    return f"{_times(*estimate.seconds)}{smaller}"
 
-    Per token: in each block sixteen vectors of the model's width and four of the feed-forward's, and three times the
-    logits in fp32. This was 89 to 98 % of what three softmax runs took on a CPU; operations that build the weights (no
-    fast path) take heads × context × context values a layer more.
-    """
-    tokens = (recipe.micro_batch or recipe.batch_size) * recipe.context
-    width = 2 if recipe.precision == "bf16" else 4
-    block = 16 * config.hidden_size + 4 * config.intermediate_size
-    return tokens * (config.num_hidden_layers * block * width + 3 * config.vocab_size * 4)
+
+def _bytes(value: int) -> str:
+    return f"{value / 2**30:.2f} GiB" if value < 10 * 2**30 else f"{value / 2**30:.0f} GiB"
+
+
+def _times(shortest: float, longest: float) -> str:
+    units = (("days", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+    unit, length = next((pair for pair in units if longest >= 2 * pair[1]), units[-1])
+    low, high = (f"{seconds / length:,.{0 if longest >= 10 * length else 1}f}" for seconds in (shortest, longest))
+    return f"{low} – {high} {unit}"

@@ -1,4 +1,4 @@
-"""`sinkscope report`: stored runs and measurements as one HTML page."""
+"""`sinkscope report`: what was stored, of any kind, as one HTML page."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from sinkscope.files import check_writable
 from sinkscope.report.terminal import plain, show, show_json
 
 
+WHAT = (
+    "Runs and folders of runs, measurements (.nc), surveys, experiments (results/experiments, or one record; with the "
+    "Python file of a question of your own), theory."
+)
+
+
 def report(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Run folders, folders of runs, .nc files.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help=WHAT)],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
-    """Write one self-contained HTML page from stored runs and measurements."""
+    """Write one self-contained HTML page from stored results: experiments, runs, measurements, surveys."""
     check_writable(out.parent)
     from sinkscope.report.compose import compose
     from sinkscope.report.page import write_page

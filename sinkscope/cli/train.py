@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sinkscope.cli.options import BAD_INPUT
 from sinkscope.files import check_writable
 from sinkscope.report.terminal import flat, note, only_json, plain, show, show_json, table
 
@@ -26,25 +28,49 @@ def train(
     out: Annotated[Path, typer.Option(help="The parent folder of runs.")] = Path("runs"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run of the same recipe.")] = False,
     plan_only: Annotated[bool, typer.Option("--plan", help="Say what would be trained; train nothing.")] = False,
+    parallel: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|ddp|fsdp",
+            help="Under torchrun: the whole model on every process (ddp), or spread over GPUs (fsdp). "
+            "auto: as accelerate launch was configured, else ddp.",
+        ),
+    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
-    """Train a model by a recipe, watching loss and sink rate."""
-    from sinkscope.training import load_recipe
+    """Train a model by a recipe, watching loss and sink rate. Under torchrun its processes train together."""
+    from sinkscope.training.processes import Told
 
-    resolved = load_recipe(recipe, overrides or ())
+    try:
+        _train(recipe, overrides or (), out, resume, plan_only, parallel, as_json)
+    except Told as refused:  # the main process says why
+        raise typer.Exit(BAD_INPUT) from refused
+
+
+def _train(
+    recipe: str, overrides: Sequence[str], out: Path, resume: bool, plan_only: bool, parallel: str, as_json: bool
+) -> None:
+    from sinkscope.training import keep_freed_memory, load_recipe
+    from sinkscope.training import train as run_training
+    from sinkscope.training.machine import resolved_device
+    from sinkscope.training.processes import joined
+
+    processes = joined(resolved_device("auto"))
+    resolved = processes.together(lambda: load_recipe(recipe, overrides))
     if plan_only:
         from sinkscope.cli.plan import plan
 
-        _show_plan(plan(resolved), as_json)
+        planned = processes.from_main(lambda: plan(resolved))
+        if processes.main:
+            _show_plan(planned, as_json)
         return
-    check_writable(out)
-    from sinkscope.training import keep_freed_memory
-    from sinkscope.training import train as run_training
-
+    processes.from_main(lambda: check_writable(out))
     keep_freed_memory()  # a process of its own may; a caller of `train` decides for itself
     with only_json(as_json):
-        run = run_training(resolved, out=out, resume=resume, progress=True)
-    _show_run(run, as_json)
+        run = run_training(resolved, out=out, resume=resume, progress=True, parallel=parallel)
+    processes.leave()
+    if processes.main:
+        _show_run(run, as_json)
 
 
 def _show_run(run: Run, as_json: bool) -> None:
@@ -67,3 +93,6 @@ def _show_plan(plan: Plan, as_json: bool) -> None:
     show(table(("recipe", ""), flat(plan.recipe), numbers_from=2))
     show(plain(""))
     show(table(("what it would take", ""), plan.facts()))
+    show(plain(""))
+    show(table(plan.headings(), plan.rows()))
+    show(plain(plan.footnote()))

@@ -6,8 +6,10 @@ from sinkscope.data.corpora import load_corpus
 from sinkscope.data.corpus import Corpus, Document
 from sinkscope.data.inputs import Inputs, build_inputs
 from sinkscope.data.interventions import FixedToken, RandomTokens
+from sinkscope.data.mixture import MixedWindows
+from sinkscope.data.order import TrainingOrder
 from sinkscope.data.prepared import PreparedData, prepare
-from sinkscope.data.windows import SomeWindows, TrainingOrder, Windows
+from sinkscope.data.windows import SomeWindows, Windows
 
 __all__ = [
     "Corpus",
@@ -15,6 +17,7 @@ __all__ = [
     "Document",
     "FixedToken",
     "Inputs",
+    "MixedWindows",
     "PreparedData",
     "RandomTokens",
     "SomeWindows",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from sinkscope.data.corpora import parse_corpus
+from sinkscope.data.corpora import FORMS, is_chat, is_corpus, parse_corpus
 from sinkscope.data.interventions import FixedToken, RandomTokens
 from sinkscope.data.tokenizer import parse_tokenizer
 from sinkscope.errors import InputError
@@ -17,9 +18,16 @@ class DataConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    corpus: str = Field(default="python", description="python, text:GLOB or hf:NAME[:CONFIG[:SPLIT]]")
+    corpus: str = Field(default="python", description=f"one of {', '.join(FORMS.values())}")
+    mixture: dict[str, float] = Field(
+        default_factory=dict,
+        description="what training draws its windows from, by weight (D5): domains of the corpus (the folders at its "
+        "top) or other corpora. Weights are shares of the tokens seen and sum to 1. Tokenizer and validation remain "
+        "the corpus's, so that losses of different mixtures compare",
+    )
     tokenizer: str = Field(
-        default="bpe:2048", description="bpe:SIZE (trained on the corpus), a hub id or a local folder"
+        default="bpe:2048",
+        description="bpe:SIZE (trained on the corpus), a hub id, a local folder, or the model it belongs to",
     )
     bos: Literal["fixed", "none"] = Field(default="fixed", description="fixed: a BOS at position 0 of every window")
     validation_share: float = Field(default=0.02, gt=0, lt=1, description="share of the documents kept for validation")
@@ -41,7 +49,11 @@ class DataConfig(BaseModel):
         default="causal",
         description="intra_document: windows number their documents and no token sees another document (K2)",
     )
-    document_bos: bool = Field(default=False, description="a BOS before every document, beside the EOS after it (K2)")
+    document_eos: bool = Field(default=True, description="an EOS after every document (K1)")
+    labels: Literal["all", "responses"] = Field(
+        default="all", description="responses: of conversations only what the assistant says counts in the loss (C8)"
+    )
+    document_bos: bool = Field(default=False, description="a BOS before every document (K2)")
     interventions: tuple[Annotated[FixedToken | RandomTokens, Field(discriminator="kind")], ...] = Field(
         default=(), description="tokens written over those of every window, in training and in validation"
     )
@@ -58,8 +70,36 @@ class DataConfig(BaseModel):
         parse_tokenizer(name)
         return name
 
+    @field_validator("mixture")
+    @classmethod
+    def _shares(cls, mixture: dict[str, float]) -> dict[str, float]:
+        for name, weight in mixture.items():
+            if not weight > 0 or not math.isfinite(weight):
+                raise InputError(f"data.mixture: the weight of '{name}' is {weight:g}; weights are positive numbers")
+            if is_corpus(name):
+                parse_corpus(name)
+        total = math.fsum(mixture.values())
+        if mixture and abs(total - 1) > 1e-6:
+            raise InputError(f"data.mixture: the weights sum to {total:g}, expected 1 (divide each of them by that)")
+        return mixture
+
+    @property
+    def corpora(self) -> list[str]:
+        """The names of all corpora that training reads, the main one first."""
+        return [self.corpus, *(name for name in self.mixture if is_corpus(name))]
+
+    @model_validator(mode="after")
+    def _responses_there_are(self) -> DataConfig:
+        trained_on = [name if is_corpus(name) else self.corpus for name in self.mixture] + [self.corpus]
+        if self.labels == "responses" and not all(map(is_chat, trained_on)):
+            plain = next(name for name in trained_on if not is_chat(name))
+            raise InputError(
+                f"data.labels = responses: '{plain}' has no conversations; choose python:chat or chat:GLOB"
+            )
+        return self
+
     @model_validator(mode="after")
     def _limit_has_an_effect(self) -> DataConfig:
-        if self.max_characters is not None and not self.corpus.startswith("hf:"):
+        if self.max_characters is not None and not any(name.startswith("hf:") for name in self.corpora):
             raise InputError(f"max_characters limits hf: corpora; '{self.corpus}' is read whole")
         return self

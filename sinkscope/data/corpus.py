@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,31 @@ class Corpus:
 
     `name` is the portable form of the corpus's name, without absolute paths; `versions` are the versions of the
     software that the text itself comes from; `truncated` tells that a limit on the characters cut the corpus short.
+    In a corpus of conversations (`chat`) every document is one, rendered as `conversations.TEMPLATE` says.
     """
 
     name: str
     entries: tuple[Entry, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
     truncated: bool = False
+    chat: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of all documents, in order; nothing is read for it."""
         return tuple(entry.name for entry in self.entries)
+
+    def domains(self) -> dict[str, Corpus]:
+        """What lies in each folder at the top, by the folder's name: `torch` holds `torch/nn/functional.py` [D4]."""
+        held: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            domain, slash, _ = entry.name.partition("/")
+            if slash:
+                held.setdefault(domain, []).append(entry)
+        return {
+            domain: replace(self, name=f"{self.name}, {domain}", entries=tuple(entries))
+            for domain, entries in sorted(held.items())
+        }
 
     def documents(self, names: Collection[str] | None = None) -> Iterator[Document]:
         """Read the documents, or those named, one after the other in the corpus's order; empty ones are left out."""

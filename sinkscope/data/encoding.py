@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +18,15 @@ from sinkscope.data.cache import cached_folder
 from sinkscope.data.config import DataConfig
 from sinkscope.data.corpus import Corpus, Document, TextDigest, digest
 from sinkscope.data.split import Split, shuffled, split_names
-from sinkscope.data.tokenizer import encode, load_fast_tokenizer, parse_tokenizer, tokenizer_digest, train_bpe
+from sinkscope.data.stream import Stream
+from sinkscope.data.tokenizer import (
+    encode,
+    encode_conversations,
+    load_fast_tokenizer,
+    parse_tokenizer,
+    tokenizer_digest,
+    train_bpe,
+)
 from sinkscope.files import cache_dir, write_json
 
 if TYPE_CHECKING:
@@ -26,6 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LAYOUT = 1  # to be raised when the files of an entry, or how they are made, change
+SCORED = ".scored"  # of the file that tells which tokens count
 BATCH_CHARACTERS = 4_000_000
 # Every pair that a vocabulary of some thousands merges stands in this many characters a hundred times over: with all
 # 65 million of the corpus `python` the tokens became 0.2 % fewer and training took half as long again.
@@ -34,28 +44,41 @@ TOKENIZER_CHARACTERS = 32_000_000
 
 @dataclass(frozen=True)
 class EncodedCorpus:
-    """Tokens of both parts, (n,) uint16 or uint32 in read-only memory maps, each document followed by one EOS."""
+    """Both parts as streams in read-only memory maps, uint16 or uint32, each document followed by one EOS."""
 
     tokenizer: PreTrainedTokenizerFast
-    train: np.ndarray
-    validation: np.ndarray
+    split: Split
+    train: Stream
+    validation: Stream
     fingerprint: dict[str, Any]
 
 
-def encode_corpus(corpus: Corpus, config: DataConfig) -> EncodedCorpus:
+@dataclass(frozen=True)
+class Shared:
+    """What a part of a mixture takes over: the tokeniser, and the split of the corpus that it is a domain of."""
+
+    tokenizer: PreTrainedTokenizerFast
+    split: Split | None = None
+
+
+def encode_corpus(corpus: Corpus, config: DataConfig, shared: Shared | None = None) -> EncodedCorpus:
     """Encode a corpus, or map what an earlier call with the same text and settings left in the cache.
 
     The text is read each time for its sha256 (`python`: about a second), so that a changed file is a new entry. A
     tokeniser to be trained sees documents of the training part alone. Raises `InputError` for a corpus that cannot be
     split, a tokeniser that cannot be used, a document that is not text or a cache that cannot be written.
     """
-    split = split_names(corpus.names, config.validation_share, config.split_seed)
+    inherited = shared.split if shared is not None else None
+    split = inherited or split_names(corpus.names, config.validation_share, config.split_seed)
     text = digest(corpus)
-    given = None if parse_tokenizer(config.tokenizer) else load_fast_tokenizer(config.tokenizer)
-    folder = cache_dir() / "corpora" / _key(text, config, given)
+    if shared is not None:
+        given: PreTrainedTokenizerFast | None = shared.tokenizer
+    else:
+        given = None if parse_tokenizer(config.tokenizer) else load_fast_tokenizer(config.tokenizer)
+    folder = cache_dir() / "corpora" / _key(corpus, text, config, given, inherited)
 
     def build(draft: Path) -> None:
-        logger.info("encoding the corpus '%s' (%d documents), once", corpus.name, text.documents)
+        logger.info("encoding the corpus '%s' (%d characters); the next run maps it", corpus.name, text.characters)
         tokenizer = given or _train_tokenizer(corpus, split, config)
         tokenizer.save_pretrained(draft / "tokenizer")
         write_json(draft / "parts.json", _write_parts(corpus, split, tokenizer, draft))
@@ -65,8 +88,9 @@ def encode_corpus(corpus: Corpus, config: DataConfig) -> EncodedCorpus:
     dtype = np.dtype(stored["dtype"])
     return EncodedCorpus(
         tokenizer=given or load_fast_tokenizer(str(folder / "tokenizer")),
-        train=_map(folder / "train.bin", dtype),
-        validation=_map(folder / "validation.bin", dtype),
+        split=split,
+        train=_stream(folder, "train", dtype, corpus.chat),
+        validation=_stream(folder, "validation", dtype, corpus.chat),
         fingerprint=_describe(corpus, text) | stored,
     )
 
@@ -82,8 +106,14 @@ def _describe(corpus: Corpus, text: TextDigest) -> dict[str, Any]:
     }
 
 
-def _key(text: TextDigest, config: DataConfig, given: PreTrainedTokenizerFast | None) -> str:
-    parts = {
+def _key(
+    corpus: Corpus,
+    text: TextDigest,
+    config: DataConfig,
+    given: PreTrainedTokenizerFast | None,
+    inherited: Split | None,
+) -> str:
+    parts: dict[str, Any] = {
         "layout": LAYOUT,
         "text": text.hexdigest(),
         "tokenizer": tokenizer_digest(given) if given else [config.tokenizer, TOKENIZER_CHARACTERS],
@@ -91,6 +121,10 @@ def _key(text: TextDigest, config: DataConfig, given: PreTrainedTokenizerFast | 
         "split": [config.validation_share, config.split_seed],
         "tokenizers": version("tokenizers"),
     }
+    if inherited is not None:
+        parts["validation"] = [name for name in corpus.names if name in set(inherited.validation)]
+    if corpus.chat:
+        parts["chat"] = True
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
 
@@ -116,34 +150,42 @@ def _write_parts(corpus: Corpus, split: Split, tokenizer: PreTrainedTokenizerFas
     dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32)
     about = {"tokenizer_sha256": tokenizer_digest(tokenizer), "vocabulary": len(tokenizer), "dtype": dtype.name}
     return about | {
-        name: _write_part(corpus.documents(names), tokenizer, draft / f"{name}.bin", dtype)
+        name: _write_part(corpus.documents(names), tokenizer, draft / f"{name}.bin", dtype, chat=corpus.chat)
         for name, names in (("train", split.train), ("validation", split.validation))
     }
 
 
 def _write_part(
-    documents: Iterable[Document], tokenizer: PreTrainedTokenizerFast, path: Path, dtype: np.dtype
+    documents: Iterable[Document], tokenizer: PreTrainedTokenizerFast, path: Path, dtype: np.dtype, *, chat: bool
 ) -> dict[str, Any]:
     """Write one part's tokens; return its documents, characters and tokens, and the sha256 of text and of tokens.
 
-    Tokens are hashed as little-endian numbers, as they lie in the file.
+    Tokens are hashed as little-endian numbers, as they lie in the file. Of conversations also write, and count, which
+    tokens are scored: those of responses and the EOS behind them.
     """
-    text, tokens, count = TextDigest(), hashlib.sha256(), 0
-    with path.open("wb") as stream:
+    text, tokens, count, scored = TextDigest(), hashlib.sha256(), 0, 0
+    with path.open("wb") as stream, ExitStack() as more:
+        marks = more.enter_context(path.with_suffix(SCORED).open("wb")) if chat else None
         for batch in _batches(documents):
-            for document, ids in zip(batch, encode(tokenizer, [document.text for document in batch]), strict=True):
+            texts = [document.text for document in batch]
+            encoded, said = encode_conversations(tokenizer, texts) if chat else (encode(tokenizer, texts), None)
+            for number, (document, ids) in enumerate(zip(batch, encoded, strict=True)):
                 text.add(document)
                 raw = np.array([*ids, tokenizer.eos_token_id], dtype.newbyteorder("<")).tobytes()
                 tokens.update(raw)
                 stream.write(raw)
                 count += len(ids) + 1
-    return {
+                if marks is not None and said is not None:
+                    marks.write(bytes([*said[number], True]))
+                    scored += sum(said[number]) + 1
+    about = {
         "documents": text.documents,
         "characters": text.characters,
         "tokens": count,
         "text_sha256": text.hexdigest(),
         "tokens_sha256": tokens.hexdigest(),
     }
+    return about | {"scored": scored} if chat else about
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -158,6 +200,11 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
             batch, characters = [], 0
     if batch:
         yield batch
+
+
+def _stream(folder: Path, part: str, dtype: np.dtype, chat: bool) -> Stream:
+    path = folder / f"{part}.bin"
+    return Stream(_map(path, dtype), scored=_map(path.with_suffix(SCORED), np.dtype(np.uint8)) if chat else None)
 
 
 def _map(path: Path, dtype: np.dtype) -> np.ndarray:

@@ -17,7 +17,7 @@ from sinkscope.data.domains import texts
 from sinkscope.data.split import shuffled, split_names
 from sinkscope.data.tokenizer import encode
 from sinkscope.data.windows import seeded
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -38,6 +38,7 @@ def natural_windows(
     seed: int,
     text: str | Path | None = None,
     corpus: str | DataConfig = "python",
+    domain: str | None = None,
 ) -> NaturalWindows:
     """Up to `samples` stretches of `tokens` consecutive tokens, none of which overlap or cross a document's end.
 
@@ -46,15 +47,16 @@ def natural_windows(
     in seeded order), then a second one of each, so that few stretches come from many documents. Only as many documents
     are read and encoded as that takes. A `corpus` by name is split as `DataConfig` does by default: these documents are
     the ones that models trained on it with default settings never saw; pass a model's own `DataConfig` otherwise.
+    `domain` takes those that lie in one folder at the corpus's top [D4].
 
-    Raises `InputError` if no document is `tokens` long.
+    Raises `InputError` if no document is `tokens` long, and for an unknown domain.
     """
     if text is not None:
         source, documents = f"the text {Path(text).name}", texts(Path(text))
     else:
         config = corpus if isinstance(corpus, DataConfig) else _by_name(corpus)
-        source = f"the validation text of the corpus '{config.corpus}'"
-        documents = _validation_documents(config, seed)
+        source = f"the validation text of the corpus '{config.corpus}'" + (f", domain '{domain}'" if domain else "")
+        documents = _validation_documents(config, seed, domain)
     generator = seeded("natural", seed)
     longest = 0
 
@@ -78,11 +80,16 @@ def _by_name(corpus: str) -> DataConfig:
     return DataConfig(corpus=corpus)
 
 
-def _validation_documents(config: DataConfig, seed: int) -> Iterator[str]:
+def _validation_documents(config: DataConfig, seed: int, domain: str | None) -> Iterator[str]:
     corpus = load_corpus(config.corpus, config.max_characters)
-    entries = {entry.name: entry for entry in corpus.entries}
     validation = split_names(corpus.names, config.validation_share, config.split_seed).validation
-    return (entries[name].read() for name in shuffled(validation, seed))
+    if domain is not None:
+        domains = corpus.domains()
+        if domain not in domains:
+            raise unknown(f"domain of the corpus '{config.corpus}'", domain, domains)
+        corpus = domains[domain]
+    entries = {entry.name: entry for entry in corpus.entries}
+    return (entries[name].read() for name in shuffled(validation, seed) if name in entries)
 
 
 def _stretches(ids: list[int], tokens: int, generator: torch.Generator) -> list[list[int]]:

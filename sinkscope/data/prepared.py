@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from torch.utils.data import Dataset
 
 from sinkscope.data.config import DataConfig
-from sinkscope.data.corpora import load_corpus
-from sinkscope.data.encoding import encode_corpus
+from sinkscope.data.conversations import chat_template
+from sinkscope.data.corpora import is_chat, is_corpus, load_corpus
+from sinkscope.data.corpus import Corpus
+from sinkscope.data.encoding import EncodedCorpus, Shared, encode_corpus
+from sinkscope.data.mixture import MixedWindows
+from sinkscope.data.stream import Stream, framed
 from sinkscope.data.tokenizer import with_bos
-from sinkscope.data.windows import SomeWindows, Windows
+from sinkscope.data.windows import SomeWindows, Window, Windows
+from sinkscope.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -25,43 +30,100 @@ class PreparedData:
     """
 
     tokenizer: PreTrainedTokenizerFast
-    train: Windows | SomeWindows
-    validation: Windows
+    train: Dataset[Window]
+    validation: Dataset[Window]
     fingerprint: dict[str, Any]
 
 
-def prepare(config: DataConfig, context: int, seed: int = 0) -> PreparedData:
+@dataclass(frozen=True)
+class Encoded:
+    """The corpus of a configuration, and the parts of its mixture by name, encoded."""
+
+    whole: EncodedCorpus
+    parts: dict[str, EncodedCorpus]
+
+    def fingerprint(self, config: DataConfig) -> dict[str, Any]:
+        """Plain JSON about text and tokens; a mixture adds its parts, with their weights but without their names."""
+        about = dict(self.whole.fingerprint)
+        if self.parts:
+            told = ("characters", "text_sha256", "train")
+            about["mixture"] = [
+                {"weight": config.mixture[name]} | {key: part.fingerprint[key] for key in told}
+                for name, part in self.parts.items()
+            ]
+        return about
+
+
+def encoded(config: DataConfig) -> Encoded:
+    """Read and encode all that a configuration names, or map it from the cache.
+
+    Raises `InputError` for what is wrong with a corpus or the tokeniser, and for unknown domains.
+    """
+    corpus = load_corpus(config.corpus, config.max_characters)
+    domains = corpus.domains()
+    for name in config.mixture:
+        if not is_corpus(name) and name not in domains:
+            if not domains:
+                raise InputError(f"data.mixture: the corpus '{config.corpus}' has no folders, hence no domain '{name}'")
+            raise unknown("domain in data.mixture", name, domains)
+    whole = encode_corpus(corpus, config)
+
+    def part(name: str) -> EncodedCorpus:
+        if not is_corpus(name):
+            return encode_corpus(domains[name], config, Shared(whole.tokenizer, whole.split))
+        other: Corpus = load_corpus(name, config.max_characters)
+        return encode_corpus(other, config, Shared(whole.tokenizer))
+
+    parts = {name: part(name) for name in config.mixture}
+    by_text = sorted(parts, key=lambda name: str(parts[name].fingerprint["text_sha256"]))  # names may be local paths
+    return Encoded(whole, {name: parts[name] for name in by_text})
+
+
+def prepare(config: DataConfig, context: int, seed: int = 0, *, number_documents: bool = False) -> PreparedData:
     """Read, split, encode and cut a corpus into windows of `context` tokens.
 
     `seed` draws what is random in `config.interventions`; which documents are for validation is `config.split_seed`'s.
+    Windows number their documents where packing, or `number_documents`, asks for it.
     The first call on a corpus encodes it (`python`: half a minute on two cores), later ones map the cache.
     Raises `InputError` for whatever is wrong with corpus, tokeniser or context.
     """
-    encoded = encode_corpus(load_corpus(config.corpus, config.max_characters), config)
-    tokenizer = with_bos(encoded.tokenizer, add=config.bos == "fixed")
+    found = encoded(config)
+    tokenizer = with_bos(found.whole.tokenizer, add=config.bos == "fixed")
+    if config.document_bos and tokenizer.bos_token_id is None:
+        raise InputError("data.document_bos: the tokenizer has no BOS token to put before documents")
+    if is_chat(config.corpus):
+        tokenizer.chat_template = chat_template(tokenizer.bos_token if config.bos == "fixed" else None)
 
-    def cut(tokens: np.ndarray, part: str) -> Windows:
+    def cut(stream: Stream, what: str) -> Windows:
+        text = framed(
+            stream if config.labels == "responses" else Stream(stream.tokens),
+            int(tokenizer.eos_token_id),
+            bos_id=tokenizer.bos_token_id if config.document_bos else None,
+            keep_eos=config.document_eos,
+            find_starts=number_documents or config.packing == "intra_document",
+        )
         return Windows(
-            _with_bos_before_documents(tokens, tokenizer) if config.document_bos else tokens,
+            text,
             context,
             tokenizer.bos_token_id if config.bos == "fixed" else None,
             interventions=config.interventions,
             vocabulary=len(tokenizer),
             seed=seed,
-            ends_document=tokenizer.eos_token_id if config.packing == "intra_document" else None,
-            what=f"the {part} text of the corpus '{config.corpus}'",
+            what=what,
         )
 
-    train = cut(encoded.train, "training")
+    def some(part: EncodedCorpus, what: str) -> Windows | SomeWindows:
+        windows = cut(part.train, f"the training text of {what}")
+        share = config.train_share
+        return windows if share == 1 else SomeWindows(windows, share, config.split_seed)
+
+    named = {name: f"the {'corpus' if is_corpus(name) else 'domain'} '{name}'" for name in found.parts}
+    parts = [some(part, named[name]) for name, part in found.parts.items()]
     return PreparedData(
         tokenizer=tokenizer,
-        train=train if config.train_share == 1 else SomeWindows(train, config.train_share, config.split_seed),
-        validation=cut(encoded.validation, "validation"),
-        fingerprint=encoded.fingerprint,
+        train=MixedWindows(parts, [config.mixture[name] for name in found.parts])
+        if parts
+        else some(found.whole, f"the corpus '{config.corpus}'"),
+        validation=cut(found.whole.validation, f"the validation text of the corpus '{config.corpus}'"),
+        fingerprint=found.fingerprint(config),
     )
-
-
-def _with_bos_before_documents(tokens: np.ndarray, tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
-    """The stream with a BOS at its beginning and after every EOS but the last; held in memory."""
-    starts = np.flatnonzero(np.asarray(tokens[:-1]) == tokenizer.eos_token_id) + 1
-    return np.insert(tokens, [0, *starts], tokenizer.bos_token_id)

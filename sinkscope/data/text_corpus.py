@@ -24,16 +24,21 @@ def load_text(pattern: str) -> Corpus:
     document, so one document would be no corpus. Raises `InputError` if nothing matches; reading a document raises it
     if the file is not UTF-8 text.
     """
-    paths = [Path(match) for match in glob.glob(str(Path(pattern).expanduser()), recursive=True)]
-    files = sorted(path for path in paths if path.is_file())
-    if not files:
-        raise InputError(f"no file matches '{pattern}'")
-    root = _fixed_part(Path(pattern).expanduser())
+    root, files = files_of(pattern)
     entries = [Entry(path.relative_to(root).as_posix(), partial(read_text, path)) for path in files]
     if len(files) == 1:
         entries = list(_pieces(files[0]))
     name = Path(pattern).relative_to(_fixed_part(Path(pattern))).as_posix()
     return Corpus(name=f"text:{name}", entries=tuple(sorted(entries, key=lambda entry: entry.name)))
+
+
+def files_of(pattern: str) -> tuple[Path, list[Path]]:
+    """The folder above all that can match a pattern, and the files that do. Raises `InputError` if none does."""
+    place = Path(pattern).expanduser()
+    files = sorted(path for path in map(Path, glob.glob(str(place), recursive=True)) if path.is_file())
+    if not files:
+        raise InputError(f"no file matches '{pattern}'")
+    return _fixed_part(place), files
 
 
 def _fixed_part(pattern: Path) -> Path:

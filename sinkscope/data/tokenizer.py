@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sinkscope.data.conversations import responses
 from sinkscope.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -53,14 +54,20 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
 
 
 def load_fast_tokenizer(name: str) -> PreTrainedTokenizerFast:
-    """A fast tokeniser by hub id or folder; code from the hub is never run.
+    """A fast tokeniser by hub id, folder, or the model (shipped, or in a run's folder) that it belongs to.
+
+    Code from the hub is never run.
 
     Raises `InputError` if there is none, it is not a fast one, or it has no EOS to end documents with.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+    from sinkscope.model.hub import SHIPPED
+
+    run = Path(name) / "model"
+    place = SHIPPED[name] if name in SHIPPED else run if (run / "tokenizer.json").exists() else name
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot load the tokenizer '{name}': {str(error).splitlines()[0]}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
@@ -132,6 +139,26 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[in
     )
     ids: list[list[int]] = encoded["input_ids"]
     return ids
+
+
+def encode_conversations(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str]
+) -> tuple[list[list[int]], list[list[bool]]]:
+    """Token ids of rendered conversations, and which tokens are of responses: those that begin inside one."""
+    encoded = tokenizer(
+        texts,
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        return_offsets_mapping=True,
+        verbose=False,
+    )
+    said = [
+        [any(start <= begin < stop for start, stop in responses(text)) for begin, _ in offsets]
+        for text, offsets in zip(texts, encoded["offset_mapping"], strict=True)
+    ]
+    return encoded["input_ids"], said
 
 
 def first_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from sinkscope.errors import unknown
+from sinkscope.experiments.on_ray import work_on_ray
 from sinkscope.experiments.pool import work_locally
 from sinkscope.experiments.running import Backend
 
-BACKENDS: dict[str, Backend] = {"local": work_locally}
+BACKENDS: dict[str, Backend] = {"local": work_locally, "ray": work_on_ray}
 
 
 def backend_named(name: str) -> Backend:

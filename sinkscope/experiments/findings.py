@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sinkscope.claims import Evidence, Verdict
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.observed import Observed
-from sinkscope.experiments.question import Question
+from sinkscope.experiments.question import Assertion, Question
 from sinkscope.files import write_json
-from sinkscope.training.record import versions
+from sinkscope.training import Run
+from sinkscope.training.record import read_record, versions
 
 
 @dataclass(frozen=True)
@@ -27,16 +30,24 @@ class Findings:
     failed: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
-    def by_seed(self) -> dict[int, dict[str, Observed]]:
-        """The runs of every seed that has all of them."""
-        labels = list(self.runs)
-        complete = [seed for seed in range(self.seeds) if all(seed in self.runs[label] for label in labels)]
-        return {seed: {label: self.runs[label][seed] for label in labels} for seed in complete}
+    def of_seed(self, seed: int) -> dict[str, Observed]:
+        """The runs of a seed, as far as there are any."""
+        return {label: seeds[seed] for label, seeds in self.runs.items() if seed in seeds}
 
     @property
     def seconds(self) -> float:
-        """What the runs cost together."""
-        return sum(run.seconds for seeds in self.runs.values() for run in seeds.values())
+        """What the runs cost together; one that stands under two labels counts once."""
+        return math.fsum({run.run: run.seconds for seeds in self.runs.values() for run in seeds.values()}.values())
+
+    @property
+    def cost(self) -> dict[str, int | float]:
+        """How many runs there are, their seconds together, and a run's on average."""
+        count = len({run.run for seeds in self.runs.values() for run in seeds.values()})
+        return {
+            "runs": count,
+            "seconds": round(self.seconds, 1),
+            "seconds_per_run": round(self.seconds / max(1, count), 1),
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able data."""
@@ -48,6 +59,7 @@ class Findings:
                 label: {str(seed): run.to_dict() for seed, run in seeds.items()} for label, seeds in self.runs.items()
             },
             "failed": {label: {str(seed): why for seed, why in seeds.items()} for label, seeds in self.failed.items()},
+            "cost": self.cost,
             "provenance": dict(self.provenance),
         }
 
@@ -67,23 +79,74 @@ class Findings:
             raise InputError(f"this is no record of an experiment: {type(error).__name__}: {error}") from error
 
 
+class _Asked(Mapping[str, Observed]):
+    """The runs of a seed, which notes those that an effect asked for: the missing ones, and those that diverged."""
+
+    def __init__(self, question: Question, runs: Mapping[str, Observed]) -> None:
+        self.question, self.runs = question, runs
+        self.missing: list[str] = []
+        self.diverged: list[str] = []
+
+    def __getitem__(self, label: str) -> Observed:
+        if label not in self.runs:
+            labels = [variation.label for variation in self.question.variations]
+            if label not in labels:
+                raise unknown(f"variation of experiment '{self.question.name}'", label, labels)
+            self.missing.append(label)
+        elif self.runs[label].diverged:
+            self.diverged.append(label)
+        return self.runs[label]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+
 def verdicts(question: Question, findings: Findings | None, scale: str = "nano") -> list[Verdict]:
-    """A verdict on each claim of a question, from what was found; "not run at this scale" without it."""
+    """A verdict on each claim of a question, from what was found; "not run at this scale" without it.
+
+    A claim is judged on the seeds that have the runs which its effect reads; a seed without one of them is left out,
+    and the reason names it. A run that diverged is there: an effect that its numbers cannot tell is NaN and undecided.
+    Raises `InputError` for an effect that reads a run of no variation.
+    """
     if findings is None:
         reason = question.not_at.get(scale, "no runs")  # type: ignore[call-overload]
         return [assertion.claim.not_run(reason) for assertion in question.assertions]
-    seeds = findings.by_seed()
-    return [
-        assertion.claim.judge(
-            [Evidence(f"seed {seed}", assertion.effect(runs)) for seed, runs in seeds.items()],
-            "" if seeds else "no seed has all of its runs",
-        )
-        for assertion in question.assertions
-    ]
+    return [_judged(question, assertion, findings) for assertion in question.assertions]
+
+
+def _judged(question: Question, assertion: Assertion, findings: Findings) -> Verdict:
+    evidence: list[Evidence] = []
+    notes: dict[str, list[int]] = {}
+    for seed in range(findings.seeds):
+        asked = _Asked(question, findings.of_seed(seed))
+        try:
+            value = assertion.effect(asked)
+        except KeyError:
+            value = math.nan
+            if not asked.missing:
+                raise
+        if asked.missing:
+            notes.setdefault(f"left out: no run of '{asked.missing[0]}'", []).append(seed)
+            continue
+        evidence.append(Evidence(f"seed {seed}", value))
+        if math.isnan(value) and asked.diverged:
+            notes.setdefault(f"undecided: '{asked.diverged[0]}' diverged", []).append(seed)
+    return assertion.claim.judge(evidence, "; ".join(f"{_named(seeds)} {what}" for what, seeds in notes.items()))
+
+
+def _named(seeds: list[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def path_of(folder: Path, question: str, scale: str) -> Path:
-    """Where the findings of a question at a scale are kept."""
+    """Where the findings of a question at a scale are kept. Raises `InputError` for a name that is none of a file."""
+    if not question or Path(question).name != question:
+        raise InputError(
+            f"experiment '{question}': its name is a file's name too, which must hold no '/' and not be empty"
+        )
     return folder / scale / f"{question}.json"
 
 
@@ -105,6 +168,26 @@ def read(folder: Path, question: str, scale: str) -> Findings | None:
         raise InputError(f"cannot read {path}: {error}") from error
 
 
-def provenance() -> dict[str, Any]:
-    """What versions made the findings."""
-    return {"versions": versions()}
+def provenance(runs: Iterable[Run] = ()) -> dict[str, Any]:
+    """What made the runs: versions of the packages, and the kinds of machine.
+
+    `versions`: where runs differ, all that there were. `hosts`: device, threads, system and architecture, each kind
+    with the number of its runs; nothing that names a machine.
+    """
+    records = {run.path: _record(run) for run in runs}.values()
+    kinds = Counter(json.dumps(record["host"], sort_keys=True) for record in records if "host" in record)
+    used: dict[str, set[str]] = {}
+    for record in records:
+        for package, version in record.get("versions", {}).items():
+            used.setdefault(package, set()).add(version)
+    return {
+        "versions": {package: ", ".join(sorted(found)) for package, found in used.items()} or versions(),
+        "hosts": [{**json.loads(kind), "runs": count} for kind, count in sorted(kinds.items())],
+    }
+
+
+def _record(run: Run) -> Mapping[str, Any]:
+    try:
+        return read_record(run.path) or {}
+    except InputError:
+        return {}  # damaged, which the run's failure tells

@@ -9,20 +9,41 @@ from typing import Any
 
 from sinkscope.errors import InputError
 
-CURVES = ("validation_loss", "sink/position_0")
+CURVES = (
+    "validation_loss",
+    "loss",
+    "sink/position_0",
+    "sink/strongest",
+    "sink/strongest_position",
+    "sink/hidden_norm_ratio",
+)
 
 
 @dataclass(frozen=True)
 class Observed:
     """A settled run. `metrics`: numbers by name; a metric that a run does not have is NaN, as are all of one that
-    diverged. `curves`: values over `steps`.
+    diverged. `curves`: values over `steps`, those of the log's rows that hold a validation loss (`loss`: of training).
 
-    Metrics: `loss` (validation, nats), `train_loss`, `sink_0` … `sink_7` (sink rate of a position, percent, ε = 0.3, on
-    the first 64 tokens of validation windows), `strongest` and `strongest_position`, `slot` (Sink_*), `norm_ratio`
-    (‖h_0‖ over the others, largest over depth), `value_ratio` (‖v_0‖ over the others, smallest over layers). Position
-    0 also under other readings: `sink_0/epsilon=0.2` (0.3, 0.4, 0.5), `sink_0/tokens=16` (32, 64, the context),
-    `sink_0/random` (uniform tokens), `sink_0/repeated` (one token), `sink_0/without_first` and `loss/without_first`
-    (validation windows from their second token on: without the BOS, where training fixed one).
+    Of training: `loss` (validation, nats), `train_loss` (mean over the last tenth of the steps), `gap` (loss −
+    train_loss); `sink_0/start`, `norm_ratio/start` (before the first step), `loss/start` (at the first evaluation).
+
+    On the first 64 tokens of validation windows, sink rates in percent at ε = 0.3 unless said otherwise; in a model
+    with sink tokens position 0 is the first of these:
+
+    - `sink_0` … `sink_16`, `strongest` and `strongest_position` among the first half, `slot` (Sink_*), `first_share`
+      (mean attention on position 0, percent); `sink_0/epsilon=0.2` (0.3, 0.4, 0.5)
+    - `norm_ratio` (‖h_0‖ over the others, largest over depth, always before a norm of the stream), `value_ratio`
+      (‖v_0‖ over the others, smallest over layers)
+    - `entropy`, `entropy_least` (nats; mean over heads, least head), `max_logit`, `max_logit/layer=0` …
+    - `kurtosis`, `kurtosis_neurons`, `max_median_ratio` (`OutlierStatistics`; largest over depth), `infinity_norm`
+    - `hidden_spread`, `last_pair_distance`, `matrix_entropy` at the last depth, and at each: `hidden_spread/depth=0` …
+    - `sink_heads`, `output_norm/sink_heads`, `output_norm/other_heads`, `zeroing/sink_heads`, `zeroing/other_heads`
+      (`touched.sink_heads_zeroed`); `perturbation`, `perturbation/without_first` (`touched.spread_of_a_change`)
+
+    Position 0 on other inputs: `sink_0/tokens=16` (32, 64, the context), `sink_0/random` (uniform tokens),
+    `sink_0/random_after_first` (behind the window's own first token), `sink_0/repeated` (one token), there also with
+    exchanged position embeddings (`touched.moved_positions`), `sink_0/without_first` and `loss/without_first` (windows
+    from their second token on: without the BOS, where training fixed one); on other texts: `other_texts`.
     """
 
     run: str

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.experiments.observed import CURVES, Observed
+from sinkscope.experiments.other_texts import other_texts
+from sinkscope.experiments.readings import readings
 from sinkscope.files import write_json
-from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, QueryKeyValueNorms, SlotReceived, measure
 from sinkscope.training import Recipe, Run
 from sinkscope.training.kinds import LAB
 from sinkscope.training.session import spread
 
 OBSERVED = "observed.json"
-TOKENS, SAMPLES, POSITIONS, EPSILON, BATCH = 64, 100, 8, 0.3, 20
-EPSILONS, LENGTHS = (0.2, 0.3, 0.4, 0.5), (16, 32, 64)
-LAYOUT = 1  # to be raised when the metrics, or how they are made, change
+SAMPLES = 100
+LATE = 0.9  # the training loss is averaged over the rest of the steps
+STARTS = {
+    "sink_0/start": "sink/position_0",
+    "norm_ratio/start": "sink/hidden_norm_ratio",
+    "loss/start": "validation_loss",
+}
+LAYOUT = 2  # to be raised when the metrics, or how they are made, change
 
 
 def observed(run: Run) -> Observed:
@@ -38,20 +44,9 @@ def observed(run: Run) -> Observed:
     return found
 
 
-def sink_metrics(measurement: Measurement) -> dict[str, float]:
-    """The metrics of `Observed` that one measurement gives."""
-    rates = measurement.sink_rate(epsilon=EPSILON).values
-    half = (len(rates) + 1) // 2  # the last positions average over a few queries only
-    strongest = int(rates[:half].argmax())
-    found = {f"sink_{position}": float(rates[position]) for position in range(min(POSITIONS, len(rates)))}
-    found |= {"strongest": float(rates[strongest]), "strongest_position": float(strongest)}
-    if "slot_received" in measurement.data:
-        found["slot"] = measurement.slot_rate(EPSILON)
-    found["norm_ratio"] = float(measurement.hidden_norm_ratio().max())
-    found["value_ratio"] = float(measurement.value_norm_ratio().min())
-    for epsilon in EPSILONS:
-        found[f"sink_0/epsilon={epsilon:g}"] = float(measurement.sink_rate(epsilon=epsilon, position=0))
-    return found
+def is_observed(run: Run) -> bool:
+    """Whether what is kept of a run is there, whole, and made as it would be made now."""
+    return _stored(run.path / OBSERVED) is not None
 
 
 def _stored(path: Path) -> Observed | None:
@@ -73,53 +68,53 @@ def _from_run(run: Run) -> Observed:
         run=run.path.name,
         status=status,
         seed=record["seed"],
-        metrics=dict(_metrics(run, record)) if status == "finished" else {},
+        metrics=dict(_metrics_of(run)) if status == "finished" else {},
         steps=tuple(int(step) for step in rows["step"]) if len(rows) else (),
-        curves={name: tuple(float(value) for value in rows[name]) for name in CURVES if name in rows},
+        curves={name: tuple(float(value) for value in rows[name]) for name in rows if _is_curve(name)},
         seconds=record["seconds"],
         reason=record["reason"] or "",
     )
 
 
-def _metrics(run: Run, record: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    results = record["results"]
-    last = {"loss": results.get("validation_loss"), "train_loss": results.get("loss")}
-    yield from ((name, float(value)) for name, value in last.items() if value is not None)
-    windows = _validation(Recipe(**record["recipe"]))
-    yield from sink_metrics(_measured(run, windows[:, :TOKENS])).items()
-    yield from _other_readings(run, windows)
+def _metrics_of(run: Run) -> Iterable[tuple[str, float]]:
+    from sinkscope.experiments.jobs import kind_of_run  # which knows this file as one kind's
+
+    return kind_of_run(run).metrics(run)
 
 
-def _other_readings(run: Run, windows: Tensor) -> Iterator[tuple[str, float]]:
-    """The sink at position 0 at other lengths and on other inputs."""
-    context = windows.shape[1]
-    for tokens in sorted({min(length, context) for length in (*LENGTHS, context)}):
-        yield f"sink_0/tokens={tokens}", _rate(run, windows[:, :tokens])
-    draw = torch.Generator().manual_seed(0)
-    shape, vocabulary = windows[:, :TOKENS].shape, run.model.config.vocab_size
-    yield "sink_0/random", _rate(run, torch.randint(0, vocabulary, shape, generator=draw))
-    yield "sink_0/repeated", _rate(run, torch.randint(0, vocabulary, (shape[0], 1), generator=draw).expand(shape))
-    yield "sink_0/without_first", _rate(run, windows[:, 1 : TOKENS + 1])
-    yield "loss/without_first", _loss(run, windows[:, 1:])
+def _is_curve(name: str) -> bool:
+    return name in CURVES or name.startswith("task/")
+
+
+def lab_metrics(run: Run) -> Iterator[tuple[str, float]]:
+    """What is known of a finished run of a recipe: all metrics of `Observed`."""
+    yield from training_metrics(run)
+    recipe = Recipe(**run.record["recipe"])
+    windows = _validation(recipe)
+    yield from readings(run.model, windows)
+    yield from other_texts(run.model, run.tokenizer, recipe.data, windows)
+
+
+def training_metrics(run: Run) -> Iterator[tuple[str, float]]:
+    """What its log tells of a run: the metrics of `Observed` that are of training."""
+    yield from _losses(run.log, run.record["results"].get("validation_loss"))
+    for name, column in STARTS.items():
+        if column in run.log and len(known := run.log[column].dropna()):
+            yield name, float(known.iloc[0])
+
+
+def _losses(log: pd.DataFrame, validation: float | None) -> Iterator[tuple[str, float]]:
+    """Validation loss at the end, training loss over the last tenth of the steps, and their difference."""
+    if validation is not None:
+        yield "loss", float(validation)
+    if "loss" not in log or not len(rows := log.dropna(subset=["loss"])):
+        return
+    train = float(rows[rows["step"] > LATE * rows["step"].iloc[-1]]["loss"].mean())
+    yield "train_loss", train
+    if validation is not None:
+        yield "gap", float(validation) - train
 
 
 def _validation(recipe: Recipe) -> Tensor:
     windows = spread(LAB.data(recipe).validation, SAMPLES)
     return torch.stack([windows[index]["input_ids"] for index in range(len(windows))])
-
-
-def _measured(run: Run, ids: Tensor) -> Measurement:
-    observers = [AttentionReceived("all"), SlotReceived(), HiddenNorms(), QueryKeyValueNorms()]
-    return measure(run.model, ids, observers, batch_size=BATCH)
-
-
-def _rate(run: Run, ids: Tensor) -> float:
-    seen = measure(run.model, ids, [AttentionReceived([0])], batch_size=BATCH)
-    return float(seen.sink_rate(epsilon=EPSILON, position=0))
-
-
-@torch.no_grad()
-def _loss(run: Run, ids: Tensor) -> float:
-    """Mean next-token cross-entropy in nats."""
-    parts = [run.model(part, labels=part, use_cache=False).loss * len(part) for part in ids.split(BATCH)]
-    return float(sum(parts) / len(ids))

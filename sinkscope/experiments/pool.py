@@ -1,117 +1,136 @@
-"""A bounded pool of processes on this machine, a run each."""
+"""The local backend: a bounded pool of processes on this machine, which make one run after another."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from sinkscope.errors import InputError
+from sinkscope.experiments.sweeping import RETRIES, Ended, Jobs, Sweep, Watch, drive, require_workers
 from sinkscope.experiments.work import BUSY, SETTLED
 from sinkscope.files import write_json
-from sinkscope.training import Recipe
 
-POLL = 0.2  # seconds between two looks at the processes
-AGAIN = 5.0  # seconds until a run that another process holds is tried again
+UNANSWERED = 1  # for a process that ended as if all were well, and left its order
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)  # not from a fault of its own, which would come again
+POLL = 0.05  # seconds between two looks at the processes
+COMMAND = (sys.executable, "-m", "sinkscope.experiments.worker")
 
-Recipes = Mapping[str, Recipe]  # by the name of the run's folder
 
-
-@dataclass
-class Sweep:
-    """Where a sweep stands: names of runs. `elsewhere`: held by another process; `failed` says why."""
-
-    waiting: list[str]
-    running: list[str] = field(default_factory=list)
-    elsewhere: list[str] = field(default_factory=list)
-    done: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def threads_each(workers: int) -> int:
-    """Threads for each of `workers` processes, so that together they fill the machine."""
-    return max(1, (os.cpu_count() or 1) // workers)
+    """Threads for each of `workers` processes, so that together they fill the processors of this one."""
+    return max(1, processors() // workers)
 
 
-def work_locally(recipes: Recipes, out: Path, workers: int, watch: Callable[[Sweep], None]) -> Sweep:
-    """Run all recipes, at most `workers` at once, each with its share of the processor's threads.
+def work_locally(jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep:
+    """Make all runs, at most `workers` at once, each with its share of the processor's threads.
 
-    A run that fails is noted and does not stop the others; one that another process holds is tried again until it is
-    settled. `watch` sees every change and a few looks a second. Interrupted, the processes are ended; what they have
-    saved is resumed next time.
+    A run whose process is killed is taken up again from its newest checkpoint, up to `RETRIES` times. If this process
+    is killed, its workers end by themselves. All else as in `drive`. Raises `InputError` for fewer than one worker.
     """
-    if workers < 1:
-        raise InputError(f"workers = {workers}: at least 1")
-    sweep = Sweep(waiting=list(recipes))
+    require_workers(workers)
     with tempfile.TemporaryDirectory(prefix="sinkscope-sweep-") as scratch:
-        pool = _Pool(recipes, out, Path(scratch), threads_each(workers))
-        try:
-            while sweep.waiting or sweep.running or sweep.elsewhere:
-                pool.start_some(sweep, workers)
-                watch(sweep)
-                time.sleep(POLL)
-                pool.collect(sweep)
-        finally:
-            pool.end()
-    watch(sweep)
-    return sweep
+        return drive(jobs, _Pool(jobs, out, Path(scratch), threads_each(workers)), workers, watch)
 
 
 class _Pool:
-    def __init__(self, recipes: Recipes, out: Path, scratch: Path, threads: int) -> None:
-        self.recipes, self.out, self.scratch = recipes, out, scratch
+    """Worker processes: idle ones, and those at work by the name of the run. An idle one is taken before a new one."""
+
+    def __init__(self, jobs: Jobs, out: Path, scratch: Path, threads: int) -> None:
+        self.jobs, self.out, self.scratch = jobs, out, scratch
         counts = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
         self.environment = os.environ | dict.fromkeys(counts, str(threads)) | {"TOKENIZERS_PARALLELISM": "false"}
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.later: deque[tuple[float, str]] = deque()
+        self.idle: list[_Worker] = []
+        self.busy: dict[str, _Worker] = {}
+        self.killed: Counter[str] = Counter()
 
-    def start_some(self, sweep: Sweep, workers: int) -> None:
-        while self.later and self.later[0][0] <= time.monotonic():
-            name = self.later.popleft()[1]
-            sweep.elsewhere.remove(name)
-            sweep.waiting.append(name)
-        while sweep.waiting and len(self.processes) < workers:
-            name = sweep.waiting.pop(0)
-            sweep.running.append(name)
-            self.processes[name] = self._started(name)
+    def start(self, name: str) -> None:
+        job, log = self.scratch / f"{name}.json", self._log(name)
+        write_json(job, self.jobs[name].model_dump(mode="json"))
+        log.touch()
+        self.busy[name] = self._free() or _Worker(self.environment, log)
+        self.busy[name].order({"job": str(job), "out": str(self.out), "log": str(log)})
 
-    def collect(self, sweep: Sweep) -> None:
-        for name, process in list(self.processes.items()):
-            if (code := process.poll()) is None:
+    def ended(self) -> Iterator[Ended]:
+        time.sleep(POLL)
+        for name, worker in list(self.busy.items()):
+            if (code := worker.answer()) is None:
                 continue
-            del self.processes[name]
-            sweep.running.remove(name)
-            if code == SETTLED:
-                sweep.done.append(name)
-            elif code == BUSY:
-                sweep.elsewhere.append(name)
-                self.later.append((time.monotonic() + AGAIN, name))
+            del self.busy[name]
+            if code in (SETTLED, BUSY):
+                self.idle.append(worker)
+                yield Ended(name, code)
+                continue
+            worker.end()
+            if -code in FROM_OUTSIDE and self.killed[name] < RETRIES:
+                self.killed[name] += 1
+                self.start(name)
             else:
-                sweep.failed[name] = self._reason(name, code)
+                yield Ended(name, code, self._said(name, code))
+
+    def stop(self) -> None:
+        for worker in [*self.idle, *self.busy.values()]:
+            worker.end()
+
+    def _free(self) -> _Worker | None:
+        while self.idle:
+            worker = self.idle.pop()
+            if worker.alive():
+                return worker
+            worker.end()
+        return None
+
+    def _log(self, name: str) -> Path:
+        return self.scratch / f"{name}.log"
+
+    def _said(self, name: str, code: int) -> str:
+        if code < 0:
+            return f"killed by signal {-code}" + (f", {self.killed[name]} times before" if self.killed[name] else "")
+        text = self._log(name).read_text(encoding="utf-8", errors="replace").strip()
+        return f"exit code {code}: {text.splitlines()[-1] if text else 'it said nothing'}"
+
+
+class _Worker:
+    """One process that serves orders."""
+
+    def __init__(self, environment: dict[str, str], log: Path) -> None:
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                COMMAND, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0
+            )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.orders, self.answers = self.process.stdin, self.process.stdout
+        os.set_blocking(self.answers.fileno(), False)
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def order(self, told: dict[str, str]) -> None:
+        with suppress(BrokenPipeError):  # it has just been killed: `answer` says so
+            self.orders.write(f"{json.dumps(told)}\n".encode())
+
+    def answer(self) -> int | None:
+        """The exit code of the work, or of the process where that ended without an answer; None while it works."""
+        ended = self.process.poll()
+        if said := self.answers.read(16):
+            return int(said)
+        return ended or (None if ended is None else UNANSWERED)
 
     def end(self) -> None:
-        """Stop what is still running."""
-        for process in self.processes.values():
-            process.terminate()
-        for process in self.processes.values():
-            process.wait()
-
-    def _started(self, name: str) -> subprocess.Popen[bytes]:
-        recipe = self.scratch / f"{name}.json"
-        write_json(recipe, self.recipes[name].model_dump(mode="json"))
-        command = [sys.executable, "-m", "sinkscope.experiments.work", str(recipe), str(self.out)]
-        with (self.scratch / f"{name}.err").open("wb") as errors:
-            return subprocess.Popen(
-                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors
-            )
-
-    def _reason(self, name: str, code: int) -> str:
-        text = (self.scratch / f"{name}.err").read_text(encoding="utf-8", errors="replace").strip()
-        last = text.splitlines()[-1] if text else "it said nothing"
-        return f"killed by signal {-code}" if code < 0 else f"exit code {code}: {last}"
+        self.process.kill()
+        self.process.wait()
+        self.orders.close()
+        self.answers.close()

@@ -1,4 +1,4 @@
-"""A question of the paper as a value: variations of a recipe, and claims stated before anything runs."""
+"""A question of the paper as a value: variations of a job, and claims stated before anything runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from sinkscope.claims import Claim, SeedsAbove
 from sinkscope.errors import InputError, unknown
+from sinkscope.experiments.jobs import Job
 from sinkscope.experiments.observed import Observed
 from sinkscope.training import Recipe
 from sinkscope.training.loading import changed
@@ -15,14 +16,21 @@ from sinkscope.training.loading import changed
 Scale = Literal["nano", "mini", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 RECIPE_OF: dict[Scale, str] = {"nano": "nano", "mini": "mini", "paper": "60m"}
+SHOWN = ("loss", "sink_0", "sink_1", "sink_2", "strongest", "slot", "norm_ratio")
 
 Runs = Mapping[str, Observed]
 Effect = Callable[[Runs], float]
+Base = Callable[[str, Mapping[str, Any]], Job]  # of a scale and changed fields
+
+
+def recipe(scale: str, changes: Mapping[str, Any]) -> Recipe:
+    """The recipe of a scale, with dotted fields changed: what questions vary unless they say otherwise."""
+    return changed(RECIPE_OF[scale], changes)  # type: ignore[index]
 
 
 @dataclass(frozen=True)
 class Variation:
-    """A recipe with fields changed: dotted fields and their values. `published`: what the source found, by metric."""
+    """A job with fields changed: dotted fields and their values. `published`: what the source found, by metric."""
 
     label: str
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -47,7 +55,8 @@ class Question:
     """What is asked, of which variations, and what the source claims.
 
     `rows`: catalogue rows. `shared`: changes of every variation. `not_at`: scales at which the question can not be
-    asked, and why. Raises `InputError` for two variations of one label.
+    asked, and why. `base`: what is varied, a recipe or a task (`tasks.backcopy`, `tasks.conditional`). `shown`:
+    metrics in a table of the runs. Raises `InputError` for two variations of one label.
     """
 
     name: str
@@ -58,6 +67,8 @@ class Question:
     assertions: tuple[Assertion, ...]
     shared: Mapping[str, Any] = field(default_factory=dict)
     not_at: Mapping[Scale, str] = field(default_factory=dict)
+    base: Base = recipe
+    shown: tuple[str, ...] = SHOWN
 
     def __post_init__(self) -> None:
         labels = [variation.label for variation in self.variations]
@@ -67,8 +78,8 @@ class Question:
         if not self.variations or not self.assertions:
             raise InputError(f"experiment '{self.name}': needs variations and claims")
 
-    def recipes(self, scale: str, seeds: int) -> dict[tuple[str, int], Recipe]:
-        """The recipe of every variation and seed (0, 1, …) at a scale.
+    def recipes(self, scale: str, seeds: int) -> dict[tuple[str, int], Job]:
+        """The job of every variation and seed (0, 1, …) at a scale.
 
         Raises `InputError` for an unknown scale, one at which the question can not be asked, and wrong recipes.
         """
@@ -79,7 +90,7 @@ class Question:
         if seeds < 1:
             raise InputError(f"seeds = {seeds}: at least 1")
         return {
-            (variation.label, seed): changed(RECIPE_OF[scale], {**self.shared, **variation.changes, "seed": seed})
+            (variation.label, seed): self.base(scale, {**self.shared, **variation.changes, "seed": seed})
             for variation in self.variations
             for seed in range(seeds)
         }

@@ -20,7 +20,7 @@ def find(name: str) -> Question:
         if name not in QUESTIONS:
             raise unknown("experiment", name, QUESTIONS)
         return QUESTIONS[name]
-    held = _questions_in(Path(path))
+    held = questions_in(Path(path))
     if wanted:
         if wanted not in held:
             raise unknown(f"experiment in {path}", wanted, held)
@@ -30,7 +30,8 @@ def find(name: str) -> Question:
     return next(iter(held.values()))
 
 
-def _questions_in(path: Path) -> dict[str, Question]:
+def questions_in(path: Path) -> dict[str, Question]:
+    """The questions in a Python file, by name; the file is run. Raises `InputError` where it cannot be."""
     if not path.is_file():
         raise InputError(f"no file {path}")
     spec = importlib.util.spec_from_file_location(f"sinkscope_question_{path.stem}", path)

@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from sinkscope.errors import InputError
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.findings import Findings
 from sinkscope.experiments.observed import Observed
-from sinkscope.experiments.observing import observed
-from sinkscope.experiments.pool import Recipes, Sweep, work_locally
+from sinkscope.experiments.observing import is_observed, observed
+from sinkscope.experiments.pool import work_locally
 from sinkscope.experiments.question import Question
 from sinkscope.experiments.runstore import RunStore
+from sinkscope.experiments.sweeping import Jobs, Sweep, Watch
 from sinkscope.files import check_writable
+from sinkscope.training import Run
 
-Watch = Callable[[Sweep], None]
+Cell = tuple[str, int]  # a variation's label and a seed
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where an experiment stands: the run of every variation and seed, what makes them, and the sweep over the missing.
+
+    `jobs` hold all runs, by name; the sweep names those that were missing when it began.
+    """
+
+    cells: Mapping[Cell, str]
+    jobs: Jobs
+    sweep: Sweep
 
 
 @runtime_checkable
 class Backend(Protocol):
-    """Runs recipes (by the names of their folders) in a folder and says where it stands."""
+    """Does jobs (by the names of their runs' folders) in a folder and says where it stands."""
 
-    def __call__(self, recipes: Recipes, out: Path, workers: int, watch: Watch) -> Sweep: ...
+    def __call__(self, jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep: ...
 
 
-def nobody(sweep: Sweep) -> None:
+def nobody(progress: Progress) -> None:
     """Watch nothing."""
 
 
@@ -38,28 +54,50 @@ def run(
     results: Path = Path("results/experiments"),
     workers: int = 1,
     backend: Backend = work_locally,
-    watch: Watch = nobody,
+    watch: Callable[[Progress], None] = nobody,
 ) -> Findings:
     """Run what of a question has not been run, and keep what was found under `results`.
 
     Runs are named by what decides their numbers: one that is settled in `out` is not repeated, one that was interrupted
-    is resumed, and a run that two experiments share is made once. A run that fails is noted in the findings. Raises
-    `InputError` as `Question.recipes` does, and for folders that cannot be written.
+    is resumed, and a run that two experiments share is made once. A run that fails, or whose folder is damaged, is
+    noted in the findings and does not stop the others. Raises `InputError` as `Question.recipes` does, and for folders
+    that cannot be written.
     """
     recipes = question.recipes(scale, seeds)
-    for folder in (out, results):
-        check_writable(folder)
+    check_writable(results)
     store = RunStore(out)
-    named = {key: store.run(recipe) for key, recipe in recipes.items()}
-    missing = {named[key].path.name: recipe for key, recipe in recipes.items() if not store.settled(named[key])}
-    sweep = backend(missing, out, workers, watch) if missing else Sweep(waiting=[])
+    made = {cell: store.run(recipe) for cell, recipe in recipes.items()}
+    cells = {cell: one.path.name for cell, one in made.items()}
+    jobs = {cells[cell]: recipe for cell, recipe in recipes.items()}
+    missing = {cells[cell]: recipes[cell] for cell, one in made.items() if not _settled(store, one)}
+    sweep = Sweep(waiting=[])
+    if missing:
+        check_writable(out)
+        sweep = backend(missing, out, workers, lambda sweep: watch(Progress(cells, jobs, sweep)))
     runs: dict[str, dict[int, Observed]] = {variation.label: {} for variation in question.variations}
     failed: dict[str, dict[int, str]] = {}
-    for (label, seed), made in named.items():
-        if made.path.name in sweep.failed:
-            failed.setdefault(label, {})[seed] = sweep.failed[made.path.name]
-        else:
-            runs[label][seed] = observed(made)
-    found = Findings(question.name, scale, seeds, runs, failed, kept.provenance())
+    for (label, seed), one in made.items():
+        try:
+            runs[label][seed] = _read(one, sweep)
+        except InputError as error:
+            failed.setdefault(label, {})[seed] = str(error)
+    found = Findings(question.name, scale, seeds, runs, failed, kept.provenance(made.values()))
     kept.write(results, found)
     return found
+
+
+def _settled(store: RunStore, run: Run) -> bool:
+    """Whether nothing is to be done. A damaged record is for the worker to complain of: the others go on.
+
+    A run that was observed in an older way is observed anew by a worker, not by this process one after the other.
+    """
+    try:
+        return store.settled(run) and is_observed(run)
+    except InputError:
+        return False
+
+
+def _read(run: Run, sweep: Sweep) -> Observed:
+    if run.path.name in sweep.failed:
+        raise InputError(sweep.failed[run.path.name])
+    return observed(run)

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sinkscope.data.corpora import load_corpus
-from sinkscope.data.encoding import encode_corpus
 from sinkscope.errors import InputError
+from sinkscope.experiments.jobs import Job, kind_of
 from sinkscope.experiments.observing import OBSERVED
-from sinkscope.training import Recipe, Run
+from sinkscope.training import Run
 from sinkscope.training.log import LOG, read_rows
 from sinkscope.training.record import read_record
-
-DECIDES_FINGERPRINT = ("corpus", "tokenizer", "max_characters", "validation_share", "split_seed")
 
 
 @dataclass
 class RunStore:
-    """A folder of runs, which several processes and machines may share. Fingerprints are computed once per corpus."""
+    """A folder of runs, which several processes and machines may share. Fingerprints are computed once per text."""
 
     path: Path
     _fingerprints: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def run(self, recipe: Recipe) -> Run:
-        """The run of a recipe, whether it exists or not. Prepares the recipe's corpus where that was not done yet."""
-        return Run(self.path / recipe.folder(self._fingerprint(recipe)))
+    def run(self, job: Job) -> Run:
+        """The run of a job, whether it exists or not. Prepares a recipe's corpus where that was not done yet."""
+        return Run(self.path / job.folder(self._fingerprint(job)))
 
     def settled(self, run: Run) -> bool:
         """Whether a run is finished or diverged, and what is known of it is written down."""
@@ -43,10 +39,9 @@ class RunStore:
             return {}
         return {name: value for row in rows[-12:] for name, value in row.items()}
 
-    def _fingerprint(self, recipe: Recipe) -> dict[str, Any]:
-        data = recipe.data.model_dump(mode="json")
-        key = json.dumps({name: data[name] for name in DECIDES_FINGERPRINT})
-        if key not in self._fingerprints:
-            corpus = load_corpus(recipe.data.corpus, recipe.data.max_characters)
-            self._fingerprints[key] = encode_corpus(corpus, recipe.data).fingerprint
-        return self._fingerprints[key]
+    def _fingerprint(self, job: Job) -> dict[str, Any]:
+        kind = kind_of(job)
+        text = kind.reads(job)
+        if text not in self._fingerprints:
+            self._fingerprints[text] = kind.fingerprint(job)
+        return self._fingerprints[text]

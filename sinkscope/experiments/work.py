@@ -1,4 +1,4 @@
-"""`python -m sinkscope.experiments.work RECIPE.json OUT`: one run of a sweep, in a process of its own.
+"""`python -m sinkscope.experiments.work JOB.json OUT`: one run of a sweep, in a process of its own.
 
 Exit code 0: the run is settled (finished or diverged) and observed. 2: it failed; the last line on stderr says why.
 75: another process holds it; try again later.
@@ -12,21 +12,22 @@ from contextlib import suppress
 from pathlib import Path
 
 from sinkscope.errors import InputError
-from sinkscope.training import Recipe, Run, keep_freed_memory, train
+from sinkscope.experiments.jobs import Job, job_from, kind_of
+from sinkscope.training import Run, keep_freed_memory
 from sinkscope.training.store import Busy, TrainingDiverged, alone
 
 SETTLED, FAILED, BUSY = 0, 2, 75
 
 
-def work(recipe: Recipe, out: Path, device: str = "auto") -> int:
-    """Train (or resume) and observe; the exit code."""
+def work(job: Job, out: Path, device: str = "auto") -> int:
+    """Do the job (or go on with it) and observe; the exit code."""
     from sinkscope.experiments.observing import observed
     from sinkscope.experiments.runstore import RunStore
 
     try:
-        folder = RunStore(out).run(recipe).path
+        folder = RunStore(out).run(job).path
         with suppress(TrainingDiverged):  # a result like any other
-            train(recipe, out, resume=True, progress=False, device=device)
+            kind_of(job).do(job, out, device)
         with alone(folder, "observing"):
             observed(Run(folder))
     except Busy:
@@ -38,10 +39,10 @@ def work(recipe: Recipe, out: Path, device: str = "auto") -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Read the recipe and work."""
+    """Read the job and work."""
     path, out = arguments
     keep_freed_memory()
-    return work(Recipe(**json.loads(Path(path).read_text(encoding="utf-8"))), Path(out))
+    return work(job_from(json.loads(Path(path).read_text(encoding="utf-8"))), Path(out))
 
 
 if __name__ == "__main__":

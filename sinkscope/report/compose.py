@@ -1,83 +1,103 @@
-"""A page from whatever results were stored: run folders and measurement files."""
+"""A page from whatever results were stored: experiments, runs, measurements, surveys, checks of theory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from sinkscope.errors import InputError
-from sinkscope.probes import Measurement
 from sinkscope.report import sections
 from sinkscope.report.curves import SINK
-from sinkscope.report.page import Headline, Page
+from sinkscope.report.experiments import page as experiments
+from sinkscope.report.experiments.from_runs import entry_of_runs
+from sinkscope.report.page import Headline, Page, Section
 from sinkscope.report.provenance import facts
 from sinkscope.report.rates import rate_at, rates_by_position
-from sinkscope.report.runs import StoredRun, read_run
-from sinkscope.training.log import LOG
+from sinkscope.report.runs import StoredRun
+from sinkscope.report.stored import Stored, read
+from sinkscope.report.survey_page import survey_page
+from sinkscope.report.theory_page import claims_section
 
 MOST_SIDE_BY_SIDE = 4
+MOST_RUNS = 12  # more of them are grouped, and drawn when they are opened
 EPSILON = 0.3
+TITLE = "Attention sinks: stored results"
 
 
 def compose(paths: Iterable[Path], epsilon: float = EPSILON) -> Page:
-    """The page of run folders, folders that hold runs, and `.nc` files. Raises `InputError` for anything else."""
-    runs, measurements = read(paths)
-    return results_page("Attention sinks: stored results", runs, measurements, epsilon)
+    """The page of what the paths hold, as `stored.read`; raises `InputError` as it does."""
+    return results_page(TITLE, read(paths), epsilon)
 
 
-def results_page(
-    title: str, runs: Sequence[StoredRun], measurements: Mapping[str, Measurement], epsilon: float = EPSILON
-) -> Page:
+def results_page(title: str, stored: Stored, epsilon: float = EPSILON) -> Page:
     """The page of results that were read already; up to four measurements are drawn side by side."""
-    datasets = {name: measurement.data for name, measurement in measurements.items()}
+    pages = [survey_page(survey) for survey in stored.surveys.values()]
+    named = zip(stored.surveys, pages, strict=True)
+    parts = [
+        *(experiments.experiment_sections(stored.entries) if stored.entries else []),
+        *_training(stored.runs),
+        *_measured(stored, epsilon),
+        *(replace(part, title=f"{name}: {part.title}") for name, page in named for part in page.sections),
+        *(claims_section(name, verdicts) for name, verdicts in stored.claims.items()),
+    ]
+    headlines = [
+        *(experiments.headlines(stored.entries) if stored.entries else []),
+        *_rates(stored, epsilon),
+        *(card for page in pages for card in page.headlines),
+    ]
+    provenance = experiments.provenance(stored.entries)
+    for more in (_sources(stored), *(page.provenance for page in pages)):
+        provenance = {**provenance, **more}
+    folded = bool(stored.entries) or len(stored.runs) > MOST_RUNS
+    scripts, styles = (experiments.SCRIPTS, experiments.STYLES) if folded else ((), ())
+    return Page(title, _lead(stored, epsilon), headlines, parts, provenance, scripts, styles)
+
+
+def _lead(stored: Stored, epsilon: float) -> str:
+    if stored.entries:
+        return experiments.LEAD
+    return (
+        f"Sink rate at position 0 (threshold {epsilon:g}): the percentage of (layer, head) pairs in which the first "
+        "token receives more than that share of the attention."
+    )
+
+
+def _training(runs: Sequence[StoredRun]) -> list[Section]:
+    if len(runs) > MOST_RUNS:
+        return [experiments.runs_section(entry_of_runs(runs))]
+    return [sections.training(runs)] if runs else []
+
+
+def _measured(stored: Stored, epsilon: float) -> list[Section]:
+    datasets = {name: measurement.data for name, measurement in stored.measurements.items()}
     received = {name: data for name, data in datasets.items() if "attention_received" in data}
-    parts = [sections.training(runs)] if runs else []
+    parts: list[Section] = []
     if received:
         parts.append(sections.positions({name: rates_by_position(data, epsilon) for name, data in received.items()}))
     names = list(datasets)
     for start in range(0, len(names), MOST_SIDE_BY_SIDE):
         chosen = names[start : start + MOST_SIDE_BY_SIDE]
         parts += sections.describe({name: datasets[name] for name in chosen}, epsilon)
-    at_first = {name: data for name, data in received.items() if 0 in data["position"].values}
-    headlines = [
-        *(
-            Headline(f"{rate:.1f} %", f"{run.label}, step {run.step}")
-            for run in runs
-            if (rate := run.last(SINK)) is not None
-        ),
-        *(Headline(f"{rate_at(data, epsilon).value:.1f} %", name) for name, data in at_first.items()),
+    return parts
+
+
+def _rates(stored: Stored, epsilon: float) -> list[Headline]:
+    """The sink rate of each run, where they are few, and of each measurement."""
+    runs = stored.runs if len(stored.runs) <= MOST_RUNS else []
+    ended = [(run, rate) for run in runs if (rate := run.last(SINK)) is not None]
+    measured = {
+        name: measurement.data
+        for name, measurement in stored.measurements.items()
+        if "attention_received" in measurement.data and 0 in measurement.data["position"].values
+    }
+    return [
+        *(Headline(f"{rate:.1f} %", f"{run.label}, step {run.step}") for run, rate in ended),
+        *(Headline(f"{rate_at(data, epsilon).value:.1f} %", name) for name, data in measured.items()),
     ]
-    lead = (
-        f"Sink rate at position 0 (threshold {epsilon:g}): the percentage of (layer, head) pairs in which the first "
-        "token receives more than that share of the attention."
-    )
-    records = {name: measurement.record for name, measurement in measurements.items()}
-    return Page(title, lead, headlines, parts, facts(runs, records))
 
 
-def read(paths: Iterable[Path]) -> tuple[list[StoredRun], dict[str, Measurement]]:
-    """What the paths hold; names are file and folder names, numbered where they repeat."""
-    runs: list[StoredRun] = []
-    measurements: dict[str, Measurement] = {}
-    for path in paths:
-        folders = _run_folders(path)
-        if path.suffix == ".nc":
-            measurements[_free(path.stem, measurements)] = Measurement.load(path)
-        elif folders:
-            runs += [read_run(folder) for folder in folders]
-        elif not path.exists():
-            raise InputError(f"nothing at {path}")
-        else:
-            raise InputError(f"{path} is neither a run folder, a folder of runs, nor a measurement (.nc)")
-    return runs, measurements
-
-
-def _run_folders(path: Path) -> list[Path]:
-    if (path / LOG).is_file():
-        return [path]
-    return sorted(folder.parent for folder in path.glob(f"*/{LOG}"))
-
-
-def _free(name: str, taken: Mapping[str, object]) -> str:
-    numbered = (f"{name} ({number})" for number in range(2, len(taken) + 3))
-    return name if name not in taken else next(other for other in numbered if other not in taken)
+def _sources(stored: Stored) -> dict[str, str]:
+    """Where runs and measurements come from; of many runs, what the first says."""
+    runs = stored.runs if len(stored.runs) <= MOST_RUNS else stored.runs[:1]
+    records = {name: measurement.record for name, measurement in stored.measurements.items()}
+    return facts(runs, records) if runs or records else {}

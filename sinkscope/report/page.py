@@ -22,12 +22,21 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from sinkscope.files import write_text
-from sinkscope.report.theme import DARK, GRID, INK, MONO, MUTED, PAPER, SERIES, SINK
+from sinkscope.report.theme import DARK, GREEN, GRID, INK, MONO, MUTED, OCHRE, PAPER, SERIES, SINK
 
 FIGURES = "<!--figures-->"
 """Where a widget's markup takes in the figures of its section."""
 
-_CSS_COLOURS = {"ink": INK, "muted": MUTED, "line": GRID, "panel": PAPER, "accent": SERIES[0], "sink": SINK}
+_CSS_COLOURS = {
+    "ink": INK,
+    "muted": MUTED,
+    "line": GRID,
+    "panel": PAPER,
+    "accent": SERIES[0],
+    "sink": SINK,
+    "good": GREEN,
+    "open": OCHRE,
+}
 
 
 @dataclass(frozen=True)

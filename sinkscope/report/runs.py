@@ -30,8 +30,7 @@ class StoredRun:
 
     def last(self, metric: str) -> float | None:
         """The newest finite value of a metric; None where there is none yet."""
-        values = self.curve(metric)[1]
-        return values[-1] if values else None
+        return next((float(row[metric]) for row in reversed(self.rows) if _finite(row.get(metric))), None)
 
     @property
     def step(self) -> int:
@@ -47,11 +46,7 @@ def read_run(folder: str | Path, label: str | None = None) -> StoredRun:
     path = Path(folder)
     if not (path / LOG).is_file():
         raise InputError(f"{path} is not a run folder: it holds no {LOG}")
-    rows = read_rows(path / LOG)
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row.get("step"), int):
-            raise InputError(f"{path / LOG}, line {number} has no step")
-    return StoredRun(label or path.name, tuple(rows), read_record(path) or {})
+    return StoredRun(label or path.name, tuple(read_rows(path / LOG)), read_record(path) or {})
 
 
 def _finite(value: Any) -> bool:

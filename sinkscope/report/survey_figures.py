@@ -9,7 +9,7 @@ from itertools import groupby
 import pandas as pd
 import plotly.graph_objects as go
 
-from sinkscope.report.theme import BLUE, DASHES, INK, SERIES, SINK, SYMBOLS, figure, template
+from sinkscope.report.theme import BLUE, INK, SERIES, SINK, figure, series_style, template
 from sinkscope.survey import Row, Survey
 from sinkscope.survey.drawing import intervals
 
@@ -42,7 +42,7 @@ def over_depth(rows: Sequence[Row], highest: float) -> go.Figure:
             y=[layer.sink_rate for layer in layers],
             customdata=[layer.layer for layer in layers],
             name=name,
-            **_style(index),
+            **series_style(index),
             hovertemplate="layer %{customdata}: %{y:.1f} %<extra>%{fullData.name}</extra>",
         )
     return result.update_layout(
@@ -64,7 +64,7 @@ def over_steps(rows: Sequence[Row]) -> go.Figure:
             y=[row.sink_rate for row in points],
             error_y=intervals(points),
             name=escape(f"{curve}, {kind} input"),
-            **_style(index),
+            **series_style(index),
             hovertemplate="step %{x}: %{y:.2f} %<extra>%{fullData.name}</extra>",
         )
     return result.update_layout(
@@ -77,7 +77,7 @@ def over_size(rows: Sequence[Row]) -> go.Figure:
     result = figure(height=380)
     for index, kind in enumerate(dict.fromkeys(row.input for row in rows)):
         points = [row for row in rows if row.input == kind]
-        style = _style(index)
+        style = series_style(index)
         result.add_scatter(
             x=[row.parameters for row in points],
             y=[row.sink_rate for row in points],
@@ -119,11 +119,3 @@ def paired(frame: pd.DataFrame) -> go.Figure:
         xaxis={"title": {"text": RATE}, "rangemode": "tozero"},
         yaxis={"type": "category", "range": [len(frame) - 0.5, -0.5], "showgrid": False},
     )
-
-
-def _style(index: int) -> dict[str, dict[str, object]]:
-    colour, turn = SERIES[index % len(SERIES)], index // len(SERIES)
-    return {
-        "line": {"color": colour, "width": 2, "dash": DASHES[(index + turn) % len(DASHES)]},
-        "marker": {"color": colour, "size": 7, "symbol": SYMBOLS[(index + turn) % len(SYMBOLS)]},
-    }

@@ -97,7 +97,20 @@ def tint(colour: str, alpha: float) -> str:
     return f"{colour}{round(alpha * 255):02x}"
 
 
+def series_style(index: int) -> dict[str, dict[str, object]]:
+    """Line and marker of the series with this number, distinct beyond the number of colours."""
+    colour, turn = SERIES[index % len(SERIES)], index // len(SERIES)
+    return {
+        "line": {"color": colour, "width": 2, "dash": DASHES[(index + turn) % len(DASHES)]},
+        "marker": {"color": colour, "size": 7, "symbol": SYMBOLS[(index + turn) % len(SYMBOLS)]},
+    }
+
+
+def layout(height: int, legend: bool = True) -> dict[str, object]:
+    """The layout of an empty figure, less the template; `uirevision` keeps a reader's zoom when the scheme changes."""
+    return {"height": height, "margin": {"t": 48 if legend else 12}, "uirevision": "reader"}
+
+
 def figure(height: int, legend: bool = True) -> go.Figure:
-    """An empty figure in the house style; `uirevision` keeps a reader's zoom when the scheme changes."""
-    margin = {"t": 48 if legend else 12}
-    return go.Figure(layout={"template": template(), "height": height, "margin": margin, "uirevision": "reader"})
+    """An empty figure in the house style."""
+    return go.Figure(layout={"template": template(), **layout(height, legend)})

@@ -38,7 +38,7 @@ def theory_page(
         "decides about it, and tried on lab models with random weights. Nothing here was trained."
     )
     supported = sum(verdict.outcome == "supported" for verdict in every)
-    tables = [_table(topic, group) for topic, group in verdicts.items()]
+    tables = [claims_section(topic, group) for topic, group in verdicts.items()]
     headlines = [Headline(f"{supported} of {len(every)}", "claims supported")]
     provenance = {"versions": " · ".join(f"{name} {version}" for name, version in versions.items())}
     return Page("Theory against the code", lead, headlines, [_sinks(sinks), _spreads(spreads), *tables], provenance)
@@ -128,6 +128,7 @@ def _spreads(curves: Sequence[Curve]) -> Section:
     )
 
 
-def _table(topic: str, verdicts: Sequence[Verdict]) -> Section:
+def claims_section(topic: str, verdicts: Sequence[Verdict]) -> Section:
+    """The verdicts on a topic as a table."""
     frame = pd.DataFrame([cells(verdict, *SHOWN) for verdict in verdicts], columns=list(SHOWN))
     return Section(f"Claims: {topic}", f"{tally(verdicts).capitalize()}.", table=frame, unfolded=True)

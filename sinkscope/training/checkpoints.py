@@ -49,6 +49,12 @@ def newest_whole(folder: Path, announce: Announce) -> Path | None:
     return None
 
 
+def require(checkpoint: Path) -> None:
+    """Raise `InputError` in a process that does not see the checkpoint which the main one found."""
+    if not (checkpoint / MANIFEST).is_file():
+        raise InputError(f"cannot see {checkpoint}: all machines of a training need to share its folder")
+
+
 def prune(folder: Path, keep: int) -> None:
     """Remove all but the newest checkpoints; a manifest goes first, so that a half-removed one counts as incomplete."""
     for checkpoint in listed(folder)[:-keep]:

@@ -33,9 +33,9 @@ def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Reci
     return Recipe(**fields)
 
 
-def changed(name_or_path: str | Path, changes: Mapping[str, Any]) -> Recipe:
-    """A recipe with dotted fields set to values. Raises `InputError` as `load_recipe` does."""
-    fields = _fields(name_or_path)
+def changed(recipe: Recipe | str | Path, changes: Mapping[str, Any]) -> Recipe:
+    """A recipe (a value, name or file) with dotted fields set to values. Raises `InputError` as `load_recipe` does."""
+    fields = recipe.model_dump(mode="json") if isinstance(recipe, Recipe) else _fields(recipe)
     for key in sorted(changes, key=lambda key: key != "optimizer.name"):
         _put(fields, key, copy.deepcopy(changes[key]), f"{key}={changes[key]}")
     return Recipe(**fields)
@@ -107,7 +107,9 @@ def _put(fields: dict[str, Any], key: str, value: Any, override: str) -> None:
     if parents == ["attention"] and isinstance(fields.get("attention"), str):  # options may follow a name
         fields["attention"] = {"name": fields["attention"]}
     for parent in parents:
-        inner = place.setdefault(parent, {})
+        if place.get(parent) is None:  # a part that is left out by default comes into being
+            place[parent] = {}
+        inner = place[parent]
         if not isinstance(inner, dict):
             raise InputError(f"override '{override}': '{parent}' is a value, it has no fields")
         place = inner

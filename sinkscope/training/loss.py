@@ -1,15 +1,16 @@
-"""What is trained on: which tokens count, and what is added to the loss [L2, L4]."""
+"""What is trained on: which tokens count, what they see, and what is added to the loss [L2 to L4]."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeInt, PositiveInt, field_validator
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from sinkscope.errors import InputError
 from sinkscope.training.parts import Part
+from sinkscope.training.penalty import ActivationPenalty
 
 IGNORED = -100  # what the loss of transformers leaves out
 
@@ -21,10 +22,22 @@ class Loss(Part):
     first p, and those are not predicted (the operation's mask becomes `mask | prefix(p)`). Source: Gu et al., section 6
     [L2]. `leaky_validation`: the paper's code scores the prefix as well when it validates, although those tokens see
     their own targets; off by default, so that losses compare.
+
+    `window` w is shifted window attention: L = Σ_t log P(x_t | x_{t−w..t−1}), every token sees w tokens, itself
+    included (the operation's mask becomes `mask & window(w)`, after which a prefix is seen by all) [L3]; None for none.
+    `activation_penalty` is added in training alone, so that validation losses compare.
     """
 
     prefix: NonNegativeInt = 0
     leaky_validation: bool = False
+    window: PositiveInt | None = None
+    activation_penalty: ActivationPenalty | None = None
+
+    @field_validator("activation_penalty")
+    @classmethod
+    def _some(cls, penalty: ActivationPenalty | None) -> ActivationPenalty | None:
+        """A penalty of no strength is none: the same numbers, hence the same hash."""
+        return penalty if penalty is not None and penalty.strength else None
 
     def examples(self, windows: Dataset, *, validating: bool = False) -> Dataset:
         """The windows with the labels that count. Raises `InputError` for a prefix that leaves nothing to predict."""

@@ -23,7 +23,7 @@ from pydantic import (
 )
 from transformers import PreTrainedTokenizerBase
 
-from sinkscope.attention import AttentionSpec, Document, Prefix, named, resolve
+from sinkscope.attention import AttentionSpec, Document, Prefix, Window, named, resolve
 from sinkscope.data import DataConfig
 from sinkscope.errors import InputError
 from sinkscope.invalid import in_one_line, unknown_field
@@ -43,7 +43,7 @@ FROM_ELSEWHERE = {
 }
 DEFAULTS = 1  # to be raised when a default of a recipe, of one of its parts or of LabConfig changes
 WITHOUT_INFLUENCE = {"name", "micro_batch", "save_every", "keep", "eval_every", "log_every"}
-SAID_BY_FINGERPRINT = {"corpus", "tokenizer", "max_characters", "validation_share", "split_seed"}
+SAID_BY_FINGERPRINT = {"corpus", "mixture", "tokenizer", "max_characters", "validation_share", "split_seed"}
 
 
 def without_defaults(part: BaseModel, dumped: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,6 +83,8 @@ class Recipe(Part):
     `attention` is an `AttentionSpec`, its dict, its catalogue name, or `{"name": ..., option: value}`. `model` holds
     fields of `LabConfig`; what the tokenizer or the recipe decides (ids, context) is not repeated there, but
     `vocab_size` may pad the vocabulary.
+    `start_from` names a lab model to start from instead of random weights: a shipped one, or the folder of a run or of
+    a model, of the same sizes and tokenizer; its digest is in the run's fingerprint.
     `precision` "bf16" keeps fp32 weights and runs under autocast. Wrong values raise `InputError` when the recipe
     is built, in one line with the field's dotted name and the nearest valid choice.
     """
@@ -102,6 +104,7 @@ class Recipe(Part):
     eval_every: PositiveInt = 50
     log_every: PositiveInt = 10
     validation_windows: PositiveInt = 64
+    start_from: str | None = None
     attention: Annotated[AttentionSpec, BeforeValidator(resolve), PlainSerializer(_name_or_dict)] = AttentionSpec()
     model: dict[str, Any] = Field(default_factory=dict)
     optimizer: Annotated[AnyOptimizer, BeforeValidator(_named)]
@@ -127,6 +130,7 @@ class Recipe(Part):
                 f"recipe field 'micro_batch' = {self.micro_batch} does not divide batch_size = {self.batch_size}"
             )
         config = self._lab_config()
+        self._check_parts(config)
         with torch.device("meta"):  # an operation that does not fit the sizes says so before anything is written
             config.spec.build(
                 heads=config.num_attention_heads,
@@ -135,6 +139,26 @@ class Recipe(Part):
                 hidden_size=config.hidden_size,
             )
         return self
+
+    def _check_parts(self, config: LabConfig) -> None:
+        """Parts that are right by themselves but do not fit each other."""
+        if self.loss.prefix >= self.context:
+            raise InputError(
+                f"loss.prefix = {self.loss.prefix} leaves nothing to predict in a context of {self.context}"
+            )
+        if self.loss.activation_penalty is not None:
+            self.loss.activation_penalty.at(config.num_hidden_layers)
+        if config.is_hybrid and config.restart_positions:
+            raise InputError(
+                f"model.restart_positions: a Mamba layer (model.attention_every = {config.attention_every}) has no "
+                "positions to restart; its state runs on"
+            )
+        for intervention in self.data.interventions:
+            if intervention.stop > self.context:
+                raise InputError(
+                    f"data.interventions: {intervention.kind} at position {intervention.stop - 1} lies outside a "
+                    f"context of {self.context}"
+                )
 
     def lab_config(self, tokenizer: PreTrainedTokenizerBase) -> LabConfig:
         """The model's configuration for a vocabulary. Raises `InputError` if `model.vocab_size` is too small for it."""
@@ -154,6 +178,8 @@ class Recipe(Part):
         mask = self.attention.mask
         if self.data.packing == "intra_document":
             mask = mask & Document()
+        if self.loss.window is not None:
+            mask = mask & Window(self.loss.window)
         if self.loss.prefix:
             mask = mask | Prefix(self.loss.prefix)
         return replace(self.attention, mask=mask)
@@ -164,7 +190,7 @@ class Recipe(Part):
         Fields with their default values are left out, so that a field which is new does not rename every run; a default
         that changes must raise `DEFAULTS`.
         """
-        values = self.model_dump(mode="json", exclude=WITHOUT_INFLUENCE)
+        values = self.model_dump(mode="json", exclude=WITHOUT_INFLUENCE | {"start_from"})
         values["data"] = {name: value for name, value in values["data"].items() if name not in SAID_BY_FINGERPRINT}
         for name in type(self).model_fields:
             if isinstance(part := getattr(self, name), BaseModel):

@@ -12,19 +12,22 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from sinkscope.training.log import append_row, json_numbers
 
 RENAMED = {"eval_loss": "validation_loss"}
-KEPT = {"loss", "grad_norm", "learning_rate", "validation_loss"}
+READ = ("sink/", "task/")  # how the names of what is read of the model begin
+KEPT = {"loss", "activation_penalty", "grad_norm", "learning_rate", "validation_loss"}
 
 
 class RowWriter(TrainerCallback):
     """Appends a row per logged step: all that was logged at that step, together.
 
-    Rows hold `step`, and where they apply `loss` (mean since the row before), `grad_norm`, `learning_rate`,
+    Rows hold `step`, and where they apply `loss` (mean since the row before; without the `activation_penalty`, which
+    has its own mean), `grad_norm`, `learning_rate`,
     `tokens_per_second` (of training alone), `validation_loss`, `sink/*`, and `seconds` since the run began, summed
     over its interruptions; `kept` are the rows of before. `last` is the newest value of each. A row is on the disk
-    before the next step begins and before a checkpoint of its step is written.
+    before the next step begins and before a checkpoint of its step is written. Without a `path` nothing is written:
+    of several processes one writes, but all must log at the same steps.
     """
 
-    def __init__(self, path: Path, *, tokens_per_step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(self, path: Path | None, *, tokens_per_step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
         self.path = path
         self.tokens_per_step = tokens_per_step
         self.pending: dict[str, Any] = {}
@@ -45,7 +48,8 @@ class RowWriter(TrainerCallback):
         """Write the row in the making, if there is one."""
         if self.pending:
             row = json_numbers(self.pending)
-            append_row(self.path, row)
+            if self.path is not None:
+                append_row(self.path, row)
             self.last |= row
             self.pending = {}
 
@@ -77,7 +81,7 @@ class RowWriter(TrainerCallback):
     ) -> None:
         named: dict[str, Any] = {RENAMED.get(name, name): value for name, value in (logs or {}).items()}
         values: dict[str, Any] = {
-            name: value for name, value in named.items() if name in KEPT or name.startswith("sink/")
+            name: value for name, value in named.items() if name in KEPT or name.startswith(READ)
         }
         if not values:
             return

@@ -38,9 +38,44 @@ class Cosine(Part):
         return self.min_lr + (lr - self.min_lr) * (1 + math.cos(math.pi * progress)) / 2
 
 
-Schedule = Annotated[Constant | Cosine, Field(discriminator="kind")]
+class Linear(Part):
+    """Linear warm-up from 0, then a straight line from lr at step `warmup` to `min_lr` at the last step [X18]."""
+
+    kind: Literal["linear"] = "linear"
+    warmup: NonNegativeInt = 100
+    min_lr: NonNegativeFloat = 0.0
+
+    def rate(self, step: int, *, steps: int, lr: float) -> float:
+        """The learning rate of update number `step`, counted from 0."""
+        if step < self.warmup:
+            return lr * step / self.warmup
+        progress = min(1.0, (step - self.warmup) / max(1, steps - self.warmup))
+        return lr + (self.min_lr - lr) * progress
 
 
-def scheduler(schedule: Constant | Cosine, optimizer: torch.optim.Optimizer, *, steps: int, lr: float) -> LambdaLR:
+class Trapezoid(Part):
+    """Warm-up, the full rate, and a straight line to `min_lr` over the last `decay` share of the steps.
+
+    Also known as warm-up, stable, decay. Where the warm-up reaches into that share, the line starts after it.
+    """
+
+    kind: Literal["trapezoid"] = "trapezoid"
+    warmup: NonNegativeInt = 100
+    decay: float = Field(default=0.2, gt=0, le=1)
+    min_lr: NonNegativeFloat = 0.0
+
+    def rate(self, step: int, *, steps: int, lr: float) -> float:
+        """The learning rate of update number `step`, counted from 0."""
+        begin = max(self.warmup, steps - round(self.decay * steps))
+        if step < begin:
+            return Constant(warmup=self.warmup).rate(step, steps=steps, lr=lr)
+        return Linear(warmup=0, min_lr=self.min_lr).rate(step - begin, steps=steps - begin, lr=lr)
+
+
+AnySchedule = Constant | Cosine | Linear | Trapezoid
+Schedule = Annotated[AnySchedule, Field(discriminator="kind")]
+
+
+def scheduler(schedule: AnySchedule, optimizer: torch.optim.Optimizer, *, steps: int, lr: float) -> LambdaLR:
     """The schedule on an optimiser whose groups all start at `lr`."""
     return LambdaLR(optimizer, lambda step: schedule.rate(step, steps=steps, lr=lr) / lr)

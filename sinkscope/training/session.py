@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 from torch.utils.data import Dataset, Subset
 from transformers import set_seed
 
 from sinkscope.data import PreparedData, TrainingOrder
-from sinkscope.errors import InputError, unknown
+from sinkscope.errors import InputError
 from sinkscope.files import write_json, writing
 from sinkscope.training import checkpoints
 from sinkscope.training.kinds import LAB, Kind
 from sinkscope.training.loading import load_recipe
 from sinkscope.training.log import LOG, cut
+from sinkscope.training.machine import compiling, resolved_device
+from sinkscope.training.processes import Processes, joined, shards
 from sinkscope.training.progress import LiveProgress, console, without_bars
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.record import Record, Status
@@ -27,7 +30,7 @@ from sinkscope.training.rows import RowWriter
 from sinkscope.training.run import CHECKPOINTS, MODEL, PROVENANCE, Run
 from sinkscope.training.sink import SinkCallback
 from sinkscope.training.store import RECIPE, TrainingDiverged, alone, enter, settled
-from sinkscope.training.trainer import DEVICES, RecipeTrainer
+from sinkscope.training.trainer import RecipeTrainer
 
 SINK_SAMPLES = 100
 
@@ -39,6 +42,7 @@ def train(
     resume: bool = False,
     progress: bool = True,
     device: str = "auto",
+    parallel: str = "auto",
 ) -> Run:
     """Train a recipe (a value, a name or a YAML file) in a folder of its own under `out`; return the run.
 
@@ -48,11 +52,18 @@ def train(
     validation windows and the attention sink on the first 64 tokens of up to 100 of them are logged (`log.jsonl`).
     `device` is "auto" (a GPU where there is one) or "cpu". Seeds the global random generators.
 
+    Under a launcher (`torchrun`, `accelerate launch`) its processes train together: `batch_size` is that of all, step
+    s sees the same windows, and the losses are those of one process but for rounding; the hash is the same too. The
+    main process alone writes; every process needs to see the folder. `parallel` "ddp" keeps the whole model in every
+    process, "fsdp" shards it over GPUs (FSDP2), "auto" is what `accelerate launch` was configured for, else "ddp".
+    Checkpoints are the same files in all cases: a run may go on with another number of processes.
+
     Raises `InputError` for bad input, a run that was interrupted (without `resume`), one that another process is
-    training, a folder that holds another configuration or cannot be written; `TrainingDiverged` when the loss stops
-    being finite.
+    training, a folder that holds another configuration or cannot be written, a batch that does not divide over the
+    processes, an optimiser that needs whole matrices under "fsdp"; `TrainingDiverged` when the loss stops being finite.
+    The main process raises it for all, the others `sinkscope.training.processes.Told`.
     """
-    return train_kind(LAB, recipe, out, resume=resume, progress=progress, device=device)
+    return train_kind(LAB, recipe, out, resume=resume, progress=progress, device=device, parallel=parallel)
 
 
 def train_kind(
@@ -63,22 +74,35 @@ def train_kind(
     resume: bool = False,
     progress: bool = True,
     device: str = "auto",
+    parallel: str = "auto",
 ) -> Run:
     """`train` for a kind of model; of a recipe's `model` another kind than the lab's takes the sizes alone."""
-    if device not in DEVICES:
-        raise unknown("device", device, DEVICES)
-    if (Path(out) / RECIPE).exists():
-        raise InputError(f"{out} is the folder of a run: expected the parent folder of runs")
-    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    data = kind.data(recipe)
-    data = replace(data, fingerprint=data.fingerprint | kind.about)
-    folder = Path(out) / recipe.folder(data.fingerprint)
-    if settled(folder):
+    device = resolved_device(device)
+    processes = joined(device)
+    sharded = processes.together(lambda: shards(parallel, device, processes))
+
+    def resolve() -> tuple[Recipe, PreparedData]:
+        if (Path(out) / RECIPE).exists():
+            raise InputError(f"{out} is the folder of a run: expected the parent folder of runs")
+        resolved = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+        data = kind.data(resolved)
+        return resolved, replace(data, fingerprint=data.fingerprint | kind.about)
+
+    resolved, data = processes.together(resolve)
+    folder = Path(out) / resolved.folder(data.fingerprint)
+    processes.agree("the run", folder.name)
+    if processes.from_main(lambda: settled(folder)):
         return Run(folder)
-    with alone(folder):
-        if not settled(folder):
-            before = enter(folder, recipe, data.fingerprint, resume=resume)
-            _Session(kind, recipe, data, folder, before, device=device, progress=progress).run()
+    with ExitStack() as held:
+        processes.from_main(lambda: held.enter_context(alone(folder)))
+        if not processes.from_main(lambda: settled(folder)):
+            before = processes.from_main(lambda: enter(folder, resolved, data.fingerprint, resume=resume))
+            session = processes.together(
+                lambda: _Session(
+                    kind, resolved, data, folder, before, processes, device=device, sharded=sharded, progress=progress
+                )
+            )
+            session.run()
     return Run(folder)
 
 
@@ -92,23 +116,26 @@ class _Session:
         data: PreparedData,
         folder: Path,
         before: Mapping[str, Any],
+        processes: Processes,
         *,
         device: str,
+        sharded: bool,
         progress: bool,
     ) -> None:
         self.kind, self.recipe, self.data, self.folder = kind, recipe, data, folder
+        self.processes = processes
         self.notes: list[str] = list(before.get("notes", ()))
         self.screen = console()
-        self.checkpoint = self._take_up()
-        step = -1 if self.checkpoint is None else checkpoints.step_of(self.checkpoint)
-        self.rows = RowWriter(
-            folder / LOG, tokens_per_step=recipe.batch_size * recipe.context, kept=cut(folder / LOG, step)
-        )
+        self.checkpoint = processes.from_main(self._take_up)
+        self.rows = self._rows()
         set_seed(recipe.seed)
         self.model = kind.model(recipe, data.tokenizer)
-        self.trainer = self._trainer(device)
-        self.bar = LiveProgress(folder.name.rpartition("-")[0], self.rows, self.screen) if progress else None
+        self.trainer = self._trainer(device, trainer_class(sharded))
+        shown = progress and processes.main
+        self.bar = LiveProgress(folder.name.rpartition("-")[0], self.rows, self.screen) if shown else None
         self.record = Record.of(recipe, data.fingerprint, self.model, self.trainer.args.device)
+        if processes.world > 1:
+            self.record.host |= {"processes": processes.world, "parallel": "fsdp" if sharded else "ddp"}
         self.record.started = before.get("started", self.record.started)
         self.record.notes = self.notes
 
@@ -116,7 +143,7 @@ class _Session:
         """Train to the end; whatever happens, the record says so."""
         self._write_record("running")
         try:
-            with without_bars():
+            with without_bars(), self.processes.bound():
                 self._train()
                 self._save_model()
         except TrainingDiverged as error:
@@ -126,10 +153,10 @@ class _Session:
             with suppress(InputError):  # a full disk must not hide why the run failed
                 self._write_record("failed", f"{type(error).__name__}: {error}")
             raise
-        self._write_record("finished")
+        self.processes.from_main(lambda: self._write_record("finished"))
 
     def _take_up(self) -> Path | None:
-        """The checkpoint to go on from; None at the beginning."""
+        """The checkpoint to go on from; None at the beginning. For the main process, as it sets damaged ones aside."""
         known = len(self.notes)
         checkpoint = checkpoints.newest_whole(self.folder / CHECKPOINTS, self._announce)
         if checkpoint is not None:
@@ -138,15 +165,24 @@ class _Session:
             self._announce("no whole checkpoint is left: started from the beginning")
         return checkpoint
 
+    def _rows(self) -> RowWriter:
+        """The log, cut back to the checkpoint; in other processes than the main one a writer that only counts."""
+        recipe, path = self.recipe, self.folder / LOG
+        tokens = recipe.batch_size * recipe.context
+        if not self.processes.main:
+            return RowWriter(None, tokens_per_step=tokens)
+        step = -1 if self.checkpoint is None else checkpoints.step_of(self.checkpoint)
+        return RowWriter(path, tokens_per_step=tokens, kept=cut(path, step))
+
     def _announce(self, note: str) -> None:
         self.notes.append(note)
         self.screen.print(f"{self.folder.name}: {note}", soft_wrap=True)
 
-    def _trainer(self, device: str) -> RecipeTrainer:
+    def _trainer(self, device: str, kind_of_trainer: type[RecipeTrainer]) -> RecipeTrainer:
         recipe, kind = self.recipe, self.kind
         validation = self._sequences(self.data.validation)
         scored = spread(validation, recipe.validation_windows, multiple_of=recipe.micro_batch or recipe.batch_size)
-        trainer = RecipeTrainer(
+        trainer = kind_of_trainer(
             recipe,
             model=self.model,
             train=self._examples(
@@ -156,11 +192,12 @@ class _Session:
             folder=self.folder / CHECKPOINTS,
             device=device,
             before_saving=self.rows.flush,
+            processes=self.processes,
         )
         probed = spread(validation, SINK_SAMPLES)
         inputs = torch.stack([probed[index]["input_ids"][: kind.sink_tokens] for index in range(len(probed))])
         trainer.add_callback(self.rows)
-        trainer.add_callback(SinkCallback(trainer, inputs, every=recipe.eval_every))
+        trainer.add_callback(SinkCallback(trainer, inputs, every=recipe.eval_every, also=kind.metrics))
         return trainer
 
     def _sequences(self, windows: Dataset) -> Dataset:
@@ -173,32 +210,50 @@ class _Session:
     def _train(self) -> None:
         if self.bar is not None:
             self.trainer.add_callback(self.bar)
+        checkpoint = self.checkpoint
+        if checkpoint is not None:
+            self.processes.together(lambda: checkpoints.require(checkpoint))
         try:
-            self.trainer.train(resume_from_checkpoint=None if self.checkpoint is None else str(self.checkpoint))
+            with compiling(self.recipe):
+                self.trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         finally:
             if self.bar is not None:
                 self.bar.stop()
 
     def _save_model(self) -> None:
+        weights = self.trainer.whole_weights()
+        self.processes.from_main(lambda: self._write_model(weights))
+
+    def _write_model(self, weights: Mapping[str, Tensor] | None) -> None:
         self._update_record("finished")
         self.model.config.use_cache = True  # Trainer switched it off, and generation would stay slow
         try:
             with writing(self.folder / MODEL) as draft:
-                self.model.save_pretrained(draft)
+                self.model.save_pretrained(draft, state_dict=weights)
                 self.data.tokenizer.save_pretrained(draft)
                 write_json(draft / PROVENANCE, asdict(self.record))
         except SafetensorError as error:
             raise InputError(f"cannot write {self.folder / MODEL}: {error}") from error
 
     def _write_record(self, status: Status, reason: str | None = None, step: int | None = None) -> None:
-        self._update_record(status, reason, step)
-        self.record.write(self.folder)
+        if self.processes.main:
+            self._update_record(status, reason, step)
+            self.record.write(self.folder)
 
     def _update_record(self, status: Status, reason: str | None = None, step: int | None = None) -> None:
         self.record.status, self.record.reason = status, reason
         self.record.step = self.trainer.state.global_step if step is None else step
         self.record.seconds = round(self.rows.seconds, 1)
         self.record.results = {name: value for name, value in self.rows.last.items() if name not in ("step", "seconds")}
+
+
+def trainer_class(sharded: bool) -> type[RecipeTrainer]:
+    """What trains: a whole model in every process, or one that is spread over them."""
+    if not sharded:
+        return RecipeTrainer
+    from sinkscope.training.sharded import ShardedTrainer  # FSDP is slow to import
+
+    return ShardedTrainer
 
 
 def spread(windows: Dataset, count: int, multiple_of: int = 1) -> Subset:

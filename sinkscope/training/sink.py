@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -16,6 +16,7 @@ from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, measur
 from sinkscope.probes.checks import check_weights
 from sinkscope.probes.metrics import check_epsilon
 from sinkscope.training.undisturbed import undisturbed
+from sinkscope.training.whole import whole
 
 METRICS = ("sink/position_0", "sink/strongest_position", "sink/strongest", "sink/hidden_norm_ratio")
 
@@ -28,11 +29,14 @@ class SinkCallback(TrainerCallback):
     Add it with `trainer.add_callback(SinkCallback(trainer))`; every reporter of the trainer then gets the values of
     `sink_metrics`: before the first step, at each multiple of `every`, and at the end. `inputs` are token ids (N,
     T) or a dict of model inputs, as `sinkscope.measure` takes them; without them, the first `tokens` tokens of
-    `samples` items of the trainer's evaluation (else training) dataset. `batch_size` samples are run at once.
+    `samples` items of the trainer's evaluation (else training) dataset. `batch_size` samples are run at once. What
+    `also` reads of the model is logged with it.
 
     Weights after training are bit for bit those without the callback: random generators, modes and the trainer's
-    control flow are left as they were. It runs on the main process only. Raises `InputError` for a model whose
-    weights are sharded over processes, for a dataset without an order, and for one with no item of `tokens` tokens.
+    control flow are left as they were. Of several processes the main one measures (DDP); under FSDP2 the weights are
+    gathered there each time, into a copy of the whole model, which needs to be added before training begins. Raises
+    `InputError` for weights that DeepSpeed or FSDP 1 shards, for a dataset without an order, and for one with no item
+    of `tokens` tokens.
     """
 
     def __init__(
@@ -45,18 +49,17 @@ class SinkCallback(TrainerCallback):
         tokens: int = 64,
         samples: int = 100,
         batch_size: int = 32,
+        also: Callable[[Any], Mapping[str, float]] | None = None,
     ) -> None:
         if every < 1:
             raise InputError(f"SinkCallback: every = {every}, expected at least 1 step")
-        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-            raise InputError(
-                "SinkCallback cannot see a model whose weights are sharded: measure its checkpoints instead"
-            )
         check_epsilon(epsilon)
         self.trainer = trainer
+        self.whole = whole(trainer)
         self.every = every
         self.epsilon = epsilon
         self.batch_size = batch_size
+        self.also = also
         self.inputs = _first_tokens(trainer, tokens, samples) if inputs is None else inputs
 
     def on_train_begin(
@@ -71,23 +74,25 @@ class SinkCallback(TrainerCallback):
         return self._log(control) if due else control
 
     def _log(self, control: TrainerControl) -> TrainerControl:
-        if not self.trainer.is_world_process_zero():
-            return control
+        with self.whole.model() as model:
+            if model is None:
+                return control
+            metrics = self._metrics(model)
         due = control.should_log
         self.trainer.control = control
-        self.trainer.log(self._metrics())
+        self.trainer.log(metrics)
         self.trainer.control.should_log = due  # logging clears it, and the loss of this step would not be logged
         return self.trainer.control
 
-    def _metrics(self) -> dict[str, float]:
-        model = self.trainer.accelerator.unwrap_model(self.trainer.model, keep_torch_compile=False)
+    def _metrics(self, model: nn.Module) -> dict[str, float]:
         try:
             check_weights(model)
         except InputError:
             return dict.fromkeys(METRICS, math.nan)  # what to do about NaN weights is for the trainer to decide
         with undisturbed():
             observers = [AttentionReceived("all"), HiddenNorms()]
-            return sink_metrics(measure(model, self.inputs, observers, batch_size=self.batch_size), self.epsilon)
+            found = sink_metrics(measure(model, self.inputs, observers, batch_size=self.batch_size), self.epsilon)
+            return found if self.also is None else found | dict(self.also(model))
 
 
 def sink_metrics(measurement: Measurement, epsilon: float = 0.3) -> dict[str, float]:

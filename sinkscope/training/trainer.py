@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,17 +17,20 @@ from transformers.trainer_callback import PrinterCallback
 
 from sinkscope.errors import InputError
 from sinkscope.training import checkpoints
+from sinkscope.training.machine import check_machine, unchanged_matmuls
+from sinkscope.training.penalty import Watch
+from sinkscope.training.processes import Processes
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.schedule import scheduler
+from sinkscope.training.split import split
 from sinkscope.training.store import TrainingDiverged
-
-DEVICES = ("auto", "cpu")
 
 
 class RecipeTrainer(Trainer):
     """A `Trainer` with the recipe's optimiser and schedule, which notices NaNs and leaves only whole checkpoints.
 
     `before_saving` is called first at every checkpoint, so that what belongs to the steps before it is on the disk.
+    On several processes every one calls every method; the main one alone writes.
     """
 
     def __init__(
@@ -40,15 +43,29 @@ class RecipeTrainer(Trainer):
         folder: Path,
         device: str,
         before_saving: Callable[[], None],
+        processes: Processes | None = None,
     ) -> None:
         self.recipe = recipe
         self.before_saving = before_saving
+        self.processes = processes or Processes()
         self.optimizer: torch.optim.Optimizer | None
         self.lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None
         self._losses: list[tuple[int, Tensor]] = []
-        args = arguments(recipe, folder, device, validation_windows=len(validation))  # type: ignore[arg-type]
-        super().__init__(model=model, args=args, train_dataset=train, eval_dataset=validation, data_collator=stacked)
+        penalty = recipe.loss.activation_penalty
+        self.watch = None if penalty is None else Watch(penalty, model)
+        self._penalties: list[Tensor] = []
+        with unchanged_matmuls():
+            args = self.arguments(folder, device, validation_windows=len(validation))  # type: ignore[arg-type]
+            super().__init__(
+                model=model, args=args, train_dataset=train, eval_dataset=validation, data_collator=stacked
+            )
+        if self.processes.world * self.args.gradient_accumulation_steps > 1:
+            _require_one_mean(model)
         self.remove_callback(PrinterCallback)
+
+    def arguments(self, folder: Path, device: str, validation_windows: int) -> TrainingArguments:
+        """The recipe in `Trainer`'s words."""
+        return arguments(self.recipe, folder, device, validation_windows, self.processes.world)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
@@ -68,31 +85,70 @@ class RecipeTrainer(Trainer):
         """Nothing reads the count, and it walks over every parameter at every step."""
         return 0
 
+    def compute_loss(
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        found = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if self.watch is None or not model.training:
+            return found
+        loss, *outputs = found if return_outputs else (found,)
+        term = self.watch.term() / self.args.gradient_accumulation_steps
+        self._penalties.append(term.detach())
+        return (loss + term, *outputs) if return_outputs else loss + term
+
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         loss = super().training_step(model, inputs, num_items_in_batch)
+        if self.watch is not None:
+            loss = loss - self._penalties[-1]  # what is logged as the loss compares with that of other runs
         self._losses.append((self.state.global_step + 1, loss))
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Losses are looked at only here, since reading one makes a GPU wait; a checkpoint is always logged first."""
-        self._require_finite(logs)
-        super().log(logs, start_time)
-
-    def _require_finite(self, logs: Mapping[str, float]) -> None:
-        losses, self._losses = self._losses, []
-        for step, loss in losses:
-            if not torch.isfinite(loss):
-                raise _diverged(f"the loss became {loss.item()}", step)
         norm = torch.as_tensor(logs.get("grad_norm", 0.0))
         if not torch.isfinite(norm):
-            raise _diverged(f"the gradient's norm became {norm.item()}", self.state.global_step)
+            raise self._diverged(f"the gradient's norm became {norm.item()}", self.state.global_step)
+        if "loss" in logs and self._penalties:
+            steps = len(self._penalties) / self.args.gradient_accumulation_steps
+            logs["activation_penalty"] = float(torch.stack(self._penalties).sum()) / steps
+            self._penalties = []
+        super().log(logs, start_time)
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """Losses are looked at only here, since reading one makes a GPU wait; a checkpoint is always logged first."""
+        if self.control.should_log and self._losses:
+            self._require_finite()
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    def _require_finite(self) -> None:
+        losses, self._losses = self._losses, []
+        means = self.accelerator.reduce(torch.stack([loss for _, loss in losses]), reduction="mean")
+        for (step, _), loss in zip(losses, means.tolist(), strict=True):
+            if not math.isfinite(loss):
+                raise self._diverged(f"the loss became {loss}", step)
+
+    def _diverged(self, what: str, step: int) -> InputError:
+        hint = "a lower optimizer.lr or a longer schedule.warmup may help"
+        return self.processes.said(TrainingDiverged(f"training diverged: {what} at step {step}; {hint}", step))
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        self.before_saving()
+        self.processes.together(self.before_saving)
+        self.gather()
+        self.processes.together(lambda: self._write_checkpoint(*args, **kwargs))
+
+    def gather(self) -> None:
+        """Bring together what the main process is about to write; nothing where every process holds all."""
+
+    def whole_weights(self) -> dict[str, Tensor] | None:
+        """What to save of the model, gathered in the main process; None for the model's own, which are whole."""
+        return None
+
+    def _write_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         folder = Path(self.args.output_dir)
         checkpoint = folder / f"{checkpoints.PREFIX}{self.state.global_step}"
         try:
             super()._save_checkpoint(*args, **kwargs)
+            if not self.processes.main:
+                return
             (checkpoint / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing here would read
             checkpoints.seal(checkpoint)
         except (OSError, RuntimeError, SafetensorError, InputError) as error:
@@ -102,25 +158,36 @@ class RecipeTrainer(Trainer):
             raise InputError(f"cannot save {checkpoint} ({' '.join(str(error).split())}); {last}") from error
         checkpoints.prune(folder, self.recipe.keep)
 
+    def _save_rng_state(self, output_dir: str) -> None:
+        """The main process's, under the name that one process alone gives it.
 
-def _diverged(what: str, step: int) -> TrainingDiverged:
-    return TrainingDiverged(
-        f"training diverged: {what} at step {step}; a lower optimizer.lr or a longer schedule.warmup may help", step
-    )
+        Nothing that a recipe trains draws random numbers in a step, so several processes need none when they resume.
+        """
+        if self.processes.main:
+            super()._save_rng_state(output_dir)
+            several = Path(output_dir) / "rng_state_0.pth"
+            if several.exists():
+                several.rename(several.with_name("rng_state.pth"))
 
 
-def arguments(recipe: Recipe, folder: Path, device: str, validation_windows: int) -> TrainingArguments:
-    """The recipe in `Trainer`'s words. Raises `InputError` where the machine cannot do it, or for several processes."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise InputError("training on several processes is not supported: start one process")
-    batch = recipe.micro_batch or recipe.batch_size
+def arguments(
+    recipe: Recipe, folder: Path, device: str, validation_windows: int, world: int = 1, **more: Any
+) -> TrainingArguments:
+    """The recipe in `Trainer`'s words, for one of `world` processes on `device` ("cpu", else what there is).
+
+    Raises `InputError` where the machine cannot do it, or where the batch does not divide over the processes.
+    """
+    check_machine(recipe, device)
+    dealt = split(recipe, world, validation_windows)
     try:
         args = TrainingArguments(
             output_dir=str(folder),
             max_steps=recipe.steps,
-            per_device_train_batch_size=batch,
-            gradient_accumulation_steps=recipe.batch_size // batch,
-            per_device_eval_batch_size=min(batch, validation_windows),
+            per_device_train_batch_size=dealt.train,
+            gradient_accumulation_steps=dealt.accumulation,
+            per_device_eval_batch_size=dealt.scored,
+            average_tokens_across_devices=True,
+            ddp_find_unused_parameters=False,
             max_grad_norm=recipe.optimizer.clip or 0.0,
             seed=recipe.seed,
             bf16=recipe.precision == "bf16",
@@ -137,12 +204,22 @@ def arguments(recipe: Recipe, folder: Path, device: str, validation_windows: int
             save_steps=recipe.save_every,
             report_to="none",
             disable_tqdm=True,
+            **more,
         )
-    except ValueError as error:  # the recipe itself is valid: this is about hardware, such as bf16 on an old GPU
+    except ValueError as error:  # the recipe itself is valid: this is about hardware
         raise InputError(f"this machine cannot train the recipe: {' '.join(str(error).split())}") from error
     args.mixed_precision = "bf16" if recipe.precision == "bf16" else "no"  # not what a launcher's environment says
     args._n_gpu = min(args.n_gpu, 1)  # several GPUs in one process would multiply the batch
     return args
+
+
+def _require_one_mean(model: Any) -> None:
+    """A causal model divides by the tokens of the whole batch; BERT's loss is a mean over the part it is given."""
+    if model.loss_type != "ForCausalLM":
+        raise InputError(
+            f"the loss of {type(model).__name__} is a mean over the part of a batch that one process holds at once, so "
+            "parts of a batch would weigh wrongly: train it in one process and without micro_batch"
+        )
 
 
 def stacked(windows: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -7,10 +7,12 @@ import pytest
 
 from sinkscope.experiments import QUESTIONS, Findings, Observed
 from sinkscope.experiments import findings as kept
+from sinkscope.experiments.sweeping import Sweep
+from sinkscope.training import Run
 
 
 def observed(seed: int, **metrics: float) -> Observed:
-    return Observed("a-run", "finished", seed, metrics, (1, 2), {"validation_loss": (3.0, 2.0)}, 60.0)
+    return Observed(f"run-{seed}-{metrics}", "finished", seed, metrics, (1, 2), {"validation_loss": (3.0, 2.0)}, 60.0)
 
 
 @pytest.fixture
@@ -45,8 +47,22 @@ def test_verdicts_come_from_what_was_kept(sinkscope, results):
     answer = json.loads(sinkscope("experiment", "verdict", "fixed-token", "--json", "--results", str(results)).out)
     assert [verdict["outcome"] for verdict in answer["verdicts"]] == ["supported", "inconclusive", "supported"]
     assert answer["verdicts"][0]["residual"] == 11.0
-    table = sinkscope("experiment", "verdict", "--all", "--results", str(results)).out
-    assert "not run at this scale" in " ".join(table.split())
+    assert answer["costs"] == {"fixed-token": {"runs": 9, "seconds": 540.0, "seconds_per_run": 60.0}}
+    table = " ".join(sinkscope("experiment", "verdict", "--all", "--results", str(results)).out.split())
+    assert "not run at this scale" in table
+    assert table.endswith("runs of 0.15 h")
+    for scale in ("mini", "paper"):
+        other = sinkscope("experiment", "verdict", "--all", "--scale", scale, "--json", "--results", str(results))
+        assert {verdict["outcome"] for verdict in other.json["verdicts"]} == {"not run at this scale"}
+
+
+def test_a_verdict_shows_effect_spread_seeds_and_cost(sinkscope, results, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    table = sinkscope("experiment", "verdict", "fixed-token", "--results", str(results)).out
+    assert table.splitlines()[0].split()[3:] == ["effect", "±", "spread", "seeds", "cost", "verdict"]
+    said = " ".join(table.split())
+    assert "3 0.15 h supported" in said
+    assert "± 1" in said
 
 
 @pytest.mark.parametrize(
@@ -56,6 +72,8 @@ def test_verdicts_come_from_what_was_kept(sinkscope, results):
         (("verdict",), "name one experiment, or pass --all"),
         (("verdict", "fixed-token", "--scale", "nanoo"), "did you mean 'nano'"),
         (("run", "fixed-token", "--backend", "lokal"), "did you mean 'local'"),
+        (("run", "fixed-token", "--backend", "rai"), "did you mean 'ray'"),
+        (("verdict", "fixed-token", "--all"), "name one experiment, or pass --all"),
         (("show", "nothing.py"), "no file nothing.py"),
     ],
 )
@@ -74,14 +92,74 @@ def test_a_damaged_record_is_named(sinkscope, results):
     assert str(path) in answer.err
 
 
+MINE = (
+    "from sinkscope.experiments import Question, Variation, above, gap\n"
+    "b = Variation('b', {'attention': 'sigmoid'})\n"
+    "q = Question('mine', 'Is it so?', ('A14',), 'me', (Variation('a'), b),\n"
+    "    (above(1.0, gap('sink_0', 'a', 'b'), 'lower', 'b is lower', 'me'),))\n"
+)
+
+
+def test_a_users_own_question_is_judged(sinkscope, tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    runs = {
+        label: {seed: observed(seed, sink_0=value) for seed in range(3)} for label, value in (("a", 9.0), ("b", 1.0))
+    }
+    kept.write(tmp_path / "kept", Findings("mine", "mini", 3, runs))
+    command = ("experiment", "verdict", str(tmp_path / "mine.py"), "--results", str(tmp_path / "kept"), "--json")
+    assert [verdict["outcome"] for verdict in sinkscope(*command, "--scale", "mini").json["verdicts"]] == ["supported"]
+    (other,) = sinkscope(*command).json["verdicts"]
+    assert (other["outcome"], other["reason"]) == ("not run at this scale", "no runs")
+
+
+def swept(monkeypatch, out, results, watched):
+    """`experiment run` with a backend that does not train: `watched` is handed the sweep's callback."""
+    from sinkscope.experiments import backends, running
+
+    def backend(jobs, out, workers, watch):
+        return watched(jobs, watch)
+
+    monkeypatch.setitem(backends.BACKENDS, "local", backend)
+    monkeypatch.setattr(running, "observed", lambda run: observed(0, sink_0=1.0))
+    monkeypatch.setattr(running.RunStore, "run", lambda self, recipe: Run(self.path / f"{recipe.hash({})}"))
+    return ("experiment", "run", "fixed-token", "--seeds", "1", "--out", str(out), "--results", str(results))
+
+
+def test_a_run_says_where_its_record_is(sinkscope, monkeypatch, tmp_path):
+    command = swept(monkeypatch, tmp_path / "runs", tmp_path / "kept", lambda jobs, watch: Sweep([], done=list(jobs)))
+    path = tmp_path / "kept" / "nano" / "fixed-token.json"
+    answer = sinkscope(*command)
+    assert (answer.code, path.is_file()) == (0, True)
+    assert f"record: {path}" in " ".join(answer.err.split())
+    assert sinkscope(*command, "--json").json["record"] == str(path)
+
+
+def test_failed_runs_are_told_and_make_the_exit_code_1(sinkscope, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def failing(jobs, watch):
+        first, *others = jobs
+        return Sweep([], done=others, failed={first: "no room"})
+
+    answer = sinkscope(*swept(monkeypatch, tmp_path / "runs", tmp_path / "kept", failing))
+    assert answer.code == 1
+    assert "BOS at 0, seed 0 failed: no room" in answer.err
+    assert "left out: no run of 'BOS at 0'" in " ".join(answer.out.split())
+
+
+def test_an_interrupted_sweep_says_how_to_go_on(sinkscope, monkeypatch, tmp_path):
+    def interrupted(jobs, watch):
+        raise KeyboardInterrupt
+
+    answer = sinkscope(*swept(monkeypatch, tmp_path / "runs", tmp_path / "kept", interrupted))
+    assert answer.code == 130
+    assert len([line for line in answer.err.splitlines() if "the same command goes on" in line]) == 1
+    assert not (tmp_path / "kept" / "nano").exists()
+
+
 def test_a_users_own_question(sinkscope, tmp_path):
     mine = tmp_path / "mine.py"
-    mine.write_text(
-        "from sinkscope.experiments import Question, Variation, above, gap\n"
-        "b = Variation('b', {'attention': 'sigmoid'})\n"
-        "q = Question('mine', 'Is it so?', ('A14',), 'me', (Variation('a'), b),\n"
-        "    (above(1.0, gap('sink_0', 'a', 'b'), 'lower', 'b is lower', 'me'),))\n"
-    )
+    mine.write_text(MINE)
     assert json.loads(sinkscope("experiment", "show", str(mine), "--json").out)["asks"] == "Is it so?"
     mine.write_text("x = 1 / 0\n")
     answer = sinkscope("experiment", "show", str(mine))

@@ -87,7 +87,21 @@ def test_a_plan_for_people(sinkscope):
     assert "sigmoid" in answer.out
 
 
+@pytest.mark.parametrize(("name", "parameters"), [("60m", 136_462_080), ("1b", 1_337_026_560)])
+def test_the_papers_models_are_planned_without_a_download(sinkscope, name, parameters):
+    plan = sinkscope("train", name, "--plan", "--json").json
+    assert plan["parameters"] == parameters
+    assert plan["memory_bytes"] == sum(plan["memory"].values()) > 16 * parameters
+    assert {(each["count"], each["parallel"]) for each in plan["estimates"]} == {(1, "ddp"), (8, "ddp"), (8, "fsdp")}
+    assert all(gpu["source"] for gpu in plan["gpus"])
+    shown = sinkscope("train", name, "--plan").out
+    assert "estimated" in shown
+    assert "nothing here is measured" in " ".join(shown.split())
+
+
 BAD = {
+    "unknown way to share a model": (["train", "nano", "--parallel", "fdsp"], "did you mean 'fsdp'"),
+    "sharding alone": (["train", "nano", "--parallel", "fsdp"], "start them with torchrun"),
     "unknown recipe": (["train", "nanno"], "did you mean 'nano'"),
     "unknown field": (["train", "nano", "--set", "stepps=3"], "steps"),
     "unknown field of the model": (["train", "nano", "--set", "model.hiden_size=3"], "hidden_size"),

@@ -91,7 +91,7 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path, content: bytes, reason
     [
         ("pyton", "unknown corpus 'pyton': did you mean 'python'?"),
         ("txt:a", "unknown corpus 'txt:a'"),
-        ("python:3", "not of the form python"),
+        ("python:3", "unknown corpus 'python:3'"),
         ("text:", "not of the form text:GLOB"),
         ("hf:", "not of the form hf:NAME"),
         ("hf:a:b:c:d", "not of the form hf:NAME"),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkscope.data import FixedToken, RandomTokens, SomeWindows, TrainingOrder, Windows
+from sinkscope.data.stream import Stream
 from sinkscope.errors import InputError
 
 BOS = 0
@@ -123,15 +124,26 @@ def test_an_order_has_an_end_and_a_size():
         TrainingOrder(numbered(3), 0, 2, 0)
 
 
-def test_documents_are_numbered_by_their_ends():
+def test_documents_are_numbered_by_their_starts():
     eos = 9
     tokens = np.array([1, 2, 9, 3, 9, 4, 5, 6, 7, 8], np.uint16)
-    (window,) = Windows(tokens, 10, ends_document=eos)
+    stream = Stream(tokens, starts=np.array([0, 3, 5]))
+    (window,) = Windows(stream, 10)
     assert window["document_ids"].tolist() == [0, 0, 0, 1, 1, 2, 2, 2, 2, 2]
-    with_bos = Windows(tokens, 6, eos, ends_document=eos)[0]  # the BOS may be the EOS
+    with_bos, second = Windows(stream, 6, eos)  # the BOS may be the EOS
     assert with_bos["input_ids"].tolist() == [9, 1, 2, 9, 3, 9]
     assert with_bos["document_ids"].tolist() == [0, 0, 0, 0, 1, 1]
+    assert second["document_ids"].tolist() == [0] * 6  # the document it begins in is its first
     assert "document_ids" not in Windows(tokens, 10)[0]
+
+
+def test_only_scored_tokens_have_labels():
+    stream = Stream(np.arange(10, 18, dtype=np.uint16), scored=np.array([0, 1, 1, 0, 0, 0, 1, 1], np.uint8))
+    first, second = Windows(stream, 5, BOS, interventions=[FixedToken(position=2, token=3)], vocabulary=30)
+    assert first["input_ids"].tolist() == [BOS, 10, 3, 12, 13]
+    assert first["labels"].tolist() == [-100, -100, 11, 12, -100]
+    assert second["labels"].tolist() == [-100, -100, -100, 16, 17]
+    assert Windows(stream, 4)[0]["labels"].tolist() == [-100, 11, 12, -100]
 
 
 def test_a_share_of_the_windows_is_part_of_a_larger_one():

@@ -17,7 +17,25 @@ from sinkscope.experiments import (
     range_of,
     rising,
 )
-from sinkscope.experiments.effects import when_loss_is
+from sinkscope.experiments.curves import SINK, half_way, last, when_loss_is
+from sinkscope.experiments.effects import (
+    across,
+    all_below,
+    at_equal_loss,
+    curve_correlation,
+    fails,
+    growth,
+    lag,
+    least_at_equal_loss,
+    least_of,
+    maximum_at,
+    metric_gap,
+    off,
+    quotient,
+    rank_correlation,
+    rising_metrics,
+    strongest_of,
+)
 
 
 def seen(value: float, curve: tuple[tuple[float, float], ...] = (), status: str = "finished") -> Observed:
@@ -27,7 +45,11 @@ def seen(value: float, curve: tuple[tuple[float, float], ...] = (), status: str 
     return Observed("r", status, 0, metrics if status == "finished" else {}, tuple(range(len(curve))), curves)
 
 
-RUNS = {"a": seen(1.0), "b": seen(4.0), "c": seen(6.0), "gone": seen(0.0, status="diverged")}
+RUNS = {
+    **{label: seen(value) for label, value in (("a", 1.0), ("b", 4.0), ("c", 6.0), ("d", 4.0))},
+    "gone": seen(0.0, status="diverged"),
+    "two": Observed("r", "finished", 0, {"m": 8.0, "n": 2.0, "o": 3.0}),
+}
 
 
 @pytest.mark.parametrize(
@@ -41,6 +63,23 @@ RUNS = {"a": seen(1.0), "b": seen(4.0), "c": seen(6.0), "gone": seen(0.0, status
         (peak("m", "abc", at="c"), 2.0),
         (peak("m", "abc", at="a"), -5.0),
         (range_of("m", "abc"), 5.0),
+        (peak("m", "abc", at="b"), -2.0),
+        (maximum_at("m", "abc", at="c"), 1.0),
+        (maximum_at("m", "abc", at="b"), 0.0),
+        (maximum_at("m", "bd", at="b"), 0.0),
+        (rank_correlation("m", "abc"), 1.0),
+        (rank_correlation("m", "cba"), -1.0),
+        (rank_correlation("m", "acb"), 0.5),
+        (least_of("m", "cab"), 1.0),
+        (all_below("m", "acb"), -6.0),
+        (off("m", "b", 5.0), -1.0),
+        (across(("c", "m"), ("two", "n")), 4.0),
+        (metric_gap("two", "m", "n"), 6.0),
+        (quotient("two", "m", "n"), 4.0),
+        (strongest_of("two", ["n", "m", "o"]), 8.0),
+        (rising_metrics("two", ["n", "o", "m"]), 1.0),
+        (rising_metrics("two", ["m", "o", "n"]), -5.0),
+        (fails("gone", "a", 1.0), 1.0),
         (diverges("gone"), 1.0),
         (diverges("a"), 0.0),
     ],
@@ -49,7 +88,31 @@ def test_effects(effect, expected):
     assert effect(RUNS) == expected
 
 
-@pytest.mark.parametrize("effect", [gap("m", "gone", "a"), level("n", "a"), range_of("m", ("a", "gone"))])
+@pytest.mark.parametrize(
+    "effect",
+    [
+        gap("m", "gone", "a"),
+        level("n", "a"),
+        range_of("m", ("a", "gone")),
+        rising("m", ("a", "b", "gone")),
+        rising("m", ("gone", "a", "b")),
+        peak("m", ("a", "b", "gone"), at="a"),
+        maximum_at("m", ("a", "b", "gone"), at="gone"),
+        rank_correlation("m", ("a", "b", "c", "gone")),
+        least_of("m", ("a", "gone")),
+        least_of("m", ("gone", "a")),
+        all_below("m", ("a", "gone")),
+        strongest_of("two", ["m", "missing"]),
+        rising_metrics("two", ["n", "m", "missing"]),
+        quotient("two", "m", "missing"),
+        fails("a", "gone", 1.0),
+        at_equal_loss("gone", "a"),
+        growth("gone", SINK, 0.5),
+        lag("gone", SINK, "validation_loss"),
+        curve_correlation("gone", SINK, "step"),
+        curve_correlation("two", SINK, "missing"),
+    ],
+)
 def test_what_is_missing_is_not_a_number(effect):
     assert math.isnan(effect(RUNS))
 
@@ -69,3 +132,55 @@ def test_at_equal_loss_a_slow_learner_is_compared_with_an_early_state():
     runs = {"fast": fast, "slow": slow}
     assert gap("loss", "slow", "fast")(runs) == 1.0
     assert gap_at_equal_loss("fast", "slow")(runs) == 2.0
+
+
+def test_a_run_fails_that_diverges_or_ends_far_above_another():
+    near, far = seen(0.0, ((3.5, 0.0),)), seen(0.0, ((4.5, 0.0),))
+    runs = {"base": seen(0.0, ((3.0, 0.0),)), "near": near, "far": far}
+    assert [fails(label, "base", 1.0)(runs) for label in ("near", "far", "base")] == [0.0, 1.0, 0.0]
+
+
+def test_over_zero_there_is_no_quotient():
+    assert math.isnan(
+        quotient("run", "one", "other")({"run": Observed("r", "finished", 0, {"one": 1.0, "other": 0.0})})
+    )
+
+
+def test_a_claim_about_several_at_equal_loss_is_about_the_least():
+    curves = {"a": (1.0, 5.0), "b": (9.0, 3.0), "base": (0.0, 7.0)}
+    runs = {label: seen(0.0, ((4.0, first), (2.0, last))) for label, (first, last) in curves.items()}
+    assert at_equal_loss("a", "base")(runs) == 5.0
+    assert least_at_equal_loss(("a", "b"), "base")(runs) == 3.0
+
+
+def test_curves_are_read_by_share_of_the_steps():
+    losses, rates = (8.0, 4.0, 3.0, 2.0, 2.0), (0.0, 0.0, 1.0, 6.0, 10.0)
+    curves = {"validation_loss": losses, SINK: rates}
+    run = Observed("r", "finished", 0, {}, (100, 200, 300, 400, 500), curves)
+    assert last(run, SINK) == 10.0
+    assert last(run, SINK, 0.6) == 1.0
+    assert last(run, SINK, 0.59) == 0.0
+    assert math.isnan(last(run, SINK, 0.1))
+    assert half_way(run, SINK) == 0.8
+    assert half_way(run, "validation_loss") == 0.4
+    runs = {"run": run}
+    assert growth("run", SINK, 0.6)(runs) == 9.0
+    assert lag("run", SINK, "validation_loss")(runs) == pytest.approx(0.4)
+    assert curve_correlation("run", SINK, "step")(runs) == pytest.approx(0.975, abs=1e-3)
+    assert curve_correlation("run", "validation_loss", SINK)(runs) < -0.9
+
+
+def test_unknown_values_of_a_curve_are_passed_over():
+    run = Observed("r", "finished", 0, {}, (1, 2, 3, 4), {SINK: (math.nan, 2.0, 6.0, math.nan)})
+    assert last(run, SINK) == 6.0
+    assert half_way(run, SINK) == 1.0
+    assert math.isnan(half_way(run, "missing"))
+
+
+def test_half_way_is_the_half_itself():
+    assert half_way(Observed("r", "finished", 0, {}, (1, 2, 4), {SINK: (0.0, 5.0, 10.0)}), SINK) == 0.5
+
+
+def test_a_curve_that_goes_nowhere_is_nowhere_half_way():
+    run = Observed("r", "finished", 0, {}, (1, 2), {SINK: (3.0, 3.0)})
+    assert math.isnan(half_way(run, SINK))

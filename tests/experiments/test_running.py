@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import time
-from pathlib import Path
 
 import pytest
 from filelock import FileLock
@@ -16,29 +12,14 @@ from sinkscope.errors import InputError
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments import run, verdicts
 from sinkscope.experiments.observing import observed
-from sinkscope.experiments.pool import Sweep, work_locally
+from sinkscope.experiments.pool import work_locally
 from sinkscope.experiments.runstore import RunStore
+from sinkscope.experiments.sweeping import Sweep
 from sinkscope.experiments.work import BUSY, SETTLED, work
 from sinkscope.training import Run
 
 from .conftest import recipes
-
-KILLS = int(os.environ.get("SINKSCOPE_KILLS", "3"))
-
-
-class Here:
-    """A backend without processes, which notes what it was asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def __call__(self, recipes, out, workers, watch):
-        self.asked += recipes
-        sweep = Sweep(waiting=[])
-        for name, recipe in recipes.items():
-            code = work(recipe, out, device="cpu")
-            (sweep.done.append(name) if code == SETTLED else sweep.failed.__setitem__(name, f"exit code {code}"))
-        return sweep
+from .helpers import Here
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +111,7 @@ def test_a_run_held_by_another_process_is_waited_for(small, places, monkeypatch)
     folder = RunStore(places["out"]).run(recipe).path
     work(recipe, places["out"], device="cpu")
     (folder / "observed.json").unlink()
-    monkeypatch.setattr("sinkscope.experiments.pool.AGAIN", 0.1)
+    monkeypatch.setattr("sinkscope.experiments.sweeping.AGAIN", 0.1)
     seen = []
     lock = FileLock(folder / "run.lock", thread_local=False)
     lock.acquire()
@@ -160,42 +141,3 @@ def test_bad_input_before_anything_is_written(small, places):
         work_locally({"a": recipes(small())[0]}, places["out"], 0, lambda sweep: None)
     assert not places["out"].exists()
     assert verdicts(small(not_at={"nano": "too small"}), None)[0].reason == "too small"
-
-
-@pytest.mark.slow
-def test_kills_at_random_moments_change_nothing(small, places, tmp_path):
-    """Workers of a sweep get SIGKILLs; the findings equal an undisturbed sweep's, bit for bit."""
-    calm = run(small(), seeds=2, out=tmp_path / "calm", results=tmp_path / "calm-results", backend=Here())
-    named = {RunStore(places["out"]).run(recipe).path.name: recipe for recipe in recipes(small(), 2)}
-    kills, moments = 0, iter([0.3 * (index % 12) + 2.0 for index in range(40)])
-    while kills < KILLS:
-        began, wait = time.monotonic(), next(moments)
-        mark = {"killed": False}
-
-        def watch(sweep: Sweep, began: float = began, wait: float = wait, mark: dict = mark) -> None:
-            if not mark["killed"] and time.monotonic() - began > wait:
-                for pid in children():
-                    os.kill(pid, signal.SIGKILL)
-                    mark["killed"] = True
-
-        open_ = {
-            name: recipe for name, recipe in named.items() if not (places["out"] / name / "observed.json").exists()
-        }
-        if not open_:  # all settled before the last kill: take one apart again
-            (places["out"] / next(iter(named)) / "observed.json").unlink()
-            continue
-        work_locally(open_, places["out"], 2, watch)
-        kills += mark["killed"]
-    found = run(small(), seeds=2, backend=Here(), **places)
-    for label, seeds in calm.runs.items():
-        for seed, one in seeds.items():
-            other = found.runs[label][seed]
-            assert (other.metrics, other.steps, other.curves) == (one.metrics, one.steps, one.curves)
-
-
-def children() -> list[int]:
-    """Processes that this one started to make runs."""
-    own = os.getpid()
-    with open(f"/proc/{own}/task/{own}/children") as stream:
-        pids = [int(pid) for pid in stream.read().split()]
-    return [pid for pid in pids if b"sinkscope.experiments.work" in Path(f"/proc/{pid}/cmdline").read_bytes()]

@@ -3,7 +3,11 @@ import json
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.report.compose import compose, read, results_page
+from sinkscope.experiments import findings
+from sinkscope.report.compose import compose, results_page
+from sinkscope.report.page import render
+from sinkscope.report.stored import Stored, read
+from tests.report.experiments.conftest import EVIL, found, run
 
 
 def store_run(folder, rows):
@@ -31,22 +35,50 @@ def test_runs_and_measurements_become_one_page(tmp_path, runs, measurement):
 
 
 def test_a_single_run_folder(tmp_path, runs):
-    found, measurements = read([store_run(tmp_path / "run", runs[0].rows)])
-    assert [run.label for run in found] == ["run"]
-    assert measurements == {}
+    stored = read([store_run(tmp_path / "run", runs[0].rows)])
+    assert [run.label for run in stored.runs] == ["run"]
+    assert stored.measurements == {}
 
 
 def test_equal_names_are_numbered(tmp_path, measurement):
     for folder in ("a", "b", "c"):
         measurement.save(tmp_path / folder / "measurement.nc")
     paths = [tmp_path / folder / "measurement.nc" for folder in ("a", "b", "c")]
-    assert list(read(paths)[1]) == ["measurement", "measurement (2)", "measurement (3)"]
+    assert list(read(paths).measurements) == ["measurement", "measurement (2)", "measurement (3)"]
 
 
 def test_many_measurements_are_drawn_four_by_four(measurement):
-    page = results_page("many", [], {f"m{i}": measurement for i in range(6)})
+    page = results_page("many", Stored(measurements={f"m{i}": measurement for i in range(6)}))
     maps = [section for section in page.sections if section.title.startswith("Attention received")]
     assert [len(section.figures) for section in maps] == [4, 2]
+
+
+def test_experiments_stand_before_runs_and_measurements(tmp_path, runs, measurement):
+    softmax, sigmoid = {0: run("softmax", 0, 9.0)}, {0: run("sigmoid", 0, 1.0)}
+    record = findings.write(tmp_path / "results", found(softmax=softmax, sigmoid=sigmoid))
+    store_run(tmp_path / "run", runs[0].rows)
+    measurement.save(tmp_path / f"natural {EVIL.replace('/', '')}.nc")
+    page = compose([tmp_path / "run", next(tmp_path.glob("*.nc")), record])
+    assert [section.title for section in page.sections][:4] == [
+        "Verdicts",
+        "Experiments",
+        "The sink over training",
+        "Sink rate, per position",
+    ]
+    assert page.headlines[0].label == "claims inconclusive"
+    assert {"experiment normalisation, nano", "run run", "versions"} <= set(page.provenance)
+    assert "experiments.js" in page.scripts
+    assert EVIL.replace("/", "") not in render(page)
+
+
+def test_many_runs_are_grouped(tmp_path, runs):
+    for index in range(13):
+        store_run(tmp_path / "runs" / f"nano-{index}", runs[0].rows)
+    page = compose([tmp_path / "runs"])
+    assert [section.title for section in page.sections] == ["Training runs"]
+    assert page.headlines == []
+    assert "13 runs" in page.sections[0].widget.markup
+    assert "experiments.js" in page.scripts
 
 
 def test_what_cannot_be_reported_is_named(tmp_path):

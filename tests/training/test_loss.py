@@ -60,6 +60,14 @@ def test_masks_of_data_and_loss_join_the_operations_own() -> None:
     assert windowed.operation.mask == Causal() & Window(8)
 
 
+def test_a_window_comes_before_a_prefix_that_all_see() -> None:
+    """L3 and L2: `window` tokens, itself included; the prefix stays in sight."""
+    assert load_recipe("nano", ["loss.window=16"]).operation.mask == Causal() & Window(16)
+    both = load_recipe("nano", ["loss.window=3", "loss.prefix=2", "attention=sigmoid", "data.packing=intra_document"])
+    assert both.operation.mask == ((Causal() & Document()) & Window(3)) | Prefix(2)
+    assert both.attention.mask == Causal()
+
+
 def test_documents_that_do_not_see_each_other_are_trained_and_read(tiny, runs) -> None:
     """A recipe with intra-document masking trains, logs its sink, and its model reads a plain text as one document."""
     run = trained(tiny("data.packing=intra_document", "steps=2"), runs)

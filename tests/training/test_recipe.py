@@ -15,8 +15,9 @@ from sinkscope.model import LabConfig
 from sinkscope.training import RECIPES, Recipe, load_recipe
 from sinkscope.training.loss import Loss
 from sinkscope.training.optimizers import OPTIMIZERS, AdamW
+from sinkscope.training.penalty import ActivationPenalty
 from sinkscope.training.recipe import DEFAULTS, FIELDS_OF_MODEL
-from sinkscope.training.schedule import Constant, Cosine
+from sinkscope.training.schedule import Constant, Cosine, Linear, Trapezoid
 
 NANO = {"name": "own", "steps": 3, "batch_size": 2, "context": 8, "optimizer": {"lr": 1e-3}}
 
@@ -97,11 +98,35 @@ def test_what_decides_no_number_is_not_in_the_hash(change: str) -> None:
         "model.rms_norm_eps=1e-6",
         "model.vocab_size=3000",
         "data.bos=none",
+        "data.document_eos=false",
+        "data.labels=responses",
+        "schedule.kind=linear",
+        "loss.window=16",
+        "loss.activation_penalty.strength=0.1",
+        "model.restart_positions=true",
         "validation_windows=32",
     ],
 )
 def test_what_decides_a_number_is_in_the_hash(change: str) -> None:
-    assert load_recipe("nano", [change]).hash({}) != RECIPES["nano"].hash({})
+    needed = ["data.corpus=python:chat"] if "responses" in change else []
+    assert load_recipe("nano", [change, *needed]).hash({}) != RECIPES["nano"].hash({})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("loss.prefix=128", "loss.prefix = 128 leaves nothing to predict in a context of 128"),
+        ("data.interventions=[{kind: random_tokens, start: 100, stop: 129}]", "position 128 lies outside a context"),
+        ("data.interventions=[{kind: fixed_token, position: 128, token: 0}]", "position 128 lies outside a context"),
+        ("data.mixture={torch: 0.3, numpy: 0.3}", "the weights sum to 0.6, expected 1"),
+        ("data.labels=responses", "'python' has no conversations"),
+        ("loss.window=0", "loss.window' = 0"),
+        ("schedule.kind=linea", "did you mean 'linear'"),
+    ],
+)
+def test_parts_that_do_not_fit_are_told_when_the_recipe_is_built(change: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason.replace("(", r"\(")):
+        load_recipe("nano", [change])
 
 
 def test_the_text_is_in_the_hash_but_not_its_name_and_its_tools() -> None:
@@ -136,7 +161,7 @@ def test_defaults_are_left_out_of_the_hash_and_may_not_change_unnoticed() -> Non
     assert nano.decisive()["optimizer"] == {"name": "adamw", "lr": 4e-3}
     assert nano.decisive()["loss"] == {}
     assert "position" not in nano.decisive()["model"]
-    parts = [*OPTIMIZERS.values(), Constant, Cosine, Loss, DataConfig]
+    parts = [*OPTIMIZERS.values(), Constant, Cosine, Linear, Trapezoid, Loss, ActivationPenalty, DataConfig]
     defaults = {
         f"{part.__name__}.{name}": str(field.get_default(call_default_factory=True))
         for part in parts

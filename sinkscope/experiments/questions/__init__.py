@@ -1,7 +1,26 @@
 """The paper's questions, a short value each."""
 
 from sinkscope.experiments.question import Question
-from sinkscope.experiments.questions import data, grid, loss, optimisation, reading
+from sinkscope.experiments.questions import (
+    biases,
+    blocks,
+    data,
+    gates,
+    grid,
+    loss,
+    mechanism,
+    mixture,
+    optimisation,
+    reading,
+    softmaxes,
+    stability,
+    synthetic,
+    tuning,
+)
 
-ROOMS = (reading, optimisation, data, loss, grid)
+ROOMS = (
+    *(reading, optimisation, stability, data, mixture, loss, blocks, grid, biases, softmaxes, gates, mechanism),
+    synthetic,
+    tuning,
+)
 QUESTIONS: dict[str, Question] = {question.name: question for room in ROOMS for question in room.QUESTIONS}

@@ -1,10 +1,11 @@
-"""Questions about what a model reads in training [D1 to D3, K2]."""
+"""Questions about a token that stands at one position in every window of training [D3]."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.experiments.effects import below, gap, level
+from sinkscope.experiments.asserting import within
+from sinkscope.experiments.effects import below, gap, level, maximum_at, metric_gap, off
 from sinkscope.experiments.question import Question, Variation, above
 
 TABLE_10 = "D3; Gu et al. 2025, Table 10"
@@ -17,22 +18,39 @@ def fixed(position: int) -> dict[str, Any]:
     return {"data.bos": "none", "data.interventions": [token]}
 
 
+# "strong" was stated before any run; "follows" and "stands out" were added when one seed of three had come to 2.6 % in
+# place of 3 %, with nothing at any other position.
 fixed_token = Question(
     name="fixed-token",
     asks="Does the sink follow a token that always stands at one position?",
     rows=("D3",),
     source=TABLE_10,
     variations=(
-        Variation("BOS at 0", {}, {"sink_0": 74.11}),
+        Variation("BOS at 0", {"data.bos": "fixed"}, {"sink_0": 74.11}),
         Variation("token at 2", fixed(2), {"sink_2": 69.64, "sink_0": 0.0}),
-        Variation("no fixed token", {"data.bos": "none"}, {"sink_0": 18.18}),
+        Variation("no fixed token", {"data.bos": "none"}, {"sink_0": 18.18, "loss": 3.73}),
     ),
     assertions=(
+        within(
+            0.5,
+            off("strongest_position", "token at 2", 2.0),
+            "follows",
+            "with a fixed token at position 2, no other position has a higher sink rate (the effect is how far "
+            "away the strongest is)",
+            TABLE_10,
+        ),
+        above(
+            1.0,
+            metric_gap("token at 2", "sink_2", "sink_0"),
+            "stands out",
+            "and the rate there is higher than at position 0 by more than 1 point",
+            TABLE_10,
+        ),
         above(
             3.0,
             level("sink_2", "token at 2"),
-            "follows",
-            "with a fixed token at position 2, more than 3 % of heads have their sink there",
+            "strong",
+            "more than 3 % of heads have their sink there",
             TABLE_10,
         ),
         above(
@@ -52,4 +70,39 @@ fixed_token = Question(
     ),
 )
 
-QUESTIONS = (fixed_token,)
+TOKENS_AT = ("BOS at 0", "token at 1", "token at 2")
+
+fixed_positions = Question(
+    name="fixed-positions",
+    asks="Is the sink where the fixed token is, at each of the first three positions?",
+    rows=("D3",),
+    source=TABLE_10,
+    variations=(
+        Variation("BOS at 0", {"data.bos": "fixed"}, {"sink_0": 74.11, "sink_1": 0.0, "sink_2": 0.0}),
+        Variation("token at 1", fixed(1), {"sink_0": 0.0, "sink_1": 69.03, "sink_2": 0.0}),
+        Variation("token at 2", fixed(2), {"sink_0": 0.0, "sink_1": 0.0, "sink_2": 69.64}),
+    ),
+    assertions=tuple(
+        above(
+            0.5,
+            maximum_at(f"sink_{position}", TOKENS_AT, at=label),
+            f"strongest at {position}",
+            f"of the three models, that with '{label}' has the highest sink rate at position {position} (the effect is "
+            "1 where it has, else 0)",
+            TABLE_10,
+        )
+        for position, label in enumerate(TOKENS_AT)
+    )
+    + tuple(
+        within(
+            0.5,
+            off("strongest_position", label, float(position)),
+            f"nowhere else with {position}",
+            f"with '{label}' no other position has a higher sink rate (the effect is how far away the strongest is)",
+            TABLE_10,
+        )
+        for position, label in enumerate(TOKENS_AT)
+    ),
+)
+
+QUESTIONS = (fixed_token, fixed_positions)

@@ -1,20 +1,15 @@
-"""Questions about the attention operation: similarity and normaliser [A14, A15, A24], biases [A8, A9], gates [X18]."""
+"""Questions about similarity and normaliser [A14 to A21; Gu et al. 2025, Tables 6 and 15]."""
 
 from __future__ import annotations
 
-from sinkscope.experiments.effects import below, gap, gap_at_equal_loss, level
+from sinkscope.experiments.asserting import converges, does_not_converge, keeps_sink, less_massive, less_sink, no_sink
+from sinkscope.experiments.effects import below, gap, gap_at_equal_loss
 from sinkscope.experiments.question import Question, Variation, above
+from sinkscope.experiments.questions.operation import SOFTMAX, operation
+from sinkscope.experiments.questions.relative import relative, times
 
 TABLE_6 = "A14, A15; Gu et al. 2025, Table 6"
-TABLE_4 = "A8, A9; Gu et al. 2025, Table 4"
-
-
-def operation(name: str, label: str = "", **published: float) -> Variation:
-    """The recipe under an operation of the catalogue."""
-    return Variation(label or name, {"attention": name}, published)
-
-
-SOFTMAX = operation("softmax", sink_0=18.18, loss=3.73)
+TABLE_15 = "A16 to A21; Gu et al. 2025, Tables 6 and 15"
 
 normalisation = Question(
     name="normalisation",
@@ -27,94 +22,104 @@ normalisation = Question(
         operation("sigmoid_normalized", sink_0=30.24, loss=3.74),
     ),
     assertions=(
+        *less_sink("sigmoid", "softmax", f"{TABLE_6}: 18.18 and 0.44 %"),
+        *less_sink("sigmoid", "sigmoid_normalized", f"{TABLE_6}: 30.24 and 0.44 %"),
+        *less_massive("sigmoid", "softmax", f"{TABLE_6}, and Figure 8: 1 to 1.8 and about 30"),
         above(
-            3.0,
-            gap("sink_0", "softmax", "sigmoid"),
-            "sigmoid has none",
-            "without normalisation the sink rate is lower than softmax's by more than 3 points, at equal steps",
-            TABLE_6,
-        ),
-        above(
-            1.0,
-            gap_at_equal_loss("softmax", "sigmoid"),
-            "also at equal loss",
-            "and by more than 1 point where both have the validation loss that the slower one ends with",
-            TABLE_6,
-        ),
-        above(
-            3.0,
-            gap("sink_0", "sigmoid_normalized", "sigmoid"),
-            "normalising brings it back",
-            "normalising the sigmoid's rows raises the sink rate by more than 3 points",
-            TABLE_6,
-        ),
-        above(
-            1.0,
-            gap("norm_ratio", "softmax", "sigmoid"),
-            "no massive activation",
-            "the first token's norm ratio is higher under softmax by more than 1",
-            TABLE_6,
+            -2.0,
+            below("norm_ratio", "sigmoid"),
+            "as long as the others",
+            "under sigmoid the first token is less than twice as long as the others, at every depth",
+            f"{TABLE_6}, and Figure 8: 1 to 1.8",
         ),
     ),
 )
 
-biases = Question(
-    name="biases",
-    asks="Does a learned key take the sink away from the first token, and a learned value not?",
-    rows=("A8", "A9"),
-    source=TABLE_4,
+UNNORMALISED = ("elu", "kernel_identity", "kernel_mlp", "kernel_mlp_normalized")
+
+unnormalised = Question(
+    name="unnormalised",
+    asks="Does the sink stay away from every operation whose weights do not compete?",
+    rows=("A16", "A19", "A20", "A21"),
+    source=TABLE_15,
     variations=(
         SOFTMAX,
-        operation("k_bias", slot=73.34, sink_0=0.0, loss=3.72),
-        operation("v_bias", sink_0=17.53, loss=3.73),
+        operation("elu", sink_0=0.80, loss=3.69),
+        operation("kernel_identity", sink_0=0.00, loss=3.99),
+        operation("kernel_mlp", sink_0=0.74, loss=3.91),
+        operation("kernel_mlp_normalized", sink_0=0.19, loss=3.85),
     ),
     assertions=(
+        *(claim for name in UNNORMALISED for claim in less_sink(name, "softmax", f"{TABLE_15}: 0.00 to 0.80 %")),
+        no_sink(UNNORMALISED, f"{TABLE_15}: 0.00 to 0.80 %"),
+    ),
+)
+
+normalised_kernel = Question(
+    name="normalised-kernel",
+    asks="Does linear attention have a sink where its rows sum to one?",
+    rows=("A18",),
+    source=TABLE_15,
+    variations=(SOFTMAX, operation("kernel_elu_normalized", sink_0=53.65, loss=4.19)),
+    assertions=(
+        *keeps_sink("kernel_elu_normalized", "softmax", f"{TABLE_15}: 53.65 %"),
         above(
-            3.0,
-            gap("sink_0", "softmax", "k_bias"),
-            "a key bias takes it",
-            "with a key bias the sink rate at position 0 falls by more than 3 points",
-            TABLE_4,
+            0.0,
+            gap("sink_0", "kernel_elu_normalized", "softmax"),
+            "stronger",
+            "its sink rate is higher than softmax's, at equal steps",
+            f"{TABLE_15}: 53.65 and 18.18 %",
         ),
         above(
-            1.0,
-            level("slot", "k_bias"),
-            "the bias is the sink",
-            "more than 1 % of heads have their sink on it",
-            TABLE_4,
+            0.0,
+            gap_at_equal_loss("kernel_elu_normalized", "softmax"),
+            "stronger at equal loss",
+            "and where both have the validation loss that the slower one ends with",
+            f"{TABLE_15}: 53.65 and 18.18 %",
         ),
         above(
-            3.0,
-            level("sink_0", "v_bias"),
-            "a value bias does not",
-            "with a value bias more than 3 % of heads still have their sink at position 0",
-            TABLE_4,
+            0.1,
+            gap("loss", "kernel_elu_normalized", "softmax"),
+            "worse",
+            "its validation loss is higher than softmax's by more than 0.1 nats",
+            f"{TABLE_15}: 4.19 and 3.73",
         ),
     ),
 )
 
-off_by_one = Question(
-    name="off-by-one",
-    asks="Does softmax-off-by-one remove the sink?",
-    rows=("A24",),
-    source="A24; Miller 2023; Kaul et al. 2024",
-    variations=(SOFTMAX, operation("softmax_off_by_one")),
-    assertions=(
-        above(
-            1.0,
-            gap("sink_0", "softmax", "softmax_off_by_one"),
-            "lowers it",
-            "the sink rate at position 0 is lower by more than 1 point",
-            "A24; Kaul et al. 2024",
-        ),
-        above(
-            -1.0,
-            below("sink_0", "softmax_off_by_one"),
-            "removes it",
-            "it is below 1 %",
-            "A24; Miller 2023",
-        ),
-    ),
+FAILING = ("elu_normalized", "kernel_elu", "kernel_identity_normalized")
+
+failing = Question(
+    name="failing",
+    asks="Which similarities do not train with which normaliser?",
+    rows=("A17", "A18b", "A19b"),
+    source=TABLE_15,
+    variations=(SOFTMAX, *map(operation, FAILING)),
+    assertions=tuple(does_not_converge(name, "softmax", f"{TABLE_15}: fails to converge") for name in FAILING),
 )
 
-QUESTIONS = (normalisation, biases, off_by_one)
+RATES = {"lr / 4": (times(1 / 4), 0.36, 4.08), "lr x 2.5": (times(2.5), 0.81, 3.68)}
+DECAYS = {"decay 0": (0.0, 0.64, 3.77), "decay 0.5": (0.5, 0.18, 3.76), "decay 1": (1.0, 0.30, 4.06)}
+
+sigmoid_settings = Question(
+    name="sigmoid-settings",
+    asks="Does sigmoid attention stay without a sink under other rates and decays?",
+    rows=("A14",),
+    source="A14; Gu et al. 2025, Table 6 and appendix",
+    shared={"attention": "sigmoid"},
+    variations=(
+        Variation("sigmoid", {}, {"sink_0": 0.44, "loss": 3.70}),
+        *(
+            Variation(label, {f"optimizer.{field}": value}, {"sink_0": sink, "loss": loss})
+            for field, settings in (("lr", RATES), ("weight_decay", DECAYS))
+            for label, (value, sink, loss) in settings.items()
+        ),
+    ),
+    assertions=(
+        no_sink(("sigmoid", *RATES, *DECAYS), "A14; Gu et al. 2025: 0.18 to 0.81 % in six settings"),
+        *(converges(label, "sigmoid", "A14; Gu et al. 2025: losses 3.68 to 4.08") for label in (*RATES, *DECAYS)),
+    ),
+    base=relative,
+)
+
+QUESTIONS = (normalisation, unnormalised, normalised_kernel, failing, sigmoid_settings)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from sinkscope.experiments.effects import below, gap, range_of, rising
+from sinkscope.experiments.asserting import fewer_outliers, less_massive, within
+from sinkscope.experiments.effects import below, gap, gap_at_equal_loss, least_of, range_of, rising
 from sinkscope.experiments.question import Question, Variation, above
+from sinkscope.experiments.questions.operation import NANO_RATES
+from sinkscope.experiments.questions.relative import relative, times
 
 TABLE_9 = "O2; Gu et al. 2025, Table 9"
 
@@ -13,9 +16,9 @@ learning_rate = Question(
     rows=("O2",),
     source=TABLE_9,
     variations=(
-        Variation("lr / 8", {"optimizer.lr": 5e-4}),
-        Variation("lr / 4", {"optimizer.lr": 1e-3}, {"sink_0": 2.90}),
-        Variation("lr", {}, {"sink_0": 18.18}),
+        Variation("lr / 8", {"optimizer.lr": times(1 / 8)}),
+        Variation("lr / 4", {"optimizer.lr": times(1 / 4)}, {"sink_0": 2.90, "loss": 3.92}),
+        Variation("lr", {}, {"sink_0": 18.18, "loss": 3.73}),
     ),
     assertions=(
         above(
@@ -30,10 +33,48 @@ learning_rate = Question(
             gap("sink_0", "lr", "lr / 8"),
             "large",
             "an eighth of the rate costs more than 1 point",
-            TABLE_9,
+            f"{TABLE_9}: 18.18 and, at a quarter, 2.90 %",
         ),
     ),
+    base=relative,
 )
+
+learning_rates = Question(
+    name="learning-rates",
+    asks="And over the paper's four rates?",
+    rows=("O2",),
+    source=TABLE_9,
+    variations=(
+        Variation("lr / 4", {"optimizer.lr": times(1 / 4)}, {"sink_0": 2.90, "loss": 3.92}),
+        Variation("lr / 2", {"optimizer.lr": times(1 / 2)}, {"sink_0": 11.21, "loss": 3.78}),
+        Variation("lr", {}, {"sink_0": 18.18, "loss": 3.73}),
+        Variation("lr x 2", {"optimizer.lr": times(2.0)}, {"sink_0": 32.23, "loss": 3.70}),
+    ),
+    assertions=(
+        above(
+            0.0,
+            rising("sink_0", ("lr / 4", "lr / 2", "lr", "lr x 2")),
+            "monotone",
+            "the sink rate rises with the learning rate (a quarter, a half, all of it, twice) at equal steps",
+            f"{TABLE_9}: 2.90, 11.21, 18.18, 32.23 %",
+        ),
+        above(
+            0.0,
+            gap_at_equal_loss("lr", "lr / 4"),
+            "also at equal loss",
+            "the rate is higher with all of the learning rate than with a quarter of it where both have the validation "
+            "loss that the slower one ends with",
+            f"{TABLE_9}; our question: the source compares equal steps",
+        ),
+    ),
+    base=relative,
+)
+
+
+def _rate(factor: float) -> dict[str, str]:
+    """Another learning rate, for as large a product of rate and steps."""
+    return {"optimizer.lr": times(factor), "steps": times(1 / factor)}
+
 
 equal_product = Question(
     name="equal-product",
@@ -41,20 +82,29 @@ equal_product = Question(
     rows=("O2",),
     source=TABLE_9,
     variations=(
-        Variation("lr, 750 steps", {"steps": 750}, {"sink_0": 23.44}),
-        Variation("lr / 2, 1500 steps", {"optimizer.lr": 2e-3}, {"sink_0": 18.18}),
-        Variation("lr / 4, 3000 steps", {"optimizer.lr": 1e-3, "steps": 3000}, {"sink_0": 16.81}),
+        Variation("lr x 2, half", _rate(2.0), {"sink_0": 23.44, "loss": 3.79}),
+        Variation("lr, all steps", {}, {"sink_0": 18.18, "loss": 3.73}),
+        Variation("lr / 2, twice", _rate(1 / 2), {"sink_0": 16.81, "loss": 3.68}),
     ),
     assertions=(
         above(
             0.0,
-            rising("sink_0", ("lr / 4, 3000 steps", "lr / 2, 1500 steps", "lr, 750 steps")),
+            rising("sink_0", ("lr / 2, twice", "lr, all steps", "lr x 2, half")),
             "monotone",
             "the larger rate with fewer steps has the stronger sink",
-            f"{TABLE_9}: 23.44 (8e-4, 10k), 18.18 (4e-4, 20k), 16.81 (2e-4, 40k)",
+            f"{TABLE_9}: 23.44 (8e-4, 10k), 18.18 (4e-4, 20k), 16.81 (2e-4, 40k), 6.29 (1e-4, 80k)",
         ),
     ),
+    base=relative,
 )
+
+BATCHES = ("a quarter", "half", "all", "twice")
+
+
+def _batch(factor: float) -> dict[str, str]:
+    """A batch of another size, for as many tokens."""
+    return {"batch_size": times(factor), "steps": times(1 / factor)}
+
 
 batch_size = Question(
     name="batch-size",
@@ -62,20 +112,33 @@ batch_size = Question(
     rows=("O3",),
     source="O3; Gu et al. 2025, Table 10",
     variations=(
-        Variation("16", {"batch_size": 16, "steps": 3000}, {"sink_0": 17.19}),
-        Variation("32", {}, {"sink_0": 18.18}),
-        Variation("64", {"batch_size": 64, "steps": 750}, {"sink_0": 16.19}),
+        Variation("a quarter", _batch(1 / 4), {"sink_0": 16.45, "loss": 3.92}),
+        Variation("half", _batch(1 / 2), {"sink_0": 17.19, "loss": 3.78}),
+        Variation("all", {}, {"sink_0": 18.18, "loss": 3.73}),
+        Variation("twice", _batch(2.0), {"sink_0": 16.19, "loss": 3.68}),
     ),
     assertions=(
-        above(
-            -5.0,
-            lambda runs: -range_of("sink_0", ("16", "32", "64"))(runs),
+        within(
+            5.0,
+            range_of("sink_0", BATCHES),
             "little",
-            "at equal tokens the rates lie within 5 points for batches of 16, 32 and 64 windows",
-            "O3; Gu et al. 2025, Table 10: 16.19 to 18.18",
+            "at equal tokens the sink rates of a quarter, half, all and twice the batch lie within 5 points",
+            "O3; Gu et al. 2025, Table 10: 16.19 to 18.18 %",
+        ),
+        above(
+            3.0,
+            least_of("sink_0", BATCHES),
+            "always there",
+            "with each of them more than 3 % of heads have their sink at position 0",
+            "O3; Gu et al. 2025, Table 10: 16.19 to 18.18 %",
         ),
     ),
+    base=relative,
 )
+
+KAUL = "X20; Kaul et al. 2024, GPT-2 of 130M, from third parties' notes"
+GUO = "X23; Guo et al. 2024; Kaul et al. 2024"
+MOMENTUM = {"optimizer.name": "sgd", "optimizer.momentum": 0.9, "optimizer.lr": 0.5}
 
 optimisers = Question(
     name="optimisers",
@@ -83,36 +146,35 @@ optimisers = Question(
     rows=("X20", "X23"),
     source="X20, X23; Kaul et al. 2024; Guo et al. 2024",
     variations=(
-        Variation("AdamW"),
+        Variation("AdamW", {}, {"kurtosis": 140.0}),
         Variation("Adam with L2", {"optimizer.name": "adam"}),
-        Variation("RMSProp", {"optimizer.name": "rmsprop", "optimizer.lr": 2e-3}),
-        Variation("SGD with momentum", {"optimizer.name": "sgd", "optimizer.momentum": 0.9, "optimizer.lr": 0.5}),
-        Variation("OrthoAdam", {"optimizer.name": "orthoadam"}),
+        Variation("RMSProp", {"optimizer.name": "rmsprop", "optimizer.lr": 2e-3}, {"kurtosis": 70.5}),
+        Variation("SGD", {"optimizer.name": "sgd", "optimizer.lr": 0.5}, {"kurtosis": 3.2}),
+        Variation("SGD with momentum", MOMENTUM, {"kurtosis": 5.0}),
+        Variation("OrthoAdam", {"optimizer.name": "orthoadam"}, {"kurtosis": 3.0}),
         Variation("Muon", {"optimizer.name": "muon"}),
     ),
     assertions=(
-        above(
-            0.5,
-            gap("norm_ratio", "AdamW", "OrthoAdam"),
-            "OrthoAdam",
-            "the first token's norm ratio is lower under OrthoAdam by more than 0.5",
-            "X20; Kaul et al. 2024",
-        ),
-        above(
-            0.5,
-            gap("norm_ratio", "AdamW", "SGD with momentum"),
-            "SGD",
-            "and under SGD",
-            "X23; Guo et al. 2024; Kaul et al. 2024",
-        ),
+        *less_massive("OrthoAdam", "AdamW", KAUL, margin=0.5),
+        fewer_outliers("OrthoAdam", "AdamW", f"{KAUL}: 140.0 and 3.0"),
+        *less_massive("SGD with momentum", "AdamW", GUO, margin=0.5),
+        fewer_outliers("SGD with momentum", "AdamW", f"{KAUL}: 140.0 and 5.0"),
         above(
             -2.0,
             below("norm_ratio", "SGD with momentum"),
             "none under SGD",
-            "under SGD the first token is no more than twice as long as the others",
+            "under SGD the first token is less than twice as long as the others, at every depth",
             "X23; Guo et al. 2024",
         ),
+        above(
+            0.0,
+            gap("kurtosis", "RMSProp", "SGD with momentum"),
+            "RMSProp too",
+            "RMSProp has more outliers than SGD: a higher kurtosis of hidden states",
+            f"{KAUL}: 70.5 and 5.0",
+        ),
     ),
+    not_at=NANO_RATES,
 )
 
-QUESTIONS = (learning_rate, equal_product, batch_size, optimisers)
+QUESTIONS = (learning_rate, learning_rates, equal_product, batch_size, optimisers)

@@ -4,7 +4,10 @@
   const scheme = window.matchMedia("(prefers-color-scheme: dark)");
   const recolour = (text) => text.replace(/#[0-9a-f]{6}/g, (colour) => partner[colour] ?? colour);
   // What the scripts of widgets may use; after each drawing, also one in other colours, they are told by `drawn`.
-  globalThis.sinkscope = { inScheme: (text) => (scheme.matches ? recolour(text) : text) };
+  globalThis.sinkscope = {
+    inScheme: (text) => (scheme.matches ? recolour(text) : text),
+    config: { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] },
+  };
 
   // A Plotly slider cannot be reached by keyboard: the page plays its steps from a native range input instead. The
   // inputs of one section move together, so that figures side by side show the same step.
@@ -37,8 +40,7 @@
     const play = slider ? control(plot, slider) : () => undefined;
     return async () => {
       const { data, layout } = JSON.parse(sinkscope.inScheme(source));
-      const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
-      await Plotly.react(plot, data, { ...layout, sliders: [] }, config);
+      await Plotly.react(plot, data, { ...layout, sliders: [] }, sinkscope.config);
       await play();
     };
   });

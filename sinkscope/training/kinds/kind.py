@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sinkscope.data import PreparedData, prepare
-from sinkscope.model import LabForCausalLM
+from sinkscope.data.prepared import encoded
 from sinkscope.training.recipe import Recipe
+from sinkscope.training.start import lab_model, started
 
+Metrics = Callable[[PreTrainedModel], Mapping[str, float]]
 Examples = Callable[[Dataset, PreTrainedTokenizerBase, int], Dataset]
 
 
@@ -22,8 +24,21 @@ def as_they_are(windows: Dataset, tokenizer: PreTrainedTokenizerBase, seed: int)
 
 
 def prepared(recipe: Recipe) -> PreparedData:
-    """The corpus in windows of the recipe's context."""
-    return prepare(recipe.data, recipe.context, recipe.seed)
+    """The corpus in windows of the recipe's context; the weights that the recipe starts from join its fingerprint."""
+    restarts = bool(recipe.model.get("restart_positions", False))
+    data = prepare(recipe.data, recipe.context, recipe.seed, number_documents=restarts)
+    return replace(data, fingerprint=data.fingerprint | started(recipe, data.tokenizer))
+
+
+def fingerprint(recipe: Recipe) -> dict[str, Any]:
+    """What `prepared` says about text, tokens and initial weights, without cutting windows."""
+    found = encoded(recipe.data)
+    return found.fingerprint(recipe.data) | started(recipe, found.whole.tokenizer)
+
+
+def no_metrics(model: PreTrainedModel) -> Mapping[str, float]:
+    """Nothing beside the sink is logged."""
+    return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +48,8 @@ class Kind:
     `data` reads a recipe's corpus; `sequences` makes of its windows what the model reads, and `objective` of those what
     it is trained on (both get the tokenizer and a seed, and may depend on an item's number, never on what came before
     it, so that a resumed run goes on as if undisturbed). The sink is logged on the first `sink_tokens` tokens of
-    `sequences`. `about` joins the run's fingerprint, and with it its hash.
+    `sequences`, and with it what `metrics` reads of the model (names start with `task/`). `about` joins the run's
+    fingerprint, and with it its hash.
     """
 
     model: Callable[[Recipe, PreTrainedTokenizerBase], PreTrainedModel]
@@ -41,7 +57,8 @@ class Kind:
     sequences: Examples = as_they_are
     objective: Examples = as_they_are
     sink_tokens: int = 64
+    metrics: Metrics = no_metrics
     about: dict[str, Any]
 
 
-LAB = Kind(model=lambda recipe, tokenizer: LabForCausalLM(recipe.lab_config(tokenizer)), about={})
+LAB = Kind(model=lab_model, about={})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
@@ -17,7 +17,11 @@ class OptimizerPart(Part):
     """Rate, decay and clipping. Every parameter decays, as in the paper (catalogue §8); `decay_norms` and
     `decay_embeddings` make the usual exclusions. Parameters with fewer than two dimensions (norm gains, biases, sink
     logits) count as norms. `clip` is the largest global gradient norm, None for no clipping.
+
+    `elementwise`: whether an update of one number depends on no other, so that a process may hold a part of a matrix.
     """
+
+    elementwise: ClassVar[bool] = False
 
     lr: PositiveFloat
     weight_decay: NonNegativeFloat = 0.1
@@ -27,6 +31,10 @@ class OptimizerPart(Part):
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimiser over the model's trainable parameters."""
+        raise NotImplementedError
+
+    def numbers(self, model: nn.Module) -> int:
+        """How many fp32 numbers the optimiser keeps of a model's trainable parameters, its step counts aside."""
         raise NotImplementedError
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
@@ -39,6 +47,10 @@ class OptimizerPart(Part):
                 (decayed if self._decays(parameter, embeddings) else spared).append(parameter)
         groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": spared, "weight_decay": 0.0}]
         return [group for group in groups if group["params"]]
+
+    def trainable(self, model: nn.Module) -> int:
+        """The number of trainable parameters."""
+        return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
     def _decays(self, parameter: nn.Parameter, embeddings: set[int]) -> bool:
         if id(parameter) in embeddings:

@@ -31,8 +31,8 @@ class Muon(OptimizerPart):
         outside = _embeddings_and_output(model)
         matrices, rest = [], []
         for group in self.groups(model):
-            inner = [p for p in group["params"] if p.ndim == 2 and id(p) not in outside]
-            others = [p for p in group["params"] if p.ndim != 2 or id(p) in outside]
+            inner = [p for p in group["params"] if _orthogonalised(p, outside)]
+            others = [p for p in group["params"] if not _orthogonalised(p, outside)]
             matrices += [{**group, "params": inner}] if inner else []
             rest += [{**group, "params": others}] if others else []
         parts: list[torch.optim.Optimizer] = []
@@ -50,6 +50,12 @@ class Muon(OptimizerPart):
         if rest:
             parts.append(torch.optim.AdamW(rest, lr=self.lr, betas=self.betas, eps=self.eps, fused=True))
         return Together(parts)
+
+    def numbers(self, model: nn.Module) -> int:
+        """One momentum of the blocks' matrices, two moments of the rest."""
+        outside = _embeddings_and_output(model)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        return sum((1 if _orthogonalised(p, outside) else 2) * p.numel() for p in trained)
 
 
 class Together(torch.optim.Optimizer):
@@ -80,6 +86,10 @@ class Together(torch.optim.Optimizer):
     def _share(self) -> None:
         """Schedulers write rates into the groups: they must be the parts' own."""
         self.param_groups = [group for part in self.parts for group in part.param_groups]
+
+
+def _orthogonalised(parameter: nn.Parameter, outside: set[int]) -> bool:
+    return parameter.ndim == 2 and id(parameter) not in outside
 
 
 def _embeddings_and_output(model: nn.Module) -> set[int]:

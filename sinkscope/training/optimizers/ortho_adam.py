@@ -35,6 +35,12 @@ class OrthoAdam(OptimizerPart):
             self.groups(model), self.lr, self.betas, self.eps, haar_drawn(self.rotation_seed, self.largest)
         )
 
+    def numbers(self, model: nn.Module) -> int:
+        """Two moments, and a matrix for every axis that is turned."""
+        turned = [p.shape for p in model.parameters() if p.requires_grad]
+        matrices = sum(size**2 for shape in turned for size in shape if turns(size, self.largest))
+        return 2 * self.trainable(model) + matrices
+
 
 Rotations = list[Tensor | None]
 Draw = Callable[[Tensor], Rotations]
@@ -92,11 +98,14 @@ def haar_drawn(seed: int, largest: int) -> Draw:
     generator = torch.Generator().manual_seed(seed)
 
     def draw(parameter: Tensor) -> Rotations:
-        return [
-            None if size > largest or size == 1 else _haar(size, generator).to(parameter) for size in parameter.shape
-        ]
+        return [_haar(size, generator).to(parameter) if turns(size, largest) else None for size in parameter.shape]
 
     return draw
+
+
+def turns(size: int, largest: int) -> bool:
+    """Whether an axis of this length is turned."""
+    return 1 < size <= largest
 
 
 def _haar(size: int, generator: torch.Generator) -> Float[Tensor, "size size"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveFloat
@@ -18,6 +18,8 @@ class SGD(OptimizerPart):
     `nesterov`: the step is g + momentum · b.
     """
 
+    elementwise: ClassVar[bool] = True
+
     name: Literal["sgd"] = "sgd"
     momentum: Decay = 0.0
     nesterov: bool = False
@@ -27,12 +29,17 @@ class SGD(OptimizerPart):
             raise InputError("optimizer.nesterov needs optimizer.momentum above 0")
         return torch.optim.SGD(self.groups(model), lr=self.lr, momentum=self.momentum, nesterov=self.nesterov)
 
+    def numbers(self, model: nn.Module) -> int:
+        return self.trainable(model) if self.momentum else 0
+
 
 class RMSProp(OptimizerPart):
     """v ← alpha · v + (1 − alpha) · g², p ← p − lr · g / (√v + eps), with g ← g + weight_decay · p before.
 
     `momentum`: of the steps.
     """
+
+    elementwise: ClassVar[bool] = True
 
     name: Literal["rmsprop"] = "rmsprop"
     alpha: Decay = 0.95
@@ -43,3 +50,6 @@ class RMSProp(OptimizerPart):
         return torch.optim.RMSprop(
             self.groups(model), lr=self.lr, alpha=self.alpha, eps=self.eps, momentum=self.momentum
         )
+
+    def numbers(self, model: nn.Module) -> int:
+        return (2 if self.momentum else 1) * self.trainable(model)

@@ -1,0 +1,73 @@
+"""Several sets of windows, of which each has its weight in training [D5]."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from sinkscope.data.windows import SomeWindows, Window, Windows, seeded
+
+DRAWN = 1 << 16  # choices are drawn so many at a time
+
+
+class MixedWindows(Dataset[Window]):
+    """All windows of all parts, one part after the other; training draws each item's part by its weight.
+
+    Item i of training is of part d with probability `weights[d]`, independently of all others, and within the part it
+    is the next window of that part's own shuffled passes. All windows have the same number of tokens, so weights are
+    shares of tokens. The paper's code draws a domain for each block with `random.choices` (pretrain/tinyllama.py); it
+    normalises its weights, ours sum to 1.
+    """
+
+    def __init__(self, parts: Sequence[Windows | SomeWindows], weights: Sequence[float]) -> None:
+        self.parts, self.weights = tuple(parts), tuple(weights)
+        self.stops = list(accumulate(map(len, self.parts)))
+
+    def __len__(self) -> int:
+        return self.stops[-1]
+
+    def __getitem__(self, index: int) -> Window:
+        if not 0 <= index < len(self):
+            raise IndexError(f"window {index} of {len(self)}")
+        part = bisect_right(self.stops, index)
+        return self.parts[part][index - self._first(part)]
+
+    def place(self, item: int, seed: int) -> int:
+        """Which window item i of training is; (seed, i) alone decide."""
+        part, number = self.turn(item, seed)
+        return self._first(part) + shuffled_index(len(self.parts[part]), number, "mixture", part, seed)
+
+    def turn(self, item: int, seed: int) -> tuple[int, int]:
+        """The part that item i is of, and how many items before it are of that part."""
+        block, within = divmod(item, DRAWN)
+        choices = _choices(self.weights, seed, block)
+        part = int(choices[within])
+        before = sum(int((_choices(self.weights, seed, each) == part).sum()) for each in range(block))
+        return part, before + int((choices[:within] == part).sum())
+
+    def _first(self, part: int) -> int:
+        return self.stops[part] - len(self.parts[part])
+
+
+def shuffled_index(count: int, number: int, *name: object) -> int:
+    """The window at turn `number` of endless passes over `count` windows; each pass is a permutation of its own."""
+    return int(_permutation(count, *name, number // count)[number % count])
+
+
+@lru_cache(maxsize=32)
+def _permutation(count: int, *name: object) -> Tensor:
+    return torch.randperm(count, generator=seeded(*name))
+
+
+@lru_cache(maxsize=64)
+def _choices(weights: tuple[float, ...], seed: int, block: int) -> Tensor:
+    drawn = torch.multinomial(
+        torch.tensor(weights, dtype=torch.float64), DRAWN, replacement=True, generator=seeded("part", seed, block)
+    )
+    return drawn.to(torch.uint8 if len(weights) <= 256 else torch.int32)

@@ -1,0 +1,97 @@
+"""What makes a run, by kind: the one place that knows which kinds of jobs there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from sinkscope.errors import unknown
+from sinkscope.experiments.observing import lab_metrics
+from sinkscope.experiments.tasks import backcopy, conditional_run
+from sinkscope.experiments.tasks.backcopy import Backcopy
+from sinkscope.experiments.tasks.conditional import TriggerConditional
+from sinkscope.training import Recipe, Run, train
+from sinkscope.training.kinds.kind import fingerprint
+from sinkscope.training.recipe import SAID_BY_FINGERPRINT
+
+RECIPE = "recipe"
+
+
+@runtime_checkable
+class Job(Protocol):
+    """A validated configuration that decides a run: a `Recipe`, or a task's own. Written as JSON for another process.
+
+    A task's has a field `task`, which says its kind; a recipe has none.
+    """
+
+    def folder(self, fingerprint: Mapping[str, Any]) -> str: ...
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobKind:
+    """How jobs of one kind are named, done and read.
+
+    `reads` names what text a job reads, so that its `fingerprint` is taken once; `do` trains or goes on, and raises as
+    `sinkscope.train` does; `metrics` gives what is known of a finished run.
+    """
+
+    build: type[Any]
+    reads: Callable[[Any], str]
+    fingerprint: Callable[[Any], dict[str, Any]]
+    do: Callable[[Any, Path, str], Run]
+    metrics: Callable[[Run], Iterable[tuple[str, float]]]
+
+
+def _text_of(recipe: Recipe) -> str:
+    data = recipe.data.model_dump(mode="json")
+    return json.dumps([recipe.start_from, {name: data[name] for name in sorted(SAID_BY_FINGERPRINT)}])
+
+
+def _train(recipe: Recipe, out: Path, device: str) -> Run:
+    return train(recipe, out, resume=True, progress=False, device=device)
+
+
+KINDS: dict[str, JobKind] = {
+    RECIPE: JobKind(build=Recipe, reads=_text_of, fingerprint=fingerprint, do=_train, metrics=lab_metrics),
+    "bigram_backcopy": JobKind(
+        build=Backcopy,
+        reads=lambda job: repr(job.told),
+        fingerprint=Backcopy.fingerprint,
+        do=Backcopy.train,
+        metrics=backcopy.metrics,
+    ),
+    "trigger_conditional": JobKind(
+        build=TriggerConditional,
+        reads=lambda job: "",
+        fingerprint=TriggerConditional.fingerprint,
+        do=lambda job, out, device: conditional_run.train(job, out),
+        metrics=conditional_run.metrics,
+    ),
+}
+
+
+def kind_of(job: Job) -> JobKind:
+    """The kind of a job."""
+    return next(kind for kind in KINDS.values() if isinstance(job, kind.build))
+
+
+def kind_of_run(run: Run) -> JobKind:
+    """The kind of job that made a run. Raises `InputError` for a run without a record."""
+    return _kind(run.record["data"])
+
+
+def job_from(data: Mapping[str, Any]) -> Job:
+    """A job from what `model_dump` made of it. Raises `InputError` for unknown tasks and wrong fields."""
+    return _kind(data).build(**data)
+
+
+def _kind(data: Mapping[str, Any]) -> JobKind:
+    name = data.get("task", RECIPE)
+    if name not in KINDS:
+        raise unknown("task", str(name), KINDS)
+    return KINDS[name]

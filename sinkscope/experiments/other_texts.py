@@ -1,0 +1,61 @@
+"""What a trained model does on texts of another form than its own: a domain, behind a BOS, as a chat message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sinkscope.data import DataConfig, Inputs, as_chat, load_corpus
+from sinkscope.data.corpora import is_chat
+from sinkscope.data.natural import natural_windows
+from sinkscope.data.tokenizer import adds_first_token
+from sinkscope.errors import InputError
+from sinkscope.experiments.readings import TOKENS, Named, first_token_rate, mean_loss
+
+PER_DOMAIN, MOST_DOMAINS, MESSAGES = 50, 20, 100
+
+
+def other_texts(model: PreTrainedModel, tokenizer: Any, data: DataConfig, windows: Tensor) -> Named:
+    """Metrics of `Observed` for a model trained on `data`, whose validation windows (sample, token) are given.
+
+    Trained without a fixed BOS: `sink_0/with_bos`, `loss/with_bos` (the windows behind one). On conversations:
+    `sink_0/plain_text`, `loss/plain_text` (validation text of the corpus `python`), `sink_0/as_chat` (that text as a
+    user's message in the chat template) [C8]. Otherwise, where the corpus has domains: `sink_0/domain=torch` … on
+    validation text of each of up to 20 [D4].
+    """
+    if data.bos == "none" and tokenizer.bos_token_id is not None:
+        behind = torch.cat([torch.full((len(windows), 1), tokenizer.bos_token_id), windows[:, :-1]], 1)
+        yield "sink_0/with_bos", first_token_rate(model, behind[:, :TOKENS])
+        yield "loss/with_bos", mean_loss(model, behind)
+    if is_chat(data.corpus):
+        yield from _beside_conversations(model, tokenizer)
+    else:
+        for domain, text in _domains(tokenizer, data):
+            yield f"sink_0/domain={domain}", first_token_rate(model, text)
+
+
+def _beside_conversations(model: PreTrainedModel, tokenizer: Any) -> Named:
+    plain = _text(tokenizer, DataConfig(), MESSAGES)
+    yield "sink_0/plain_text", first_token_rate(model, plain)
+    yield "loss/plain_text", mean_loss(model, plain)
+    bare = Inputs(plain[:, int(adds_first_token(tokenizer)) :], "", "")
+    yield "sink_0/as_chat", first_token_rate(model, as_chat(bare, tokenizer).input_ids)
+
+
+def _domains(tokenizer: Any, data: DataConfig) -> Iterator[tuple[str, Tensor]]:
+    for domain in list(load_corpus(data.corpus, data.max_characters).domains())[:MOST_DOMAINS]:
+        try:
+            yield domain, _text(tokenizer, data, PER_DOMAIN, domain)
+        except InputError:  # none of its validation documents is long enough: a metric that this run does not have
+            continue
+
+
+def _text(tokenizer: Any, data: DataConfig, samples: int, domain: str | None = None) -> Tensor:
+    """Stretches of validation text behind what the tokenizer puts before a text."""
+    first = int(adds_first_token(tokenizer))
+    ids = natural_windows(tokenizer, TOKENS - first, samples, 0, corpus=data, domain=domain).input_ids
+    return torch.cat([torch.full((len(ids), 1), tokenizer.bos_token_id), ids], 1) if first else ids

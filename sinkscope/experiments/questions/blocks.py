@@ -1,0 +1,124 @@
+"""Questions about what stands around the attention operation [A1 to A5, X22; Gu et al. 2025, Tables 3, 11, 12]."""
+
+from __future__ import annotations
+
+from sinkscope.experiments.asserting import OURS, all_keep_sink, fewer_outliers, keeps_sink, less_sink, within
+from sinkscope.experiments.effects import gap, level, range_of
+from sinkscope.experiments.question import Question, Variation, above
+from sinkscope.experiments.questions.operation import SOFTMAX, model
+
+TABLE_3 = "A1; Gu et al. 2025, Table 3"
+POSITIONS = {
+    "none": (20.35, 3.81),
+    "sinusoidal": (32.73, 3.74),
+    "learned": (33.13, 3.79),
+    "relative_paper": (35.53, 5.45),
+    "alibi": (20.78, 3.71),
+    "rotary": (18.18, 3.73),
+}
+
+positions = Question(
+    name="positions",
+    asks="Does the sink need a certain position embedding, or any?",
+    rows=("A1",),
+    source=TABLE_3,
+    variations=tuple(
+        model(position, {"position": position}, sink_0=sink, loss=loss) for position, (sink, loss) in POSITIONS.items()
+    ),
+    assertions=all_keep_sink(tuple(POSITIONS), "rotary", f"{TABLE_3}: 18.18 to 35.53 %"),
+)
+
+post_norm = Question(
+    name="post-norm",
+    asks="Is there a sink where norms stand behind the blocks' sums, and is it massive before they act?",
+    rows=("A2",),
+    source="A2; Gu et al. 2025, section 7",
+    variations=(SOFTMAX, model("post-norm", {"norm_placement": "post"}, sink_0=13.54, norm_ratio=80.0)),
+    assertions=(
+        *keeps_sink("post-norm", "softmax", "A2; Gu et al. 2025, section 7: 13.54 %"),
+        above(
+            2.0,
+            level("norm_ratio", "post-norm"),
+            "massive before the norm",
+            "before a norm of the stream the first token is more than twice as long as the others at some depth",
+            "A2; Gu et al. 2025, Figure 7: about 80 times",
+        ),
+    ),
+)
+
+TABLE_11 = "A3; Gu et al. 2025, Table 11"
+FEED_FORWARD = {
+    "relu": (16.90, 3.82),
+    "gelu": (14.76, 3.79),
+    "swish": (17.89, 3.80),
+    "reglu": (13.88, 3.75),
+    "geglu": (17.86, 3.73),
+    "swiglu": (18.18, 3.73),
+}
+
+feed_forward = Question(
+    name="feed-forward",
+    asks="Does the sink depend on the feed-forward network's activation?",
+    rows=("A3",),
+    source=TABLE_11,
+    variations=tuple(model(ffn, {"ffn": ffn}, sink_0=sink, loss=loss) for ffn, (sink, loss) in FEED_FORWARD.items()),
+    assertions=all_keep_sink(tuple(FEED_FORWARD), "swiglu", f"{TABLE_11}: 13.88 to 18.18 %"),
+)
+
+TABLE_12 = "A4, A5; Gu et al. 2025, Table 12"
+HEADS = {8: (18.18, 3.73), 4: (10.68, 3.74), 2: (12.95, 3.76), 1: (19.50, 3.78)}
+
+
+def _heads(count: int) -> str:
+    return "1 head" if count == 1 else f"{count} heads"
+
+
+heads = Question(
+    name="heads",
+    asks="Does the sink depend on the number of heads, or on how they are put together?",
+    rows=("A4", "A5"),
+    source=TABLE_12,
+    variations=(
+        *(
+            model(_heads(count), {"num_attention_heads": count}, sink_0=sink, loss=loss)
+            for count, (sink, loss) in HEADS.items()
+        ),
+        # The paper adds the outputs of 8 heads.
+        model("4 heads, added", {"num_attention_heads": 4, "head_combination": "add"}, sink_0=21.76, loss=3.74),
+    ),
+    assertions=(
+        *all_keep_sink(tuple(map(_heads, HEADS)), "4 heads", f"{TABLE_12}: 10.68 to 19.50 %"),
+        *keeps_sink("4 heads, added", "4 heads", f"{TABLE_12}: 21.76 %"),
+        within(
+            0.1,
+            range_of("loss", tuple(map(_heads, HEADS))),
+            "equal losses",
+            "the validation losses of 1, 2, 4 and 8 heads lie within 0.1 nats",
+            f"{TABLE_12}: 3.73 to 3.78",
+        ),
+    ),
+)
+
+HE = "X22; He et al. 2024, from third parties' notes"
+PROTECTED = {"attention": "qk_norm", "model.norm_placement": "outlier_protected", "model.ffn": "relu"}
+
+outlier_protected = Question(
+    name="outlier-protected",
+    asks="Does a block without norms, with damped branches and normalised queries and keys, avoid outliers?",
+    rows=("X22",),
+    source=HE,
+    variations=(Variation("softmax"), Variation("protected", PROTECTED)),
+    assertions=(
+        fewer_outliers("protected", "softmax", HE),
+        above(
+            0.0,
+            gap("kurtosis_neurons", "softmax", "protected"),
+            "even neurons",
+            "energy is spread more evenly over neurons (their kurtosis is lower)",
+            HE,
+        ),
+        *less_sink("protected", "softmax", f"X22; {OURS}", margin=0.0, margin_at_loss=0.0),
+    ),
+)
+
+QUESTIONS = (positions, post_norm, feed_forward, heads, outlier_protected)

@@ -1,0 +1,186 @@
+"""Questions about how a softmax normalises [A12, A13, A24, A25, X17, X20, X21]."""
+
+from __future__ import annotations
+
+import math
+
+from sinkscope.experiments.asserting import (
+    OURS,
+    converges,
+    does_not_converge,
+    fewer_outliers,
+    less_massive,
+    less_sink,
+    no_sink,
+)
+from sinkscope.experiments.effects import below, gap, rising
+from sinkscope.experiments.question import Question, Variation, above
+from sinkscope.experiments.questions.operation import SOFTMAX, operation
+
+TABLE_14 = "A12; Gu et al. 2025, Table 14"
+SCALED = {2.0: (29.10, 3.72), 0.2: (9.41, 3.72), 0.1: (3.59, 3.76), 0.05: (4.53, 3.78)}
+
+
+scaled = Question(
+    name="scaled",
+    asks="Does the sink weaken where softmax's rows sum to less than one?",
+    rows=("A12",),
+    # What alpha is equal to under SGD and AdamW are identities, not findings: `sinkscope theory` checks them.
+    source=TABLE_14,
+    variations=(
+        SOFTMAX,
+        *(
+            operation("softmax_scaled", f"alpha {alpha:g}", {"alpha": alpha}, sink_0=sink, loss=loss)
+            for alpha, (sink, loss) in SCALED.items()
+        ),
+    ),
+    assertions=(
+        above(
+            -1.0,
+            rising("sink_0", ("alpha 0.1", "alpha 0.2", "softmax", "alpha 2")),
+            "monotone",
+            "the sink rate rises with alpha (0.1, 0.2, 1, 2); no step falls by 1 point or more",
+            f"{TABLE_14}: 3.59, 9.41, 18.18, 29.10 % (and 4.53 % at 0.05)",
+        ),
+        *less_sink("softmax", "alpha 2", f"{TABLE_14}: 29.10 and 18.18 %", margin=1.0, margin_at_loss=0.0),
+        *less_sink("alpha 0.2", "softmax", f"{TABLE_14}: 18.18 and 9.41 %", margin=1.0, margin_at_loss=0.0),
+        *less_sink("alpha 0.1", "softmax", f"{TABLE_14}: 18.18 and 3.59 %"),
+    ),
+)
+
+SECTION_7 = "A13; Gu et al. 2025, section 7"
+POWERS = {"1/4": 0.25, "1/3": 1 / 3, "1/2": 0.5, "2": 2.0, "3": 3.0, "4": 4.0}
+
+powers = Question(
+    name="powers",
+    asks="What does the p-norm of a softmax's weights do to training and to massive activations?",
+    rows=("A13",),
+    source=SECTION_7,  # its sigmoid under a p-norm is not in the zoo
+    variations=(
+        SOFTMAX,
+        *(operation("softmax_power", f"p = {name}", {"p": power}) for name, power in POWERS.items()),
+    ),
+    assertions=(
+        *(does_not_converge(f"p = {name}", "softmax", f"{SECTION_7}: p = 2, 3, 4 diverge") for name in ("2", "3", "4")),
+        *(converges(f"p = {name}", "softmax", SECTION_7) for name in ("1/2", "1/3", "1/4")),
+        *less_massive("p = 1/4", "softmax", f"{SECTION_7}: weaker massive activations", margin=0.5),
+    ),
+)
+
+KAUL = "X20; Kaul et al. 2024, GPT-2 of 130M, from third parties' notes"
+
+off_by_one = Question(
+    name="off-by-one",
+    asks="Does softmax-off-by-one remove the sink?",
+    rows=("A24",),
+    source="A24; Miller 2023; Kaul et al. 2024",
+    variations=(
+        operation("softmax", first_share=33.3, kurtosis=140.0),
+        operation("softmax_off_by_one", first_share=2.2, kurtosis=244.7),
+    ),
+    assertions=(
+        *less_sink("softmax_off_by_one", "softmax", "A24; Kaul et al. 2024", margin=1.0, margin_at_loss=0.0),
+        no_sink(("softmax_off_by_one",), "A24; Miller 2023"),
+        above(
+            1.0,
+            gap("first_share", "softmax", "softmax_off_by_one"),
+            "less attention",
+            "the mean attention on the first token is lower by more than 1 percent point",
+            f"{KAUL}: 33.3 and 2.2 %",
+        ),
+    ),
+)
+
+off_by_one_and_orthoadam = Question(
+    name="off-by-one-and-orthoadam",
+    asks="Do softmax-off-by-one and OrthoAdam together remove sink and outliers?",
+    rows=("X20", "A24"),
+    source=KAUL,
+    variations=(
+        operation("softmax", first_share=65.0, kurtosis=1657.0),
+        operation("softmax_off_by_one", first_share=2.2, kurtosis=244.7),
+        Variation("OrthoAdam", {"optimizer.name": "orthoadam"}, {"kurtosis": 3.0}),
+        Variation(
+            "both",
+            {"attention": "softmax_off_by_one", "optimizer.name": "orthoadam"},
+            {"first_share": 3.3, "kurtosis": 3.1},
+        ),
+    ),
+    assertions=(
+        *less_sink("both", "softmax", f"{KAUL}: first-token share 65 and 3.3 %", margin=1.0, margin_at_loss=0.0),
+        fewer_outliers("both", "softmax", f"{KAUL}: 1657 and 3.1"),
+        fewer_outliers("both", "softmax_off_by_one", f"{KAUL}: 244.7 and 3.1"),
+        above(
+            -10.0,
+            below("kurtosis", "both"),
+            "nearly Gaussian",
+            "with both the kurtosis is below 10 at every depth",
+            f"{KAUL}: 3.1",
+        ),
+    ),
+)
+
+ZUHRI = "A25; Zuhri et al. 2025, 340M, from their README"
+
+softpick = Question(
+    name="softpick",
+    asks="Does softpick remove sink and outliers?",
+    rows=("A25",),
+    source=ZUHRI,
+    variations=(
+        operation("softmax", sink_0=63.41, kurtosis=33510.0),
+        operation("softpick", sink_0=0.0, kurtosis=340.0),
+    ),
+    assertions=(
+        *less_sink("softpick", "softmax", f"{ZUHRI}: 63.41 and 0 %"),
+        no_sink(("softpick",), f"{ZUHRI}: 0 %"),
+        fewer_outliers("softpick", "softmax", f"{ZUHRI}: 33,510 and 340"),
+    ),
+)
+
+BONDARENKO = "X17; Bondarenko et al. 2023, BERT, from third parties' notes"
+
+clipped = Question(
+    name="clipped",
+    asks="Does a softmax that can give exact zeros need a sink?",
+    rows=("X17",),
+    source=BONDARENKO,
+    variations=(
+        operation("softmax", infinity_norm=735.0, kurtosis=3076.0),
+        operation("clipped_softmax", "gamma -0.025", {"gamma": -0.025, "zeta": 1.0}, infinity_norm=21.5, kurtosis=80.0),
+        operation("clipped_softmax", "gamma -0.1, zeta 1.1", {"gamma": -0.1, "zeta": 1.1}),
+    ),
+    assertions=(
+        *less_sink("gamma -0.025", "softmax", f"X17; {OURS}", margin=1.0, margin_at_loss=0.0),
+        fewer_outliers("gamma -0.025", "softmax", f"{BONDARENKO}: 3076 and 80"),
+        above(
+            0.0,
+            gap("infinity_norm", "softmax", "gamma -0.025"),
+            "smaller activations",
+            "the largest activation, averaged over texts, is smaller",
+            f"{BONDARENKO}: 735 and 21.5",
+        ),
+    ),
+)
+
+YIN = "X21; Yin et al. 2024, from third parties' notes"
+
+stable_mask = Question(
+    name="stable-mask",
+    asks="Does giving mass to the future, as StableMask does, take the place of the sink?",
+    rows=("X21",),
+    source=YIN,
+    variations=(operation("softmax", loss=math.log(22.5)), operation("stable_mask", loss=math.log(21.1))),
+    assertions=(
+        *less_sink("stable_mask", "softmax", f"X21; {OURS}", margin=1.0, margin_at_loss=0.0),
+        above(
+            0.0,
+            gap("loss", "softmax", "stable_mask"),
+            "better",
+            "its validation loss is lower",
+            f"{YIN}: perplexity 22.5 and 21.1 in the ablation",
+        ),
+    ),
+)
+
+QUESTIONS = (scaled, powers, off_by_one, off_by_one_and_orthoadam, softpick, clipped, stable_mask)

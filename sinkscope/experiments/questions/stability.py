@@ -1,0 +1,133 @@
+"""Questions about training at high rates: entropy, logits, and what bounds them [X1, X2, X3].
+
+Claims of the sources are about instability; how far a small model goes with
+each rate is part of the answer, so a run that diverges counts where a claim says so and decides nothing elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sinkscope.experiments.asserting import converges, keeps_sink
+from sinkscope.experiments.effects import fails, gap
+from sinkscope.experiments.question import Question, Variation, above
+from sinkscope.experiments.questions.relative import relative, times
+
+ZHAI = "X1; Zhai et al. 2023"
+REPARAM = "X2; Zhai et al. 2023"
+DEHGHANI = "X3; Dehghani et al. 2023; Wortsman et al. 2023"
+HIGH = {"optimizer.lr": times(4.0)}
+HIGHER = {"optimizer.lr": times(8.0)}
+SIGMA: dict[str, Any] = {"model.weight_reparam": "sigma"}
+QK_NORM: dict[str, Any] = {"attention": "qk_norm"}
+
+entropy_collapse = Question(
+    name="entropy-collapse",
+    asks="Does attention lose its entropy at high learning rates, and training its stability?",
+    rows=("X1",),
+    source=ZHAI,
+    variations=(Variation("lr"), Variation("lr x 4", HIGH), Variation("lr x 8", HIGHER)),
+    assertions=(
+        above(
+            0.5,
+            fails("lr x 8", "lr", 0.3),
+            "unstable",
+            "at eight times the rate training diverges, or its loss ends more than 0.3 nats higher (the effect is 1 "
+            "where it does, else 0)",
+            ZHAI,
+        ),
+        above(
+            0.1,
+            gap("entropy_least", "lr", "lr x 4"),
+            "lower entropy",
+            "at four times the rate the head with the least entropy has less of it, by more than 0.1 nats",
+            ZHAI,
+        ),
+        above(
+            0.1,
+            gap("entropy", "lr", "lr x 4"),
+            "lower entropy on average",
+            "and so has the average head",
+            ZHAI,
+        ),
+    ),
+    base=relative,
+)
+
+sigma_reparam = Question(
+    name="sigma-reparam",
+    asks="Does sigma-reparametrisation keep the entropy up at high learning rates?",
+    rows=("X2",),
+    source=REPARAM,
+    variations=(
+        Variation("lr"),
+        Variation("lr x 4", HIGH),
+        Variation("sigma, lr", SIGMA),
+        Variation("sigma, lr x 4", SIGMA | HIGH),
+    ),
+    assertions=(
+        above(
+            0.1,
+            gap("entropy_least", "sigma, lr x 4", "lr x 4"),
+            "more entropy",
+            "at four times the rate the head with the least entropy has more of it than without, by more than 0.1 nats",
+            REPARAM,
+        ),
+        above(
+            0.0,
+            gap("loss", "lr x 4", "sigma, lr x 4"),
+            "better",
+            "at four times the rate its validation loss is lower than without",
+            REPARAM,
+        ),
+        converges("sigma, lr x 4", "sigma, lr", REPARAM),
+    ),
+    base=relative,
+)
+
+logit_growth = Question(
+    name="logit-growth",
+    asks="Do attention logits grow with the learning rate, and does qk-norm hold them?",
+    rows=("X3", "X24"),
+    source=DEHGHANI,
+    variations=(
+        Variation("lr"),
+        Variation("lr x 4", HIGH),
+        Variation("qk-norm, lr", QK_NORM),
+        Variation("qk-norm, lr x 4", QK_NORM | HIGH),
+    ),
+    assertions=(
+        above(
+            0.0,
+            gap("max_logit", "lr x 4", "lr"),
+            "they grow",
+            "the largest logit is larger at four times the rate",
+            DEHGHANI,
+        ),
+        above(
+            0.0,
+            gap("max_logit", "lr", "qk-norm, lr"),
+            "held",
+            "it is smaller with qk-norm at the usual rate",
+            DEHGHANI,
+        ),
+        above(
+            0.0,
+            gap("max_logit", "lr x 4", "qk-norm, lr x 4"),
+            "held at high rates",
+            "and at four times the rate",
+            DEHGHANI,
+        ),
+        above(
+            0.0,
+            gap("loss", "lr x 4", "qk-norm, lr x 4"),
+            "better",
+            "at four times the rate the validation loss is lower with qk-norm",
+            DEHGHANI,
+        ),
+        *keeps_sink("qk-norm, lr", "lr", "X3; our question: the sources report no sink rates"),
+    ),
+    base=relative,
+)
+
+QUESTIONS = (entropy_collapse, sigma_reparam, logit_growth)

@@ -1,0 +1,77 @@
+"""A question about instruction tuning [C8]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sinkscope.experiments.asserting import POINTS, within
+from sinkscope.experiments.effects import across, gap, level
+from sinkscope.experiments.question import Question, Variation, above
+from sinkscope.training.recipe import Recipe
+from sinkscope.training.recipes import RECIPES
+
+TABLE_1 = "C8; Gu et al. 2025, base and chat models"
+NONE_TO_START = "no model of this scale is shipped to start from"
+
+
+def as_changes(recipe: Recipe) -> dict[str, Any]:
+    """The changes that make of `nano` a recipe of its sizes."""
+    fields = ("start_from", "steps", "optimizer.lr", "schedule", "data.corpus", "data.tokenizer", "data.labels")
+    values = {}
+    for name in fields:
+        value: Any = recipe.model_dump(mode="json")
+        for part in name.split("."):
+            value = value[part]
+        values[name] = value
+    return values
+
+
+TUNING = as_changes(RECIPES["nano-sft"])
+READINGS = {
+    "sink_0/plain_text": "on plain text",
+    "sink_0/as_chat": "on text as a user's message in the chat template",
+    "sink_0": "on conversations",
+}
+
+tuning = Question(
+    name="tuning",
+    asks="Does instruction tuning change the sink?",
+    rows=("C8",),
+    source=TABLE_1,
+    shared=TUNING,
+    variations=(
+        # one step at the rate that a warm-up begins with, which is 0: the shipped model as it is, observed like a run
+        Variation("before", {"steps": 1}, {"sink_0/plain_text": 92.47}),
+        Variation("tuned", {}, {"sink_0/plain_text": 92.88}),
+    ),
+    assertions=(
+        above(
+            0.1,
+            gap("loss", "before", "tuned"),
+            "it learns",
+            "the loss on responses falls by more than 0.1 nats (seeds order the conversations; the start is one model)",
+            "our check that there was something to learn",
+        ),
+        above(
+            POINTS,
+            level("sink_0/plain_text", "tuned"),
+            "a sink remains",
+            "after tuning more than 3 % of heads have their sink at position 0 of plain text",
+            f"{TABLE_1}: 88 to 99 %",
+        ),
+        *(
+            within(
+                POINTS,
+                across(("tuned", metric), ("before", metric)),
+                f"unchanged {where}",
+                f"{where} the sink rate changes by at most 3 points",
+                f"{TABLE_1}: LLaMA2-7B 92.47 to 92.88, LLaMA2-13B 91.69 to 90.94, LLaMA3-8B 99.02 to 98.85, "
+                "Mistral-7B 97.49 to 88.34",
+            )
+            for metric, where in READINGS.items()
+        ),
+    ),
+    not_at={"mini": NONE_TO_START, "paper": NONE_TO_START},
+)
+
+QUESTIONS = (tuning,)

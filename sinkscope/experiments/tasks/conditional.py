@@ -1,0 +1,137 @@
+"""The trigger-conditional task: the mean of the earlier tokens at a trigger, else nothing.
+
+Where the rows of attention sum to one, a query that shall give nothing must look somewhere that holds nothing: at a
+sink. Attention without normalisation may look nowhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeInt, PlainSerializer, PositiveInt, ValidationError
+from torch import Tensor, nn
+
+from sinkscope.attention import AttentionSpec, named, resolve
+from sinkscope.attention.masks import Causal, Strict
+from sinkscope.data.windows import seeded
+from sinkscope.errors import unknown
+from sinkscope.invalid import in_one_line
+from sinkscope.training.parts import Part
+
+TASK = "trigger_conditional"
+FIRST, OTHER, TRIGGER = range(3)  # kinds of tokens
+SCALES = ("nano",)
+
+
+class TriggerConditional(Part):
+    """One attention layer with one head, trained by AdamW on sequences none of which is met twice.
+
+    `attention` is any operation; its mask is k < q, so that a query sees the tokens before it alone. `content`: width c
+    of a token's vector; `head_dim`: of queries, keys and values; `tokens`: length of a sequence; `trigger_rate`: share
+    of triggers among the tokens. Without `empty_first` the first token has a vector like all others, so that there is
+    none that holds nothing. The rate `lr` falls linearly to 0. Wrong values raise `InputError`.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    task: Literal["trigger_conditional"] = "trigger_conditional"
+    attention: Annotated[AttentionSpec, BeforeValidator(resolve), PlainSerializer(AttentionSpec.to_dict)] = (
+        AttentionSpec()
+    )
+    content: PositiveInt = 8
+    head_dim: PositiveInt = 16
+    tokens: int = Field(default=16, ge=4)
+    trigger_rate: float = Field(default=0.25, gt=0, lt=1)
+    empty_first: bool = True
+    steps: PositiveInt = 400
+    batch_size: PositiveInt = 128
+    lr: float = Field(default=1e-2, gt=0)
+    eval_every: PositiveInt = 100
+    seed: NonNegativeInt = 0
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise in_one_line(error, TriggerConditional, TASK) from error
+
+    @property
+    def hash(self) -> str:
+        """12 hex digits of the sha256 over all that decides a run's numbers."""
+        text = json.dumps(self.model_dump(mode="json", exclude={"eval_every"}), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Nothing beside the configuration is read."""
+        return {"task": TASK}
+
+    def folder(self, fingerprint: Mapping[str, Any]) -> str:
+        """The name of the run's folder: task, operation, hash."""
+        name = (named(self.attention) or {"name": "custom"})["name"]
+        return f"conditional-{name}-{self.hash}"
+
+
+def trigger_conditional(scale: str, changes: Mapping[str, Any]) -> TriggerConditional:
+    """The task with fields changed. It has one size, `nano`; raises `InputError` for others."""
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    return TriggerConditional(**changes)
+
+
+class Examples:
+    """Sequences of the task: `inputs` (batch, position, c + 3), `targets` (batch, position, c).
+
+    A token is c standard normal numbers x_t and a mark of its kind; an empty first one has x_0 = 0. The target at a
+    trigger t is (1/t) Σ_{i<t} x_i, elsewhere 0. Queries count from position 2 on, which are `triggers` or `others`
+    (batch, position): the second token sees only the first.
+    """
+
+    def __init__(self, job: TriggerConditional, count: int, *drawn_by: object) -> None:
+        generator = seeded(TASK, *drawn_by)
+        content = torch.randn(count, job.tokens, job.content, generator=generator)
+        if job.empty_first:
+            content[:, 0] = 0
+        kind = torch.where(torch.rand(count, job.tokens, generator=generator) < job.trigger_rate, TRIGGER, OTHER)
+        kind[:, 0], kind[:, 1] = FIRST, OTHER
+        self.inputs = torch.cat([content, nn.functional.one_hot(kind, 3)], -1)
+        means = (content.cumsum(1) - content) / torch.arange(job.tokens).clamp(min=1)[:, None]
+        self.triggers, self.others = kind == TRIGGER, kind == OTHER
+        self.others[:, 1] = False
+        self.targets = means * self.triggers[..., None]
+        self.power = self.targets[self.triggers].square().mean()
+
+    def errors(self, outputs: Float[Tensor, "batch position content"]) -> tuple[Tensor, Tensor]:
+        """Mean squared errors at triggers and elsewhere, over the mean square of the targets at triggers.
+
+        To give nothing at all costs (1, 0).
+        """
+        error = (outputs - self.targets).square().mean(-1) / self.power
+        return error[self.triggers].mean(), error[self.others].mean()
+
+
+class OneLayer(nn.Module):
+    """y_t = W_O Σ_{k<t} A_tk W_V x_k with one head; no norm, residual stream or feed-forward."""
+
+    def __init__(self, job: TriggerConditional) -> None:
+        super().__init__()
+        width, dim = job.content + 3, job.head_dim
+        self.query, self.key, self.value = (nn.Linear(width, dim, bias=False) for _ in range(3))
+        self.read_out = nn.Linear(dim, job.content, bias=False)
+        spec = replace(job.attention, mask=Causal() & Strict())
+        self.operation = spec.build(heads=1, kv_heads=1, head_dim=dim, hidden_size=width)
+
+    def forward(
+        self, inputs: Float[Tensor, "batch position width"], path: str = "auto"
+    ) -> tuple[Float[Tensor, "batch position content"], Tensor | None, Tensor | None]:
+        """Outputs; on the path `reference` the weights on tokens and on slots as well."""
+        query, key, value = (each(inputs)[:, None] for each in (self.query, self.key, self.value))
+        query, key = self.operation.before_rotation(query, key)
+        value, carried = self.operation.before_cache(value, inputs)
+        attended = self.operation(query, key, value, hidden=inputs, path=path, carried=carried)
+        return self.read_out(attended.output[:, 0]), attended.weights, attended.slot_weights

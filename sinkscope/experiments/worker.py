@@ -1,0 +1,63 @@
+"""`python -m sinkscope.experiments.worker`: makes one run after another for the sweep that started it.
+
+What a Python process costs before it can train is then paid once a worker, not once a run. Orders come on stdin, a JSON
+line `{"job": FILE, "out": FOLDER, "log": FILE}` each; the answer is `work`'s exit code, a line on stdout, while all
+else that is printed goes to the order's log. A worker ends itself after a run that failed, since a fault may have left
+the process (or its GPU) in a state that would spoil the next; and at once when stdin is closed, which is what the end
+of the sweep's process looks like, however it came. So nothing outlives a killed sweep and holds locks.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+import threading
+from queue import SimpleQueue
+from typing import BinaryIO
+
+STDIN, STDOUT, STDERR = 0, 1, 2  # file descriptors
+
+
+def main() -> int:
+    """Serve until there is nothing more to do; the exit code of the last run."""
+    answers = os.fdopen(os.dup(STDOUT), "wb", buffering=0)
+    os.dup2(STDERR, STDOUT)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the sweep, which then ends its workers
+    orders: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_listen, args=(orders,), daemon=True).start()
+    from sinkscope.experiments.work import BUSY, SETTLED
+
+    code = SETTLED
+    while code in (SETTLED, BUSY):
+        code = _carry_out(orders.get(), answers)
+    return code
+
+
+def _listen(orders: SimpleQueue[bytes]) -> None:
+    with open(STDIN, "rb", buffering=0) as stdin:  # a buffer would be locked when the interpreter wants to close it
+        for line in stdin:
+            orders.put(line)
+    os._exit(0)  # from a thread, and amid a training: every file is whole or absent
+
+
+def _carry_out(order: bytes, answers: BinaryIO) -> int:
+    import torch
+
+    from sinkscope.experiments import work
+
+    told = json.loads(order)
+    with open(told["log"], "ab") as log:
+        for stream in (STDOUT, STDERR):
+            os.dup2(log.fileno(), stream)
+    torch.compiler.reset()  # a run must not depend on what was compiled before it
+    code = work.main([told["job"], told["out"]])
+    gc.collect()  # a trainer and its model refer to each other
+    answers.write(f"{code}\n".encode())
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""An experiment as the report shows it: the question, the runs that were kept, and what each claim made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from sinkscope.claims import Evidence, Verdict
+from sinkscope.experiments.findings import Findings, verdicts
+from sinkscope.experiments.observed import Observed
+from sinkscope.experiments.question import RECIPE_OF, Assertion, Question, Variation, recipe
+from sinkscope.training.recipes import RECIPES
+
+FAILED = "failed"
+USUAL = ("loss", "sink_0", "strongest", "slot", "norm_ratio")
+
+
+@dataclass(frozen=True)
+class Watched(Observed):
+    """A run that notes which of its metrics were asked for."""
+
+    asked: list[str] = field(default_factory=list)
+
+    def __getitem__(self, metric: str) -> float:
+        self.asked.append(metric)
+        return super().__getitem__(metric)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict, and the metrics of the runs that its effect is made of, by variation."""
+
+    verdict: Verdict
+    reads: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An experiment at a scale. `findings` is None where there are none; `reason` says why.
+
+    `base`: the fields of the recipe, or task, that is varied.
+    """
+
+    name: str
+    asks: str
+    source: str
+    rows: tuple[str, ...]
+    scale: str
+    variations: tuple[Variation, ...]
+    claims: tuple[Judged, ...] = ()
+    findings: Findings | None = None
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    base: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def runs(self) -> list[tuple[str, Observed]]:
+        """Every run with its variation's label, in order; one that failed has the status "failed" and the reason."""
+        if self.findings is None:
+            return []
+        found: list[tuple[str, Observed]] = []
+        for label in dict.fromkeys([*(v.label for v in self.variations), *self.findings.runs, *self.findings.failed]):
+            seeds = dict(self.findings.runs.get(label, {}))
+            lost = {s: Observed("", FAILED, s, reason=why) for s, why in self.findings.failed.get(label, {}).items()}
+            found += [(label, run) for _, run in sorted({**lost, **seeds}.items())]
+        return found
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics that it is about: those with published values, then those its claims read; the loss last."""
+        published = [metric for variation in self.variations for metric in variation.published]
+        read = [metric for judged in self.claims for metrics in judged.reads.values() for metric in metrics]
+        every = list(dict.fromkeys([*published, *read])) or ["sink_0"]
+        return sorted(every, key=lambda metric: metric == "loss")
+
+    @property
+    def seconds(self) -> float:
+        """What its runs cost."""
+        return 0.0 if self.findings is None else self.findings.seconds
+
+
+def entry(question: Question, findings: Findings | None, scale: str = "nano") -> Entry:
+    """A question and its findings, judged."""
+    reads = [_reads(assertion, findings) for assertion in question.assertions]
+    claims = [Judged(*pair) for pair in zip(verdicts(question, findings, scale), reads, strict=True)]
+    return Entry(
+        question.name,
+        question.asks,
+        question.source,
+        tuple(question.rows),
+        findings.scale if findings is not None else scale,
+        tuple(question.variations),
+        tuple(claims),
+        findings,
+        question.shared,
+        _base(question, scale),
+        _reason(question, findings, scale),
+    )
+
+
+def unknown_entry(findings: Findings) -> Entry:
+    """Findings of a question that is not among those with a name: its runs, without claims."""
+    reason = "its question stands in a file of its own: give that file's path too, and its claims are judged"
+    variations = tuple(Variation(label) for label in dict.fromkeys([*findings.runs, *findings.failed]))
+    return Entry(findings.question, "", "", (), findings.scale, variations, findings=findings, reason=reason)
+
+
+def runs_of(entries: Iterable[Entry]) -> list[Observed]:
+    """Every run once, however many experiments share it, and each that failed."""
+    every = [run for each in entries for _, run in each.runs]
+    named = {run.run: run for run in every if run.status != FAILED}
+    return [*named.values(), *(run for run in every if run.status == FAILED)]
+
+
+def evidence(judged: Judged) -> list[tuple[int | None, Evidence]]:
+    """What decided a claim, each with its seed where the case names one."""
+    found = []
+    for part in judged.verdict.evidence:
+        seed = part.case.removeprefix("seed ")
+        found.append((int(seed) if seed.isdigit() else None, part))
+    return found
+
+
+def _base(question: Question, scale: str) -> dict[str, Any]:
+    """The fields of what is varied, as it is before anything is changed; none at a scale where there is no such job."""
+    if scale not in RECIPE_OF or scale in question.not_at:
+        return {}
+    if question.base is recipe:
+        return RECIPES[RECIPE_OF[scale]].model_dump(mode="json")
+    task = question.base(scale, {"seed": 0}).model_dump(mode="json")
+    return {**task.get("recipe", {}), **task}
+
+
+def _reason(question: Question, findings: Findings | None, scale: str) -> str:
+    if findings is not None:
+        return ""
+    return next((why for name, why in question.not_at.items() if name == scale), "no runs")
+
+
+def _reads(assertion: Assertion, findings: Findings | None) -> dict[str, tuple[str, ...]]:
+    """What the effect asks of which runs, seen in the first seed that has them."""
+    if findings is None:
+        return {}
+    for seed in range(findings.seeds):
+        watched = {label: Watched(**vars(run)) for label, run in findings.of_seed(seed).items()}
+        with suppress(KeyError):  # a run that is missing
+            assertion.effect(watched)
+            return {label: tuple(dict.fromkeys(run.asked)) for label, run in watched.items() if run.asked}
+    return {}

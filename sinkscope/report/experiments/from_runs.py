@@ -1,0 +1,91 @@
+"""Many training runs as an experiment without claims: grouped by the fields in which their recipes differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sinkscope.experiments.findings import Findings
+from sinkscope.experiments.observed import Observed
+from sinkscope.experiments.question import Variation
+from sinkscope.report.curves import LOSS, SINK, VALIDATION_LOSS
+from sinkscope.report.experiments.entry import Entry
+from sinkscope.report.experiments.names import counted, said
+from sinkscope.report.runs import StoredRun
+from sinkscope.training.recipe import WITHOUT_INFLUENCE
+
+LAST = {"loss": VALIDATION_LOSS, "train_loss": LOSS, "sink_0": SINK, "strongest": "sink/strongest"}
+
+
+def entry_of_runs(runs: Sequence[StoredRun]) -> Entry:
+    """Runs by variation. Those of one recipe are told apart by their seeds; a second with the same seed by its name."""
+    recipes = [dict(_leaves(run.record.get("recipe", {}))) for run in runs]
+    differing = [name for name in dict(_all(recipes)) if _differs(name, recipes)]
+    variations: dict[str, Variation] = {}
+    found: dict[str, dict[int, Observed]] = {}
+    for run, recipe in zip(runs, recipes, strict=True):
+        changes = {name: recipe[name] for name in differing if name in recipe}
+        label = ", ".join(f"{name.rpartition('.')[2]} = {said(value)}" for name, value in changes.items()) or "all"
+        seed = _seed(run)
+        if seed in found.get(label, {}):
+            label = f"{label} ({run.label})"
+        variations.setdefault(label, Variation(label, changes))
+        found.setdefault(label, {})[seed] = observed(run)
+    return Entry(
+        "runs",
+        f"{counted(len(runs), 'run')}, {counted(len(variations), 'configuration')}",
+        "",
+        (),
+        "",
+        tuple(variations.values()),
+        findings=Findings("runs", "", len({_seed(run) for run in runs}), found),
+    )
+
+
+def observed(run: StoredRun) -> Observed:
+    """What a run's log and record say: the curves over its evaluations, and the last value of each metric."""
+    evaluated = [row for row in run.rows if row.get(VALIDATION_LOSS) is not None]
+    curves = {name: tuple(_number(row.get(name)) for row in evaluated) for name in (VALIDATION_LOSS, SINK)}
+    last = {name: run.last(metric) for name, metric in LAST.items()}
+    record = run.record
+    return Observed(
+        run.label,
+        str(record.get("status", "unknown")),
+        _seed(run),
+        {name: value for name, value in last.items() if value is not None},
+        tuple(int(row["step"]) for row in evaluated),
+        curves,
+        _number(record.get("seconds"), 0.0),
+        str(record.get("reason") or ""),
+    )
+
+
+def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted fields of a recipe that decide something, less the seed."""
+    for name, value in values.items():
+        dotted = f"{above}{name}"
+        if dotted == "seed" or dotted in WITHOUT_INFLUENCE:
+            continue
+        if isinstance(value, Mapping) and dotted != "attention":
+            yield from _leaves(value, f"{dotted}.")
+        else:
+            yield dotted, value
+
+
+def _all(recipes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
+    for recipe in recipes:
+        yield from recipe.items()
+
+
+def _differs(name: str, recipes: Sequence[Mapping[str, Any]]) -> bool:
+    return len({json.dumps(recipe.get(name), sort_keys=True) for recipe in recipes}) > 1
+
+
+def _seed(run: StoredRun) -> int:
+    seed = run.record.get("seed")
+    return seed if isinstance(seed, int) else 0
+
+
+def _number(value: Any, missing: float = float("nan")) -> float:
+    return float(value) if isinstance(value, int | float) else missing

@@ -1,0 +1,144 @@
+"""Tables of an experiment as HTML. Every text from outside is escaped here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from sinkscope.experiments.observed import Observed
+from sinkscope.experiments.question import Variation
+from sinkscope.report.experiments.entry import FAILED, USUAL, Entry, Judged, evidence
+from sinkscope.report.experiments.names import cost, effect, number, said, title
+
+MISSING = "–"
+WORDS_OF = {"not run at this scale": "not run"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: HTML that is safe already, and whether it stands to the right as numbers do."""
+
+    html: str
+    number: bool = False
+
+
+def text(value: Any) -> Cell:
+    """A cell of plain text."""
+    return Cell(escape(str(value)))
+
+
+def figure(value: float | None) -> Cell:
+    """A cell with a number."""
+    return Cell(number(value), number=True)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], label: str, kind: str = "") -> str:
+    """A table that scrolls sideways where it must; the first cell of a row heads it."""
+    made = list(rows)
+    right = [bool(made) and all(row[index].number for row in made) for index in range(len(columns))]
+    head = "".join(
+        f'<th scope="col"{_side(side)}>{escape(column)}</th>' for column, side in zip(columns, right, strict=True)
+    )
+    body = "\n".join(f"<tr>{_cells(row)}</tr>" for row in made)
+    return (
+        f'<div class="scroll {kind}" tabindex="0" role="region" aria-label="{escape(label)}">'
+        f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
+    )
+
+
+def pill(outcome: str) -> str:
+    """An outcome as a word with its mark; colour is never the only difference."""
+    kind = outcome.split()[0]
+    return f'<span class="pill {escape(kind)}">{escape(WORDS_OF.get(outcome, outcome))}</span>'
+
+
+def configurations(entry: Entry) -> str:
+    """The recipe's fields in which the variations differ, each with its value; empty where they do not differ."""
+    fields = list(dict.fromkeys(name for variation in entry.variations for name in variation.changes))
+    metrics = list(dict.fromkeys(name for variation in entry.variations for name in variation.published))
+    rows = []
+    for variation in entry.variations:
+        values = [_value(entry, variation, name) for name in fields]
+        published = [figure(variation.published.get(metric)) for metric in metrics]
+        rows.append([text(variation.label), *values, *published])
+    return table(["variation", *fields, *(f"published: {title(m)}" for m in metrics)], rows, "Configurations")
+
+
+def claim_numbers(entry: Entry, judged: Judged, links: Mapping[tuple[str, int], str]) -> str:
+    """What decided a claim, seed by seed: the effect, and the values of the runs that it is made of."""
+    reads = [(label, metric) for label, metrics in judged.reads.items() for metric in metrics]
+    runs = {(label, run.seed): run for label, run in entry.runs}
+    rows = []
+    for seed, part in evidence(judged):
+        values = []
+        for label, metric in reads:
+            run = runs.get((label, seed)) if seed is not None else None
+            values.append(Cell(_linked(number(run[metric]) if run else MISSING, links.get((label, seed or 0))), True))
+        rows.append([text(part.case), figure(part.value), *values])
+    return table(["seed", "effect", *(f"{label}: {metric}" for label, metric in reads)], rows, "Effect, seed by seed")
+
+
+def runs_table(runs: Sequence[tuple[str, Observed]], metrics: Sequence[str], prefix: str) -> str:
+    """Every run: name, seed, status, final metrics, seconds, why it diverged or failed; a button shows its curves."""
+    wanted = dict.fromkeys([*metrics, *USUAL])
+    columns = [metric for metric in wanted if any(metric in run.metrics for _, run in runs)]
+    rows = []
+    for index, (label, run) in enumerate(runs):
+        name = f'<span class="run" id="{prefix}-r{index}">{escape(run.run or MISSING)}</span>'
+        button = f'<button type="button" data-run="{index}">curves</button>' if run.curves and run.steps else MISSING
+        told = [text(label), Cell(str(run.seed), True), Cell(name), Cell(_status(run))]
+        spent = Cell(MISSING if run.status == FAILED else cost(run.seconds), True)
+        rows.append([*told, *(figure(run[metric]) for metric in columns), spent, Cell(button), text(run.reason)])
+    head = ["variation", "seed", "run", "status", *columns, "cost", "over training", "reason"]
+    return table(head, rows, "Runs", "runs")
+
+
+def verdict_row(entry: Entry, judged: Judged, place: str, several_scales: bool) -> str:
+    """A row of the table over all experiments, which the page's script filters by its data."""
+    verdict = judged.verdict
+    seeds = str(entry.findings.seeds) if entry.findings else MISSING
+    spent = cost(entry.seconds) if entry.findings else MISSING
+    name = f"{entry.name} ({entry.scale})" if several_scales else entry.name
+    reason = f'<span class="why">{escape(verdict.reason)}</span>' if verdict.reason else ""
+    words = " ".join((name, entry.asks, verdict.claim.name, verdict.claim.statement, verdict.claim.source, *entry.rows))
+    return (
+        f'<tr data-outcome="{escape(verdict.outcome)}" data-words="{escape(words.lower())}">'
+        f'<th scope="row"><a href="#{place}">{escape(name)}</a></th>'
+        f"<td>{_linked(escape(verdict.claim.statement), place)}</td>"
+        f'<td class="tight">{escape(str(verdict.claim.rule))}</td>'
+        f'<td class="number">{effect(verdict.residual, verdict.spread)}</td>'
+        f'<td class="number">{seeds}</td><td class="number">{spent}</td>'
+        f"<td>{pill(verdict.outcome)}{reason}</td></tr>"
+    )
+
+
+def _cells(row: Sequence[Cell]) -> str:
+    first, *rest = row
+    others = "".join(f"<td{_side(cell.number)}>{cell.html}</td>" for cell in rest)
+    return f'<th scope="row"{_side(first.number)}>{first.html}</th>{others}'
+
+
+def _side(right: bool) -> str:
+    return ' class="number"' if right else ""
+
+
+def _linked(html: str, place: str | None) -> str:
+    return html if place is None else f'<a href="#{escape(place)}">{html}</a>'
+
+
+def _status(run: Observed) -> str:
+    return escape(run.status) if run.status == "finished" else f'<strong class="odd">{escape(run.status)}</strong>'
+
+
+def _value(entry: Entry, variation: Variation, name: str) -> Cell:
+    """A field's value, marked where the variation sets it."""
+    if name in variation.changes:
+        return Cell(f"<b>{escape(said(variation.changes[name]))}</b>")
+    value: Any = entry.shared.get(name)
+    if value is None:
+        value = entry.base
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+    return text(MISSING if value is None else said(value))

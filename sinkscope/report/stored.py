@@ -1,0 +1,135 @@
+"""What the paths given to `sinkscope report` hold: runs, measurements, surveys, experiments, checks of theory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sinkscope.claims import Verdict
+from sinkscope.errors import InputError
+from sinkscope.experiments.findings import Findings
+from sinkscope.experiments.question import SCALES, Question
+from sinkscope.experiments.questions import QUESTIONS
+from sinkscope.experiments.registry import questions_in
+from sinkscope.probes import Measurement
+from sinkscope.report.experiments.entry import Entry, entry, unknown_entry
+from sinkscope.report.runs import StoredRun, read_run
+from sinkscope.survey import Survey
+from sinkscope.survey.result import JSON as SURVEY
+from sinkscope.survey.store import read_survey
+from sinkscope.training.log import LOG
+
+THEORY = "verdicts.json"
+KINDS = (
+    "a run folder, a folder of runs, a measurement (.nc), a survey's folder, a record (.json) or folder of "
+    "experiments, or the verdicts of theory"
+)
+
+
+@dataclass
+class Stored:
+    """Results by kind; names are file and folder names, numbered where they repeat."""
+
+    runs: list[StoredRun] = field(default_factory=list)
+    measurements: dict[str, Measurement] = field(default_factory=dict)
+    surveys: dict[str, Survey] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+    claims: dict[str, Sequence[Verdict]] = field(default_factory=dict)
+
+
+def read(paths: Iterable[Path]) -> Stored:
+    """Everything that the paths hold. Raises `InputError` for what is absent, damaged or something else.
+
+    A Python file is one with questions: records of experiments beside it are judged by them.
+    """
+    given = list(paths)
+    questions = dict(QUESTIONS)
+    for path in given:
+        if path.suffix == ".py":
+            questions |= questions_in(path)
+    stored = Stored()
+    for path in given:
+        if path.suffix != ".py":
+            _add(stored, path, questions)
+    return stored
+
+
+def entries_of(findings: Sequence[Findings], questions: Mapping[str, Question], scales: Iterable[str]) -> list[Entry]:
+    """The findings with their questions in the order of these; at `scales` also the questions without findings."""
+    known = {(found.question, found.scale): found for found in findings}
+    complete = tuple(scales)
+    places = [(name, scale) for scale in SCALES for name in questions if (name, scale) in known or scale in complete]
+    asked = [entry(questions[name], known.get((name, scale)), scale) for name, scale in places]
+    return [*asked, *(unknown_entry(found) for key, found in known.items() if key not in places)]
+
+
+def read_findings(path: Path) -> Findings:
+    """One record of an experiment. Raises `InputError` for anything else."""
+    data = _json(path)
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: this is no record of an experiment")
+    try:
+        return Findings.from_dict(data)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def records_in(folder: Path) -> list[Path]:
+    """The records of experiments in `results/experiments`, or in the folder of one scale in it."""
+    if folder.name in SCALES:
+        return sorted(folder.glob("*.json"))
+    return [path for scale in SCALES for path in sorted((folder / scale).glob("*.json"))]
+
+
+def _add(stored: Stored, path: Path, questions: Mapping[str, Question]) -> None:
+    if not path.exists():
+        raise InputError(f"nothing at {path}")
+    if path.suffix == ".nc":
+        stored.measurements[_free(path.stem, stored.measurements)] = Measurement.load(path)
+    elif folders := _run_folders(path):
+        stored.runs += [read_run(folder) for folder in folders]
+    elif (path / SURVEY).is_file():
+        epsilon, rows = read_survey(path / SURVEY)
+        stored.surveys[_free(path.name, stored.surveys)] = Survey(rows, path, epsilon)
+    elif (path / THEORY).is_file():
+        stored.claims[_free(path.name, stored.claims)] = _verdicts(path / THEORY)
+    elif path.name == THEORY:
+        stored.claims[_free(path.parent.name or path.stem, stored.claims)] = _verdicts(path)
+    elif records := records_in(path):
+        found = [read_findings(record) for record in records]
+        stored.entries += entries_of(found, questions, {each.scale for each in found})
+    elif path.suffix == ".json" and path.is_file():
+        stored.entries += entries_of([read_findings(path)], questions, ())
+    else:
+        raise InputError(f"{path} is neither {KINDS}")
+
+
+def _run_folders(path: Path) -> list[Path]:
+    if (path / LOG).is_file():
+        return [path]
+    return sorted(folder.parent for folder in path.glob(f"*/{LOG}"))
+
+
+def _verdicts(path: Path) -> list[Verdict]:
+    data = _json(path)
+    if not isinstance(data, list) or not all(isinstance(part, dict) for part in data):
+        raise InputError(f"{path} holds no verdicts")
+    try:
+        return [Verdict.from_dict(part) for part in data]
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+def _free(name: str, taken: Mapping[str, object]) -> str:
+    numbered = (f"{name} ({number})" for number in range(2, len(taken) + 3))
+    return name if name not in taken else next(other for other in numbered if other not in taken)

@@ -1,0 +1,105 @@
+"""A term of the training loss that keeps activations small [X16, X20]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, NonNegativeFloat
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError
+from sinkscope.model import LabForCausalLM
+from sinkscope.training.parts import Part
+
+Place = Literal["stream", "attention", "feedforward"]
+GUARD = 1e-6  # beside the squared variance, as in the outlier metric
+
+
+class ActivationPenalty(Part):
+    """loss + strength · mean over depths of p(h), with h what a sequence's tokens have there, in fp32.
+
+    `kind` p: `l2`, `infinity` or `kurtosis` (see the functions of these names), each the mean over sequences. `of`:
+    the residual `stream` behind a block, or what the block's `attention` (a hybrid's mixer) or `feedforward` adds to
+    it, before any gain and norm of the branch. `depths`: numbers of blocks, from 1; 0 is the embeddings, of the stream
+    alone; None for all blocks. Sink tokens count among the tokens.
+
+    Kurtosis of layer outputs: Nrusimha et al. 2024 (2404.03605); theirs joins it with quantisation-aware training. The
+    squared norm: Merity et al. 2017, section 4.
+    """
+
+    kind: Literal["l2", "infinity", "kurtosis"] = "kurtosis"
+    strength: NonNegativeFloat
+    of: Place = "stream"
+    depths: tuple[int, ...] | None = Field(default=None, min_length=1)
+
+    def at(self, blocks: int) -> tuple[int, ...]:
+        """The depths in a model of so many blocks. Raises `InputError` for those that it does not have."""
+        depths = tuple(range(1, blocks + 1)) if self.depths is None else self.depths
+        least = 0 if self.of == "stream" else 1
+        for depth in depths:
+            if not least <= depth <= blocks:
+                raise InputError(
+                    f"loss.activation_penalty.depths: {depth} is none of the {self.of}, which has {least} to {blocks}"
+                )
+        return depths
+
+
+def l2(hidden: Float[Tensor, "batch position width"]) -> Float[Tensor, ""]:
+    """Mean over tokens of ‖h_t‖² / width."""
+    return hidden.square().mean()
+
+
+def infinity(hidden: Float[Tensor, "batch position width"]) -> Float[Tensor, ""]:
+    """Mean over sequences of max |h| over tokens and channels, the infinity norm of [X16]."""
+    return hidden.abs().flatten(1).amax(1).mean()
+
+
+def kurtosis(hidden: Float[Tensor, "batch position width"]) -> Float[Tensor, ""]:
+    """Mean over sequences of E(h − μ)⁴ / (σ⁴ + 1e-6) over tokens and channels, as [X16] measures it."""
+    flat = hidden.flatten(1)
+    centred = flat - flat.mean(1, keepdim=True)
+    return (centred.pow(4).mean(1) / (centred.square().mean(1).square() + GUARD)).mean()
+
+
+FORMULAS: Mapping[str, Callable[[Tensor], Tensor]] = {"l2": l2, "infinity": infinity, "kurtosis": kurtosis}
+
+
+class Watch:
+    """Keeps what a model computes at the penalised places, while it trains, until the penalty is asked for.
+
+    Hooks stay on the model, before it is compiled or distributed. Raises `InputError` for another than a lab model.
+    """
+
+    def __init__(self, penalty: ActivationPenalty, model: nn.Module) -> None:
+        if not isinstance(model, LabForCausalLM):
+            raise InputError(f"loss.activation_penalty: {type(model).__name__} is no lab model")
+        self.penalty = penalty
+        self._seen: dict[int, Tensor] = {}
+        for depth, module in _places(penalty, model):
+            module.register_forward_hook(partial(self._note, depth))
+
+    def term(self) -> Float[Tensor, ""]:
+        """strength · p of the forward pass just made, with its gradient."""
+        formula = FORMULAS[self.penalty.kind]
+        seen, self._seen = self._seen, {}
+        terms = [formula(hidden.float()) for _, hidden in sorted(seen.items())]
+        return self.penalty.strength * torch.stack(terms).mean()
+
+    def _note(self, depth: int, module: nn.Module, inputs: Any, output: Any) -> None:
+        if module.training:
+            self._seen[depth] = output[0] if isinstance(output, tuple) else output
+
+
+def _places(penalty: ActivationPenalty, model: LabForCausalLM) -> Iterator[tuple[int, nn.Module]]:
+    for depth in penalty.at(len(model.model.layers)):
+        if depth == 0:
+            yield depth, model.model.embed_tokens
+            continue
+        block = model.model.layers[depth - 1]
+        mixer = "self_attn" if block.attends else "mamba"
+        inner = {"stream": "", "attention": mixer, "feedforward": "mlp"}
+        yield depth, block.get_submodule(inner[penalty.of])

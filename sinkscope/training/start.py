@@ -1,0 +1,101 @@
+"""Initial weights from a model that was trained before [C8]."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from sinkscope.attention import AttentionSpec, Causal
+from sinkscope.data.tokenizer import load_fast_tokenizer
+from sinkscope.errors import InputError, unknown
+from sinkscope.files import sha256
+from sinkscope.model import SHIPPED, LabConfig, LabForCausalLM, load
+from sinkscope.model.hub import resolve
+from sinkscope.training.recipe import FIELDS_OF_MODEL, Recipe
+
+FREE = {"attention", "max_position_embeddings", "restart_positions", "bos_token_id", "eos_token_id", "pad_token_id"}
+
+
+def lab_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> LabForCausalLM:
+    """The recipe's model with random weights, or with those it starts from.
+
+    Raises `InputError` where these do not fit.
+    """
+    model = LabForCausalLM(recipe.lab_config(tokenizer))
+    if recipe.start_from is not None:
+        weights = load(recipe.start_from).state_dict()
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            told = " ".join(str(error).split()).partition(":")[2].strip()
+            raise InputError(f"start_from '{recipe.start_from}': its weights do not fit: {told}") from error
+    return model
+
+
+def started(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """What the weights that a recipe starts from add to its run's fingerprint: their digest, not where they lie.
+
+    Raises `InputError` where there are none, where sizes, choices or the attention operation (but for its mask) differ
+    from the recipe's, and where the tokeniser is another one than that of the data.
+    """
+    if recipe.start_from is None:
+        return {}
+    folder = _folder(recipe.start_from)
+    _check_config(recipe, LabConfig.from_pretrained(folder), tokenizer)
+    _check_tokenizer(recipe, load_fast_tokenizer(str(folder)), tokenizer)
+    digests = [sha256(path) for path in sorted(folder.glob("*.safetensors"))]
+    if not digests:
+        raise InputError(f"start_from '{recipe.start_from}' holds no weights (model.safetensors)")
+    return {"start": {"weights_sha256": hashlib.sha256("".join(digests).encode()).hexdigest()}}
+
+
+def _folder(name: str) -> Path:
+    if name not in SHIPPED and not Path(name).exists():
+        error = unknown("start_from", name, SHIPPED)
+        raise InputError(f"{error}; or the folder of a run or of a lab model")
+    folder = Path(resolve(name))
+    try:
+        kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"start_from '{name}': cannot read {folder / 'config.json'}: {error}") from error
+    if kind != LabConfig.model_type:
+        raise InputError(f"start_from '{name}' is a model of type '{kind}', expected a lab model")
+    return folder
+
+
+def _check_config(recipe: Recipe, start: LabConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    config = recipe.lab_config(tokenizer)
+    for field in FIELDS_OF_MODEL:
+        its, ours = getattr(start, field), getattr(config, field)
+        if field not in FREE and its != ours:
+            raise InputError(
+                f"start_from '{recipe.start_from}': its model.{field} is {its!r}, the recipe's is {ours!r}"
+            )
+    if _unmasked(start.spec) != _unmasked(config.spec):
+        raise InputError(
+            f"start_from '{recipe.start_from}': its attention is '{start.attention_name}', the recipe's is "
+            f"'{config.attention_name}'"
+        )
+
+
+def _unmasked(spec: AttentionSpec) -> AttentionSpec:
+    return replace(spec, mask=Causal())
+
+
+def _check_tokenizer(recipe: Recipe, start: PreTrainedTokenizerFast, ours: PreTrainedTokenizerFast) -> None:
+    if _encodes(start) != _encodes(ours):
+        raise InputError(
+            f"start_from '{recipe.start_from}': its tokenizer is another one than data.tokenizer = "
+            f"'{recipe.data.tokenizer}'; set data.tokenizer to '{recipe.start_from}'"
+        )
+
+
+def _encodes(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """What decides how text is encoded, apart from what stands around it."""
+    state: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
+    return {name: state[name] for name in ("model", "normalizer", "pre_tokenizer", "added_tokens")}

@@ -1,0 +1,134 @@
+"""Verdicts from what was found: which seeds count, what it cost, what made it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from sinkscope.claims import Claim, SeedsAbove
+from sinkscope.errors import InputError
+from sinkscope.experiments import Assertion, Findings, Observed, Question, Variation, verdicts
+from sinkscope.experiments import findings as kept
+from sinkscope.training import Run
+
+
+def seen(label: str, seed: int, value: float, status: str = "finished") -> Observed:
+    metrics = {"m": value} if status == "finished" else {}
+    return Observed(f"{label}-{seed}", status, seed, metrics, seconds=10.0)
+
+
+def question(*effects: object, seeds: int = 3) -> Question:
+    claim = Claim("claim", "its statement", "a test", SeedsAbove(0.0, seeds))
+    made = tuple(Assertion(claim, effect) for effect in effects)
+    return Question("q", "Is it?", ("A1",), "a test", tuple(map(Variation, "abc")), made)
+
+
+def found(**missing: set[int]) -> Findings:
+    """Three seeds of a (1), b (3) and c (5), without some."""
+    values = {"a": 1.0, "b": 3.0, "c": 5.0}
+    runs = {
+        label: {seed: seen(label, seed, value) for seed in range(3) if seed not in missing.get(label, set())}
+        for label, value in values.items()
+    }
+    failed = {label: dict.fromkeys(seeds, "no") for label, seeds in missing.items()}
+    return Findings("q", "nano", 3, runs, failed)
+
+
+def b_minus_a(runs) -> float:
+    return runs["b"]["m"] - runs["a"]["m"]
+
+
+def c_minus_a(runs) -> float:
+    return runs["c"]["m"] - runs["a"]["m"]
+
+
+def test_a_claim_counts_the_seeds_that_have_what_it_reads() -> None:
+    whole, broken = verdicts(question(b_minus_a, c_minus_a), found(c={1}))
+    assert (whole.outcome, len(whole.evidence), whole.reason) == ("supported", 3, "")
+    assert broken.outcome == "inconclusive"
+    assert [evidence.case for evidence in broken.evidence] == ["seed 0", "seed 2"]
+    assert broken.reason == "seed 1 left out: no run of 'c'"
+    (enough,) = verdicts(question(c_minus_a, seeds=2), found(c={1}))
+    assert (enough.outcome, enough.residual, enough.spread) == ("supported", 4.0, 0.0)
+
+
+def test_reasons_name_every_missing_variation() -> None:
+    (verdict,) = verdicts(question(c_minus_a), found(a={0, 2}, c={1}))
+    assert verdict.outcome == "not run at this scale"
+    assert verdict.reason == "seeds 0, 2 left out: no run of 'a'; seed 1 left out: no run of 'c'"
+
+
+def test_an_effect_that_makes_do_without_a_run_does_not_count_its_seed() -> None:
+    def forgiving(runs) -> float:
+        return runs["c"]["m"] if "c" in runs else math.nan
+
+    (verdict,) = verdicts(question(forgiving), found(c={0}))
+    assert [evidence.case for evidence in verdict.evidence] == ["seed 1", "seed 2"]
+
+
+def test_a_run_that_diverged_is_there_and_decides_nothing() -> None:
+    findings = found()
+    findings.runs["b"][1] = seen("b", 1, 0.0, status="diverged")
+    (verdict,) = verdicts(question(b_minus_a), findings)
+    assert (verdict.outcome, len(verdict.evidence)) == ("inconclusive", 3)
+    assert verdict.reason == "seed 1 undecided: 'b' diverged"
+    assert verdicts(question(lambda runs: float(runs["b"].diverged)), findings)[0].reason == ""
+
+
+def test_an_effect_with_a_misspelt_label_is_bad_input() -> None:
+    with pytest.raises(InputError, match=r"unknown variation of experiment 'q' 'bb'"):
+        verdicts(question(lambda runs: runs["bb"]["m"]), found())
+
+
+def test_a_fault_of_an_effect_is_not_taken_for_a_missing_run() -> None:
+    with pytest.raises(KeyError, match="elsewhere"):
+        verdicts(question(lambda runs: {}["elsewhere"]), found())
+
+
+def test_cost_counts_a_shared_run_once() -> None:
+    findings = found(c={0})
+    findings.runs["b"][0] = findings.runs["a"][0]
+    assert findings.cost == {"runs": 7, "seconds": 70.0, "seconds_per_run": 10.0}
+    assert Findings("q", "nano", 3, {}).cost == {"runs": 0, "seconds": 0.0, "seconds_per_run": 0.0}
+
+
+def test_the_record_holds_cost_and_goes_round(tmp_path: Path) -> None:
+    findings = found(c={1})
+    path = kept.write(tmp_path, findings)
+    assert json.loads(path.read_text())["cost"]["runs"] == 8
+    assert kept.read(tmp_path, "q", "nano") == findings
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.99])
+def test_half_a_record_is_reported_by_its_name(part: float, tmp_path: Path) -> None:
+    path = kept.write(tmp_path, found())
+    path.write_text(path.read_text()[: int(part * path.stat().st_size)])
+    with pytest.raises(InputError, match=f"cannot read {path}"):
+        kept.read(tmp_path, "q", "nano")
+    assert kept.write(tmp_path, found()) == path
+    assert kept.read(tmp_path, "q", "nano") == found()
+
+
+@pytest.mark.parametrize("name", ["../q", "a/b", "", "."])
+def test_a_name_that_would_lead_elsewhere(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="must hold no '/'"):
+        kept.path_of(tmp_path, name, "nano")
+
+
+def test_provenance_tells_the_kinds_of_machine_and_all_versions(tmp_path: Path) -> None:
+    cpu, gpu = ({"device": name, "threads": 1, "system": "Linux", "machine": "x86_64"} for name in ("cpu", "gpu"))
+    for index, (host, version) in enumerate([(cpu, "1"), (gpu, "2"), (cpu, "2")]):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        (folder / "record.json").write_text(
+            json.dumps({"status": "finished", "host": host, "versions": {"torch": version, "python": "3"}})
+        )
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "record.json").write_text("{")
+    runs = [Run(tmp_path / name) for name in ("0", "1", "2", "0", "damaged", "absent")]
+    made = kept.provenance(runs)
+    assert made["hosts"] == [{**cpu, "runs": 2}, {**gpu, "runs": 1}]
+    assert made["versions"]["torch"] == "1, 2"

@@ -1,0 +1,98 @@
+"""All kinds of jobs through one store, one worker and one sweep."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sinkscope.errors import InputError
+from sinkscope.experiments import QUESTIONS, Question, Variation, level, run, verdicts
+from sinkscope.experiments.jobs import KINDS, Job, job_from, kind_of, kind_of_run
+from sinkscope.experiments.runstore import RunStore
+from sinkscope.experiments.tasks.backcopy import backcopy
+from sinkscope.experiments.tasks.conditional import trigger_conditional
+from sinkscope.experiments.work import FAILED, SETTLED, main
+from sinkscope.training import RECIPES
+
+from .conftest import claimed
+from .helpers import Here
+from .tasks.test_conditional import TINY
+
+JOBS = {
+    "recipe": RECIPES["nano"],
+    "bigram_backcopy": backcopy("nano", {"triggers": 2}),
+    "trigger_conditional": trigger_conditional("nano", TINY),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_jobs_survive_json(kind):
+    job = JOBS[kind]
+    assert isinstance(job, Job)
+    assert kind_of(job) is KINDS[kind]
+    again = job_from(json.loads(json.dumps(job.model_dump(mode="json"))))
+    assert again == job
+    assert again.folder({}) == job.folder({})
+
+
+def test_kinds_do_not_share_folders():
+    assert len({job.folder({}) for job in JOBS.values()}) == len(JOBS)
+
+
+def test_an_unknown_task_is_named():
+    with pytest.raises(InputError, match="did you mean 'bigram_backcopy'"):
+        job_from({"task": "bigram_backcop"})
+    with pytest.raises(InputError, match="steps"):
+        job_from({"task": "trigger_conditional", "steps": 0})
+
+
+def test_a_worker_is_told_the_kind_by_its_file(tmp_path, capsys):
+    job, path = JOBS["trigger_conditional"], tmp_path / "job.json"
+    path.write_text(json.dumps(job.model_dump(mode="json")))
+    assert main([str(path), str(tmp_path / "runs")]) == SETTLED
+    store = RunStore(tmp_path / "runs")
+    assert store.settled(store.run(job))
+    assert kind_of_run(store.run(job)) is KINDS["trigger_conditional"]
+
+
+def test_a_job_that_cannot_be_done_says_why(tmp_path, capsys):
+    job, path = JOBS["trigger_conditional"], tmp_path / "job.json"
+    path.write_text(json.dumps(job.model_dump(mode="json")))
+    (tmp_path / "runs").write_text("a file where a folder should be")
+    assert main([str(path), str(tmp_path / "runs")]) == FAILED
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_a_question_about_a_task_is_run_as_any_other(tmp_path):
+    question = Question(
+        name="of-a-task",
+        asks="?",
+        rows=("A14",),
+        source="a test",
+        variations=(Variation("softmax"), Variation("relu", {"attention": "relu"})),
+        assertions=(claimed(2, 0.0, level("total", "softmax")),),
+        shared=TINY,
+        base=trigger_conditional,
+    )
+    places = {"out": tmp_path / "runs", "results": tmp_path / "results"}
+    backend = Here()
+    found = run(question, seeds=2, backend=backend, **places)
+    assert len(backend.asked) == 4
+    assert verdicts(question, found)[0].outcome == "supported"
+    assert run(question, seeds=2, backend=backend, **places).runs == found.runs
+    assert len(backend.asked) == 4
+    assert json.loads(Path(places["results"], "nano", "of-a-task.json").read_text())["runs"]["relu"]["1"]["metrics"]
+
+
+@pytest.mark.parametrize("scale", ["nano", "mini", "paper"])
+def test_the_synthetic_questions_have_jobs(scale):
+    names = ("backcopy", "backcopy-dynamics", "backcopy-optimiser", "backcopy-relu", "trigger-conditional")
+    for name in names:
+        question = QUESTIONS[name]
+        if scale in question.not_at:
+            continue
+        jobs = question.recipes(scale, 2)
+        assert len(jobs) == 2 * len(question.variations)
+        assert len({job.folder({}) for job in jobs.values()}) == len(jobs)

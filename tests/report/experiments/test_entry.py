@@ -1,0 +1,65 @@
+"""Experiments as the report shows them: what claims read, runs in order, what a question leaves out."""
+
+from __future__ import annotations
+
+import math
+
+from sinkscope.experiments import Findings
+from sinkscope.report.experiments import entry, unknown_entry
+from sinkscope.report.experiments.entry import evidence, runs_of
+from tests.report.experiments.conftest import found, question, run
+
+
+def test_a_claim_knows_the_runs_and_metrics_that_it_reads(normalisation):
+    gap, equal_loss = normalisation.claims
+    assert gap.reads == {"softmax": ("sink_0",), "sigmoid": ("sink_0",)}
+    assert equal_loss.reads == {"softmax": ("loss",), "sigmoid": ("loss",)}
+    assert [(seed, part.value) for seed, part in evidence(gap)] == [(0, 8.0), (1, 9.0), (2, 10.0)]
+    assert gap.verdict.outcome == "supported"
+
+
+def test_watching_changes_no_verdict(normalisation):
+    again = entry(question(), normalisation.findings)
+    assert [judged.verdict for judged in again.claims] == [judged.verdict for judged in normalisation.claims]
+
+
+def test_runs_stand_in_the_order_of_the_question_with_those_that_failed(weight_decay):
+    assert [(label, run.seed, run.status) for label, run in weight_decay.runs] == [
+        *(("0", seed, "finished") for seed in (0, 1)),
+        ("0", 2, "diverged"),
+        *(("0.1", seed, "finished") for seed in (0, 1, 2)),
+        *(("2", seed, "finished") for seed in (0, 1)),
+        ("2", 2, "failed"),
+    ]
+    assert weight_decay.runs[-1][1].reason.startswith("out of memory")
+
+
+def test_metrics_are_the_published_ones_then_those_read_and_the_loss_last(normalisation, absent):
+    assert normalisation.metrics == ["sink_0", "loss"]
+    assert absent.metrics == ["sink_0"]
+
+
+def test_a_question_that_was_not_run_says_why(absent):
+    assert (absent.findings, absent.reason, absent.runs, absent.seconds) == (None, "no BOS", [], 0.0)
+    assert absent.claims[0].verdict.outcome == "not run at this scale"
+    assert entry(question(), None).reason == "no runs"
+
+
+def test_a_seed_without_a_run_is_watched_in_another():
+    softmax = {0: run("softmax", 0, 9.0), 1: run("softmax", 1, 9.0)}
+    made = entry(question(), found(softmax=softmax, sigmoid={1: run("sigmoid", 1, 1.0)}))
+    assert made.claims[0].reads == {"softmax": ("sink_0",), "sigmoid": ("sink_0",)}
+    assert [part.case for part in made.claims[0].verdict.evidence] == ["seed 1"]
+
+
+def test_findings_without_their_question_show_their_runs():
+    made = unknown_entry(Findings("mine", "nano", 1, {"a": {0: run("a", 0, 1.0)}}, {"b": {0: "lost"}}))
+    assert [variation.label for variation in made.variations] == ["a", "b"]
+    assert [run.status for _, run in made.runs] == ["finished", "failed"]
+    assert "file of its own" in made.reason
+    assert math.isnan(made.runs[1][1]["sink_0"])
+
+
+def test_shared_runs_count_once(normalisation):
+    assert len(runs_of([normalisation, normalisation])) == 6
+    assert sum(run.seconds for run in runs_of([normalisation, normalisation])) == normalisation.seconds == 6 * 420

@@ -1,0 +1,98 @@
+"""The page of findings: what made-up records give, and that the committed page is what the committed records give."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sinkscope.errors import InputError
+from sinkscope.experiments import findings
+from sinkscope.report.experiments import findings_page
+from tests.report.experiments.conftest import EVIL, found, run
+
+ROOT = Path(__file__).parents[3]
+COMMAND = "python -m sinkscope.report.experiments.findings_page"
+
+
+def test_the_committed_page_is_what_the_records_give():
+    made = findings_page.pages(findings_page.entries(ROOT / "results/experiments"))
+    docs = ROOT / "docs"
+    stale = [name for name, text in made.items() if not (docs / name).is_file() or (docs / name).read_text() != text]
+    left = {str(path.relative_to(docs)) for path in (docs / findings_page.FIGURES).glob("*")} - set(made)
+    assert (stale, left) == ([], set()), f"write it again: {COMMAND}"
+
+
+def test_every_experiment_with_its_verdicts_and_values(entries):
+    page = findings_page.pages(entries)["findings.md"]
+    assert "Of the claims, 2 supported, 1 inconclusive, 1 not run at this scale." in page
+    assert "15 runs and 1.9 h of training" in page
+    row = "| [normalisation](#nano-normalisation) | softmax has more by 3 points | > 3 in 3 seeds | 9 ± 1 | 3 |"
+    assert f"{row} supported |" in page
+    assert "Varied: `attention`, in 2 variations of the `nano` recipe; 3 seeds each, 6 runs, 42 min." in page
+    assert "- **supported**: softmax has more by 3 points (found 9 ± 1 in 3 seeds, asked > 3 in 3 seeds)" in page
+    assert "| softmax | the recipe as it is | 10 (9 to 11) | 18.2 | 3 (3 to 3) | 3.73 |" in page
+    assert "| sigmoid | `attention` = sigmoid | 1 (1 to 1) | 0.44 | 3.4 (3.4 to 3.4) | – |" in page
+    assert "| inputs | Text? | C7 | no BOS |" in page
+    assert "- versions: torch 2.13.0 · python 3.11.7" in page
+
+
+def test_order_is_that_of_the_questions_whatever_the_verdict(entries):
+    page = findings_page.pages(entries)["findings.md"]
+    turned = findings_page.pages(entries[::-1])["findings.md"]
+    assert page.index("### normalisation") < page.index("### weight-decay")
+    assert turned.index("### weight-decay") < turned.index("### normalisation")
+
+
+def test_runs_that_failed_or_diverged_stand_there(entries):
+    page = findings_page.pages(entries)["findings.md"]
+    assert "- *diverged*: 0, seed 2: the loss became NaN" in page
+    assert "- *failed*: 2, seed 2: out of memory &lt;script>" in page
+
+
+def test_a_figure_for_each_that_has_values(entries):
+    made = findings_page.pages(entries)
+    assert sorted(made) == [
+        "figures/findings/nano-normalisation.svg",
+        "figures/findings/nano-weight-decay.svg",
+        "findings.md",
+    ]
+    alt = "sink rate at position 0 (%), mean over seeds: softmax 10, sigmoid 1. Published: softmax 18.2, sigmoid 0.44."
+    escaped = alt.replace("_", "\\_")
+    assert f"![{escaped}](figures/findings/nano-normalisation.svg)" in made["findings.md"]
+
+
+def test_text_is_text(entries):
+    page = findings_page.pages(entries)["findings.md"]
+    assert EVIL not in page
+    assert page == findings_page.pages(entries)["findings.md"]
+
+
+def test_records_become_files(tmp_path):
+    record = found(softmax={0: run("softmax", 0, 9.0)}, sigmoid={0: run("sigmoid", 0, 1.0)})
+    findings.write(tmp_path / "results", record)
+    written = findings_page.write_findings(tmp_path / "results", tmp_path / "docs")
+    assert [path.relative_to(tmp_path / "docs").as_posix() for path in written] == [
+        "findings.md",
+        "figures/findings/nano-normalisation.svg",
+    ]
+    page = written[0].read_text()
+    assert "### normalisation" in page
+    assert "too few" not in page.partition("## The verdicts")[2]
+    assert "## Not run at this scale" in page
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    (tmp_path / "nano").mkdir()
+    (tmp_path / "nano" / "broken.json").write_text('{"question": 3}')
+    with pytest.raises(InputError, match=r"broken\.json"):
+        findings_page.entries(tmp_path)
+
+
+@pytest.mark.slow
+def test_the_module_writes_where_it_is_told(tmp_path):
+    command = [sys.executable, "-m", "sinkscope.report.experiments.findings_page", tmp_path / "none", tmp_path / "docs"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert told.split() == [str(tmp_path / "docs" / "findings.md")]

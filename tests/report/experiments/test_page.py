@@ -1,0 +1,136 @@
+"""The page of experiments: verdicts, and the way from each of them down to its runs; text as text; many runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from html import unescape
+
+from sinkscope.report.experiments import experiment_page, experiments_page
+from sinkscope.report.experiments.page import experiment_sections, headlines, provenance
+from tests.report.experiments.conftest import EVIL
+
+
+def markups(entries):
+    return {section.title: section.widget.markup for section in experiment_sections(entries)}
+
+
+def rows(markup, columns=None):
+    """The cells of every row as plain text."""
+    found = re.findall(r"<tr[^>]*>(.*?)</tr>", markup, re.DOTALL)
+    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in found]
+    return [[unescape(re.sub(r"<[^>]+>", "", cell)) for cell in row] for row in cells]
+
+
+def part(markup, start, end):
+    return markup[markup.index(start) :].partition(end)[0]
+
+
+def test_verdicts_come_first_and_what_was_not_run_last(entries):
+    assert list(markups(entries)) == ["Verdicts", "Experiments", "Not run at this scale"]
+    assert [card.value for card in headlines(entries)] == ["2", "1", "1", "1.9 h"]
+    assert headlines(entries)[-1].label == "of training, 15 runs"
+
+
+def test_a_row_for_every_claim_with_what_was_asked_and_found(entries):
+    head, gap, equal_loss, decay, text = rows(markups(entries)["Verdicts"])
+    assert head == ["experiment", "claim", "asked", "found", "seeds", "cost", "verdict"]
+    assert gap == [
+        "normalisation",
+        "softmax has more by 3 points",
+        "> 3 in 3 seeds",
+        "9 ± 1",
+        "3",
+        "42 min",
+        "supported",
+    ]
+    assert equal_loss[-1] == "supported"
+    assert decay[-1] == "inconclusiveseed 2 left out: no run of '2'"
+    assert text[2:] == ["> 1 in 3 seeds", "–", "–", "–", "not runno BOS"]
+
+
+def test_every_row_leads_to_its_claim(entries):
+    found = markups(entries)
+    places = re.findall(r'<th scope="row"><a href="#([^"]+)"', found["Verdicts"])
+    assert places == ["x0-c0", "x0-c1", "x1-c0", "x2-c0"]
+    below = found["Experiments"] + found["Not run at this scale"]
+    assert all(f'id="{place}"' in below for place in places)
+
+
+def test_rows_carry_what_the_filters_ask_for(entries):
+    data = re.findall(r'<tr data-outcome="([^"]+)" data-words="([^"]+)"', markups(entries)["Verdicts"])
+    assert [outcome for outcome, _ in data] == ["supported", "supported", "inconclusive", "not run at this scale"]
+    assert "is it the normalisation?" in data[0][1]
+    assert "a14; table 6" in data[0][1]
+
+
+def test_a_claim_opens_its_seeds_and_these_lead_to_the_runs(entries):
+    markup = markups(entries)["Experiments"]
+    claim = part(markup, 'id="x0-c0"', "</details>")
+    assert rows(claim) == [
+        ["seed", "effect", "softmax: sink_0", "sigmoid: sink_0"],
+        ["seed 0", "8", "9", "1"],
+        ["seed 1", "9", "10", "1"],
+        ["seed 2", "10", "11", "1"],
+    ]
+    links = re.findall(r'href="#([^"]+)">11<', claim)
+    assert links == ["x0-r2"]
+    assert '<span class="run" id="x0-r2">nano-softmax-2</span>' in markup
+
+
+def test_runs_are_shown_as_what_they_are(entries):
+    runs = part(markups(entries)["Experiments"].partition('id="x1"')[2], "<h3>Runs</h3>", "</table>")
+    table = rows(runs)
+    assert table[0] == ["variation", "seed", "run", "status", "sink_0", "loss", "strongest", "norm_ratio", "cost",
+                        "over training", "reason"]  # fmt: skip
+    assert table[1] == ["0", "0", "nano-d0-0", "finished", "6", "3", "6", "4", "10 min", "curves", ""]
+    assert table[3][3:] == ["diverged", "–", "–", "–", "–", "1 min", "curves", "the loss became NaN"]
+    assert table[-1][2:] == ["–", "failed", "–", "–", "–", "–", "–", "–", f"out of memory {EVIL}"]
+
+
+def test_configurations_stand_side_by_side(entries):
+    found = markups(entries)
+    table = rows(part(found["Experiments"], "Configurations", "</table>"))
+    assert table[1:] == [["softmax", "softmax", "18.2", "3.73"], ["sigmoid", "sigmoid", "0.44", "–"]]
+    assert "<td><b>sigmoid</b></td>" in found["Experiments"], "what a variation sets stands out"
+    assert "<td>softmax</td>" in found["Experiments"], "and what it leaves is the recipe's"
+
+
+def test_each_experiment_has_the_data_of_its_figures(entries):
+    sections = experiment_sections(entries)
+    data = {name: content for section in sections for name, content in section.widget.data.items()}
+    assert set(data) == {"x0-data", "x1-data", "x2-data"}
+    assert list(data["x0-data"]["figures"]) == ["dose0", "dose1", "training", "loss"]
+    assert list(data["x2-data"]["figures"]) == ["dose0"]
+    plots = re.findall(r'data-experiment="(x\d)"\s+data-plot="(\w+)"', "".join(markups(entries).values()))
+    assert {(f"{place}-data", plot) for place, plot in plots} == {
+        (name, plot) for name, content in data.items() for plot in content["figures"]
+    }
+    assert [run["curves"] is None for run in data["x1-data"]["runs"]] == [False] * 8 + [True]
+    json.dumps(data, allow_nan=False)
+
+
+def test_where_the_numbers_come_from(entries):
+    facts = provenance(entries)
+    assert facts["versions"] == "torch 2.13.0 · python 3.11.7"
+    assert facts["experiment weight-decay, nano"] == "3 seeds · 9 runs · 1.2 h"
+
+
+def test_text_is_text(entries):
+    page = experiment_page(entries)
+    assert EVIL not in page
+    assert page == experiment_page(entries), "equal contents give equal bytes"
+
+
+def test_nothing_ran_is_a_page_too(absent):
+    assert [section.title for section in experiments_page([absent]).sections] == ["Verdicts", "Not run at this scale"]
+    assert experiment_page([])
+
+
+def test_a_thousand_runs_are_a_page_in_seconds(many):
+    entries = many(40)
+    started = time.process_time()
+    page = experiment_page(entries)
+    assert time.process_time() - started < 3
+    assert len(page) < 10e6

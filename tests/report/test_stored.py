@@ -1,0 +1,102 @@
+"""What the paths given to `sinkscope report` hold, by kind; what is none of them is named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sinkscope.claims import Claim, EachWithin, Evidence
+from sinkscope.errors import InputError
+from sinkscope.experiments import findings
+from sinkscope.experiments.questions import QUESTIONS
+from sinkscope.files import write_json
+from sinkscope.report.stored import read, records_in
+from sinkscope.survey import Row, Survey
+from tests.report.experiments.conftest import found, run
+
+OWN = """
+from sinkscope.experiments import Question, Variation, above, level
+claim = above(1.0, level("sink_0", "a"), "a sink", "there is one", "mine")
+mine = Question("mine", "Mine?", ("X",), "mine", (Variation("a"),), (claim,))
+"""
+
+
+@pytest.fixture
+def records(tmp_path):
+    """`results/experiments` with one record at scale nano."""
+    softmax, sigmoid = {0: run("softmax", 0, 9.0)}, {0: run("sigmoid", 0, 1.0)}
+    findings.write(tmp_path / "results", found(softmax=softmax, sigmoid=sigmoid))
+    return tmp_path / "results"
+
+
+def test_a_folder_of_records_has_every_question(records):
+    for folder in (records, records / "nano"):
+        entries = read([folder]).entries
+        assert [entry.name for entry in entries] == list(QUESTIONS)
+        assert [entry.name for entry in entries if entry.findings] == ["normalisation"]
+        assert {entry.scale for entry in entries} == {"nano"}
+    assert records_in(records) == [records / "nano" / "normalisation.json"]
+
+
+def test_one_record_is_that_experiment(records):
+    (entry,) = read([records / "nano" / "normalisation.json"]).entries
+    assert (entry.name, entry.scale, len(entry.runs)) == ("normalisation", "nano", 2)
+
+
+def test_a_question_of_ones_own_is_judged_with_its_file(records, tmp_path):
+    record = findings.Findings("mine", "nano", 1, {"a": {0: run("a", 0, 5.0)}})
+    path = findings.write(records, record)
+    assert read([path]).entries[0].claims == ()
+    (tmp_path / "mine.py").write_text(OWN)
+    (entry,) = read([tmp_path / "mine.py", path]).entries
+    assert entry.claims[0].verdict.residual == 5.0
+
+
+def test_a_survey_and_the_verdicts_of_theory(tmp_path):
+    row = Row(model="x", label="x", input="natural", status="failed", reason="no")
+    write_json(tmp_path / "survey" / "survey.json", Survey((row,), tmp_path, 0.3).to_json())
+    verdict = Claim("zero", "zero is zero", "X", EachWithin(0)).judge([Evidence("here", 0.0)])
+    write_json(tmp_path / "theory" / "verdicts.json", [verdict.to_dict()])
+    stored = read([tmp_path / "survey", tmp_path / "theory", tmp_path / "theory" / "verdicts.json"])
+    assert stored.surveys["survey"].rows == (row,)
+    assert [list(verdicts) for verdicts in stored.claims.values()] == [[verdict], [verdict]]
+    assert list(stored.claims) == ["theory", "theory (2)"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("broken.json", "{"),
+        ("other.json", "[1, 2]"),
+        ("other.json", '{"a": 1}'),
+        ("nano/broken.json", '{"question": "x", "scale": "nano", "seeds": 1, "runs": 5, "failed": {}}'),
+        ("survey.json", "{"),
+        ("verdicts.json", '{"a": 1}'),
+        ("verdicts.json", '[{"claim": 3}]'),
+        ("mine.py", "nothing ="),
+        ("text.txt", "words"),
+    ],
+)
+def test_what_is_damaged_or_something_else_is_named(tmp_path, name, content):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    with pytest.raises(InputError, match=path.stem) as raised:
+        read([path])
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["nano/broken.json", "survey.json", "verdicts.json"])
+def test_what_is_damaged_in_a_folder_is_named(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("{")
+    with pytest.raises(InputError, match=path.name):
+        read([tmp_path])
+
+
+def test_json_of_other_numbers_is_no_record(tmp_path):
+    (tmp_path / "list.json").write_text(json.dumps({"runs": {"a": {"x": {}}}}))
+    with pytest.raises(InputError, match=r"list\.json: this is no record of an experiment"):
+        read([tmp_path / "list.json"])
