@@ -10,7 +10,6 @@ import typer
 from sinkscope.files import check_writable
 from sinkscope.report.terminal import plain, show, show_json
 
-
 WHAT = (
     "Runs and folders of runs, measurements (.nc), surveys, experiments (results/experiments, or one record; with the "
     "Python file of a question of your own), theory."

@@ -80,9 +80,7 @@ class RowWriter(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         named: dict[str, Any] = {RENAMED.get(name, name): value for name, value in (logs or {}).items()}
-        values: dict[str, Any] = {
-            name: value for name, value in named.items() if name in KEPT or name.startswith(READ)
-        }
+        values: dict[str, Any] = {name: value for name, value in named.items() if name in KEPT or name.startswith(READ)}
         if not values:
             return
         if self.pending.get("step", state.global_step) != state.global_step:
