@@ -35,10 +35,10 @@ import torch
 
 from benchmarks.sides import Figure, at_most, beside, in_turns, report
 from sinkscope.experiments import Question, Variation, above, gap, run
-from sinkscope.experiments.pool import work_locally
-from sinkscope.experiments.runstore import RunStore
-from sinkscope.experiments.sweeping import Jobs
-from sinkscope.experiments.work import SETTLED, work
+from sinkscope.experiments.sweep.pool import work_locally
+from sinkscope.experiments.sweep.runstore import RunStore
+from sinkscope.experiments.sweep.sweeping import Jobs
+from sinkscope.experiments.sweep.work import SETTLED, work
 
 TINY = "--tiny" in sys.argv
 RUNS, STEPS, ROUNDS = (2, 2, 1) if TINY else (8, 60, 2)

@@ -17,7 +17,7 @@ from sinkscope.report.terminal import flat, note, plain, stderr, table
 
 if TYPE_CHECKING:
     from sinkscope.experiments.running import Progress
-    from sinkscope.experiments.sweeping import Sweep
+    from sinkscope.experiments.sweep.sweeping import Sweep
 
 SHOWN = (("validation_loss", "loss"), ("sink/position_0", "sink"))
 OLD = "old"  # the state of a run that existed before
@@ -38,7 +38,7 @@ class _Reader:
     """What the logs of runs say; those of settled runs are read once."""
 
     def __init__(self, out: Path) -> None:
-        from sinkscope.experiments.runstore import RunStore
+        from sinkscope.experiments.sweep.runstore import RunStore
 
         self.store = RunStore(out)
         self.settled: dict[str, dict[str, Any]] = {}

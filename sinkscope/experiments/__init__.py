@@ -1,4 +1,11 @@
-"""The paper's questions as experiments: variations of a recipe, claims stated beforehand, verdicts with spread."""
+"""The paper's questions as experiments: variations of a recipe, claims stated beforehand, verdicts with spread.
+
+`run` is imported when it is first used: what was found can be read without torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from sinkscope.experiments.effects import (
     below,
@@ -15,7 +22,9 @@ from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.question import Assertion, Question, Variation, above
 from sinkscope.experiments.questions import QUESTIONS
 from sinkscope.experiments.registry import find
-from sinkscope.experiments.running import run
+
+if TYPE_CHECKING:
+    from sinkscope.experiments.running import run as run
 
 __all__ = [
     "QUESTIONS",
@@ -37,3 +46,11 @@ __all__ = [
     "run",
     "verdicts",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "run":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from sinkscope.experiments import running
+
+    return running.run

@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from sinkscope import ranks
 from sinkscope.experiments.curves import SINK, half_way, last, when_loss_is
 from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.question import Effect, Runs
-from sinkscope.probes import metrics as probed
 
 
 def gap(metric: str, larger: str, smaller: str) -> Effect:
@@ -74,7 +74,7 @@ def rank_correlation(metric: str, labels: Sequence[str]) -> Effect:
 
     def effect(runs: Runs) -> float:
         values = [runs[label][metric] for label in labels]
-        return _or_unknown(values, lambda: float(probed.rank_correlation(np.arange(len(values)) * 1.0, _row(values))))
+        return _or_unknown(values, lambda: float(ranks.rank_correlation(np.arange(len(values)) * 1.0, _row(values))))
 
     return effect
 
@@ -148,7 +148,7 @@ def curve_correlation(label: str, one: str, other: str) -> Effect:
 
     def effect(runs: Runs) -> float:
         curves = [_curve(runs[label], name) for name in (one, other)]
-        return float(probed.rank_correlation(*curves)) if len(curves[0]) else math.nan
+        return float(ranks.rank_correlation(*curves)) if len(curves[0]) else math.nan
 
     return effect
 

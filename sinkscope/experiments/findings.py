@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.question import Assertion, Question
 from sinkscope.files import write_json
-from sinkscope.training import Run
-from sinkscope.training.record import read_record, versions
 
 
 @dataclass(frozen=True)
@@ -166,28 +163,3 @@ def read(folder: Path, question: str, scale: str) -> Findings | None:
         return Findings.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, InputError) as error:
         raise InputError(f"cannot read {path}: {error}") from error
-
-
-def provenance(runs: Iterable[Run] = ()) -> dict[str, Any]:
-    """What made the runs: versions of the packages, and the kinds of machine.
-
-    `versions`: where runs differ, all that there were. `hosts`: device, threads, system and architecture, each kind
-    with the number of its runs; nothing that names a machine.
-    """
-    records = {run.path: _record(run) for run in runs}.values()
-    kinds = Counter(json.dumps(record["host"], sort_keys=True) for record in records if "host" in record)
-    used: dict[str, set[str]] = {}
-    for record in records:
-        for package, version in record.get("versions", {}).items():
-            used.setdefault(package, set()).add(version)
-    return {
-        "versions": {package: ", ".join(sorted(found)) for package, found in used.items()} or versions(),
-        "hosts": [{**json.loads(kind), "runs": count} for kind, count in sorted(kinds.items())],
-    }
-
-
-def _record(run: Run) -> Mapping[str, Any]:
-    try:
-        return read_record(run.path) or {}
-    except InputError:
-        return {}  # damaged, which the run's failure tells

@@ -9,6 +9,7 @@ from typing import Any
 
 from sinkscope.errors import InputError
 
+OTHERS = (4, 9, 14, 19, 24)  # positions exchanged with the first [P5], 0-based; the paper's t = 5, 10, 15, 20, 25
 CURVES = (
     "validation_loss",
     "loss",

@@ -8,10 +8,8 @@ from typing import Any, Literal, get_args
 
 from sinkscope.claims import Claim, SeedsAbove
 from sinkscope.errors import InputError, unknown
-from sinkscope.experiments.jobs import Job
+from sinkscope.experiments.job import Job
 from sinkscope.experiments.observed import Observed
-from sinkscope.training import Recipe
-from sinkscope.training.loading import changed
 
 Scale = Literal["nano", "mini", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -23,8 +21,10 @@ Effect = Callable[[Runs], float]
 Base = Callable[[str, Mapping[str, Any]], Job]  # of a scale and changed fields
 
 
-def recipe(scale: str, changes: Mapping[str, Any]) -> Recipe:
-    """The recipe of a scale, with dotted fields changed: what questions vary unless they say otherwise."""
+def recipe(scale: str, changes: Mapping[str, Any]) -> Job:
+    """The `Recipe` of a scale, with dotted fields changed: what questions vary unless they say otherwise."""
+    from sinkscope.training.loading import changed  # here, so that reading findings does not load torch
+
     return changed(RECIPE_OF[scale], changes)  # type: ignore[index]
 
 

@@ -11,11 +11,12 @@ from sinkscope.errors import InputError
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.findings import Findings
 from sinkscope.experiments.observed import Observed
-from sinkscope.experiments.observing import is_observed, observed
-from sinkscope.experiments.pool import work_locally
+from sinkscope.experiments.observing.settled import is_observed, observed
+from sinkscope.experiments.provenance import provenance_of
 from sinkscope.experiments.question import Question
-from sinkscope.experiments.runstore import RunStore
-from sinkscope.experiments.sweeping import Jobs, Sweep, Watch
+from sinkscope.experiments.sweep.pool import work_locally
+from sinkscope.experiments.sweep.runstore import RunStore
+from sinkscope.experiments.sweep.sweeping import Jobs, Sweep, Watch
 from sinkscope.files import check_writable
 from sinkscope.training import Run
 
@@ -81,7 +82,7 @@ def run(
             runs[label][seed] = _read(one, sweep)
         except InputError as error:
             failed.setdefault(label, {})[seed] = str(error)
-    found = Findings(question.name, scale, seeds, runs, failed, kept.provenance(made.values()))
+    found = Findings(question.name, scale, seeds, runs, failed, provenance_of(made.values()))
     kept.write(results, found)
     return found
 

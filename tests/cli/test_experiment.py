@@ -7,7 +7,7 @@ import pytest
 
 from sinkscope.experiments import QUESTIONS, Findings, Observed
 from sinkscope.experiments import findings as kept
-from sinkscope.experiments.sweeping import Sweep
+from sinkscope.experiments.sweep.sweeping import Sweep
 from sinkscope.training import Run
 
 
@@ -114,7 +114,8 @@ def test_a_users_own_question_is_judged(sinkscope, tmp_path):
 
 def swept(monkeypatch, out, results, watched):
     """`experiment run` with a backend that does not train: `watched` is handed the sweep's callback."""
-    from sinkscope.experiments import backends, running
+    from sinkscope.experiments import running
+    from sinkscope.experiments.sweep import backends
 
     def backend(jobs, out, workers, watch):
         return watched(jobs, watch)

@@ -12,7 +12,7 @@ from rich.console import Console
 from sinkscope.cli import experiment_live
 from sinkscope.cli.experiment_live import duration, seconds_left
 from sinkscope.experiments.running import Progress
-from sinkscope.experiments.sweeping import Sweep
+from sinkscope.experiments.sweep.sweeping import Sweep
 
 
 class Job:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformers import Trainer
 
-from sinkscope.experiments.worker import main
+from sinkscope.experiments.sweep.worker import main
 
 train = Trainer.train
 

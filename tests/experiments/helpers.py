@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from sinkscope.experiments import Question
-from sinkscope.experiments.sweeping import Sweep
-from sinkscope.experiments.work import SETTLED, work
+from sinkscope.experiments.sweep.sweeping import Sweep
+from sinkscope.experiments.sweep.work import SETTLED, work
 from sinkscope.training import Run
 from tests.training.helpers import rows
 

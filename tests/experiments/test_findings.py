@@ -12,6 +12,7 @@ from sinkscope.claims import Claim, SeedsAbove
 from sinkscope.errors import InputError
 from sinkscope.experiments import Assertion, Findings, Observed, Question, Variation, verdicts
 from sinkscope.experiments import findings as kept
+from sinkscope.experiments.provenance import provenance_of
 from sinkscope.training import Run
 
 
@@ -129,6 +130,6 @@ def test_provenance_tells_the_kinds_of_machine_and_all_versions(tmp_path: Path) 
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "record.json").write_text("{")
     runs = [Run(tmp_path / name) for name in ("0", "1", "2", "0", "damaged", "absent")]
-    made = kept.provenance(runs)
+    made = provenance_of(runs)
     assert made["hosts"] == [{**cpu, "runs": 2}, {**gpu, "runs": 1}]
     assert made["versions"]["torch"] == "1, 2"

@@ -9,11 +9,11 @@ import pytest
 
 from sinkscope.errors import InputError
 from sinkscope.experiments import QUESTIONS, Question, Variation, level, run, verdicts
-from sinkscope.experiments.jobs import KINDS, Job, job_from, kind_of, kind_of_run
-from sinkscope.experiments.runstore import RunStore
+from sinkscope.experiments.sweep.jobs import KINDS, Job, job_from, kind_of, kind_of_run
+from sinkscope.experiments.sweep.runstore import RunStore
+from sinkscope.experiments.sweep.work import FAILED, SETTLED, main
 from sinkscope.experiments.tasks.backcopy import backcopy
 from sinkscope.experiments.tasks.conditional import trigger_conditional
-from sinkscope.experiments.work import FAILED, SETTLED, main
 from sinkscope.training import RECIPES
 
 from .conftest import claimed

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.experiments import find, pool, run
-from sinkscope.experiments.pool import processors, work_locally
-from sinkscope.experiments.runstore import RunStore
-from sinkscope.experiments.sweeping import Sweep
-from sinkscope.experiments.work import SETTLED, work
+from sinkscope.experiments import find, run
+from sinkscope.experiments.sweep import pool
+from sinkscope.experiments.sweep.pool import processors, work_locally
+from sinkscope.experiments.sweep.runstore import RunStore
+from sinkscope.experiments.sweep.sweeping import Sweep
+from sinkscope.experiments.sweep.work import SETTLED, work
 
 from .conftest import recipes
 from .helpers import Here, alive, assert_same_runs, children, has_checkpoint, longer, resumed, timeless, written

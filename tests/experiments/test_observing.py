@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sinkscope.experiments.observing import training_metrics
-from sinkscope.experiments.readings import readings
+from sinkscope.experiments.observing.readings import readings
+from sinkscope.experiments.observing.settled import training_metrics
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.probes.structure.sites import position_embedding
 from sinkscope.training import Run

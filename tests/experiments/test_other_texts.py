@@ -11,9 +11,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sinkscope.data import DataConfig
 from sinkscope.data.conversations import chat_template
 from sinkscope.data.natural import natural_windows
-from sinkscope.experiments.other_texts import PER_DOMAIN, other_texts
+from sinkscope.experiments.observing.other_texts import PER_DOMAIN, other_texts
+from sinkscope.experiments.observing.readings import first_token_rate, mean_loss
 from sinkscope.experiments.questions import mixture, tuning
-from sinkscope.experiments.readings import first_token_rate, mean_loss
 from sinkscope.model import load, load_tokenizer
 from sinkscope.training import RECIPES
 

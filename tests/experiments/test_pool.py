@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sinkscope.experiments import pool, sweeping
-from sinkscope.experiments.pool import work_locally
-from sinkscope.experiments.sweeping import Sweep
+from sinkscope.experiments.sweep import pool, sweeping
+from sinkscope.experiments.sweep.pool import work_locally
+from sinkscope.experiments.sweep.sweeping import Sweep
 
 WORKER = """
 import json, os, signal, sys, time

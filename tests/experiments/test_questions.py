@@ -11,10 +11,10 @@ import pytest
 
 from sinkscope.errors import InputError
 from sinkscope.experiments import QUESTIONS, Question
-from sinkscope.experiments.observing import STARTS
+from sinkscope.experiments.observing.readings import readings
+from sinkscope.experiments.observing.settled import STARTS
 from sinkscope.experiments.question import SCALES, recipe
 from sinkscope.experiments.questions import ROOMS, biases, blocks, gates, grid, relative, softmaxes
-from sinkscope.experiments.readings import readings
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.training import load_recipe
 from tests.experiments.planted_runs import outcome, reads, runs_where

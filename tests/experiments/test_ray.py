@@ -16,10 +16,10 @@ import pytest
 from filelock import FileLock
 
 from sinkscope.errors import InputError
-from sinkscope.experiments.on_ray import _Tasks, share, work_on_ray
-from sinkscope.experiments.runstore import RunStore
-from sinkscope.experiments.sweeping import Ended, Sweep
-from sinkscope.experiments.work import SETTLED, work
+from sinkscope.experiments.sweep.on_ray import _Tasks, share, work_on_ray
+from sinkscope.experiments.sweep.runstore import RunStore
+from sinkscope.experiments.sweep.sweeping import Ended, Sweep
+from sinkscope.experiments.sweep.work import SETTLED, work
 
 from .conftest import recipes
 from .helpers import assert_same_runs, has_checkpoint, longer, resumed
@@ -41,7 +41,7 @@ unconcerned = pytest.mark.filterwarnings(
 def test_a_killed_worker_loses_nothing_and_repeats_nothing(small, places, tmp_path, monkeypatch):
     """Two workers, four runs; the process of the first run that has a checkpoint gets a SIGKILL."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("sinkscope.experiments.on_ray.threads_each", lambda workers: 1)
+    monkeypatch.setattr("sinkscope.experiments.sweep.on_ray.threads_each", lambda workers: 1)
     jobs = {RunStore(places["out"]).run(recipe).path.name: recipe for recipe in recipes(longer(small()), 2)}
     killed: list[str] = []
     most = [0]
@@ -113,7 +113,7 @@ def listening(address: str) -> bool:
 def test_on_a_cluster_that_exists_failures_have_reasons_and_busy_runs_are_tried_again(
     small, places, cluster, monkeypatch
 ):
-    monkeypatch.setattr("sinkscope.experiments.sweeping.AGAIN", 0.5)
+    monkeypatch.setattr("sinkscope.experiments.sweep.sweeping.AGAIN", 0.5)
     named = {RunStore(places["out"]).run(recipe).path.name: recipe for recipe in recipes(small())}
     bad, held = named
     (places["out"] / bad).mkdir(parents=True)

@@ -16,8 +16,8 @@ from sinkscope import files
 from sinkscope.errors import InputError
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments import run
-from sinkscope.experiments.runstore import RunStore
-from sinkscope.experiments.work import SETTLED, work
+from sinkscope.experiments.sweep.runstore import RunStore
+from sinkscope.experiments.sweep.work import SETTLED, work
 
 from .conftest import recipes
 from .helpers import Here, assert_same_runs, timeless, written
@@ -65,7 +65,7 @@ def said(jobs, out, workers, watch):
     from contextlib import redirect_stderr
     from io import StringIO
 
-    from sinkscope.experiments.sweeping import Sweep
+    from sinkscope.experiments.sweep.sweeping import Sweep
 
     sweep = Sweep([])
     for name, job in jobs.items():
@@ -175,7 +175,7 @@ def test_two_runners_on_one_folder_share_its_runs(small, calm, tmp_path):
     """Both end with the same findings, and no run is trained twice."""
     question = written(small(), tmp_path / "mine.py")
     program = (
-        "import sys; from sinkscope.experiments import pool, sweeping; sweeping.AGAIN = 0.3\n"
+        "import sys; from sinkscope.experiments.sweep import pool, sweeping; sweeping.AGAIN = 0.3\n"
         "pool.COMMAND = (sys.executable, '-m', 'tests.experiments.counting_worker')\n"
         "pool.threads_each = lambda workers: 1  # as in this process\n"
         "from sinkscope.cli import main; raise SystemExit(main())"

@@ -11,11 +11,11 @@ from filelock import FileLock
 from sinkscope.errors import InputError
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments import run, verdicts
-from sinkscope.experiments.observing import observed
-from sinkscope.experiments.pool import work_locally
-from sinkscope.experiments.runstore import RunStore
-from sinkscope.experiments.sweeping import Sweep
-from sinkscope.experiments.work import BUSY, SETTLED, work
+from sinkscope.experiments.observing.settled import observed
+from sinkscope.experiments.sweep.pool import work_locally
+from sinkscope.experiments.sweep.runstore import RunStore
+from sinkscope.experiments.sweep.sweeping import Sweep
+from sinkscope.experiments.sweep.work import BUSY, SETTLED, work
 from sinkscope.training import Run
 
 from .conftest import recipes
@@ -111,7 +111,7 @@ def test_a_run_held_by_another_process_is_waited_for(small, places, monkeypatch)
     folder = RunStore(places["out"]).run(recipe).path
     work(recipe, places["out"], device="cpu")
     (folder / "observed.json").unlink()
-    monkeypatch.setattr("sinkscope.experiments.sweeping.AGAIN", 0.1)
+    monkeypatch.setattr("sinkscope.experiments.sweep.sweeping.AGAIN", 0.1)
     seen = []
     lock = FileLock(folder / "run.lock", thread_local=False)
     lock.acquire()

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from sinkscope.experiments import sweeping
-from sinkscope.experiments.sweeping import Ended, Sweep, drive
-from sinkscope.experiments.work import BUSY, FAILED, SETTLED
+from sinkscope.experiments.sweep import sweeping
+from sinkscope.experiments.sweep.sweeping import Ended, Sweep, drive
+from sinkscope.experiments.sweep.work import BUSY, FAILED, SETTLED
 
 
 class Job:

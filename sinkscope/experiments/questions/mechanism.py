@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sinkscope.experiments.effects import below, gap, level, metric_gap, quotient, rising
+from sinkscope.experiments.observed import OTHERS
 from sinkscope.experiments.question import Question, Variation, above
 from sinkscope.experiments.questions.operation import SOFTMAX, model
-from sinkscope.experiments.touched import OTHERS
 
 SECTION_7 = "C11; Gu et al. 2025, section 7"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sinkscope.experiments.job import Job
 from sinkscope.experiments.question import recipe
-from sinkscope.training import Recipe
 
 TIMES = "times "
 
@@ -16,7 +16,7 @@ def times(factor: float) -> str:
     return f"{TIMES}{factor}"
 
 
-def relative(scale: str, changes: Mapping[str, Any]) -> Recipe:
+def relative(scale: str, changes: Mapping[str, Any]) -> Job:
     """A question's `base`: the recipe of a scale, in which changes made with `times` are multiples of its values.
 
     Whole numbers stay whole: 750 steps are `times(0.5)` of 1,500.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from sinkscope.experiments.effects import below, curve_correlation, gap, level, metric_gap
+from sinkscope.experiments.job import Job
 from sinkscope.experiments.question import Question, Variation, above
-from sinkscope.experiments.tasks.backcopy import backcopy
-from sinkscope.experiments.tasks.conditional import trigger_conditional
 
 GUO = "X26; Guo et al. 2024"
 SHOWN = ("excess_triggers", "excess_others", "bos_attention", "output_ratio", "value_ratio", "norm_ratio")
@@ -13,12 +15,27 @@ ONLY_NANO = "the task has one size"
 THREE_LAYERS = {"model.num_hidden_layers": 3}
 SGD = {"optimizer.name": "sgd", "optimizer.momentum": 0.9, "optimizer.lr": 0.3}
 
+
+def bigram_backcopy(scale: str, changes: Mapping[str, Any]) -> Job:
+    """A question's base: the Bigram-Backcopy task at a scale, with fields changed."""
+    from sinkscope.experiments.tasks.backcopy import backcopy
+
+    return backcopy(scale, changes)
+
+
+def after_trigger(scale: str, changes: Mapping[str, Any]) -> Job:
+    """A question's base: the trigger-conditional task, with fields changed."""
+    from sinkscope.experiments.tasks.conditional import trigger_conditional
+
+    return trigger_conditional(scale, changes)
+
+
 backcopy_ = Question(
     name="backcopy",
     asks="Does a head that copies at triggers make the BOS its sink everywhere else?",
     rows=("X26", "C11"),
     source=GUO,
-    base=backcopy,
+    base=bigram_backcopy,
     shown=SHOWN,
     variations=(Variation("AdamW"),),
     assertions=(
@@ -79,7 +96,7 @@ dynamics = Question(
     asks="Do attention on the BOS and the drain of its value feed each other?",
     rows=("X26",),
     source=GUO,
-    base=backcopy,
+    base=bigram_backcopy,
     shown=SHOWN,
     variations=(Variation("AdamW"),),
     assertions=(
@@ -105,7 +122,7 @@ optimiser = Question(
     asks="Does the optimiser make the residual peak, and not the sink?",
     rows=("X26", "X23"),
     source=GUO,
-    base=backcopy,
+    base=bigram_backcopy,
     shown=SHOWN,
     shared=THREE_LAYERS,
     variations=(Variation("AdamW"), Variation("SGD with momentum", SGD)),
@@ -147,7 +164,7 @@ relu = Question(
     asks="Does ReLU attention do without the sink?",
     rows=("X26", "A14"),
     source=GUO,
-    base=backcopy,
+    base=bigram_backcopy,
     shown=SHOWN,
     variations=(Variation("softmax"), Variation("relu", {"attention": "relu"})),
     assertions=(
@@ -183,7 +200,7 @@ conditional = Question(
     asks="Must attention whose rows sum to one have a sink, to give nothing where nothing is asked for?",
     rows=("A14", "A24", "A8"),
     source=RAN_MILO,
-    base=trigger_conditional,
+    base=after_trigger,
     shown=("loss", "output", "first", "slot", "total", "total/triggers"),
     variations=(
         Variation("softmax"),

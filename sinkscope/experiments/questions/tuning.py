@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sinkscope.experiments.asserting import POINTS, within
 from sinkscope.experiments.effects import across, gap, level
+from sinkscope.experiments.job import Job
 from sinkscope.experiments.question import Question, Variation, above
-from sinkscope.training.recipe import Recipe
-from sinkscope.training.recipes import RECIPES
 
 TABLE_1 = "C8; Gu et al. 2025, base and chat models"
 NONE_TO_START = "no model of this scale is shipped to start from"
 
 
-def as_changes(recipe: Recipe) -> dict[str, Any]:
-    """The changes that make of `nano` a recipe of its sizes."""
-    fields = ("start_from", "steps", "optimizer.lr", "schedule", "data.corpus", "data.tokenizer", "data.labels")
-    values = {}
-    for name in fields:
-        value: Any = recipe.model_dump(mode="json")
-        for part in name.split("."):
-            value = value[part]
-        values[name] = value
-    return values
+def nano_sft(scale: str, changes: Mapping[str, Any]) -> Job:
+    """The question's base: the recipe that tunes the shipped `nano`, with fields changed."""
+    from sinkscope.training.loading import changed
+
+    return changed("nano-sft", changes)
 
 
-TUNING = as_changes(RECIPES["nano-sft"])
 READINGS = {
     "sink_0/plain_text": "on plain text",
     "sink_0/as_chat": "on text as a user's message in the chat template",
@@ -38,7 +32,7 @@ tuning = Question(
     asks="Does instruction tuning change the sink?",
     rows=("C8",),
     source=TABLE_1,
-    shared=TUNING,
+    base=nano_sft,
     variations=(
         # one step at the rate that a warm-up begins with, which is 0: the shipped model as it is, observed like a run
         Variation("before", {"steps": 1}, {"sink_0/plain_text": 92.47}),

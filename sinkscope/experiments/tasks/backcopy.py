@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sinkscope.data import DataConfig, PreparedData
 from sinkscope.errors import InputError, unknown
-from sinkscope.experiments.observing import training_metrics
+from sinkscope.experiments.observing.settled import training_metrics
 from sinkscope.experiments.tasks.law import TOPICS, Law, law_of
 from sinkscope.experiments.tasks.reading import Named, Reading
 from sinkscope.experiments.tasks.sequences import Sequences, tokenizer_of

@@ -22,7 +22,6 @@ from sinkscope.probes.metrics.mechanism import (
 )
 from sinkscope.probes.metrics.outliers import PeakRatios, infinity_norm, infinity_norms, token_peak_ratios
 from sinkscope.probes.metrics.patches import artefact_patches, patch_table
-from sinkscope.probes.metrics.ranks import rank_correlation
 from sinkscope.probes.metrics.rates import (
     SHORT,
     check_epsilon,
@@ -36,6 +35,7 @@ from sinkscope.probes.metrics.rates import (
 from sinkscope.probes.metrics.statistics import Interval, bootstrap, nanmean, quantiles, quiet, resampled_means
 from sinkscope.probes.metrics.sweep import EPSILONS, boost, mass_on_first, sweep
 from sinkscope.probes.metrics.tokens import comparable, sinks_by_kind, sinks_by_token, token_kind, token_rates
+from sinkscope.ranks import rank_correlation
 
 __all__ = [
     "EPSILONS",

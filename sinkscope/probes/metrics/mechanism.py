@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from sinkscope.errors import InputError
-from sinkscope.probes.metrics.ranks import rank_correlation
 from sinkscope.probes.metrics.rates import check_epsilon
 from sinkscope.probes.metrics.statistics import nanmean
+from sinkscope.ranks import rank_correlation
 
 PerHead = Float[np.ndarray, "sample layer head"]
 PerToken = Float[np.ndarray, "sample layer head position"]

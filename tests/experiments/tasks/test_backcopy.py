@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from sinkscope.errors import InputError
-from sinkscope.experiments.jobs import job_from
-from sinkscope.experiments.observing import observed
-from sinkscope.experiments.runstore import RunStore
+from sinkscope.experiments.observing.settled import observed
+from sinkscope.experiments.sweep.jobs import job_from
+from sinkscope.experiments.sweep.runstore import RunStore
+from sinkscope.experiments.sweep.work import SETTLED, work
 from sinkscope.experiments.tasks.backcopy import SCALES, backcopy
 from sinkscope.experiments.tasks.sequences import Sequences, tokenizer_of
-from sinkscope.experiments.work import SETTLED, work
 
 
 def test_fields_of_task_and_recipe_are_changed_by_name():

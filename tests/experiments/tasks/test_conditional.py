@@ -9,7 +9,7 @@ import torch
 from filelock import FileLock
 
 from sinkscope.errors import InputError
-from sinkscope.experiments.observing import observed
+from sinkscope.experiments.observing.settled import observed
 from sinkscope.experiments.tasks.conditional import Examples, OneLayer, TriggerConditional, trigger_conditional
 from sinkscope.experiments.tasks.conditional_run import read, train
 from sinkscope.training import Run, TrainingDiverged

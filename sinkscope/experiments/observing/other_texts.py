@@ -14,7 +14,7 @@ from sinkscope.data.corpora import is_chat
 from sinkscope.data.natural import natural_windows
 from sinkscope.data.tokenizer import adds_first_token
 from sinkscope.errors import InputError
-from sinkscope.experiments.readings import TOKENS, Named, first_token_rate, mean_loss
+from sinkscope.experiments.observing.readings import TOKENS, Named, first_token_rate, mean_loss
 
 PER_DOMAIN, MOST_DOMAINS, MESSAGES = 50, 20, 100
 

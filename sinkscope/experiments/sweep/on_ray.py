@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import InputError
-from sinkscope.experiments.pool import threads_each
-from sinkscope.experiments.sweeping import RETRIES, Ended, Jobs, Sweep, Watch, drive, require_workers
-from sinkscope.experiments.work import SETTLED, main
+from sinkscope.experiments.sweep.pool import threads_each
+from sinkscope.experiments.sweep.sweeping import RETRIES, Ended, Jobs, Sweep, Watch, drive, require_workers
+from sinkscope.experiments.sweep.work import SETTLED, main
 from sinkscope.files import write_json
 
 POLL = 0.2  # seconds until a look at what ended gives up

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import InputError
-from sinkscope.experiments.jobs import Job, kind_of
-from sinkscope.experiments.observing import OBSERVED
+from sinkscope.experiments.observing.settled import OBSERVED
+from sinkscope.experiments.sweep.jobs import Job, kind_of
 from sinkscope.training import Run
 from sinkscope.training.log import LOG, read_rows
 from sinkscope.training.record import read_record

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from sinkscope.errors import InputError
-from sinkscope.experiments.jobs import Job
-from sinkscope.experiments.work import BUSY, SETTLED
+from sinkscope.experiments.sweep.jobs import Job
+from sinkscope.experiments.sweep.work import BUSY, SETTLED
 
 AGAIN = 5.0  # seconds until a run that another process holds is tried again
 RETRIES = 3  # how often a run whose process is killed is taken up again

@@ -1,4 +1,4 @@
-"""`python -m sinkscope.experiments.worker`: makes one run after another for the sweep that started it.
+"""`python -m sinkscope.experiments.sweep.worker`: makes one run after another for the sweep that started it.
 
 What a Python process costs before it can train is then paid once a worker, not once a run. Orders come on stdin, a JSON
 line `{"job": FILE, "out": FOLDER, "log": FILE}` each; the answer is `work`'s exit code, a line on stdout, while all
@@ -28,7 +28,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the sweep, which then ends its workers
     orders: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(orders,), daemon=True).start()
-    from sinkscope.experiments.work import BUSY, SETTLED
+    from sinkscope.experiments.sweep.work import BUSY, SETTLED
 
     code = SETTLED
     while code in (SETTLED, BUSY):
@@ -46,7 +46,7 @@ def _listen(orders: SimpleQueue[bytes]) -> None:
 def _carry_out(order: bytes, answers: BinaryIO) -> int:
     import torch
 
-    from sinkscope.experiments import work
+    from sinkscope.experiments.sweep import work
 
     told = json.loads(order)
     with open(told["log"], "ab") as log:

@@ -1,4 +1,4 @@
-"""`python -m sinkscope.experiments.work JOB.json OUT`: one run of a sweep, in a process of its own.
+"""`python -m sinkscope.experiments.sweep.work JOB.json OUT`: one run of a sweep, in a process of its own.
 
 Exit code 0: the run is settled (finished or diverged) and observed. 2: it failed; the last line on stderr says why.
 75: another process holds it; try again later.
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sinkscope.errors import InputError
-from sinkscope.experiments.jobs import Job, job_from, kind_of
+from sinkscope.experiments.sweep.jobs import Job, job_from, kind_of
 from sinkscope.training import Run, keep_freed_memory
 from sinkscope.training.store import Busy, TrainingDiverged, alone
 
@@ -21,8 +21,8 @@ SETTLED, FAILED, BUSY = 0, 2, 75
 
 def work(job: Job, out: Path, device: str = "auto") -> int:
     """Do the job (or go on with it) and observe; the exit code."""
-    from sinkscope.experiments.observing import observed
-    from sinkscope.experiments.runstore import RunStore
+    from sinkscope.experiments.observing.settled import observed
+    from sinkscope.experiments.sweep.runstore import RunStore
 
     try:
         folder = RunStore(out).run(job).path

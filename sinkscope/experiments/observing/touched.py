@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.experiments.observed import OTHERS
 from sinkscope.interventions import (
     Intervention,
     ReplacePosition,
@@ -22,7 +23,6 @@ from sinkscope.probes import AttentionReceived, Measurement, measure
 from sinkscope.probes.structure.sites import position_embedding
 
 CONTROLS = 3
-OTHERS = (4, 9, 14, 19, 24)  # 0-based; the paper's t = 5, 10, 15, 20, 25
 MOVED = 8  # the token that is perturbed
 
 Named = Iterator[tuple[str, float]]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope.experiments.touched import moved_positions, sink_heads_zeroed, spread_of_a_change
+from sinkscope.experiments.observing.touched import moved_positions, sink_heads_zeroed, spread_of_a_change
 from sinkscope.probes import (
     AttentionEntropy,
     AttentionReceived,

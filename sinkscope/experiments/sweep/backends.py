@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sinkscope.errors import unknown
-from sinkscope.experiments.on_ray import work_on_ray
-from sinkscope.experiments.pool import work_locally
 from sinkscope.experiments.running import Backend
+from sinkscope.experiments.sweep.on_ray import work_on_ray
+from sinkscope.experiments.sweep.pool import work_locally
 
 BACKENDS: dict[str, Backend] = {"local": work_locally, "ray": work_on_ray}
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.experiments.observed import CURVES, Observed
-from sinkscope.experiments.other_texts import other_texts
-from sinkscope.experiments.readings import readings
+from sinkscope.experiments.observing.other_texts import other_texts
+from sinkscope.experiments.observing.readings import readings
 from sinkscope.files import write_json
 from sinkscope.training import Recipe, Run
 from sinkscope.training.kinds import LAB
@@ -77,7 +77,7 @@ def _from_run(run: Run) -> Observed:
 
 
 def _metrics_of(run: Run) -> Iterable[tuple[str, float]]:
-    from sinkscope.experiments.jobs import kind_of_run  # which knows this file as one kind's
+    from sinkscope.experiments.sweep.jobs import kind_of_run  # which knows this file as one kind's
 
     return kind_of_run(run).metrics(run)
 

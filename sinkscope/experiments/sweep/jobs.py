@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from sinkscope.errors import unknown
-from sinkscope.experiments.observing import lab_metrics
+from sinkscope.experiments.job import Job
+from sinkscope.experiments.observing.settled import lab_metrics
 from sinkscope.experiments.tasks import backcopy, conditional_run
 from sinkscope.experiments.tasks.backcopy import Backcopy
 from sinkscope.experiments.tasks.conditional import TriggerConditional
@@ -18,18 +19,6 @@ from sinkscope.training.kinds.kind import fingerprint
 from sinkscope.training.recipe import SAID_BY_FINGERPRINT
 
 RECIPE = "recipe"
-
-
-@runtime_checkable
-class Job(Protocol):
-    """A validated configuration that decides a run: a `Recipe`, or a task's own. Written as JSON for another process.
-
-    A task's has a field `task`, which says its kind; a recipe has none.
-    """
-
-    def folder(self, fingerprint: Mapping[str, Any]) -> str: ...
-
-    def model_dump(self, *, mode: str) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, kw_only=True)

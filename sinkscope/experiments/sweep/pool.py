@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from sinkscope.experiments.sweeping import RETRIES, Ended, Jobs, Sweep, Watch, drive, require_workers
-from sinkscope.experiments.work import BUSY, SETTLED
+from sinkscope.experiments.sweep.sweeping import RETRIES, Ended, Jobs, Sweep, Watch, drive, require_workers
+from sinkscope.experiments.sweep.work import BUSY, SETTLED
 from sinkscope.files import write_json
 
 UNANSWERED = 1  # for a process that ended as if all were well, and left its order
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)  # not from a fault of its own, which would come again
 POLL = 0.05  # seconds between two looks at the processes
-COMMAND = (sys.executable, "-m", "sinkscope.experiments.worker")
+COMMAND = (sys.executable, "-m", "sinkscope.experiments.sweep.worker")
 
 
 def processors() -> int:
