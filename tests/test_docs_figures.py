@@ -13,6 +13,7 @@ FIGURES = sorted((ROOT / "docs" / "figures").glob("*.png"))
 SHOWN = [
     (page, text, page.parent / target)
     for page in PAGES
+    if page.stem != "findings"  # made from the records, with their figures: tests/report/experiments
     for text, target in IMAGE.findall(page.read_text(encoding="utf-8"))
 ]
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#]+?)(?:#[^)]*)?\)")

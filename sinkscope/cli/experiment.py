@@ -51,6 +51,8 @@ def show_(name: Name, as_json: Json = False) -> None:
         return
     show(Text(question.asks, "bold"))
     show(plain(f"{question.source} (rows {', '.join(question.rows)})\n"))
+    if question.note:
+        show(plain(f"{question.note}\n"))
     variations = [
         (v.label, _changes({**question.shared, **v.changes}), _changes(v.published)) for v in question.variations
     ]
@@ -189,6 +191,7 @@ def _described(question: Question) -> dict[str, Any]:
         "asks": question.asks,
         "rows": question.rows,
         "source": question.source,
+        "note": question.note,
         "variations": [
             {"label": v.label, "changes": {**question.shared, **v.changes}, "published": dict(v.published)}
             for v in question.variations

@@ -56,7 +56,8 @@ class Question:
 
     `rows`: catalogue rows. `shared`: changes of every variation. `not_at`: scales at which the question can not be
     asked, and why. `base`: what is varied, a recipe or a task (`tasks.backcopy`, `tasks.conditional`). `shown`:
-    metrics in a table of the runs. Raises `InputError` for two variations of one label.
+    metrics in a table of the runs. `note`: what a reader must know of how the question came about. Raises
+    `InputError` for two variations of one label.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Question:
     not_at: Mapping[Scale, str] = field(default_factory=dict)
     base: Base = recipe
     shown: tuple[str, ...] = SHOWN
+    note: str = ""
 
     def __post_init__(self) -> None:
         labels = [variation.label for variation in self.variations]

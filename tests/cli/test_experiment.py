@@ -20,7 +20,9 @@ def results(tmp_path: Path) -> Path:
     """Findings of the fixed-token question in which the sink follows in all seeds, and one seed is undecided."""
     runs = {
         "BOS at 0": {seed: observed(seed, sink_0=12.0, sink_2=0.0) for seed in range(3)},
-        "token at 2": {seed: observed(seed, sink_0=0.5 + seed, sink_2=11.0) for seed in range(3)},
+        "token at 2": {
+            seed: observed(seed, sink_0=0.5 + seed, sink_2=11.0, strongest_position=2.0) for seed in range(3)
+        },
         "no fixed token": {seed: observed(seed, sink_0=0.0, sink_2=0.0) for seed in range(3)},
     }
     kept.write(tmp_path, Findings("fixed-token", "nano", 3, runs))
@@ -31,7 +33,7 @@ def test_the_list_names_every_question(sinkscope, results):
     answer = sinkscope("experiment", "list", "--json", "--results", str(results))
     listed = {entry["name"]: entry["known"] for entry in json.loads(answer.out)["experiments"]}
     assert list(listed) == list(QUESTIONS)
-    assert listed["fixed-token"] == "2 supported, 1 inconclusive"
+    assert listed["fixed-token"] == "4 supported, 1 inconclusive"
     assert all("not run" in known for name, known in listed.items() if name != "fixed-token")
     assert "fixed-token" in sinkscope("experiment", "list").out
 
@@ -40,13 +42,15 @@ def test_a_question_is_shown_with_what_decides_it(sinkscope):
     shown = json.loads(sinkscope("experiment", "show", "fixed-token", "--json").out)
     assert shown["rows"] == ["D3"]
     assert [variation["label"] for variation in shown["variations"]] == ["BOS at 0", "token at 2", "no fixed token"]
+    assert "one seed of three" in shown["note"]
+    assert "one seed of three" in " ".join(sinkscope("experiment", "show", "fixed-token").out.split())
     assert "data.bos = none" in " ".join(sinkscope("experiment", "show", "fixed-token").out.split())
 
 
 def test_verdicts_come_from_what_was_kept(sinkscope, results):
     answer = json.loads(sinkscope("experiment", "verdict", "fixed-token", "--json", "--results", str(results)).out)
-    assert [verdict["outcome"] for verdict in answer["verdicts"]] == ["supported", "inconclusive", "supported"]
-    assert answer["verdicts"][0]["residual"] == 11.0
+    assert [verdict["outcome"] for verdict in answer["verdicts"]] == ["supported"] * 3 + ["inconclusive", "supported"]
+    assert answer["verdicts"][2]["residual"] == 11.0
     assert answer["costs"] == {"fixed-token": {"runs": 9, "seconds": 540.0, "seconds_per_run": 60.0}}
     table = " ".join(sinkscope("experiment", "verdict", "--all", "--results", str(results)).out.split())
     assert "not run at this scale" in table

@@ -18,13 +18,13 @@ def fixed(position: int) -> dict[str, Any]:
     return {"data.bos": "none", "data.interventions": [token]}
 
 
-# "strong" was stated before any run; "follows" and "stands out" were added when one seed of three had come to 2.6 % in
-# place of 3 %, with nothing at any other position.
 fixed_token = Question(
     name="fixed-token",
     asks="Does the sink follow a token that always stands at one position?",
     rows=("D3",),
     source=TABLE_10,
+    note="The claim of more than 3 % was stated before any run. The two on where the sink is were added when one seed "
+    "of three had come to 2.6 %, with nothing at any other position.",
     variations=(
         Variation("BOS at 0", {"data.bos": "fixed"}, {"sink_0": 74.11}),
         Variation("token at 2", fixed(2), {"sink_2": 69.64, "sink_0": 0.0}),

@@ -12,6 +12,10 @@ from sinkscope.experiments.question import Question, Variation, above
 GUO = "X26; Guo et al. 2024"
 SHOWN = ("excess_triggers", "excess_others", "bos_attention", "output_ratio", "value_ratio", "norm_ratio")
 ONLY_NANO = "the task has one size"
+STARTED = (
+    "With the lab model's own small initial embeddings the task is learned without a sink (one seed was tried). The "
+    "runs start from torch's N(0, 1), as the authors' code does; that was changed after seeing this."
+)
 THREE_LAYERS = {"model.num_hidden_layers": 3}
 SGD = {"optimizer.name": "sgd", "optimizer.momentum": 0.9, "optimizer.lr": 0.3}
 
@@ -32,6 +36,7 @@ def after_trigger(scale: str, changes: Mapping[str, Any]) -> Job:
 
 backcopy_ = Question(
     name="backcopy",
+    note=STARTED,
     asks="Does a head that copies at triggers make the BOS its sink everywhere else?",
     rows=("X26", "C11"),
     source=GUO,
@@ -193,13 +198,14 @@ relu = Question(
 )
 
 NOTHING_EMPTY = {"empty_first": False}
-RAN_MILO = "trigger-conditional tasks need sinks under softmax; ReLU attention solves them without"
+TASK = "trigger-conditional task: rows that sum to one need a sink for it, ReLU attention does not"
 
 conditional = Question(
     name="trigger-conditional",
+    note="Margins were set before any run; which claims there are, after one seed of five operations had been seen.",
     asks="Must attention whose rows sum to one have a sink, to give nothing where nothing is asked for?",
     rows=("A14", "A24", "A8"),
-    source=RAN_MILO,
+    source=TASK,
     base=after_trigger,
     shown=("loss", "output", "first", "slot", "total", "total/triggers"),
     variations=(
@@ -218,17 +224,17 @@ conditional = Question(
             lambda runs: -max(runs[label]["loss"] for label in ("softmax", "relu", "sigmoid", "off-by-one", "k_bias")),
             "learned",
             "every operation learns the task: an error below a tenth of what giving nothing costs",
-            RAN_MILO,
+            TASK,
         ),
         above(
             0.5,
             level("first", "softmax"),
             "softmax has a sink",
             "under softmax queries that shall give nothing have more than half of their weight on the first token",
-            RAN_MILO,
+            TASK,
         ),
-        above(-0.1, below("first", "relu"), "relu has none", "under ReLU less than 0.1", RAN_MILO),
-        above(-0.1, below("first", "sigmoid"), "sigmoid has none", "under a sigmoid less than 0.1", RAN_MILO),
+        above(-0.1, below("first", "relu"), "relu has none", "under ReLU less than 0.1", TASK),
+        above(-0.1, below("first", "sigmoid"), "sigmoid has none", "under a sigmoid less than 0.1", TASK),
         above(
             0.3,
             metric_gap("off-by-one", "slot", "first"),
@@ -248,14 +254,14 @@ conditional = Question(
             level("loss", "softmax, nothing empty"),
             "softmax needs it",
             "where no token is empty softmax fails: an error above 0.3 of what giving nothing costs",
-            RAN_MILO,
+            TASK,
         ),
         above(
             -0.1,
             lambda runs: -max(runs[f"{label}, nothing empty"]["loss"] for label in ("relu", "off-by-one")),
             "others do not",
             "there ReLU and softmax-off-by-one stay below a tenth",
-            RAN_MILO,
+            TASK,
         ),
     ),
     not_at={"mini": ONLY_NANO, "paper": ONLY_NANO},

@@ -49,8 +49,8 @@ def task(job: dict[str, Any], out: str, threads: int) -> tuple[int, str]:
 
 def share(resources: dict[str, float], workers: int) -> dict[str, float]:
     """What a task asks of a cluster, so that `workers` of them fill it: whole processors, and a part of a GPU."""
-    processors = max(1, int(resources.get("CPU", 1)) // workers)
-    return {"num_cpus": processors, "num_gpus": min(1.0, resources.get("GPU", 0.0) / workers)}
+    processors = max(1, int(resources.get("CPU", 1.0)) // workers)
+    return {"num_cpus": float(processors), "num_gpus": min(1.0, resources.get("GPU", 0.0) / workers)}
 
 
 class _Tasks:

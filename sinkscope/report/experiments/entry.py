@@ -54,6 +54,7 @@ class Entry:
     shared: Mapping[str, Any] = field(default_factory=dict)
     base: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
+    note: str = ""
 
     @property
     def runs(self) -> list[tuple[str, Observed]]:
@@ -97,6 +98,7 @@ def entry(question: Question, findings: Findings | None, scale: str = "nano") ->
         question.shared,
         _base(question, scale),
         _reason(question, findings, scale),
+        question.note,
     )
 
 

@@ -66,6 +66,8 @@ def _page(entries: Sequence[Entry], ran: Sequence[Entry]) -> Iterator[str]:
 def _experiment(entry: Entry) -> Iterator[str]:
     yield f'\n<a id="{_key(entry)}"></a>\n\n### {_name(entry)}: {escaped(entry.asks)}\n'
     yield f"{_varied(entry)}\n"
+    if entry.note:
+        yield f"{escaped(entry.note)}\n"
     for judged in entry.claims:
         yield f"- {_told(judged)}"
     for label, run in entry.runs:

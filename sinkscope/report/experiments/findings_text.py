@@ -3,8 +3,9 @@
 BEFORE = """# What the experiments found
 
 Each question of the field that a training run can answer is asked here as an experiment: variations of one recipe,
-and claims that were stated, with the number that decides, before anything ran. This page tells what came out, of all
-of them and in the order of the questions; a claim that was refuted stands where it would stand had it been supported.
+and claims that were stated beforehand, with the number that decides; where one was added after a first look, its
+section says so. This page tells what came out, of all of them and in the order of the questions; a claim that was
+refuted stands where it would stand had it been supported.
 {tally}. All runs together are {runs} and {hours} of training.
 
 The page is written by `python -m sinkscope.report.experiments.findings_page` from the records in

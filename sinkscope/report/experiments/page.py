@@ -157,6 +157,8 @@ def _experiment(entry: Entry, place: str) -> str:
         f'<span class="tally">{escape(told)}</span></summary>',
         f'<p class="note">{escape(" · ".join(filter(None, facts)))}</p>',
     ]
+    if entry.note:
+        parts.append(f'<p class="sentence">{escape(entry.note)}</p>')
     hidden = len(entry.variations) - len(figures.drawn(entry))
     if hidden > 0:
         parts.append(f'<p class="sentence">The figures leave out the last {hidden} variations; the tables do not.</p>')

@@ -37,6 +37,7 @@ def question(name: str = "normalisation", **changed: object) -> Question:
         "asks": "Is it the normalisation?",
         "rows": ("A14",),
         "source": "A14; Gu et al. 2025, Table 6",
+        "note": "Asked <twice>.",
         "variations": (
             Variation("softmax", {}, {"sink_0": 18.18, "loss": 3.73}),
             Variation("sigmoid", {"attention": "sigmoid"}, {"sink_0": 0.44}),

@@ -29,6 +29,7 @@ def test_every_experiment_with_its_verdicts_and_values(entries):
     page = findings_page.pages(entries)["findings.md"]
     assert "Of the claims, 2 supported, 1 inconclusive, 1 not run at this scale." in page
     assert "15 runs and 1.9 h of training" in page
+    assert "Asked &lt;twice>." in page
     row = "| [normalisation](#nano-normalisation) | softmax has more by 3 points | > 3 in 3 seeds | 9 ± 1 | 3 |"
     assert f"{row} supported |" in page
     assert "Varied: `attention`, in 2 variations of the `nano` recipe; 3 seeds each, 6 runs, 42 min." in page

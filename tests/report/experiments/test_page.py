@@ -120,6 +120,7 @@ def test_where_the_numbers_come_from(entries):
 def test_text_is_text(entries):
     page = experiment_page(entries)
     assert EVIL not in page
+    assert "Asked &lt;twice&gt;." in page
     assert page == experiment_page(entries), "equal contents give equal bytes"
 
 
