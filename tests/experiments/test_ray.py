@@ -87,8 +87,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     port = f"--port={address.partition(':')[2]}"
     command = ["start", "--head", "--block", port, "--num-cpus=2", "--include-dashboard=false", "--disable-usage-stats"]
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    head = subprocess.Popen([sys.executable, "-m", "ray.scripts.scripts", *command], start_new_session=True, **silent)
+    options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    # as this process has it, whose mode is fixed: a head of its own asks for a token where one lies in the home folder
+    options["env"] = os.environ | {"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled")}
+    head = subprocess.Popen([sys.executable, "-m", "ray.scripts.scripts", *command], **options)
     while head.poll() is None and not listening(address):
         time.sleep(0.2)
     monkeypatch.setenv("RAY_ADDRESS", address)
