@@ -20,7 +20,7 @@ class Constant(Part):
 
     def rate(self, step: int, *, steps: int, lr: float) -> float:
         """The learning rate of update number `step`, counted from 0."""
-        return lr * step / self.warmup if step < self.warmup else lr
+        return _warming(step, self.warmup, lr) if step < self.warmup else lr
 
 
 class Cosine(Part):
@@ -33,8 +33,8 @@ class Cosine(Part):
     def rate(self, step: int, *, steps: int, lr: float) -> float:
         """The learning rate of update number `step`, counted from 0."""
         if step < self.warmup:
-            return lr * step / self.warmup
-        progress = min(1.0, (step - self.warmup) / max(1, steps - self.warmup))
+            return _warming(step, self.warmup, lr)
+        progress = _progress(step, self.warmup, steps)
         return self.min_lr + (lr - self.min_lr) * (1 + math.cos(math.pi * progress)) / 2
 
 
@@ -48,8 +48,8 @@ class Linear(Part):
     def rate(self, step: int, *, steps: int, lr: float) -> float:
         """The learning rate of update number `step`, counted from 0."""
         if step < self.warmup:
-            return lr * step / self.warmup
-        progress = min(1.0, (step - self.warmup) / max(1, steps - self.warmup))
+            return _warming(step, self.warmup, lr)
+        progress = _progress(step, self.warmup, steps)
         return lr + (self.min_lr - lr) * progress
 
 
@@ -79,3 +79,13 @@ Schedule = Annotated[AnySchedule, Field(discriminator="kind")]
 def scheduler(schedule: AnySchedule, optimizer: torch.optim.Optimizer, *, steps: int, lr: float) -> LambdaLR:
     """The schedule on an optimiser whose groups all start at `lr`."""
     return LambdaLR(optimizer, lambda step: schedule.rate(step, steps=steps, lr=lr) / lr)
+
+
+def _warming(step: int, warmup: int, lr: float) -> float:
+    """On the way from 0 to lr."""
+    return lr * step / warmup
+
+
+def _progress(step: int, warmup: int, steps: int) -> float:
+    """How much of the way from the warm-up to the last step is made, 0 to 1."""
+    return min(1.0, (step - warmup) / max(1, steps - warmup))
