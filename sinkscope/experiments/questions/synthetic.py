@@ -202,7 +202,7 @@ TASK = "trigger-conditional task: rows that sum to one need a sink for it, ReLU 
 
 conditional = Question(
     name="trigger-conditional",
-    note="Margins were set before any run; which claims there are, after one seed of five operations had been seen.",
+    note="The claims were written down after one seed of five operations had been seen; no margin was changed since.",
     asks="Must attention whose rows sum to one have a sink, to give nothing where nothing is asked for?",
     rows=("A14", "A24", "A8"),
     source=TASK,

@@ -21,12 +21,12 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 COLUMNS = ("experiment", "claim", "asked", "found", "seeds", "cost", "verdict")
 MOST_METRICS = 4
 LEAD = (
-    "Questions about attention sinks, each asked as a set of training runs and claims that were stated before anything "
-    "ran. The sink rate is the percentage of (layer, head) pairs in which a position receives more than 0.3 of the "
-    "attention."
+    "Questions about attention sinks, each asked as a set of training runs and claims that were stated beforehand, or "
+    "else an experiment says so. The sink rate is the percentage of (layer, head) pairs in which a position receives "
+    "more than 0.3 of the attention."
 )
 ABOUT_VERDICTS = (
-    "A row is a claim, and leads to the experiment that decides it. What is asked was fixed beforehand, in the units "
+    "A row is a claim, and leads to the experiment that decides it. What is asked is in the units "
     "of the metric; found is the mean over seeds with half their range; cost is that of all runs of the experiment, "
     "which others may share. A claim that was refuted or that could not be tried is a result like any other."
 )
