@@ -11,7 +11,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sinkscope.model.attention import LabAttention
 from sinkscope.model.config import LabConfig
-from sinkscope.model.feedforward import FeedForward
+from sinkscope.model.feedforward import FeedForward, NoFeedForward
 from sinkscope.model.mamba import LabMamba
 from sinkscope.model.norms import PLACEMENTS, norm
 from sinkscope.model.reparam import reparametrize
@@ -32,14 +32,15 @@ class LabBlock(GradientCheckpointingLayer):
             self.self_attn = LabAttention(config, layer_idx)
         else:
             self.mamba = LabMamba(config, layer_idx)
-        self.mlp = FeedForward(config)
+        feeds = config.ffn != "none"
+        self.mlp = FeedForward(config) if feeds else NoFeedForward()
         has = PLACEMENTS[config.norm_placement]
         self.entry_norm = norm(config, has.opens(layer_idx))
         self.input_layernorm = norm(config, has.enters)
         self.mixer_output_norm = norm(config, has.leaves)
         self.mixer_sum_norm = norm(config, has.sums)
-        self.post_attention_layernorm = norm(config, has.enters)
-        self.mlp_output_norm = norm(config, has.leaves)
+        self.post_attention_layernorm = norm(config, has.enters and feeds)
+        self.mlp_output_norm = norm(config, has.leaves and feeds)
         if config.weight_reparam == "sigma":
             reparametrize(self, config.num_hidden_layers)
 

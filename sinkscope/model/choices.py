@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from sinkscope.model.config import LabConfig
 
 CHOICES = {
-    "norm": ("rmsnorm", "layernorm"),
+    "norm": ("rmsnorm", "layernorm", "none"),
     "norm_placement": ("pre", "post", "sandwich", "outlier_protected"),
-    "ffn": ("swiglu", "geglu", "reglu", "swish", "gelu", "relu"),
+    "ffn": ("swiglu", "geglu", "reglu", "swish", "gelu", "relu", "linear", "none"),
     "head_combination": ("concat", "add"),
     "weight_reparam": ("none", "sigma"),
 }

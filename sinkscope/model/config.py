@@ -45,13 +45,13 @@ class LabConfig(PreTrainedConfig):
     needs no name to be understood. Unknown fields raise `InputError` with the nearest field's name (transformers' own
     configurations accept them silently).
 
-    Blocks: `norm` rmsnorm | layernorm; `norm_placement` pre | post | sandwich | outlier_protected (`norms.PLACEMENTS`);
-    `residual_gain`, β before each residual branch (None: 0.2 in the outlier-protected block, else 1); `ffn` swiglu |
-    geglu | reglu | swish | gelu | relu of inner width `intermediate_size`, with `ffn_match_parameters` 3/2 of it where
-    nothing gates; `head_combination` concat | add; `weight_reparam` none | sigma. Layer l attends where
-    l mod `attention_every` = `attention_offset`; the others are Mamba layers of `mamba_*` sizes. `kv_layers` names for
-    each layer the one whose keys and values it reads (`shared_kv`); where that is a later layer, training takes
-    `kv_iterations` runs without and `kv_gradient_iterations` with gradient.
+    Blocks: `norm` rmsnorm | layernorm | none; `norm_placement` pre | post | sandwich | outlier_protected
+    (`norms.PLACEMENTS`); `residual_gain`, β before each residual branch (None: 0.2 in the outlier-protected block, else
+    1); `ffn` swiglu | geglu | reglu | swish | gelu | relu | linear | none of inner width `intermediate_size`, with
+    `ffn_match_parameters` 3/2 of it where nothing gates; `head_combination` concat | add; `weight_reparam` none |
+    sigma. Layer l attends where l mod `attention_every` = `attention_offset`; the others are Mamba layers of `mamba_*`
+    sizes. `kv_layers` names for each layer the one whose keys and values it reads (`shared_kv`); where that is a later
+    layer, training takes `kv_iterations` runs without and `kv_gradient_iterations` with gradient.
 
     `position` is one of `Position`; `rope_theta`, `rope_fraction` (of a head's channels) and `rope_scale`
     (transformers' rope dict: linear, llama3 or yarn) belong to `rotary`, and `max_position_embeddings` is the length of

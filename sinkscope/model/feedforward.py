@@ -1,10 +1,11 @@
-"""The feed-forward of a block [A3]."""
+"""The feed-forward of a block [A3, X26]."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -27,6 +28,7 @@ KINDS = {
     "swish": FeedForwardKind(F.silu, gated=False),
     "gelu": FeedForwardKind(F.gelu, gated=False),
     "relu": FeedForwardKind(F.relu, gated=False),
+    "linear": FeedForwardKind(lambda x: x, gated=False),
 }
 
 
@@ -40,7 +42,7 @@ class DownProjection(nn.Linear):
 class FeedForward(nn.Module):
     """W_down(φ(W_gate x) · W_up x) of a gated kind, W_down φ(W_up x) of the others; no biases. Source: Shazeer 2020.
 
-    φ is silu (swiglu, swish), the exact gelu (geglu, gelu) or relu (reglu, relu). The inner width is
+    φ is silu (swiglu, swish), the exact gelu (geglu, gelu), relu (reglu, relu) or nothing (linear). The inner width is
     `config.intermediate_size`, for every kind as in the paper, whose ungated runs so have a third fewer parameters
     here; with `ffn_match_parameters` the ungated kinds are 3/2 as wide, rounded down.
     """
@@ -61,3 +63,10 @@ class FeedForward(nn.Module):
         if self.kind.gated:
             return self.down_proj(self.kind.activation(self.gate_proj(x)) * self.up_proj(x))
         return self.down_proj(self.kind.activation(self.up_proj(x)))
+
+
+class NoFeedForward(nn.Module):
+    """f = 0: the block is its mixer alone. Source: the variants of Guo et al. 2024 without a feed-forward [X26]."""
+
+    def forward(self, x: Float[Tensor, "batch position width"]) -> Float[Tensor, "batch position width"]:
+        return torch.zeros_like(x)

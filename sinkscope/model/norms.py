@@ -1,4 +1,4 @@
-"""Norms, and where in a block they stand [A2, X22]."""
+"""Norms, and where in a block they stand [A2, X22, X26]."""
 
 from __future__ import annotations
 
@@ -55,8 +55,11 @@ PLACEMENTS = {
 
 
 def norm(config: LabConfig, wanted: bool = True) -> nn.Module:
-    """The model's kind of norm over the width (`config.norm`, eps `config.rms_norm_eps`); the identity if not `wanted`.
+    """The model's kind of norm over the width (`config.norm`, eps `config.rms_norm_eps`); the identity for the kind
+    `none` and if not `wanted`.
 
     RMSNorm: x / sqrt(mean(x²) + eps) · g. LayerNorm: (x − mean(x)) / sqrt(var(x) + eps) · g + b. g starts at 1, b at 0.
     """
-    return NORMS[config.norm](config.hidden_size, eps=config.rms_norm_eps) if wanted else nn.Identity()
+    if not wanted or config.norm == "none":
+        return nn.Identity()
+    return NORMS[config.norm](config.hidden_size, eps=config.rms_norm_eps)

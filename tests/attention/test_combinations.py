@@ -19,6 +19,7 @@ NORMALIZERS = {
     "clipped": zoo.ClippedSoftmax(),
     "softpick": zoo.Softpick(),
     "sigmoid": zoo.Sigmoid(),
+    "power of sigmoids": zoo.PowerSigmoid(p=3),
     "elu": zoo.Elu(normalized=True),
     "relu": zoo.Relu(normalized=True),
     "linear": zoo.Linear(divisor="abs_sum"),

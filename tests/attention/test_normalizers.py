@@ -58,6 +58,24 @@ def test_power_softmax_stays_finite_where_its_terms_would_not():
         assert weights_of(make("softmax_power", p=p), [900.0, 899, -900]).isfinite().all()
 
 
+@pytest.mark.parametrize("p", [0.5, 1, 2, 4])
+def test_power_sigmoid_has_rows_of_norm_one(p):
+    """A13: σ(s) in proportion, Σ w^p = 1; p = 1 is A15."""
+    for scores in SCORES:
+        x = scores_of(scores)
+        found = weights_of(make("sigmoid_power", p=p), x)
+        torch.testing.assert_close(found / found[0], x.sigmoid() / x.sigmoid()[0])
+        torch.testing.assert_close(found.pow(p).sum().item(), 1.0)
+        if p == 1:
+            torch.testing.assert_close(found, weights_of(make("sigmoid_normalized"), x), atol=1e-6, rtol=0)
+
+
+def test_power_sigmoid_stays_finite_where_its_terms_would_not():
+    """Where every σ(s) underflows, the row still tells the scores apart."""
+    assert weights_of(make("sigmoid_power", p=4), [900.0, 899, -900]).isfinite().all()
+    assert weights_of(make("sigmoid_power", p=2), [-900.0, -1000])[0] == 1
+
+
 # element-wise
 
 

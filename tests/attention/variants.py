@@ -38,6 +38,7 @@ OTHERS: dict[str, list[dict[str, Any]]] = {
     "softpick": [{"epsilon": 1e-6}],
     "stable_mask": [{"gamma": 0.3, "context": 310}, {"gamma": 0.0}],
     "sigmoid": [{"bias": -1.5}],
+    "sigmoid_power": [{"p": 0.5}],
     "sigmoid_bias": [{"bias": 0.5}],
     "relu": [{"over_n": False}, {"normalized": True}],
     "k_bias_fixed_v": [{"direction": "uniform", "norm": 5.0}],

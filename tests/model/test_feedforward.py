@@ -1,4 +1,4 @@
-"""The six feed-forwards against their formulas, how many parameters they have, and how they start [A3]."""
+"""The feed-forwards against their formulas, how many parameters they have, and how they start [A3]."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def relu(x: Tensor) -> Tensor:
     return x.clamp(min=0)
 
 
-ACTIVATIONS = {"swiglu": silu, "geglu": gelu, "reglu": relu, "swish": silu, "gelu": gelu, "relu": relu}
-GATED = ("swiglu", "geglu", "reglu")
+GATED = {"swiglu": silu, "geglu": gelu, "reglu": relu}
+ACTIVATIONS = GATED | {"swish": silu, "gelu": gelu, "relu": relu, "linear": lambda x: x}
 
 
 def made(ffn: str, **fields: object) -> FeedForward:
@@ -53,7 +53,7 @@ def test_gradients_are_those_of_differences(ffn):
 
 @pytest.mark.parametrize("ffn", ACTIVATIONS)
 def test_parameters_as_in_the_paper_or_matched(ffn):
-    """The paper gives all six the same inner width, so that two matrices have a third fewer parameters than three."""
+    """The paper gives its six the same inner width, so that two matrices have a third fewer parameters than three."""
     as_published = sum(parameter.numel() for parameter in made(ffn).parameters())
     assert as_published == (3 if ffn in GATED else 2) * WIDTH * INNER
     assert (
@@ -69,3 +69,18 @@ def test_only_the_output_of_a_swiglu_starts_smaller(ffn):
     expected = 200**-0.5 / 5 if ffn == "swiglu" else (2 / (5 * 200)) ** 0.5
     assert down.weight.std().item() == pytest.approx(expected, rel=0.05)
     assert isinstance(down, DownProjection) == (ffn == "swiglu")
+
+
+def test_a_model_without_one_is_its_attention_alone():
+    """The same as one whose feed-forwards write zeros; and no parameter is left that nothing trains."""
+    fields = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 1, "intermediate_size": INNER}
+    without, zeroed = (LabForCausalLM(LabConfig(vocab_size=9, ffn=ffn, **fields)) for ffn in ("none", "relu"))
+    missing = zeroed.load_state_dict(without.state_dict(), strict=False).missing_keys
+    assert missing
+    assert all(".mlp." in name or ".post_attention_layernorm." in name for name in missing)
+    for block in zeroed.model.layers:
+        torch.nn.init.zeros_(block.mlp.down_proj.weight)
+    ids = torch.randint(0, 9, (2, 7))
+    torch.testing.assert_close(without(ids).logits, zeroed(ids).logits)
+    without(ids, labels=ids).loss.backward()
+    assert all(parameter.grad is not None for parameter in without.parameters())

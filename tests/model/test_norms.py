@@ -116,3 +116,14 @@ def test_massive_activations_of_a_post_norm_model_are_measured_before_the_norm()
     assert measured[2, 0] > 10 * measured[2, 1:].max()
     assert measured[3, 0] < 2 * measured[3, 1:].max()
     torch.testing.assert_close(measured[:4], torch.stack(out.hidden_states[:4], 1)[0].norm(dim=-1))
+
+
+@torch.no_grad()
+def test_without_norms_a_block_adds_what_its_branches_make_of_the_stream():
+    model = build(norm="none")
+
+    def block(one, behind, x, attention):
+        x = x + attention(x)
+        return x + one.mlp(x)
+
+    torch.testing.assert_close(model(IDS).logits, model.lm_head(run(model, block)), atol=2e-5, rtol=1e-4)

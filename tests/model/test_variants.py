@@ -26,6 +26,8 @@ VARIANTS = {  # every option at least once; further crossings in the files of th
     "outlier_protected": {"norm_placement": "outlier_protected", "ffn": "relu", "attention": "qk_norm"},
     "one_head": {"num_attention_heads": 1, "num_key_value_heads": 1, "norm": "layernorm", "ffn": "reglu"},
     "sigma": {"weight_reparam": "sigma", "head_combination": "add", "ffn": "swish", "ffn_match_parameters": True},
+    "bare": {"norm": "none", "ffn": "none"},
+    "linear": {"norm_placement": "sandwich", "ffn": "linear"},
     "shared_below": {"kv_layers": [0, 0, 2], "residual_gain": 0.5},
     "shared_above": {"kv_layers": [0, 2, 2], "weight_reparam": "sigma"},
     "shared_top": {"kv_layers": [2, 2, 2], "attention": "softmax_off_by_one", "norm_placement": "post"},
@@ -195,7 +197,7 @@ def test_no_variant_is_a_llama(model):
     ("fields", "words"),
     [
         ({"norm": "layer_norm"}, "did you mean 'layernorm'"),
-        ({"norm": 3}, "choose from rmsnorm, layernorm"),
+        ({"norm": 3}, "choose from rmsnorm, layernorm, none"),
         ({"norm_placement": "sandwhich"}, "did you mean 'sandwich'"),
         ({"ffn": "swigl"}, "did you mean 'swiglu'"),
         ({"ffn_match_parameters": "yes"}, "expected true or false"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sinkscope.attention.catalog.entry import Option, Section
-from sinkscope.attention.normalizers import Elu, Linear, Relu, Sigmoid
+from sinkscope.attention.normalizers import Elu, Linear, PowerSigmoid, Relu, Sigmoid
 from sinkscope.attention.similarity import Kernel
 from sinkscope.attention.spec import AttentionSpec
 
@@ -31,6 +31,16 @@ def sigmoid(bias: Option = 0.0) -> AttentionSpec:
 )
 def sigmoid_normalized() -> AttentionSpec:
     return AttentionSpec(normalizer=Sigmoid(normalized=True))
+
+
+@line(
+    formula="A = σ(s) / (Σ σ(s)^p)^(1/p)",
+    rows="at most 1 for p ≤ 1; from 1 to n^(1−1/p) for p ≥ 1",
+    source="A13; Gu et al. 2025, section 7",
+    effect="trains for p > 1, with massive activations [Gu et al.]",
+)
+def sigmoid_power(p: Option = 2.0) -> AttentionSpec:
+    return AttentionSpec(normalizer=PowerSigmoid(p=p))
 
 
 @line(

@@ -38,8 +38,8 @@ The fields of a spec, in the order in which they act:
 | `similarity` | `DotProduct`, `Kernel` | makes scores, with a feature map after rotation or without one |
 | `decay` | `ForgettingGate` | lowers scores by what lies between key and query |
 | `slots` | `ZeroSlot`, `LogitSlot`, `SuffixSlot`, `KeySlot` | what a query may attend to that is no token; any number |
-| `normalizer` | `Softmax`, `ScaledSoftmax`, `PowerSoftmax`, `ClippedSoftmax`, `Softpick`, `Sigmoid`, `Elu`, `Relu`, \
-`Linear`, `StickBreaking` | makes weights of scores |
+| `normalizer` | `Softmax`, `ScaledSoftmax`, `PowerSoftmax`, `ClippedSoftmax`, `Softpick`, `Sigmoid`, `PowerSigmoid`, \
+`Elu`, `Relu`, `Linear`, `StickBreaking` | makes weights of scores |
 | `difference` | `Difference` | takes a second map off the first |
 | `output` | `ValueBias`, `HeadGate`, `ElementGate` | what happens to the aggregated values; any number |
 | `mask` | `Causal`, `Full`, `Window`, `Prefix`, `Document`, `Strict`, `Without`, `Alone`, combined by `&` and `\\|` | \
@@ -76,8 +76,8 @@ function. Sink₁ and Sink_\\* are the published sink rates of the first token a
 threshold of 0.3.
 
 *A row of weights*: what the weights of one query sum to. *The sink rate reads* them `raw` where mass goes to a slot
-or is dropped, and `renormalized` (|w| / Σ|w|) in families whose rows do not sum to one by design; for α-scaled and
-p-powered softmax that is our reading, as the paper does not say.
+or is dropped, and `renormalized` (|w| / Σ|w|) in families whose rows do not sum to one by design; for an α-scaled
+softmax and for p-norms that is our reading, as the paper does not say.
 
 *CPU* and *GPU*: what computes a long sequence, each in O(T) memory. `SDPA` is torch's fused kernel, exact here
 because a slot is one more key. `streamed` takes a block of queries at a time, with its derivative in closed form.
@@ -113,10 +113,10 @@ operation:
 `relative_t5`, `relative_paper`, `alibi` |
 | `restart_positions` | positions start again in each packed document |
 | `sink_tokens` | learned tokens before every sequence |
-| `norm` | `rmsnorm`, `layernorm` |
+| `norm` | `rmsnorm`, `layernorm`, `none` |
 | `norm_placement` | `pre`, `post`, `sandwich`, `outlier_protected` |
 | `residual_gain` | the factor of every residual branch |
-| `ffn` | `swiglu`, `geglu`, `reglu`, `swish`, `gelu`, `relu` (with `ffn_match_parameters`) |
+| `ffn` | `swiglu`, `geglu`, `reglu`, `swish`, `gelu`, `relu`, `linear`, `none` (with `ffn_match_parameters`) |
 | `head_combination` | `concat`, `add` |
 | `weight_reparam` | `none`, `sigma` |
 | `attention_every` | every n-th layer attends, from `attention_offset`; Mamba layers are between |

@@ -7,11 +7,28 @@ from pydantic import Field
 from sinkscope.attention.normalizers.base import MetricWeights
 from sinkscope.attention.normalizers.elementwise import Elu, Relu, Sigmoid
 from sinkscope.attention.normalizers.linear import Linear
-from sinkscope.attention.normalizers.softmax import ClippedSoftmax, PowerSoftmax, ScaledSoftmax, Softmax, Softpick
+from sinkscope.attention.normalizers.softmax import (
+    ClippedSoftmax,
+    PowerSigmoid,
+    PowerSoftmax,
+    ScaledSoftmax,
+    Softmax,
+    Softpick,
+)
 from sinkscope.attention.normalizers.stick_breaking import StickBreaking
 
 Normalizer = Annotated[
-    Softmax | ScaledSoftmax | PowerSoftmax | ClippedSoftmax | Softpick | Sigmoid | Elu | Relu | Linear | StickBreaking,
+    Softmax
+    | ScaledSoftmax
+    | PowerSoftmax
+    | ClippedSoftmax
+    | Softpick
+    | Sigmoid
+    | PowerSigmoid
+    | Elu
+    | Relu
+    | Linear
+    | StickBreaking,
     Field(discriminator="kind"),
 ]
 
@@ -21,6 +38,7 @@ __all__ = [
     "Linear",
     "MetricWeights",
     "Normalizer",
+    "PowerSigmoid",
     "PowerSoftmax",
     "Relu",
     "ScaledSoftmax",

@@ -89,6 +89,30 @@ class PowerSoftmax(Differentiated):
 
 
 @dataclass(frozen=True, config=STRICT)
+class PowerSigmoid(PowerSoftmax):
+    """w_j = σ(s_j) / (Σ σ(s_i)^p)^(1/p), a `PowerSoftmax` of log σ(s). Source: Gu et al., section 7 [A13].
+
+    p = 1 is A15 without its 1e-8 in the divisor: where every score is far below zero rows keep their sum.
+    """
+
+    kind: Literal["power_sigmoid"] = "power_sigmoid"  # type: ignore[assignment]
+
+    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+        return super().split(torch.nn.functional.logsigmoid(scores), count)
+
+    def slope(
+        self,
+        scores: Float[Tensor, "... query key"],
+        count: Float[Tensor, "... query 1"],
+        split: Split,
+        upstream: Float[Tensor, "... query key"],
+        delta: Float[Tensor, "... query 1"],
+    ) -> Float[Tensor, "... query key"]:
+        """That of `PowerSoftmax`, times ∂ log σ(s) / ∂s = σ(−s)."""
+        return super().slope(scores, count, split, upstream, delta).mul_(torch.sigmoid(-scores))
+
+
+@dataclass(frozen=True, config=STRICT)
 class ClippedSoftmax(Differentiated):
     """w = clip((ζ − γ) · softmax(s) + γ, 0, 1): weights can be exactly zero. Source: Bondarenko et al. 2023 [X17].
 

@@ -15,6 +15,7 @@ STREAMED = {name: spec for name, spec in zoo.CATALOG.items() if streamed.obstacl
 FURTHER = {
     "clipped by length": zoo.ClippedSoftmax(alpha=0.8, zeta=1.03),
     "power above one": zoo.PowerSoftmax(p=2.0),
+    "power of sigmoids below one": zoo.PowerSigmoid(p=0.5),
     "shifted sigmoid": zoo.Sigmoid(bias=-1.0, minus_log_n=True, normalized=True),
     "relu": zoo.Relu(over_n=False),
     "relu normalised": zoo.Relu(normalized=True),
