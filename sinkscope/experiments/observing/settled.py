@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
@@ -19,6 +19,9 @@ from sinkscope.training import Recipe, Run
 from sinkscope.training.kinds import LAB
 from sinkscope.training.session import spread
 
+if TYPE_CHECKING:
+    from sinkscope.experiments.sweep.jobs import JobKind
+
 OBSERVED = "observed.json"
 SAMPLES = 100
 LATE = 0.9  # the training loss is averaged over the rest of the steps
@@ -27,7 +30,6 @@ STARTS = {
     "norm_ratio/start": "sink/hidden_norm_ratio",
     "loss/start": "validation_loss",
 }
-LAYOUT = 2  # to be raised when the metrics, or how they are made, change
 
 
 def observed(run: Run) -> Observed:
@@ -36,23 +38,23 @@ def observed(run: Run) -> Observed:
     Finished runs are measured on the first 64 tokens of up to 100 validation windows, as they were trained, and under
     other readings (see `Observed`). Raises `InputError` for a run that is not settled.
     """
-    known = _stored(run.path / OBSERVED)
+    known = _stored(run)
     if known is not None:
         return known
     found = _from_run(run)
-    write_json(run.path / OBSERVED, {"layout": LAYOUT, **found.to_dict()})
+    write_json(run.path / OBSERVED, {"layout": _kind(run).layout, **found.to_dict()})
     return found
 
 
 def is_observed(run: Run) -> bool:
     """Whether what is kept of a run is there, whole, and made as it would be made now."""
-    return _stored(run.path / OBSERVED) is not None
+    return _stored(run) is not None
 
 
-def _stored(path: Path) -> Observed | None:
+def _stored(run: Run) -> Observed | None:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return Observed.from_dict(data) if data.pop("layout", None) == LAYOUT else None
+        data = json.loads((run.path / OBSERVED).read_text(encoding="utf-8"))
+        return Observed.from_dict(data) if data.pop("layout", None) == _kind(run).layout else None
     except (OSError, ValueError, AttributeError, InputError):
         return None  # absent or damaged: it can be made again
 
@@ -68,7 +70,7 @@ def _from_run(run: Run) -> Observed:
         run=run.path.name,
         status=status,
         seed=record["seed"],
-        metrics=dict(_metrics_of(run)) if status == "finished" else {},
+        metrics=dict(_kind(run).metrics(run)) if status == "finished" else {},
         steps=tuple(int(step) for step in rows["step"]) if len(rows) else (),
         curves={name: tuple(float(value) for value in rows[name]) for name in rows if _is_curve(name)},
         seconds=record["seconds"],
@@ -76,10 +78,10 @@ def _from_run(run: Run) -> Observed:
     )
 
 
-def _metrics_of(run: Run) -> Iterable[tuple[str, float]]:
+def _kind(run: Run) -> JobKind:
     from sinkscope.experiments.sweep.jobs import kind_of_run  # which knows this file as one kind's
 
-    return kind_of_run(run).metrics(run)
+    return kind_of_run(run)
 
 
 def _is_curve(name: str) -> bool:

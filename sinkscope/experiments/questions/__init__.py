@@ -2,6 +2,7 @@
 
 from sinkscope.experiments.question import Question
 from sinkscope.experiments.questions import (
+    backcopy,
     biases,
     blocks,
     data,
@@ -14,13 +15,13 @@ from sinkscope.experiments.questions import (
     reading,
     softmaxes,
     stability,
-    synthetic,
+    trigger,
     tuning,
 )
 
 ROOMS = (
     *(reading, optimisation, stability, data, mixture, loss, blocks, grid, biases, softmaxes, gates, mechanism),
-    synthetic,
+    *(backcopy, trigger),
     tuning,
 )
 QUESTIONS: dict[str, Question] = {question.name: question for room in ROOMS for question in room.QUESTIONS}

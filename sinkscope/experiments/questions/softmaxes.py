@@ -49,21 +49,31 @@ scaled = Question(
 )
 
 SECTION_7 = "A13; Gu et al. 2025, section 7"
+SIGMOIDS = ("sigmoid, p = 2", "sigmoid, p = 3", "sigmoid, p = 4")
 POWERS = {"1/4": 0.25, "1/3": 1 / 3, "1/2": 0.5, "2": 2.0, "3": 3.0, "4": 4.0}
 
 powers = Question(
     name="powers",
-    asks="What does the p-norm of a softmax's weights do to training and to massive activations?",
+    asks="What does the p-norm of a row's weights do to training and to massive activations?",
     rows=("A13",),
-    source=SECTION_7,  # its sigmoid under a p-norm is not in the zoo
+    source=SECTION_7,
     variations=(
         SOFTMAX,
         *(operation("softmax_power", f"p = {name}", {"p": power}) for name, power in POWERS.items()),
+        *(operation("sigmoid_power", f"sigmoid, p = {p:g}", {"p": p}) for p in (2.0, 3.0, 4.0)),
     ),
     assertions=(
         *(does_not_converge(f"p = {name}", "softmax", f"{SECTION_7}: p = 2, 3, 4 diverge") for name in ("2", "3", "4")),
         *(converges(f"p = {name}", "softmax", SECTION_7) for name in ("1/2", "1/3", "1/4")),
         *less_massive("p = 1/4", "softmax", f"{SECTION_7}: weaker massive activations", margin=0.5),
+        *(converges(label, "softmax", f"{SECTION_7}: p > 1 trains") for label in SIGMOIDS),
+        above(
+            0.0,
+            lambda runs: min(runs[label]["norm_ratio"] for label in SIGMOIDS) - runs["softmax"]["norm_ratio"] / 2,
+            "sigmoid, p > 1: massive",
+            "with each of them the first token is more than half as long, beside the others, as with softmax",
+            f"{SECTION_7}: still massive activations",
+        ),
     ),
 )
 

@@ -26,7 +26,8 @@ class JobKind:
     """How jobs of one kind are named, done and read.
 
     `reads` names what text a job reads, so that its `fingerprint` is taken once; `do` trains or goes on, and raises as
-    `sinkscope.train` does; `metrics` gives what is known of a finished run.
+    `sinkscope.train` does; `metrics` gives what is known of a finished run, and `layout` is raised when these metrics,
+    or how they are made, change: what was kept of older runs is then made again.
     """
 
     build: type[Any]
@@ -34,6 +35,7 @@ class JobKind:
     fingerprint: Callable[[Any], dict[str, Any]]
     do: Callable[[Any, Path, str], Run]
     metrics: Callable[[Run], Iterable[tuple[str, float]]]
+    layout: int
 
 
 def _text_of(recipe: Recipe) -> str:
@@ -46,13 +48,14 @@ def _train(recipe: Recipe, out: Path, device: str) -> Run:
 
 
 KINDS: dict[str, JobKind] = {
-    RECIPE: JobKind(build=Recipe, reads=_text_of, fingerprint=fingerprint, do=_train, metrics=lab_metrics),
+    RECIPE: JobKind(build=Recipe, reads=_text_of, fingerprint=fingerprint, do=_train, metrics=lab_metrics, layout=2),
     "bigram_backcopy": JobKind(
         build=Backcopy,
         reads=lambda job: repr(job.told),
         fingerprint=Backcopy.fingerprint,
         do=Backcopy.train,
         metrics=backcopy.metrics,
+        layout=3,
     ),
     "trigger_conditional": JobKind(
         build=TriggerConditional,
@@ -60,6 +63,7 @@ KINDS: dict[str, JobKind] = {
         fingerprint=TriggerConditional.fingerprint,
         do=lambda job, out, device: conditional_run.train(job, out),
         metrics=conditional_run.metrics,
+        layout=2,
     ),
 }
 

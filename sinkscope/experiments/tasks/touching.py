@@ -27,11 +27,25 @@ def diagonal(ids: Int[Tensor, "sample position"]) -> Float[Tensor, "sample query
     return torch.eye(ids.shape[1], device=ids.device).expand(len(ids), -1, -1)
 
 
+def all_on_first(ids: Int[Tensor, "sample position"]) -> Float[Tensor, "sample query key"]:
+    """A[t, 0] = 1: every token attends to the BOS."""
+    return one_each(torch.zeros_like(ids))
+
+
+def all_on_previous(ids: Int[Tensor, "sample position"]) -> Float[Tensor, "sample query key"]:
+    """A[t, t − 1] = 1: every token attends to the one before, the BOS to itself."""
+    return one_each(torch.arange(ids.shape[1], device=ids.device).sub(1).clamp(min=0).expand_as(ids))
+
+
+def one_each(keys: Int[Tensor, "sample query"]) -> Float[Tensor, "sample query key"]:
+    """A[t, keys[t]] = 1."""
+    return nn.functional.one_hot(keys, keys.shape[1]).float()
+
+
 def ideal(law: Law, ids: Int[Tensor, "sample position"]) -> Float[Tensor, "sample query key"]:
     """A[t, t − 1] = 1 at triggers, A[t, 0] = 1 elsewhere: what the task asks for, and no more."""
     places = torch.arange(ids.shape[1], device=ids.device)
-    chosen = torch.where(law.is_trigger(ids), places - 1, 0)
-    return nn.functional.one_hot(chosen, ids.shape[1]).float()
+    return one_each(torch.where(law.is_trigger(ids), places - 1, 0))
 
 
 @dataclass(eq=False)
@@ -93,7 +107,8 @@ def touched(reading: Reading, model: PreTrainedModel) -> Named:
     """Excess losses under each intervention: `excess_triggers/zero_head`, `excess_others/zero_head` and so on.
 
     `zero_head/layer=0` …: all heads of a layer give zero; `zero_head`: of the layer whose loss costs triggers most, the
-    active one, on which the others are done too. `diagonal`, `ideal`: its heads attend as these functions say.
+    active one, on which the others are done too. `diagonal`, `ideal`, `all_on_first`, `all_on_previous`: its heads
+    attend as these functions say (the last two are the source's test of values, for all queries at once).
     `bos_attention`, `bos_value`, `bos_feed_forward`: the BOS gets nothing from that layer's heads; has zero values in
     it; gets nothing from the feed-forward behind it.
     """
@@ -110,6 +125,8 @@ def touched(reading: Reading, model: PreTrainedModel) -> Named:
     changes = {
         "diagonal": editing(Forced(layer, diagonal(ids))),
         "ideal": editing(Forced(layer, ideal(reading.law, ids))),
+        "all_on_first": editing(Forced(layer, all_on_first(ids))),
+        "all_on_previous": editing(Forced(layer, all_on_previous(ids))),
         "bos_attention": ZeroHeads([(active, head) for head in heads], positions=[0]).applied(model),
         "bos_value": editing(WithoutValue(layer)),
         "bos_feed_forward": without_feed_forward(block),

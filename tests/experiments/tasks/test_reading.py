@@ -10,7 +10,16 @@ from torch import Tensor
 
 from sinkscope.experiments.tasks.law import Law
 from sinkscope.experiments.tasks.reading import Reading
-from sinkscope.experiments.tasks.touching import Forced, WithoutValue, diagonal, ideal, touched, without_feed_forward
+from sinkscope.experiments.tasks.touching import (
+    Forced,
+    WithoutValue,
+    all_on_first,
+    all_on_previous,
+    diagonal,
+    ideal,
+    touched,
+    without_feed_forward,
+)
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.probes.calls.interface import editing
 
@@ -127,7 +136,9 @@ def test_patterns(small):
     ids = torch.tensor([[0, 2, 1, 2, 4]])
     assert ideal(small, ids)[0].argmax(-1).tolist() == [0, 0, 1, 0, 0]
     assert diagonal(ids)[0].argmax(-1).tolist() == [0, 1, 2, 3, 4]
-    for weights in (ideal(small, ids), diagonal(ids)):
+    assert all_on_first(ids)[0].argmax(-1).tolist() == [0, 0, 0, 0, 0]
+    assert all_on_previous(ids)[0].argmax(-1).tolist() == [0, 0, 1, 2, 3]
+    for weights in (ideal(small, ids), diagonal(ids), all_on_first(ids), all_on_previous(ids)):
         assert torch.equal(weights.sum(-1), torch.ones(1, 5))
 
 
@@ -180,6 +191,9 @@ def test_interventions_are_done_on_the_layer_that_triggers_need(reading):
     assert found["excess_others/zero_head"] == found[f"excess_others/zero_head/layer={active}"]
     with editing(WithoutValue(model.model.layers[active].self_attn)):
         assert reading.losses(model)["excess_others"] == found["excess_others/bos_value"]
+    for name, pattern in {"all_on_first": all_on_first, "all_on_previous": all_on_previous}.items():
+        with editing(Forced(model.model.layers[active].self_attn, pattern(reading.ids))):
+            assert reading.losses(model)["excess_triggers"] == found[f"excess_triggers/{name}"]
     names = ("zero_head", "diagonal", "ideal", "bos_attention", "bos_value", "bos_feed_forward")
     assert {f"excess_{kind}/{name}" for kind in ("triggers", "others") for name in names} <= set(found)
     assert reading.losses(model) == untouched  # all is put back

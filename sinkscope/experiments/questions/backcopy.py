@@ -1,17 +1,16 @@
-"""Questions on synthetic tasks: Bigram-Backcopy [X26, C11] and the trigger-conditional task."""
+"""Questions on the Bigram-Backcopy task [X26, C11]."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sinkscope.experiments.effects import below, curve_correlation, gap, level, metric_gap
 from sinkscope.experiments.job import Job
-from sinkscope.experiments.question import Question, Variation, above
+from sinkscope.experiments.question import Assertion, Question, Variation, above
 
 GUO = "X26; Guo et al. 2024"
 SHOWN = ("excess_triggers", "excess_others", "bos_attention", "output_ratio", "value_ratio", "norm_ratio")
-ONLY_NANO = "the task has one size"
 STARTED = (
     "With the lab model's own small initial embeddings the task is learned without a sink (one seed was tried). The "
     "runs start from torch's N(0, 1), as the authors' code does; that was changed after seeing this."
@@ -25,13 +24,6 @@ def bigram_backcopy(scale: str, changes: Mapping[str, Any]) -> Job:
     from sinkscope.experiments.tasks.backcopy import backcopy
 
     return backcopy(scale, changes)
-
-
-def after_trigger(scale: str, changes: Mapping[str, Any]) -> Job:
-    """A question's base: the trigger-conditional task, with fields changed."""
-    from sinkscope.experiments.tasks.conditional import trigger_conditional
-
-    return trigger_conditional(scale, changes)
 
 
 backcopy_ = Question(
@@ -122,6 +114,101 @@ dynamics = Question(
     ),
 )
 
+depth = Question(
+    name="backcopy-depth",
+    note="The claims are the source's. They were written down after both models had been seen for other questions.",
+    asks="Does the residual peak need several layers?",
+    rows=("X26",),
+    source=GUO,
+    base=bigram_backcopy,
+    shown=SHOWN,
+    variations=(Variation("1 layer"), Variation("3 layers", THREE_LAYERS)),
+    assertions=(
+        above(
+            -1.5,
+            below("norm_ratio", "1 layer"),
+            "no peak in one layer",
+            "with one layer the BOS's residual stream is nowhere longer than 1.5 times the others'",
+            GUO,
+        ),
+        above(
+            2.0,
+            level("norm_ratio", "3 layers"),
+            "peak in three",
+            "with three it is more than twice as long at some depth",
+            GUO,
+        ),
+    ),
+)
+
+
+def sink_in_each(labels: Sequence[str], source: str) -> tuple[Assertion, ...]:
+    """Each model learns the copying, has its sink on the BOS, and a short value there."""
+    return (
+        *(
+            above(
+                -0.1,
+                below("excess_triggers", label),
+                f"{label}: learned",
+                f"with '{label}' the loss at triggers is less than 0.1 nats above the least possible, 0",
+                source,
+            )
+            for label in labels
+        ),
+        *(
+            above(
+                0.5,
+                level("bos_attention", label),
+                f"{label}: sink",
+                f"with '{label}' queries that are no triggers give the BOS more than half of their attention",
+                source,
+            )
+            for label in labels
+        ),
+        *(
+            above(
+                -0.5,
+                below("value_ratio", label),
+                f"{label}: value drain",
+                f"with '{label}' the BOS's value is less than half as long as the others'",
+                source,
+            )
+            for label in labels
+        ),
+    )
+
+
+norms = Question(
+    name="backcopy-norms",
+    asks="Does the sink need LayerNorm?",
+    rows=("X26",),
+    source=f"{GUO}: other normalisations keep it",
+    base=bigram_backcopy,
+    shown=SHOWN,
+    variations=(
+        Variation("LayerNorm"),
+        Variation("RMSNorm", {"model.norm": "rmsnorm"}),
+        Variation("LayerNorm behind sums", {"model.norm_placement": "post"}),
+        Variation("no norm", {"model.norm": "none"}),
+    ),
+    assertions=sink_in_each(("RMSNorm", "LayerNorm behind sums", "no norm"), GUO),
+)
+
+feed_forward = Question(
+    name="backcopy-feed-forward",
+    asks="Does the sink need a feed-forward?",
+    rows=("X26",),
+    source=f"{GUO}: the sink is made by attention and values",
+    base=bigram_backcopy,
+    shown=SHOWN,
+    variations=(
+        Variation("ReLU"),
+        Variation("linear", {"model.ffn": "linear"}),
+        Variation("none", {"model.ffn": "none"}),
+    ),
+    assertions=sink_in_each(("linear", "none"), GUO),
+)
+
 optimiser = Question(
     name="backcopy-optimiser",
     asks="Does the optimiser make the residual peak, and not the sink?",
@@ -197,74 +284,4 @@ relu = Question(
     ),
 )
 
-NOTHING_EMPTY = {"empty_first": False}
-TASK = "trigger-conditional task: rows that sum to one need a sink for it, ReLU attention does not"
-
-conditional = Question(
-    name="trigger-conditional",
-    note="The claims were written down after one seed of five operations had been seen; no margin was changed since.",
-    asks="Must attention whose rows sum to one have a sink, to give nothing where nothing is asked for?",
-    rows=("A14", "A24", "A8"),
-    source=TASK,
-    base=after_trigger,
-    shown=("loss", "output", "first", "slot", "total", "total/triggers"),
-    variations=(
-        Variation("softmax"),
-        Variation("relu", {"attention": "relu"}),
-        Variation("sigmoid", {"attention": "sigmoid_bias"}),
-        Variation("off-by-one", {"attention": "softmax_off_by_one"}),
-        Variation("k_bias", {"attention": "k_bias"}),
-        Variation("softmax, nothing empty", NOTHING_EMPTY),
-        Variation("relu, nothing empty", {"attention": "relu", **NOTHING_EMPTY}),
-        Variation("off-by-one, nothing empty", {"attention": "softmax_off_by_one", **NOTHING_EMPTY}),
-    ),
-    assertions=(
-        above(
-            -0.1,
-            lambda runs: -max(runs[label]["loss"] for label in ("softmax", "relu", "sigmoid", "off-by-one", "k_bias")),
-            "learned",
-            "every operation learns the task: an error below a tenth of what giving nothing costs",
-            TASK,
-        ),
-        above(
-            0.5,
-            level("first", "softmax"),
-            "softmax has a sink",
-            "under softmax queries that shall give nothing have more than half of their weight on the first token",
-            TASK,
-        ),
-        above(-0.1, below("first", "relu"), "relu has none", "under ReLU less than 0.1", TASK),
-        above(-0.1, below("first", "sigmoid"), "sigmoid has none", "under a sigmoid less than 0.1", TASK),
-        above(
-            0.3,
-            metric_gap("off-by-one", "slot", "first"),
-            "off-by-one's slot takes it",
-            "under softmax-off-by-one the slot has more than the first token, by more than 0.3",
-            "A24; Miller 2023",
-        ),
-        above(
-            0.3,
-            metric_gap("k_bias", "slot", "first"),
-            "the key bias takes it",
-            "under a key bias that bias has more than the first token, by more than 0.3",
-            "A8; Gu et al. 2025, Table 4",
-        ),
-        above(
-            0.3,
-            level("loss", "softmax, nothing empty"),
-            "softmax needs it",
-            "where no token is empty softmax fails: an error above 0.3 of what giving nothing costs",
-            TASK,
-        ),
-        above(
-            -0.1,
-            lambda runs: -max(runs[f"{label}, nothing empty"]["loss"] for label in ("relu", "off-by-one")),
-            "others do not",
-            "there ReLU and softmax-off-by-one stay below a tenth",
-            TASK,
-        ),
-    ),
-    not_at={"mini": ONLY_NANO, "paper": ONLY_NANO},
-)
-
-QUESTIONS = (backcopy_, dynamics, optimiser, relu, conditional)
+QUESTIONS = (backcopy_, dynamics, depth, norms, feed_forward, optimiser, relu)
