@@ -13,6 +13,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+LONGEST_WORD = 30  # characters; longer ones, such as paths, are broken where a terminal is narrow
+
 
 def plain(value: object) -> Text:
     """Text that is shown as it is: no markup, no control characters, which a model's or a file's name may hold."""
@@ -65,13 +67,24 @@ def flat(value: Any, prefix: str = "") -> list[tuple[str, object]]:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], numbers_from: int = 1) -> Table:
-    """A rich table with escaped cells; columns from `numbers_from` on are aligned right. Without names, no head."""
+    """A rich table with escaped cells; columns from `numbers_from` on are aligned right. Without names, no head.
+
+    Columns of single words keep their width, so that a narrow terminal breaks lines between words.
+    """
     result = Table(header_style="bold", box=None, padding=(0, 2, 0, 0), show_header=any(columns))
+    cells = [[plain(cell) for cell in row] for row in rows]
     for index, column in enumerate(columns):
-        result.add_column(plain(column), justify="right" if index >= numbers_from else "left", overflow="fold")
-    for row in rows:
-        result.add_row(*map(plain, row))
+        whole = all(_is_word(row[index]) for row in cells if index < len(row))
+        result.add_column(
+            plain(column), justify="right" if index >= numbers_from else "left", overflow="fold", no_wrap=whole
+        )
+    for row in cells:
+        result.add_row(*row)
     return result
+
+
+def _is_word(cell: Text) -> bool:
+    return len(cell) <= LONGEST_WORD and not any(character.isspace() for character in cell.plain)
 
 
 def _finite(value: Any) -> Any:

@@ -40,3 +40,17 @@ def test_cells_are_text_too(capsys):
 def test_flat_names_what_is_nested():
     nested = {"a": {"b": 1, "c": [{"d": 2}, {"d": 3}]}, "e": [1, 2], "f": {}}
     assert flat(nested) == [("a.b", 1), ("a.c[0].d", 2), ("a.c[1].d", 3), ("e", [1, 2]), ("f", {})]
+
+
+def test_narrow_tables_break_lines_between_words(capsys, monkeypatch):
+    """Columns of single words stay whole; a path is broken before it pushes everything else out."""
+    monkeypatch.setenv("COLUMNS", "50")
+    path = "/a/folder" * 8
+    show(table(("experiment", "question", "verdict"), [("normalisation", "why " * 20, "inconclusive")]))
+    show(table(("file", "kind"), [(path, "record")]))
+    out = capsys.readouterr().out
+    assert "normalisation" in out
+    assert "inconclusive" in out
+    assert path not in out
+    assert path in "".join(line[:42].strip() for line in out.split("kind")[1].split("\n"))
+    assert all(len(line) <= 50 for line in out.split("\n"))
