@@ -85,6 +85,8 @@ def train_kind(
         if (Path(out) / RECIPE).exists():
             raise InputError(f"{out} is the folder of a run: expected the parent folder of runs")
         resolved = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+        if resolved.start_from is not None and kind is not LAB:
+            raise InputError(f"start_from = '{resolved.start_from}': only the lab model starts from another's weights")
         data = kind.data(resolved)
         return resolved, replace(data, fingerprint=data.fingerprint | kind.about)
 

@@ -52,6 +52,12 @@ def test_bad_input(changes, complaint):
         backcopy("nanoo", {})
 
 
+def test_a_start_that_would_be_drawn_over_is_refused(tiny, runs):
+    with pytest.raises(InputError, match="start_from = 'nano': only the lab model"):
+        tiny(start_from="nano").train(runs, "cpu")
+    assert not runs.exists()
+
+
 def test_laws_that_differ_make_other_runs(tiny, runs):
     store = RunStore(runs)
     jobs = [tiny(), tiny(triggers=2), tiny(copying=0.5), tiny(seed=1), tiny(attention="relu")]
