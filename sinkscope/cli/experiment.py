@@ -20,6 +20,7 @@ FAILED = 1  # exit code where runs failed
 RESULTS = Path("results/experiments")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment's name, or a Python file that holds one.")]
 Scale = Annotated[str, typer.Option(metavar="nano|mini|paper", help="How large the models are.")]
+WHERE = "Where the runs are made; none: judge those that there are."
 Results = Annotated[Path, typer.Option(help="Where findings are kept.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
@@ -68,7 +69,7 @@ def run_(
     scale: Scale = "nano",
     seeds: Annotated[int, typer.Option(help="Runs of every variation.")] = 3,
     workers: Annotated[int, typer.Option(help="Runs at once; they share the processors.")] = 1,
-    backend: Annotated[str, typer.Option(metavar="local|ray", help="Where the runs are made.")] = "local",
+    backend: Annotated[str, typer.Option(metavar="local|ray|none", help=WHERE)] = "local",
     out: Annotated[Path, typer.Option(help="The parent folder of runs.")] = Path("runs"),
     results: Results = RESULTS,
     as_json: Json = False,
@@ -161,6 +162,9 @@ def _show_findings(question: Question, found: Findings, record: Path, as_json: b
     for label, seeds in found.failed.items():
         for seed, why in seeds.items():
             note(f"{label}, seed {seed} failed: {why}")
+    missing = len(question.variations) * found.seeds - sum(map(len, (*found.runs.values(), *found.failed.values())))
+    if missing:
+        note(f"{missing} runs were not made")
     note(f"record: {record}; runs of {hours(found.seconds)}")
 
 

@@ -37,7 +37,10 @@ class Progress:
 
 @runtime_checkable
 class Backend(Protocol):
-    """Does jobs (by the names of their runs' folders) in a folder and says where it stands."""
+    """Does jobs (by the names of their runs' folders) in a folder and says where it stands.
+
+    What the returned sweep has waiting was not made, and is left out of the findings.
+    """
 
     def __call__(self, jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep: ...
 
@@ -78,6 +81,8 @@ def run(
     runs: dict[str, dict[int, Observed]] = {variation.label: {} for variation in question.variations}
     failed: dict[str, dict[int, str]] = {}
     for (label, seed), one in made.items():
+        if one.path.name in sweep.waiting:
+            continue
         try:
             runs[label][seed] = _read(one, sweep)
         except InputError as error:

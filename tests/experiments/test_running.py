@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from filelock import FileLock
 
 from sinkscope.errors import InputError
+from sinkscope.experiments import Variation, run, verdicts
 from sinkscope.experiments import findings as kept
-from sinkscope.experiments import run, verdicts
 from sinkscope.experiments.observing.settled import observed
+from sinkscope.experiments.sweep.backends import BACKENDS
 from sinkscope.experiments.sweep.pool import work_locally
 from sinkscope.experiments.sweep.runstore import RunStore
 from sinkscope.experiments.sweep.sweeping import Sweep
@@ -52,6 +54,18 @@ def test_findings_have_every_run_and_a_verdict_on_every_claim(small, swept):
     again = kept.read(places["results"], "small", "nano")
     assert again == found
     assert verdicts(small(), again) == verdicts(small(), found)
+
+
+@pytest.mark.slow
+def test_what_there_is_can_be_judged_without_making_more(small, copy):
+    """A variation that never ran is left out, neither failed nor trained; nothing at all gives no findings of runs."""
+    both = small(seeds=2)
+    more = replace(both, variations=(*both.variations, Variation("three", {"optimizer.lr": 3e-4})))
+    found = run(more, seeds=2, backend=BACKENDS["none"], **copy)
+    assert {label: sorted(seeds) for label, seeds in found.runs.items()} == {"one": [0, 1], "two": [0, 1], "three": []}
+    assert not found.failed
+    assert len(list(copy["out"].glob("*/record.json"))) == 4
+    assert [verdict.outcome for verdict in verdicts(more, found)] == ["supported", "refuted"]
 
 
 @pytest.mark.slow
