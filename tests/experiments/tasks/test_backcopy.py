@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 import torch
 
 from sinkscope.errors import InputError
-from sinkscope.experiments.observing.settled import observed
+from sinkscope.experiments.observing.settled import is_observed, observed
 from sinkscope.experiments.sweep.jobs import job_from
 from sinkscope.experiments.sweep.runstore import RunStore
 from sinkscope.experiments.sweep.work import SETTLED, work
 from sinkscope.experiments.tasks.backcopy import SCALES, backcopy
 from sinkscope.experiments.tasks.sequences import Sequences, tokenizer_of
+from sinkscope.training import Run
 
 
 def test_fields_of_task_and_recipe_are_changed_by_name():
@@ -82,8 +84,12 @@ def test_a_job_is_done_observed_and_not_done_again(tiny, runs):
     before = (run.path / "record.json").read_bytes()
     assert work(job, runs, device="cpu") == SETTLED
     assert (run.path / "record.json").read_bytes() == before
-    (run.path / "observed.json").write_text("{")
-    assert observed(run) == found
+    kept = run.path / "observed.json"
+    older = json.loads(kept.read_text()) | {"layout": 1, "metrics": {}}
+    for text in ("{", json.dumps(older)):
+        kept.write_text(text)
+        assert not is_observed(Run(run.path))
+        assert observed(Run(run.path)) == found
 
 
 def test_embeddings_start_as_torch_starts_them(tiny, runs):
