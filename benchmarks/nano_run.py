@@ -1,9 +1,10 @@
 """A nano run against a plain `Trainer` run of a Llama of that shape, and what observing costs in it.
 
 Both sides run in processes of their own, in turns, with two threads: how memory is kept is a matter of the process.
-Ours is `sinkscope.train` as the recipe stands, on its corpus, with the sink and the validation loss every 100 steps;
-the plain one is `Trainer` as it comes, on random windows of the same sizes, and evaluates nothing. Tokens a second
-are those between steps 20 and 110, so that neither start-up nor preparing the corpus counts.
+Ours is `sinkscope.train` of the recipe, on its corpus, with the sink and the validation loss every 100 steps (the
+recipe says 50), and is judged without them, by the rate of the steps between; the plain one is `Trainer` as it comes,
+on random windows of the same sizes, and evaluates nothing. Tokens a second are those between steps 20 and 110, so that
+neither start-up nor preparing the corpus counts.
 
 Run: python -m benchmarks.nano_run [--save]
 """

@@ -105,6 +105,21 @@ class SeedsAbove:
 
 
 @validated(frozen=True, config=_STRICT)
+class SeedsBelow:
+    """x < limit, where each number is the effect in one seed. Verdict, residual and spread as in `SeedsAbove`."""
+
+    limit: _Limit
+    seeds: Annotated[int, Field(ge=1)] = 3
+    kind: Literal["seeds_below"] = "seeds_below"
+
+    def __str__(self) -> str:
+        return f"< {self.limit:g} in {self.seeds} seeds"
+
+    def judge(self, evidence: Sequence[Evidence]) -> Judgement:
+        return _of_seeds(evidence, self.seeds, lambda value: value < self.limit)
+
+
+@validated(frozen=True, config=_STRICT)
 class SeedsWithin:
     """|x| ≤ tolerance, where each number is the effect in one seed: equal within noise.
 
@@ -124,7 +139,7 @@ class SeedsWithin:
         return _of_seeds(evidence, self.seeds, lambda value: abs(value) <= self.tolerance)
 
 
-Rule = Annotated[EachWithin | EachAbove | SeedsAbove | SeedsWithin, Field(discriminator="kind")]
+Rule = Annotated[EachWithin | EachAbove | SeedsAbove | SeedsBelow | SeedsWithin, Field(discriminator="kind")]
 
 
 @validated(frozen=True, config=_STRICT)

@@ -14,6 +14,7 @@ from sinkscope.claims import (
     EachWithin,
     Evidence,
     SeedsAbove,
+    SeedsBelow,
     SeedsWithin,
     Verdict,
     markdown,
@@ -44,6 +45,10 @@ def found(*values: float) -> list[Evidence]:
         (SeedsAbove(1), (0, 2, 4), "inconclusive", 2),
         (SeedsAbove(1), (2, 3), "inconclusive", 2.5),
         (SeedsAbove(1, seeds=2), (2, 3), "supported", 2.5),
+        (SeedsBelow(1), (0, -3, 0.9), "supported", -0.7),
+        (SeedsBelow(1), (1, 2, 3), "refuted", 2),
+        (SeedsBelow(1), (0, 2, 4), "inconclusive", 2),
+        (SeedsBelow(1), (0, 0), "inconclusive", 0),
         (SeedsWithin(1), (-1, 1, 0.3), "supported", 0.1),
         (SeedsWithin(1), (-1.1, 1.1, 3), "refuted", 1),
         (SeedsWithin(1), (0, 0, 1.1), "inconclusive", 1.1 / 3),
@@ -64,7 +69,7 @@ def test_nan_refutes_what_every_case_must_show(rule, values):
     assert math.isnan(verdict.residual)
 
 
-@pytest.mark.parametrize("rule", [SeedsAbove(0), SeedsWithin(2)])
+@pytest.mark.parametrize("rule", [SeedsAbove(0), SeedsBelow(9), SeedsWithin(2)])
 @pytest.mark.parametrize("known", [1, -5])  # where one seed alone would leave the others agreed
 def test_a_run_that_diverged_decides_nothing(rule, known):
     assert claim(rule).judge(found(known, math.nan, known)).outcome == "inconclusive"
@@ -93,6 +98,7 @@ def test_without_numbers_it_was_not_run():
         claim().judge(found(1e-9, 0.1 + 0.2)),
         claim(EachAbove(0.5)).judge(found(math.inf)),
         claim(SeedsAbove(0.5)).judge(found(1, 2, 3)),
+        claim(SeedsBelow(0.5)).judge(found(1, 2, 3)),
         claim(SeedsWithin(0.5)).judge(found(1, 2, 3)),
         claim().not_run("too large"),
     ],
@@ -134,6 +140,7 @@ def test_a_wrong_record_is_refused_in_a_line(change, told):
         lambda: EachWithin(-1),
         lambda: EachAbove(math.nan),
         lambda: SeedsAbove(0, seeds=0),
+        lambda: SeedsBelow(0, seeds=0),
         lambda: SeedsWithin(-1),
         lambda: SeedsWithin(1, seeds=0),
     ],

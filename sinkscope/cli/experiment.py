@@ -200,7 +200,10 @@ def _described(question: Question) -> dict[str, Any]:
             {"label": v.label, "changes": {**question.shared, **v.changes}, "published": dict(v.published)}
             for v in question.variations
         ],
-        "claims": [{"name": a.claim.name, "statement": a.claim.statement} for a in question.assertions],
+        "claims": [
+            {"name": c.name, "statement": c.statement, "asked": str(c.rule), "source": c.source}
+            for c in (assertion.claim for assertion in question.assertions)
+        ],
     }
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.experiments.effects import (
-    below,
     diverges,
     gap,
     gap_at_equal_loss,
@@ -19,7 +18,7 @@ from sinkscope.experiments.effects import (
 )
 from sinkscope.experiments.findings import Findings, verdicts
 from sinkscope.experiments.observed import Observed
-from sinkscope.experiments.question import Assertion, Question, Variation, above
+from sinkscope.experiments.question import Assertion, Question, Variation, above, below
 from sinkscope.experiments.questions import QUESTIONS
 from sinkscope.experiments.registry import find
 

@@ -24,11 +24,6 @@ def level(metric: str, label: str) -> Effect:
     return lambda runs: runs[label][metric]
 
 
-def below(metric: str, label: str) -> Effect:
-    """Minus the metric: above −x where the metric is below x."""
-    return lambda runs: -runs[label][metric]
-
-
 def off(metric: str, label: str, expected: float) -> Effect:
     """metric − expected."""
     return lambda runs: runs[label][metric] - expected
@@ -69,6 +64,16 @@ def rising(metric: str, labels: Sequence[str]) -> Effect:
     return lambda runs: _least(runs[after][metric] - runs[before][metric] for before, after in pairwise(labels))
 
 
+def rise(metric: str, labels: Sequence[str], slack: float) -> Effect:
+    """Last minus first of a series that should rise; its worst step where one falls by `slack` or more."""
+
+    def effect(runs: Runs) -> float:
+        step = rising(metric, labels)(runs)
+        return step if math.isnan(step) or step <= -slack else runs[labels[-1]][metric] - runs[labels[0]][metric]
+
+    return effect
+
+
 def rank_correlation(metric: str, labels: Sequence[str]) -> Effect:
     """Spearman's ρ of the metric with the order of the labels, −1 to 1: how far a series rises on the whole."""
 
@@ -99,9 +104,9 @@ def least_of(metric: str, labels: Sequence[str]) -> Effect:
     return lambda runs: _least(runs[label][metric] for label in labels)
 
 
-def all_below(metric: str, labels: Sequence[str]) -> Effect:
-    """Minus the largest value over the labels: above −x where all are below x."""
-    return lambda runs: -_largest(runs[label][metric] for label in labels)
+def largest_of(metric: str, labels: Sequence[str]) -> Effect:
+    """The largest value over the labels: below x where all are."""
+    return lambda runs: _largest(runs[label][metric] for label in labels)
 
 
 def range_of(metric: str, labels: Sequence[str]) -> Effect:

@@ -71,7 +71,7 @@ class Findings:
             failed = {
                 label: {int(seed): str(why) for seed, why in seeds.items()} for label, seeds in data["failed"].items()
             }
-            return cls(data["question"], data["scale"], int(data["seeds"]), runs, failed, data["provenance"])
+            return cls(data["question"], data["scale"], int(data["seeds"]), runs, failed, dict(data["provenance"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"this is no record of an experiment: {type(error).__name__}: {error}") from error
 
@@ -162,4 +162,4 @@ def read(folder: Path, question: str, scale: str) -> Findings | None:
     try:
         return Findings.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, InputError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
+        raise InputError(f"cannot read {path}: {error}; remove it, and `experiment run` makes it again") from error

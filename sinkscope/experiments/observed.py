@@ -29,7 +29,9 @@ class Observed:
     train_loss); `sink_0/start`, `norm_ratio/start` (before the first step), `loss/start` (at the first evaluation).
 
     On the first 64 tokens of validation windows, sink rates in percent at ε = 0.3 unless said otherwise; in a model
-    with sink tokens position 0 is the first of these:
+    with sink tokens position 0 is the first of these. Of a run whose windows number their documents (`data.packing =
+    intra_document`, `model.restart_positions`) they are read as it was trained: no token sees another document, or
+    positions start anew in each; sink rates still divide by all queries behind a position, other documents' too:
 
     - `sink_0` … `sink_16`, `strongest` and `strongest_position` among the first half, `slot` (Sink_*), `first_share`
       (mean attention on position 0, percent); `sink_0/epsilon=0.2` (0.3, 0.4, 0.5)
@@ -37,14 +39,21 @@ class Observed:
       (‖v_0‖ over the others, smallest over layers)
     - `entropy`, `entropy_least` (nats; mean over heads, least head), `max_logit`, `max_logit/layer=0` …
     - `kurtosis`, `kurtosis_neurons`, `max_median_ratio` (`OutlierStatistics`; largest over depth), `infinity_norm`
-    - `hidden_spread`, `last_pair_distance`, `matrix_entropy` at the last depth, and at each: `hidden_spread/depth=0` …
+    - `hidden_spread`, `last_pair_distance` (lengths; position 0 among the tokens), `relative_spread`,
+      `relative_pair_distance` (shares without position 0: `RelativeMixing`), `matrix_entropy` at the last depth, always
+      before a norm of the stream, and at each: `hidden_spread/depth=0` …
     - `sink_heads`, `output_norm/sink_heads`, `output_norm/other_heads`, `zeroing/sink_heads`, `zeroing/other_heads`
       (`touched.sink_heads_zeroed`); `perturbation`, `perturbation/without_first` (`touched.spread_of_a_change`)
 
-    Position 0 on other inputs: `sink_0/tokens=16` (32, 64, the context), `sink_0/random` (uniform tokens),
-    `sink_0/random_after_first` (behind the window's own first token), `sink_0/repeated` (one token), there also with
-    exchanged position embeddings (`touched.moved_positions`), `sink_0/without_first` and `loss/without_first` (windows
-    from their second token on: without the BOS, where training fixed one); on other texts: `other_texts`.
+    On the windows' first 16 (32, 64, 128, the context) tokens, none longer than the context: `sink_0/tokens=16` and
+    `strongest_position/tokens=16` (among their first half). On whole windows from their second token on (without the
+    BOS, where training fixed one): `loss/without_first`, and `sink_0/without_first` on the first 64 of these tokens;
+    `loss/with_first` is the loss of the same next tokens, from the third on, where the first is given as well: unlike
+    `loss`, it differs from `loss/without_first` in nothing else.
+
+    Position 0 on other inputs, one document a row: `sink_0/random` (uniform tokens), `sink_0/random_after_first`
+    (behind the window's own first token), `sink_0/repeated` (one token), there also with exchanged position embeddings
+    (`touched.moved_positions`); on other texts: `other_texts`.
     """
 
     run: str

@@ -12,22 +12,46 @@ from sinkscope.training import Run
 from sinkscope.training.record import read_record, versions
 
 
-def provenance_of(runs: Iterable[Run]) -> dict[str, Any]:
-    """What made the runs: versions of the packages, and the kinds of machine.
+def provenance_of(runs: Iterable[Run], recorded: Mapping[str, Any] | None = None, kept: int = 0) -> dict[str, Any]:
+    """What made the runs, and `kept` further ones of a record (`recorded`: its provenance).
 
-    `versions`: where runs differ, all that there were. `hosts`: device, threads, system and architecture, each kind
-    with the number of its runs; nothing that names a machine.
+    `versions` of the packages: where runs differ, all that there were. `hosts`: device, threads, system and
+    architecture, each kind with the number of its runs; nothing that names a machine. A record does not say which of
+    its runs was made where: when it has several kinds of host and not all its runs are kept, these stand without a
+    number.
     """
     records = {run.path: _record(run) for run in runs}.values()
-    kinds = Counter(json.dumps(record["host"], sort_keys=True) for record in records if "host" in record)
+    kinds: dict[str, int | None] = {**Counter(_kind(record["host"]) for record in records if "host" in record)}
     used: dict[str, set[str]] = {}
     for record in records:
         for package, version in record.get("versions", {}).items():
             used.setdefault(package, set()).add(version)
+    if recorded is not None and kept:
+        for package, found in recorded.get("versions", {}).items():
+            used.setdefault(package, set()).update(found.split(", "))
+        for kind, count in _counts(recorded.get("hosts", ()), kept).items():
+            kinds[kind] = None if count is None else (kinds.get(kind) or 0) + count
     return {
         "versions": {package: ", ".join(sorted(found)) for package, found in used.items()} or versions(),
-        "hosts": [{**json.loads(kind), "runs": count} for kind, count in sorted(kinds.items())],
+        "hosts": [
+            json.loads(kind) | ({} if count is None else {"runs": count}) for kind, count in sorted(kinds.items())
+        ],
     }
+
+
+def _counts(hosts: Iterable[Mapping[str, Any]], kept: int) -> dict[str, int | None]:
+    """How many of the kept runs each kind of host made, as far as that is known."""
+    counts: dict[str, int | None] = {}
+    for host in hosts:
+        counts[_kind({name: value for name, value in host.items() if name != "runs"})] = host.get("runs")
+    if len(counts) == 1:
+        return dict.fromkeys(counts, kept)
+    known = [count for count in counts.values() if count is not None]
+    return counts if len(known) == len(counts) and sum(known) == kept else dict.fromkeys(counts)
+
+
+def _kind(host: Mapping[str, Any]) -> str:
+    return json.dumps(host, sort_keys=True)
 
 
 def _record(run: Run) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from sinkscope.claims import Claim, SeedsAbove
+from sinkscope.claims import Claim, SeedsAbove, SeedsBelow
 from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.job import Job
 from sinkscope.experiments.observed import Observed
@@ -48,6 +48,11 @@ class Assertion:
 def above(margin: float, effect: Effect, name: str, statement: str, source: str) -> Assertion:
     """The claim that an effect exceeds a margin, in the units of its metric, in each of three seeds."""
     return Assertion(Claim(name, statement, source, SeedsAbove(margin)), effect)
+
+
+def below(limit: float, effect: Effect, name: str, statement: str, source: str) -> Assertion:
+    """The claim that an effect exceeds a limit, in the units of its metric, in each of three seeds."""
+    return Assertion(Claim(name, statement, source, SeedsBelow(limit)), effect)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from sinkscope.errors import InputError
 from sinkscope.experiments import findings as kept
@@ -21,6 +21,7 @@ from sinkscope.files import check_writable
 from sinkscope.training import Run
 
 Cell = tuple[str, int]  # a variation's label and a seed
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,14 @@ def run(
 
     Runs are named by what decides their numbers: one that is settled in `out` is not repeated, one that was interrupted
     is resumed, and a run that two experiments share is made once. A run that fails, or whose folder is damaged, is
-    noted in the findings and does not stop the others. Raises `InputError` as `Question.recipes` does, and for folders
-    that cannot be written.
+    noted in the findings and does not stop the others. A run that is neither in `out` nor made now, but stands in the
+    record under the name that it would have today, is kept, also of a seed beyond `seeds`; where the question has
+    changed, it has another name. Raises `InputError` as `Question.recipes` does, for folders that cannot be written,
+    for a damaged record (before anything runs), and where there is no run at all.
     """
     recipes = question.recipes(scale, seeds)
     check_writable(results)
+    kept.read(results, question.name, scale)  # a damaged one is told of before anything runs
     store = RunStore(out)
     made = {cell: store.run(recipe) for cell, recipe in recipes.items()}
     cells = {cell: one.path.name for cell, one in made.items()}
@@ -78,16 +82,24 @@ def run(
     if missing:
         check_writable(out)
         sweep = backend(missing, out, workers, lambda sweep: watch(Progress(cells, jobs, sweep)))
-    runs: dict[str, dict[int, Observed]] = {variation.label: {} for variation in question.variations}
-    failed: dict[str, dict[int, str]] = {}
-    for (label, seed), one in made.items():
-        if one.path.name in sweep.waiting:
-            continue
-        try:
-            runs[label][seed] = _read(one, sweep)
-        except InputError as error:
-            failed.setdefault(label, {})[seed] = str(error)
-    found = Findings(question.name, scale, seeds, runs, failed, provenance_of(made.values()))
+    runs, failed = _read(made, sweep)
+    # read again, since another process may have written meanwhile
+    record = kept.read(results, question.name, scale) or Findings(question.name, scale, seeds, {})
+    added = _of_today(question, record, store, besides=runs)
+    if not (runs or failed or added):
+        raise InputError(f"no runs of '{question.name}' in {out}")
+    provenance = provenance_of(
+        (made[cell] for cell in runs), record.provenance, kept=len({one.run for one in added.values()})
+    )
+    every = {**runs, **added}
+    found = Findings(
+        question.name,
+        scale,
+        max([seeds, *(seed + 1 for _, seed in every)]),
+        {variation.label: _of_label(every, variation.label) for variation in question.variations},
+        {label: _of_label(failed, label, besides=every) for label, seed in failed if (label, seed) not in every},
+        provenance,
+    )
     kept.write(results, found)
     return found
 
@@ -103,7 +115,28 @@ def _settled(store: RunStore, run: Run) -> bool:
         return False
 
 
-def _read(run: Run, sweep: Sweep) -> Observed:
-    if run.path.name in sweep.failed:
-        raise InputError(sweep.failed[run.path.name])
-    return observed(run)
+def _read(made: Mapping[Cell, Run], sweep: Sweep) -> tuple[dict[Cell, Observed], dict[Cell, str]]:
+    """What was observed, and why it was not; neither for runs that still wait."""
+    runs: dict[Cell, Observed] = {}
+    failed = {cell: sweep.failed[run.path.name] for cell, run in made.items() if run.path.name in sweep.failed}
+    for cell, run in made.items():
+        if cell in failed or run.path.name in sweep.waiting:
+            continue
+        try:
+            runs[cell] = observed(run)
+        except InputError as error:
+            failed[cell] = str(error)
+    return runs, failed
+
+
+def _of_today(question: Question, record: Findings, store: RunStore, besides: Container[Cell]) -> dict[Cell, Observed]:
+    """The further runs of a record which the question would make today: those of the same names."""
+    runs = {(label, seed): run for label, seeds in record.runs.items() for seed, run in seeds.items()}
+    runs = {cell: run for cell, run in runs.items() if cell not in besides}
+    jobs = question.recipes(record.scale, 1 + max((seed for _, seed in runs), default=0))
+    return {cell: run for cell, run in runs.items() if cell in jobs and store.run(jobs[cell]).path.name == run.run}
+
+
+def _of_label(cells: Mapping[Cell, T], label: str, besides: Container[Cell] = ()) -> dict[int, T]:
+    seeds = sorted(seed for other, seed in cells if other == label and (label, seed) not in besides)
+    return {seed: cells[label, seed] for seed in seeds}

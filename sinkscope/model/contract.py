@@ -51,7 +51,7 @@ def rows() -> Iterator[Row]:
 
 
 def _as_measured(weights: Float[Tensor, "batch heads query key"], metric_weights: str) -> Tensor:
-    """The weights of which a sink rate is made: raw, or with rows that sum to one [catalogue 12.3]."""
+    """The weights of which a sink rate is made: raw, or with rows that sum to one."""
     if metric_weights == "raw":
         return weights
     return weights.abs() / (weights.abs().sum(-1, keepdim=True) + 1e-8)

@@ -1,4 +1,4 @@
-"""The recipes that have a name (design §6; `60m` and `1b` are the paper's, catalogue §8).
+"""The recipes that have a name; `60m` and `1b` are the paper's (Gu et al. 2025; sail-sg/Attention-Sink).
 
 `nano-sft` is the paper's instruction tuning (appendix E: UltraChat200k, lr 2e-5 cosine, batch 64 × 2048, one epoch;
 C8) at nano's scale. What differs: conversations about Python functions, which exist offline; batch 32 × 128; a rate of

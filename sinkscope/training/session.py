@@ -33,6 +33,7 @@ from sinkscope.training.store import RECIPE, TrainingDiverged, alone, enter, set
 from sinkscope.training.trainer import RecipeTrainer
 
 SINK_SAMPLES = 100
+READ = ("input_ids", "document_ids")
 
 
 def train(
@@ -49,7 +50,8 @@ def train(
     The folder's name holds the hash of what decides the numbers, so doing a run twice is doing it once: a finished
     one is returned as it is. An interrupted one goes on from its newest whole checkpoint with `resume=True`; on CPU
     in fp32 its weights are then bit for bit those of an undisturbed run. Every `eval_every` steps the loss on fixed
-    validation windows and the attention sink on the first 64 tokens of up to 100 of them are logged (`log.jsonl`).
+    validation windows and the attention sink on the first 64 tokens of up to 100 of them are logged (`log.jsonl`),
+    under the mask of their documents where training had one.
     `device` is "auto" (a GPU where there is one) or "cpu". Seeds the global random generators.
 
     Under a launcher (`torchrun`, `accelerate launch`) its processes train together: `batch_size` is that of all, step
@@ -196,8 +198,7 @@ class _Session:
             before_saving=self.rows.flush,
             processes=self.processes,
         )
-        probed = spread(validation, SINK_SAMPLES)
-        inputs = torch.stack([probed[index]["input_ids"][: kind.sink_tokens] for index in range(len(probed))])
+        inputs = inputs_of(spread(validation, SINK_SAMPLES), kind.sink_tokens)
         trainer.add_callback(self.rows)
         trainer.add_callback(SinkCallback(trainer, inputs, every=recipe.eval_every, also=kind.metrics))
         return trainer
@@ -268,3 +269,12 @@ def spread(windows: Dataset, count: int, multiple_of: int = 1) -> Subset:
     count = min(count, available)
     count -= count % multiple_of if count > multiple_of else 0
     return Subset(windows, [index * available // count for index in range(count)])
+
+
+def inputs_of(windows: Dataset, tokens: int | None = None) -> dict[str, Tensor]:
+    """What a model reads of all windows (sample, token): ids and, where windows number them, documents.
+
+    `tokens`: so many from their beginning.
+    """
+    items = [windows[index] for index in range(len(windows))]  # type: ignore[arg-type]
+    return {name: torch.stack([item[name][:tokens] for item in items]) for name in READ if name in items[0]}

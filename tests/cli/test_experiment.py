@@ -42,6 +42,9 @@ def test_a_question_is_shown_with_what_decides_it(sinkscope):
     shown = json.loads(sinkscope("experiment", "show", "fixed-token", "--json").out)
     assert shown["rows"] == ["D3"]
     assert [variation["label"] for variation in shown["variations"]] == ["BOS at 0", "token at 2", "no fixed token"]
+    claim = QUESTIONS["fixed-token"].assertions[0].claim
+    said = {"name": claim.name, "statement": claim.statement, "asked": str(claim.rule), "source": claim.source}
+    assert shown["claims"][0] == said
     assert "one seed of three" in shown["note"]
     assert "one seed of three" in " ".join(sinkscope("experiment", "show", "fixed-token").out.split())
     assert "data.bos = none" in " ".join(sinkscope("experiment", "show", "fixed-token").out.split())
@@ -150,6 +153,14 @@ def test_failed_runs_are_told_and_make_the_exit_code_1(sinkscope, monkeypatch, t
     assert answer.code == 1
     assert "BOS at 0, seed 0 failed: no room" in answer.err
     assert "left out: no run of 'BOS at 0'" in " ".join(answer.out.split())
+
+
+def test_nothing_to_judge_is_one_line(sinkscope, tmp_path):
+    places = ("--out", str(tmp_path / "runs"), "--results", str(tmp_path / "kept"))
+    answer = sinkscope("experiment", "run", "backcopy", "--backend", "none", "--seeds", "1", *places)
+    assert answer.code == 2
+    assert f"no runs of 'backcopy' in {tmp_path / 'runs'}" in " ".join(answer.err.split())
+    assert not list((tmp_path / "kept").rglob("*.json"))
 
 
 def test_an_interrupted_sweep_says_how_to_go_on(sinkscope, monkeypatch, tmp_path):

@@ -8,7 +8,6 @@ import pytest
 
 from sinkscope.experiments import (
     Observed,
-    below,
     diverges,
     gap,
     gap_at_equal_loss,
@@ -20,12 +19,12 @@ from sinkscope.experiments import (
 from sinkscope.experiments.curves import SINK, half_way, last, when_loss_is
 from sinkscope.experiments.effects import (
     across,
-    all_below,
     at_equal_loss,
     curve_correlation,
     fails,
     growth,
     lag,
+    largest_of,
     least_at_equal_loss,
     least_of,
     maximum_at,
@@ -33,6 +32,7 @@ from sinkscope.experiments.effects import (
     off,
     quotient,
     rank_correlation,
+    rise,
     rising_metrics,
     strongest_of,
 )
@@ -57,7 +57,6 @@ RUNS = {
     [
         (gap("m", "b", "a"), 3.0),
         (level("m", "c"), 6.0),
-        (below("m", "c"), -6.0),
         (rising("m", "abc"), 2.0),
         (rising("m", "bac"), -3.0),
         (peak("m", "abc", at="c"), 2.0),
@@ -71,7 +70,11 @@ RUNS = {
         (rank_correlation("m", "cba"), -1.0),
         (rank_correlation("m", "acb"), 0.5),
         (least_of("m", "cab"), 1.0),
-        (all_below("m", "acb"), -6.0),
+        (largest_of("m", "acb"), 6.0),
+        (rise("m", "abc", 1.0), 5.0),
+        (rise("m", "acb", 1.0), -2.0),
+        (rise("m", "acb", 2.0), -2.0),
+        (rise("m", "acb", 2.1), 3.0),
         (off("m", "b", 5.0), -1.0),
         (across(("c", "m"), ("two", "n")), 4.0),
         (metric_gap("two", "m", "n"), 6.0),
@@ -101,7 +104,8 @@ def test_effects(effect, expected):
         rank_correlation("m", ("a", "b", "c", "gone")),
         least_of("m", ("a", "gone")),
         least_of("m", ("gone", "a")),
-        all_below("m", ("a", "gone")),
+        largest_of("m", ("a", "gone")),
+        rise("m", ("a", "gone", "b"), 1.0),
         strongest_of("two", ["m", "missing"]),
         rising_metrics("two", ["n", "m", "missing"]),
         quotient("two", "m", "missing"),

@@ -119,6 +119,29 @@ def test_a_name_that_would_lead_elsewhere(name: str, tmp_path: Path) -> None:
         kept.path_of(tmp_path, name, "nano")
 
 
+CPU, GPU = ({"device": name, "threads": 1, "system": "Linux", "machine": "x86_64"} for name in ("cpu", "gpu"))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "kept_runs", "told"),
+    [
+        ([{**CPU, "runs": 6}], 4, [{**CPU, "runs": 5}]),  # one kind made them all
+        ([{**CPU, "runs": 3}, {**GPU, "runs": 3}], 6, [{**CPU, "runs": 4}, {**GPU, "runs": 3}]),  # none was left out
+        ([{**CPU, "runs": 3}, {**GPU, "runs": 3}], 4, [CPU, GPU]),  # nobody knows which
+        ([CPU, {**GPU, "runs": 3}], 3, [CPU, GPU]),
+        ([{**GPU, "runs": 3}], 0, [{**CPU, "runs": 1}]),
+    ],
+)
+def test_provenance_of_runs_that_a_record_keeps(hosts, kept_runs, told, tmp_path: Path) -> None:
+    record = {"status": "finished", "host": CPU, "versions": {"torch": "2"}}
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    made = provenance_of([Run(tmp_path)], {"versions": {"torch": "1, 2", "old": "3"}, "hosts": hosts}, kept_runs)
+    assert made["hosts"] == told
+    assert made["versions"] == ({"torch": "1, 2", "old": "3"} if kept_runs else {"torch": "2"})
+    alone = provenance_of([], {"versions": {"torch": "1, 2"}, "hosts": hosts}, kept=6)
+    assert alone["versions"] == {"torch": "1, 2"}
+
+
 def test_provenance_tells_the_kinds_of_machine_and_all_versions(tmp_path: Path) -> None:
     cpu, gpu = ({"device": name, "threads": 1, "system": "Linux", "machine": "x86_64"} for name in ("cpu", "gpu"))
     for index, (host, version) in enumerate([(cpu, "1"), (gpu, "2"), (cpu, "2")]):

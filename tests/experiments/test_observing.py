@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sinkscope.experiments.observing.readings import readings
+from sinkscope.experiments.observing.readings import SHAPES, readings
 from sinkscope.experiments.observing.settled import training_metrics
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.probes.structure.sites import position_embedding
@@ -18,6 +18,7 @@ from tests.planted.plant import MASSIVE, Plant
 
 HEADS = ((1, 0), (2, 3))  # of 4 x 4
 SIXTEENTH = 100 / 16
+ONLY_ITSELF = {"kind": "and", "first": {"kind": "causal"}, "second": {"kind": "window", "size": 1}}
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def test_two_planted_heads_are_found_under_every_reading(planted):
     readings_with_sink = ("sink_0", "strongest", "sink_0/tokens=64", "sink_0/tokens=70", "sink_0/random_after_first")
     assert {planted[name] for name in readings_with_sink} == {2 * SIXTEENTH}
     assert {planted[f"sink_0/epsilon={epsilon}"] for epsilon in (0.2, 0.3, 0.4, 0.5)} == {2 * SIXTEENTH}
-    assert planted["strongest_position"] == 0
+    assert {planted[name] for name in planted if name.startswith("strongest_position")} == {0}
     assert {planted[f"sink_{position}"] for position in range(1, 17)} == {0.0}
     assert "sink_17" not in planted
 
@@ -69,7 +70,7 @@ def test_entropy_and_logits_tell_the_sharp_heads(planted, null):
 
 
 def test_depths_are_named_and_the_last_has_the_bare_name(planted):
-    for name in ("hidden_spread", "last_pair_distance", "matrix_entropy"):
+    for name in SHAPES:
         assert planted[name] == planted[f"{name}/depth=4"]
         assert f"{name}/depth=5" not in planted
 
@@ -100,9 +101,9 @@ def test_positions_are_exchanged_where_there_is_a_table_of_them_and_put_back():
     assert torch.equal(position_embedding(model).rows, before)
 
 
-def test_the_sink_goes_with_the_position_embedding_that_makes_it():
-    """Only the first row of the table points where keys read; on one repeated token nothing else differs."""
-    model = lab(position="learned")
+def with_a_sink(**fields) -> LabForCausalLM:
+    """Only the first row of the table of positions points where keys read."""
+    model = lab(position="learned", **fields)
     attention = model.model.layers[0].self_attn
     with torch.no_grad():
         rows = position_embedding(model).rows
@@ -113,16 +114,56 @@ def test_the_sink_goes_with_the_position_embedding_that_makes_it():
             projection.weight.zero_()
         attention.k_proj.weight[[0, 8], 0] = 5.0
         attention.q_proj.weight[[0, 8], 1] = 5.0
-    found = dict(readings(model, planted_ids(tokens=64)))
+    return model
+
+
+def test_the_sink_goes_with_the_position_embedding_that_makes_it():
+    """On one repeated token nothing else differs."""
+    found = dict(readings(with_a_sink(), planted_ids(tokens=64)))
     assert found["sink_0/repeated"] == 100
     assert (found["sink_0/swapped=9"], found["sink_9/swapped=9"]) == (0, 100)
     assert (found["sink_0/replaced=9"], found["sink_9/replaced=9"]) == (0, 0)
 
 
+def test_the_same_tokens_are_scored_with_the_first_token_and_without():
+    model, ids = lab(), planted_ids(samples=23, tokens=30)  # batches of 20 and 3
+    found = dict(readings(model, ids))
+    with torch.no_grad():
+        for name, logits in (("with", model(ids).logits[:, 1:-1]), ("without", model(ids[:, 1:]).logits[:, :-1])):
+            scored = logits.log_softmax(-1).gather(-1, ids[:, 2:, None])
+            assert found[f"loss/{name}_first"] == pytest.approx(-float(scored.mean()))
+    assert found["loss/with_first"] != pytest.approx(found["loss/without_first"], abs=1e-4)
+
+
+def test_where_no_token_sees_the_first_one_its_absence_costs_nothing():
+    found = dict(readings(lab(attention={"mask": ONLY_ITSELF}, position="none"), planted_ids(tokens=30)))
+    assert found["loss/with_first"] == pytest.approx(found["loss/without_first"], abs=1e-5)
+
+
+def test_the_sink_is_read_at_every_length_that_the_context_has():
+    lengths = {128: "16 32 64 128", 150: "16 32 64 128 150", 70: "16 32 64 70", 12: "12"}
+    for context, expected in lengths.items():
+        found = dict(readings(with_a_sink(max_position_embeddings=150), planted_ids(tokens=context)))
+        for kind in ("sink_0", "strongest_position"):
+            assert [name for name in found if name.startswith(f"{kind}/tokens=")] == [
+                f"{kind}/tokens={length}" for length in expected.split()
+            ]
+        assert {found[f"sink_0/tokens={length}"] for length in expected.split()} == {100.0}
+
+
+def test_the_strongest_position_of_a_length_is_among_its_own_half():
+    """Every token sees itself and token 10: of 16 tokens that is among the last, of 32 among the first."""
+    model = with_a_sink()
+    with torch.no_grad():
+        rows = position_embedding(model).rows
+        rows[[0, 10]] = rows[[10, 0]]
+    found = dict(readings(model, planted_ids(tokens=64)))
+    assert [found[f"strongest_position/tokens={length}"] for length in (16, 32, 64)] == [0, 10, 10]
+
+
 def test_positions_that_few_queries_see_are_not_the_strongest():
     """Where every token sees itself alone, alpha_k = 1 / (T − k): the last three exceed 0.3, and mean nothing."""
-    only_itself = {"kind": "and", "first": {"kind": "causal"}, "second": {"kind": "window", "size": 1}}
-    found = dict(readings(lab(attention={"mask": only_itself}), planted_ids(tokens=20)))
+    found = dict(readings(lab(attention={"mask": ONLY_ITSELF}), planted_ids(tokens=20)))
     assert (found["strongest"], found["strongest_position"]) == (0.0, 0.0)
 
 

@@ -22,7 +22,7 @@ for line in sys.stdin:
     job = json.load(open(order["job"]))
     tries = os.path.join(order["out"], job["name"])
     with open(tries, "a") as stream:
-        stream.write(f"{os.getpid()} {os.environ['OMP_NUM_THREADS']}\\n")
+        stream.write(f"{os.getpid()} {os.environ['OMP_NUM_THREADS']} {os.environ.get('CUDA_VISIBLE_DEVICES')}\\n")
     count = len(open(tries).readlines())
     do = job["do"][min(count, len(job["do"])) - 1]
     if do == "kill":
@@ -103,7 +103,8 @@ def test_a_failure_has_its_last_words_and_a_fresh_worker_follows(tmp_path):
     assert len({tries[name][0] for name in "abc"}) == 3
 
 
-def test_a_worker_that_ends_while_idle_is_replaced(tmp_path):
+def test_a_worker_that_ends_while_idle_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "POLL", 1.0)  # in which it ends, also on a busy machine
     sweep, tries = swept(tmp_path, 1, a=("leave afterwards",), b=("leave afterwards",), c=(0,))
     assert sweep.done == ["a", "b", "c"]
     assert len({process for processes in tries.values() for process in processes}) == 3
@@ -120,6 +121,33 @@ def test_threads_are_shared_out(tmp_path, monkeypatch):
     swept(tmp_path, 3, a=(0,))
     assert (tmp_path / "a").read_text().split()[1] == "2"
     assert [pool.threads_each(workers) for workers in (1, 2, 8, 9)] == [8, 4, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("environment", "installed", "seen"),
+    [
+        ({}, 0, []),
+        ({}, 3, ["0", "1", "2"]),
+        ({"CUDA_VISIBLE_DEVICES": "3, GPU-8f"}, 8, ["3", "GPU-8f"]),
+        ({"CUDA_VISIBLE_DEVICES": "5,-1,6"}, 8, ["5"]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 8, []),
+    ],
+)
+def test_the_gpus_that_are_visible(environment, installed, seen):
+    assert pool.visible_gpus(environment, lambda: installed) == seen
+
+
+def test_gpus_are_taken_in_turn_where_there_is_a_choice():
+    assert [pool.gpu_of(place, ["3", "7"])["CUDA_VISIBLE_DEVICES"] for place in range(3)] == ["3", "7", "3"]
+    assert pool.gpu_of(2, ["3"]) == pool.gpu_of(2, []) == {}
+
+
+def test_each_worker_has_a_gpu_and_its_successor_the_same(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-8f")
+    swept(tmp_path, 2, a=(0,), b=(0,))
+    swept(tmp_path, 2, c=("kill", "kill", 0))
+    gpus = [[line.split()[2] for line in (tmp_path / name).read_text().splitlines()] for name in "abc"]
+    assert gpus == [["4"], ["GPU-8f"], ["4", "4", "4"]]
 
 
 def test_interrupted_it_leaves_no_process(tmp_path):

@@ -11,11 +11,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from filelock import FileLock
 
 from sinkscope.errors import InputError
+from sinkscope.experiments.sweep import on_ray
 from sinkscope.experiments.sweep.on_ray import _Tasks, share, work_on_ray
 from sinkscope.experiments.sweep.runstore import RunStore
 from sinkscope.experiments.sweep.sweeping import Ended, Sweep
@@ -138,10 +141,66 @@ def test_on_a_cluster_that_exists_failures_have_reasons_and_busy_runs_are_tried_
 
 
 def test_what_a_task_asks_of_a_cluster():
-    assert share({"CPU": 16.0}, 4) == {"num_cpus": 4, "num_gpus": 0.0}
-    assert share({"CPU": 16.0, "GPU": 2.0}, 8) == {"num_cpus": 2, "num_gpus": 0.25}
-    assert share({"CPU": 64.0, "GPU": 8.0}, 4) == {"num_cpus": 16, "num_gpus": 1.0}
-    assert share({"CPU": 2.0}, 8) == {"num_cpus": 1, "num_gpus": 0.0}
+    assert share([{"CPU": 16.0}], 4) == {"num_cpus": 4, "num_gpus": 0.0}
+    assert share([{"CPU": 16.0, "GPU": 2.0}], 8) == {"num_cpus": 2, "num_gpus": 0.25}
+    assert share([{"CPU": 64.0, "GPU": 8.0}], 4) == {"num_cpus": 16, "num_gpus": 1.0}
+    assert share([{"CPU": 2.0}], 8) == {"num_cpus": 1, "num_gpus": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("processors", "workers", "asked"),
+    [
+        ((8, 8), 1, 8),  # a task runs on one machine
+        ((8, 8), 2, 8),
+        ((8, 8), 3, 4),  # of which each machine has two
+        ((9, 4), 2, 4),
+        ((7, 5, 3), 5, 2),
+        ((0, 6), 2, 3),  # a head that works on nothing
+        ((0,), 2, 1),
+        ((), 1, 1),
+    ],
+)
+def test_a_task_asks_for_no_more_than_a_machine_has(processors, workers, asked):
+    machines = [{"CPU": float(count), "memory": 1e9} if count else {"memory": 1e9} for count in processors]
+    assert share(machines, workers)["num_cpus"] == asked
+
+
+def test_where_there_are_gpus_a_task_fits_a_machine_that_has_one():
+    machines = [{"CPU": 64.0}, {"CPU": 8.0, "GPU": 1.0}, {"CPU": 6.0, "GPU": 1.0}]
+    assert share(machines, 1) == {"num_cpus": 8, "num_gpus": 1.0}
+    assert share(machines, 4) == {"num_cpus": 3, "num_gpus": 0.5}
+
+
+class Idle:
+    """A Ray of two machines, one of them lost, on which nothing runs."""
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Resources": {"CPU": 4.0}}, {"Alive": False, "Resources": {"CPU": 32.0}}]
+
+    def remote(self, **asks: object) -> object:
+        return lambda function: function
+
+    def wait(self, references: list[object], **options: object) -> tuple[list[object], list[object]]:
+        return [], references
+
+
+def test_lost_machines_are_asked_for_nothing(tmp_path):
+    assert _Tasks(Idle(), {}, tmp_path, 1).asks == {"num_cpus": 4, "num_gpus": 0.0}
+
+
+def test_a_crew_without_work_waits_a_moment(tmp_path):
+    began = time.monotonic()
+    assert list(_Tasks(Idle(), {}, tmp_path, 1).ended()) == []
+    assert time.monotonic() - began >= on_ray.POLL / 2
+
+
+def test_a_process_that_is_used_again_forgets_what_it_compiled(tmp_path, monkeypatch):
+    happened = []
+    monkeypatch.setattr(torch.compiler, "reset", lambda: happened.append("reset"))
+    monkeypatch.setattr(on_ray, "main", lambda arguments: happened.append("run") or SETTLED)
+    for _ in range(2):
+        assert on_ray.task({}, str(tmp_path), torch.get_num_threads()) == (SETTLED, "")
+    assert happened == ["reset", "run"] * 2
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ def test_a_run_with_half_a_record_is_reported_and_stops_nobody(small, calm, copy
     damaged = first_of(copy["out"])
     before = (damaged / "record.json").read_text()
     (damaged / "record.json").write_text(before[: len(before) // 2])
+    shutil.rmtree(copy["results"])  # whose runs would be kept
     found = run(small(), seeds=1, backend=said, **copy)
     assert "remove the folder to train this run again" in found.failed["one"][0]
     assert list(found.runs["two"]) == [0]
@@ -88,9 +89,12 @@ def test_half_an_observation_and_an_old_one_are_made_again_by_a_worker(spoiled, 
     assert_same_runs(copy["out"], calm / "runs")
 
 
-def test_half_findings_are_made_again(small, calm, copy):
+def test_half_findings_are_told_of_and_once_removed_made_again(small, calm, copy):
     path = kept.path_of(copy["results"], "small", "nano")
     path.write_text(path.read_text()[:100])
+    with pytest.raises(InputError, match=f"cannot read {path}.*remove it"):
+        run(small(), seeds=1, backend=said, **copy)
+    path.unlink()
     run(small(), seeds=1, backend=said, **copy)
     assert json.loads(path.read_text()) == json.loads(kept.path_of(calm / "results", "small", "nano").read_text())
 
@@ -99,6 +103,7 @@ def test_a_lost_model_is_one_failed_run(small, copy):
     folder = first_of(copy["out"])
     shutil.rmtree(folder / "model")
     (folder / "observed.json").unlink()
+    shutil.rmtree(copy["results"])
     found = run(small(), seeds=1, backend=said, **copy)
     assert list(found.failed) == ["one"]
     assert list(found.runs["two"]) == [0]

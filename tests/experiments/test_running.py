@@ -10,10 +10,11 @@ import pytest
 from filelock import FileLock
 
 from sinkscope.errors import InputError
-from sinkscope.experiments import Variation, run, verdicts
+from sinkscope.experiments import Observed, Variation, run, verdicts
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.observing.settled import observed
 from sinkscope.experiments.sweep.backends import BACKENDS
+from sinkscope.experiments.sweep.jobs import KINDS, RECIPE
 from sinkscope.experiments.sweep.pool import work_locally
 from sinkscope.experiments.sweep.runstore import RunStore
 from sinkscope.experiments.sweep.sweeping import Sweep
@@ -22,6 +23,8 @@ from sinkscope.training import Run
 
 from .conftest import recipes
 from .helpers import Here
+
+HOST = {"device": "cpu", "threads": 1, "system": "Linux", "machine": "x86_64"}
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +69,94 @@ def test_what_there_is_can_be_judged_without_making_more(small, copy):
     assert not found.failed
     assert len(list(copy["out"].glob("*/record.json"))) == 4
     assert [verdict.outcome for verdict in verdicts(more, found)] == ["supported", "refuted"]
+
+
+def planted(name, out, seed=0, value=1.0, version="1"):
+    """The folder of a finished run, as far as findings read it."""
+    (out / name).mkdir(parents=True)
+    record = {"status": "finished", "data": {}, "host": HOST, "versions": {"torch": version}}
+    (out / name / "record.json").write_text(json.dumps(record))
+    told = {"layout": KINDS[RECIPE].layout, **Observed(name, "finished", seed, {"sink_0": value}).to_dict()}
+    (out / name / "observed.json").write_text(json.dumps(told))
+
+
+def planting(*failing, **told):
+    """A backend that trains nothing, and fails for the runs of these numbers."""
+
+    def backend(jobs, out, workers, watch):
+        sweep = Sweep(waiting=[])
+        for index, (name, job) in enumerate(jobs.items()):
+            if index in failing:
+                sweep.failed[name] = "no room"
+            else:
+                planted(name, out, job.seed, **told)
+        return sweep
+
+    return backend
+
+
+def seeds_of(found):
+    return {label: list(seeds) for label, seeds in found.runs.items()}
+
+
+def test_what_a_record_knows_survives_a_fresh_checkout(small, places):
+    first = run(small(), seeds=2, backend=planting(), **places)
+    assert first.seeds == 2
+    shutil.rmtree(places["out"])
+    for seeds in (1, 2, 3):
+        again = run(small(), seeds=seeds, backend=BACKENDS["none"], **places)
+        assert again == kept.read(places["results"], "small", "nano") == replace(first, seeds=max(seeds, 2))
+
+
+def test_fewer_seeds_replace_only_themselves(small, places):
+    run(small(), seeds=3, backend=planting(value=1.0, version="1"), **places)
+    shutil.rmtree(places["out"])
+    found = run(small(), seeds=1, backend=planting(value=2.0, version="2"), **places)
+    assert found.seeds == 3
+    assert [found.runs["two"][seed]["sink_0"] for seed in range(3)] == [2.0, 1.0, 1.0]
+    assert found.provenance == {"versions": {"torch": "1, 2"}, "hosts": [{**HOST, "runs": 6}]}
+    assert kept.read(places["results"], "small", "nano") == found
+
+
+def test_a_run_of_another_question_is_dropped(small, places):
+    run(small(), seeds=2, backend=planting(), **places)
+    shutil.rmtree(places["out"])
+    other = small(changes={"attention": "k_bias"})
+    found = run(other, seeds=1, backend=BACKENDS["none"], **places)
+    assert seeds_of(found) == {"one": [0, 1], "two": []}
+    assert found.provenance["hosts"] == [{**HOST, "runs": 2}]
+    renamed = replace(other, variations=(Variation("uno"), other.variations[1]))
+    before = kept.path_of(places["results"], "small", "nano").read_text()
+    with pytest.raises(InputError, match=f"no runs of 'small' in {places['out']}"):
+        run(renamed, seeds=1, backend=BACKENDS["none"], **places)
+    assert kept.path_of(places["results"], "small", "nano").read_text() == before
+
+
+def test_a_failure_is_noted_where_no_run_is_known(small, places):
+    failed = run(small(), seeds=2, backend=planting(0, 3), **places)
+    assert failed.failed == {"one": {0: "no room"}, "two": {1: "no room"}}
+    assert seeds_of(failed) == {"one": [1], "two": [0]}
+    shutil.rmtree(places["out"])
+    found = run(small(), seeds=2, backend=planting(0, 1, 2), **places)
+    assert found.failed == {"one": {0: "no room"}}
+    assert seeds_of(found) == {"one": [1], "two": [0, 1]}
+
+
+def test_a_damaged_record_is_told_of_before_anything_runs(small, places):
+    run(small(), seeds=1, backend=planting(), **places)
+    path = kept.path_of(places["results"], "small", "nano")
+    damaged = path.read_text()[:200]
+    path.write_text(damaged)
+    backend = Here()
+    with pytest.raises(InputError, match=f"cannot read {path}"):
+        run(small(), seeds=2, backend=backend, **places)
+    assert (backend.asked, path.read_text()) == ([], damaged)
+
+
+def test_nothing_found_and_nothing_recorded_writes_nothing(small, places):
+    with pytest.raises(InputError, match=f"no runs of 'small' in {places['out']}"):
+        run(small(), seeds=1, backend=BACKENDS["none"], **places)
+    assert not list(places["results"].rglob("*.json"))
 
 
 @pytest.mark.slow

@@ -14,13 +14,21 @@ from sinkscope.data.corpora import is_chat
 from sinkscope.data.natural import natural_windows
 from sinkscope.data.tokenizer import adds_first_token
 from sinkscope.errors import InputError
-from sinkscope.experiments.observing.readings import TOKENS, Named, first_token_rate, mean_loss
+from sinkscope.experiments.observing.readings import (
+    TOKENS,
+    Named,
+    Windows,
+    by_name,
+    columns,
+    first_token_rate,
+    mean_loss,
+)
 
 PER_DOMAIN, MOST_DOMAINS, MESSAGES = 50, 20, 100
 
 
-def other_texts(model: PreTrainedModel, tokenizer: Any, data: DataConfig, windows: Tensor) -> Named:
-    """Metrics of `Observed` for a model trained on `data`, whose validation windows (sample, token) are given.
+def other_texts(model: PreTrainedModel, tokenizer: Any, data: DataConfig, windows: Tensor | Windows) -> Named:
+    """Metrics of `Observed` for a model trained on `data`, whose validation windows are given as `readings` takes them.
 
     Trained without a fixed BOS: `sink_0/with_bos`, `loss/with_bos` (the windows behind one). On conversations:
     `sink_0/plain_text`, `loss/plain_text` (validation text of the corpus `python`), `sink_0/as_chat` (that text as a
@@ -28,14 +36,21 @@ def other_texts(model: PreTrainedModel, tokenizer: Any, data: DataConfig, window
     validation text of each of up to 20 [D4].
     """
     if data.bos == "none" and tokenizer.bos_token_id is not None:
-        behind = torch.cat([torch.full((len(windows), 1), tokenizer.bos_token_id), windows[:, :-1]], 1)
-        yield "sink_0/with_bos", first_token_rate(model, behind[:, :TOKENS])
+        behind = _behind(tokenizer.bos_token_id, by_name(windows))
+        yield "sink_0/with_bos", first_token_rate(model, columns(behind, slice(TOKENS)))
         yield "loss/with_bos", mean_loss(model, behind)
     if is_chat(data.corpus):
         yield from _beside_conversations(model, tokenizer)
     else:
         for domain, text in _domains(tokenizer, data):
             yield f"sink_0/domain={domain}", first_token_rate(model, text)
+
+
+def _behind(bos: int, windows: Windows) -> Windows:
+    """The windows behind a BOS of the document that they begin in, as long as before."""
+    behind = {name: torch.cat([values[:, :1], values[:, :-1]], 1) for name, values in windows.items()}
+    behind["input_ids"][:, 0] = bos
+    return behind
 
 
 def _beside_conversations(model: PreTrainedModel, tokenizer: Any) -> Named:

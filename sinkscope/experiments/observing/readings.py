@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from sinkscope.data.windows import UNSCORED
+from sinkscope.experiments.observing.mixing import RelativeMixing
 from sinkscope.experiments.observing.touched import moved_positions, sink_heads_zeroed, spread_of_a_change
 from sinkscope.probes import (
     AttentionEntropy,
@@ -28,16 +31,32 @@ from sinkscope.probes import (
 )
 
 TOKENS, POSITIONS, EPSILON, BATCH = 64, 17, 0.3, 20
-EPSILONS, LENGTHS = (0.2, 0.3, 0.4, 0.5), (16, 32, 64)
+EPSILONS, LENGTHS = (0.2, 0.3, 0.4, 0.5), (16, 32, 64, 128)
 SINKS = (AttentionReceived("all"), SlotReceived(), HiddenNorms(), QueryKeyValueNorms())
-STATES = (AttentionEntropy(), MaximalLogits(), OutlierStatistics(), TokenPeaks(), Mixing(), MatrixEntropy())
+STATES = (
+    AttentionEntropy(),
+    MaximalLogits(),
+    OutlierStatistics(),
+    TokenPeaks(),
+    Mixing(),
+    RelativeMixing(),
+    MatrixEntropy(),
+)
+
+SHAPES = ("hidden_spread", "last_pair_distance", "relative_spread", "relative_pair_distance", "matrix_entropy")
 
 Named = Iterator[tuple[str, float]]
+Windows = Mapping[str, Tensor]  # model inputs by name: `input_ids` and, where windows number them, `document_ids`
 
 
-def readings(model: PreTrainedModel, windows: Tensor) -> Named:
-    """The metrics of `Observed` that come from a model and validation windows (sample, token)."""
-    text = windows[:, :TOKENS]
+def readings(model: PreTrainedModel, windows: Tensor | Windows) -> Named:
+    """The metrics of `Observed` that come from a model and validation windows.
+
+    `windows`: ids (sample, token), or model inputs by name, all of that shape. With `document_ids` the windows' own
+    text is read under the masks and positions that the model has for documents; other inputs are one document a row.
+    """
+    windows = by_name(windows)
+    text = columns(windows, slice(TOKENS))
     measured = measure(model, text, (*SINKS, *STATES, HeadOutputs()), batch_size=BATCH)
     yield from sink_metrics(measured)
     yield from state_metrics(measured)
@@ -49,8 +68,7 @@ def readings(model: PreTrainedModel, windows: Tensor) -> Named:
 def sink_metrics(measurement: Measurement) -> Named:
     """Sink rates and the norms of the first token."""
     rates = measurement.sink_rate(epsilon=EPSILON).values
-    half = (len(rates) + 1) // 2  # the last positions average over a few queries only
-    strongest = int(rates[:half].argmax())
+    strongest = strongest_position(rates)
     yield from ((f"sink_{position}", float(rate)) for position, rate in enumerate(rates[:POSITIONS]))
     yield "strongest", float(rates[strongest])
     yield "strongest_position", float(strongest)
@@ -65,6 +83,11 @@ def sink_metrics(measurement: Measurement) -> Named:
     yield "first_share", 100 * float(metrics.mass_on_first(received, tokens, causal, 1).mean())
 
 
+def strongest_position(rates: Float[np.ndarray, "position"]) -> int:
+    """Where the sink rate is highest among the first half of positions; the last average over a few queries only."""
+    return int(rates[: (len(rates) + 1) // 2].argmax())
+
+
 def state_metrics(measurement: Measurement) -> Named:
     """Entropy and logits of attention, outliers and shape of the residual stream."""
     data = measurement.data
@@ -77,42 +100,64 @@ def state_metrics(measurement: Measurement) -> Named:
     for name in ("kurtosis", "kurtosis_neurons", "max_median_ratio"):
         yield name, float(data[name].mean("sample").max())
     yield "infinity_norm", metrics.infinity_norm(data["hidden_max"].values)
-    for name in ("hidden_spread", "last_pair_distance", "matrix_entropy"):
+    for name in SHAPES:
         depths = data[name].mean("sample").values
         yield name, float(depths[-1])
         yield from ((f"{name}/depth={depth}", float(value)) for depth, value in enumerate(depths))
 
 
-def _other_lengths(model: PreTrainedModel, windows: Tensor) -> Named:
-    context = windows.shape[1]
+def _other_lengths(model: PreTrainedModel, windows: Windows) -> Named:
+    context = windows["input_ids"].shape[1]
     for tokens in sorted({min(length, context) for length in (*LENGTHS, context)}):
-        yield f"sink_0/tokens={tokens}", first_token_rate(model, windows[:, :tokens])
+        seen = measure(model, columns(windows, slice(tokens)), [AttentionReceived("all")], batch_size=BATCH)
+        rates = seen.sink_rate(epsilon=EPSILON).values
+        yield f"sink_0/tokens={tokens}", float(rates[0])
+        yield f"strongest_position/tokens={tokens}", float(strongest_position(rates))
 
 
-def _other_inputs(model: PreTrainedModel, windows: Tensor) -> Named:
+def _other_inputs(model: PreTrainedModel, windows: Windows) -> Named:
     """Random and repeated tokens, and windows from their second token on."""
     draw = torch.Generator().manual_seed(0)
-    text, vocabulary = windows[:, :TOKENS], model.config.vocab_size
+    given, vocabulary = columns(windows, slice(TOKENS)), model.config.vocab_size
+    text = given["input_ids"]
     random = torch.randint(0, vocabulary, text.shape, generator=draw)
     repeated = torch.randint(0, vocabulary, (len(text), 1), generator=draw).expand(text.shape)
-    without_first = windows[:, 1 : TOKENS + 1]
+    without_first = columns(windows, slice(1, TOKENS + 1))
     yield "sink_0/random", first_token_rate(model, random)
     yield "sink_0/random_after_first", first_token_rate(model, torch.cat([text[:, :1], random[:, 1:]], 1))
     yield "sink_0/repeated", first_token_rate(model, repeated)
     yield from moved_positions(model, repeated, EPSILON, BATCH)
     yield "sink_0/without_first", first_token_rate(model, without_first)
-    yield "loss/without_first", mean_loss(model, windows[:, 1:])
-    yield from spread_of_a_change(model, text, without_first, BATCH)
+    yield "loss/without_first", mean_loss(model, columns(windows, slice(1, None)))
+    yield "loss/with_first", mean_loss(model, windows, first=2)
+    yield from spread_of_a_change(model, given, without_first, BATCH)
 
 
-def first_token_rate(model: PreTrainedModel, ids: Tensor) -> float:
+def by_name(inputs: Tensor | Windows) -> dict[str, Tensor]:
+    """Model inputs by name, of token ids or of such inputs."""
+    return dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
+
+
+def columns(windows: Windows, taken: slice) -> Windows:
+    """A stretch of every window."""
+    return {name: values[:, taken] for name, values in windows.items()}
+
+
+def first_token_rate(model: PreTrainedModel, inputs: Tensor | Windows) -> float:
     """Sink rate of position 0, percent."""
-    seen = measure(model, ids, [AttentionReceived([0])], batch_size=BATCH)
+    seen = measure(model, inputs, [AttentionReceived([0])], batch_size=BATCH)
     return float(seen.sink_rate(epsilon=EPSILON, position=0))
 
 
 @torch.no_grad()
-def mean_loss(model: PreTrainedModel, ids: Tensor) -> float:
-    """Mean next-token cross-entropy in nats."""
-    parts = [model(part, labels=part, use_cache=False).loss * len(part) for part in ids.split(BATCH)]
-    return float(sum(parts) / len(ids))
+def mean_loss(model: PreTrainedModel, inputs: Tensor | Windows, first: int = 0) -> float:
+    """Mean cross-entropy in nats of each next token, of those from position `first` on."""
+    given = by_name(inputs)
+    labels = given["input_ids"].clone()
+    labels[:, :first] = UNSCORED
+    count, given = len(labels), given | {"labels": labels}
+    batches = (
+        {name: values[start : start + BATCH] for name, values in given.items()} for start in range(0, count, BATCH)
+    )
+    parts = [model(**batch, use_cache=False).loss * len(batch["labels"]) for batch in batches]
+    return float(sum(parts) / count)

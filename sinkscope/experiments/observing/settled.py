@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pandas as pd
-import torch
 from torch import Tensor
 
 from sinkscope.errors import InputError
@@ -17,7 +16,7 @@ from sinkscope.experiments.observing.readings import readings
 from sinkscope.files import write_json
 from sinkscope.training import Recipe, Run
 from sinkscope.training.kinds import LAB
-from sinkscope.training.session import spread
+from sinkscope.training.session import inputs_of, spread
 
 if TYPE_CHECKING:
     from sinkscope.experiments.sweep.jobs import JobKind
@@ -117,6 +116,5 @@ def _losses(log: pd.DataFrame, validation: float | None) -> Iterator[tuple[str, 
         yield "gap", float(validation) - train
 
 
-def _validation(recipe: Recipe) -> Tensor:
-    windows = spread(LAB.data(recipe).validation, SAMPLES)
-    return torch.stack([windows[index]["input_ids"] for index in range(len(windows))])
+def _validation(recipe: Recipe) -> dict[str, Tensor]:
+    return inputs_of(spread(LAB.data(recipe).validation, SAMPLES))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from torch import Tensor
@@ -29,7 +29,7 @@ Named = Iterator[tuple[str, float]]
 
 
 def sink_heads_zeroed(
-    model: PreTrainedModel, ids: Tensor, measured: Measurement, epsilon: float, batch_size: int
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], measured: Measurement, epsilon: float, batch_size: int
 ) -> Named:
     """How much sink heads write beside the others, and what the loss (nats) loses without them [C11].
 
@@ -52,7 +52,7 @@ def sink_heads_zeroed(
         return
     yield "output_norm/other_heads", float(norms[~is_sink].mean())
     half = max(1, norms.size // 2)
-    zeroed = effect(model, ids, ZeroHeads(found[:half]), controls=CONTROLS, batch_size=batch_size)
+    zeroed = effect(model, inputs, ZeroHeads(found[:half]), controls=CONTROLS, batch_size=batch_size)
     others = [_loss(control.loss) for control in zeroed.controls]
     untouched = _loss(zeroed.untouched.loss)
     yield "zeroing/sink_heads", _loss(zeroed.touched.loss) - untouched
@@ -81,17 +81,19 @@ def moved_positions(model: PreTrainedModel, ids: Tensor, epsilon: float, batch_s
                 yield f"sink_{position}/{name}={other}", float(seen.sink_rate(epsilon, position))
 
 
-def spread_of_a_change(model: PreTrainedModel, text: Tensor, without_first: Tensor, batch_size: int) -> Named:
+def spread_of_a_change(
+    model: PreTrainedModel, text: Mapping[str, Tensor], without_first: Mapping[str, Tensor], batch_size: int
+) -> Named:
     """How far a change of one token reaches the later ones, with the window's first token and without it [K3].
 
     `perturbation`: mean of ‖Δh_j‖ / ‖δ‖ at the last depth over the same later tokens j, where δ is added to the same
     token's vector (`perturbation_spread`); `perturbation/without_first`: in the window that lacks its first token.
     """
-    length = min(text.shape[1], without_first.shape[1] + 1)
+    length = min(text["input_ids"].shape[1], without_first["input_ids"].shape[1] + 1)
     if length <= MOVED + 1:
         return
-    for name, ids, moved in (("perturbation", text, MOVED), ("perturbation/without_first", without_first, MOVED - 1)):
-        spread = perturbation_spread(model, ids, moved, batch_size=batch_size).values[:, -1]
+    for name, given, moved in (("perturbation", text, MOVED), ("perturbation/without_first", without_first, MOVED - 1)):
+        spread = perturbation_spread(model, given, moved, batch_size=batch_size).values[:, -1]
         yield name, float(spread[:, moved + 1 : moved + length - MOVED].mean())
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sinkscope.experiments.effects import below, curve_correlation, gap, level, metric_gap
+from sinkscope.experiments.effects import curve_correlation, gap, largest_of, level, metric_gap
 from sinkscope.experiments.job import Job
-from sinkscope.experiments.question import Assertion, Question, Variation, above
+from sinkscope.experiments.question import Assertion, Question, Variation, above, below
 
 GUO = "X26; Guo et al. 2024"
 SHOWN = ("excess_triggers", "excess_others", "bos_attention", "output_ratio", "value_ratio", "norm_ratio")
@@ -36,9 +36,9 @@ backcopy_ = Question(
     shown=SHOWN,
     variations=(Variation("AdamW"),),
     assertions=(
-        above(
-            -0.1,
-            below("excess_triggers", "AdamW"),
+        below(
+            0.1,
+            level("excess_triggers", "AdamW"),
             "learned",
             "at triggers the loss is less than 0.1 nats above the least possible, 0",
             GUO,
@@ -57,16 +57,16 @@ backcopy_ = Question(
             "triggers give it less, by more than 0.5",
             GUO,
         ),
-        above(
-            -0.5,
-            below("output_ratio", "AdamW"),
+        below(
+            0.5,
+            level("output_ratio", "AdamW"),
             "dormant elsewhere",
             "elsewhere the head writes less than half as much as at triggers",
             GUO,
         ),
-        above(
-            -0.5,
-            below("value_ratio", "AdamW"),
+        below(
+            0.5,
+            level("value_ratio", "AdamW"),
             "value drain",
             "the BOS's value is less than half as long as the others'",
             GUO,
@@ -90,16 +90,17 @@ backcopy_ = Question(
 
 dynamics = Question(
     name="backcopy-dynamics",
-    asks="Do attention on the BOS and the drain of its value feed each other?",
+    asks="Do attention on the BOS and the drain of its value come together?",
+    note=f"{STARTED} A correlation in time does not show which makes which.",
     rows=("X26",),
     source=GUO,
     base=bigram_backcopy,
     shown=SHOWN,
     variations=(Variation("AdamW"),),
     assertions=(
-        above(
-            0.5,
-            lambda runs: -curve_correlation("AdamW", "task/bos_attention", "task/value_ratio")(runs),
+        below(
+            -0.5,
+            curve_correlation("AdamW", "task/bos_attention", "task/value_ratio"),
             "together",
             "over the evaluations the BOS's value shortens as its attention grows: rank correlation below −0.5",
             GUO,
@@ -116,7 +117,8 @@ dynamics = Question(
 
 depth = Question(
     name="backcopy-depth",
-    note="The claims are the source's. They were written down after both models had been seen for other questions.",
+    note=f"{STARTED} The claims are the source's; they were written down after both models had been seen for other "
+    "questions.",
     asks="Does the residual peak need several layers?",
     rows=("X26",),
     source=GUO,
@@ -124,9 +126,9 @@ depth = Question(
     shown=SHOWN,
     variations=(Variation("1 layer"), Variation("3 layers", THREE_LAYERS)),
     assertions=(
-        above(
-            -1.5,
-            below("norm_ratio", "1 layer"),
+        below(
+            1.5,
+            level("norm_ratio", "1 layer"),
             "no peak in one layer",
             "with one layer the BOS's residual stream is nowhere longer than 1.5 times the others'",
             GUO,
@@ -146,9 +148,9 @@ def sink_in_each(labels: Sequence[str], source: str) -> tuple[Assertion, ...]:
     """Each model learns the copying, has its sink on the BOS, and a short value there."""
     return (
         *(
-            above(
-                -0.1,
-                below("excess_triggers", label),
+            below(
+                0.1,
+                level("excess_triggers", label),
                 f"{label}: learned",
                 f"with '{label}' the loss at triggers is less than 0.1 nats above the least possible, 0",
                 source,
@@ -166,9 +168,9 @@ def sink_in_each(labels: Sequence[str], source: str) -> tuple[Assertion, ...]:
             for label in labels
         ),
         *(
-            above(
-                -0.5,
-                below("value_ratio", label),
+            below(
+                0.5,
+                level("value_ratio", label),
                 f"{label}: value drain",
                 f"with '{label}' the BOS's value is less than half as long as the others'",
                 source,
@@ -180,6 +182,7 @@ def sink_in_each(labels: Sequence[str], source: str) -> tuple[Assertion, ...]:
 
 norms = Question(
     name="backcopy-norms",
+    note=STARTED,
     asks="Does the sink need LayerNorm?",
     rows=("X26",),
     source=f"{GUO}: other normalisations keep it",
@@ -196,6 +199,7 @@ norms = Question(
 
 feed_forward = Question(
     name="backcopy-feed-forward",
+    note=STARTED,
     asks="Does the sink need a feed-forward?",
     rows=("X26",),
     source=f"{GUO}: the sink is made by attention and values",
@@ -211,6 +215,7 @@ feed_forward = Question(
 
 optimiser = Question(
     name="backcopy-optimiser",
+    note=STARTED,
     asks="Does the optimiser make the residual peak, and not the sink?",
     rows=("X26", "X23"),
     source=GUO,
@@ -219,9 +224,9 @@ optimiser = Question(
     shared=THREE_LAYERS,
     variations=(Variation("AdamW"), Variation("SGD with momentum", SGD)),
     assertions=(
-        above(
-            -0.1,
-            lambda runs: -max(runs[label]["excess_triggers"] for label in ("AdamW", "SGD with momentum")),
+        below(
+            0.1,
+            largest_of("excess_triggers", ("AdamW", "SGD with momentum")),
             "learned",
             "both learn the task: less than 0.1 nats above 0 at triggers",
             GUO,
@@ -233,9 +238,9 @@ optimiser = Question(
             "under AdamW the BOS's residual stream is more than twice as long as the others' at some depth",
             GUO,
         ),
-        above(
-            -1.5,
-            below("norm_ratio", "SGD with momentum"),
+        below(
+            1.5,
+            level("norm_ratio", "SGD with momentum"),
             "no peak under SGD",
             "under SGD it is nowhere longer than 1.5 times the others'",
             GUO,
@@ -253,6 +258,7 @@ optimiser = Question(
 
 relu = Question(
     name="backcopy-relu",
+    note=STARTED,
     asks="Does ReLU attention do without the sink?",
     rows=("X26", "A14"),
     source=GUO,
@@ -260,9 +266,9 @@ relu = Question(
     shown=SHOWN,
     variations=(Variation("softmax"), Variation("relu", {"attention": "relu"})),
     assertions=(
-        above(
-            -0.2,
-            below("excess_triggers", "relu"),
+        below(
+            0.2,
+            level("excess_triggers", "relu"),
             "learned",
             "ReLU attention learns the copying: less than 0.2 nats above 0 at triggers",
             GUO,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sinkscope.experiments.asserting import within
-from sinkscope.experiments.effects import below, gap, level, maximum_at, metric_gap, off
-from sinkscope.experiments.question import Question, Variation, above
+from sinkscope.experiments.effects import gap, level, maximum_at, metric_gap, off
+from sinkscope.experiments.question import Question, Variation, above, below
 
 TABLE_10 = "D3; Gu et al. 2025, Table 10"
 BOS = 0  # its id in the tokenizers that recipes train
@@ -53,9 +53,9 @@ fixed_token = Question(
             "more than 3 % of heads have their sink there",
             TABLE_10,
         ),
-        above(
-            -1.0,
-            below("sink_0", "token at 2"),
+        below(
+            1.0,
+            level("sink_0", "token at 2"),
             "leaves the first",
             "with a fixed token at position 2, less than 1 % of heads have their sink at position 0",
             TABLE_10,
@@ -98,7 +98,8 @@ fixed_positions = Question(
             0.5,
             off("strongest_position", label, float(position)),
             f"nowhere else with {position}",
-            f"with '{label}' no other position has a higher sink rate (the effect is how far away the strongest is)",
+            f"with '{label}' no other of the first 32 positions has a higher sink rate (the effect is how far away the "
+            "strongest is)",
             TABLE_10,
         )
         for position, label in enumerate(TOKENS_AT)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sinkscope.experiments.asserting import converges, does_not_converge, keeps_sink, less_massive, less_sink, no_sink
-from sinkscope.experiments.effects import below, gap, gap_at_equal_loss
-from sinkscope.experiments.question import Question, Variation, above
+from sinkscope.experiments.effects import gap, gap_at_equal_loss, level
+from sinkscope.experiments.question import Question, Variation, above, below
 from sinkscope.experiments.questions.operation import SOFTMAX, operation
 from sinkscope.experiments.questions.relative import relative, times
 
@@ -25,9 +25,9 @@ normalisation = Question(
         *less_sink("sigmoid", "softmax", f"{TABLE_6}: 18.18 and 0.44 %"),
         *less_sink("sigmoid", "sigmoid_normalized", f"{TABLE_6}: 30.24 and 0.44 %"),
         *less_massive("sigmoid", "softmax", f"{TABLE_6}, and Figure 8: 1 to 1.8 and about 30"),
-        above(
-            -2.0,
-            below("norm_ratio", "sigmoid"),
+        below(
+            2.0,
+            level("norm_ratio", "sigmoid"),
             "as long as the others",
             "under sigmoid the first token is less than twice as long as the others, at every depth",
             f"{TABLE_6}, and Figure 8: 1 to 1.8",
@@ -39,7 +39,7 @@ UNNORMALISED = ("elu", "kernel_identity", "kernel_mlp", "kernel_mlp_normalized")
 
 unnormalised = Question(
     name="unnormalised",
-    asks="Does the sink stay away from every operation whose weights do not compete?",
+    asks="Does the sink stay away from every operation whose rows need not sum to one?",
     rows=("A16", "A19", "A20", "A21"),
     source=TABLE_15,
     variations=(

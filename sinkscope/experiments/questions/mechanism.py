@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sinkscope.experiments.effects import below, gap, level, metric_gap, quotient, rising
+from sinkscope.experiments.effects import gap, level, metric_gap, quotient, rise
 from sinkscope.experiments.observed import OTHERS
-from sinkscope.experiments.question import Question, Variation, above
+from sinkscope.experiments.question import Question, Variation, above, below
 from sinkscope.experiments.questions.operation import SOFTMAX, model
 
 SECTION_7 = "C11; Gu et al. 2025, section 7"
@@ -30,9 +30,9 @@ no_op = Question(
             "the loss rises less where they give zero than where as many other heads do",
             SECTION_7,
         ),
-        above(
-            -0.1,
-            below("zeroing/sink_heads", "softmax"),
+        below(
+            0.1,
+            level("zeroing/sink_heads", "softmax"),
             "they do nothing",
             "it rises by less than 0.1 nats where they give zero",
             SECTION_7,
@@ -108,10 +108,10 @@ over_mixing = Question(
             f"{BARBERO}: Gemma-7B with and without BOS",
         ),
         above(
-            -1.0,
-            rising("sink_0", tuple(f"{layers} layers" for layers in DEPTHS)),
+            1.0,
+            rise("sink_0", tuple(f"{layers} layers" for layers in DEPTHS), 1.0),
             "deeper, stronger",
-            "the sink rate rises with depth (2, 4, 8 layers); no step falls by 1 point or more",
+            "the sink rate rises with depth (2, 4, 8 layers) by more than 1 point, and no step falls by as much",
             f"{BARBERO}: Llama-3.1 of 8, 70 and 405 billion parameters, 45.97, 73.49, 78.29 %",
         ),
     ),
@@ -123,20 +123,23 @@ collapse = Question(
     asks="Are the tokens of a model with a sink further from being one and the same?",
     rows=("K3",),
     source=BARBERO,
+    note="First asked of absolute lengths with the first token among them, whose length alone decides that. Restated "
+    "for the other tokens, in terms of their own lengths, before those numbers were known.",
     variations=(Variation("softmax"), Variation("no fixed token", {"data.bos": "none"})),
     assertions=(
         above(
             0.0,
-            gap("hidden_spread", "softmax", "no fixed token"),
+            gap("relative_spread", "softmax", "no fixed token"),
             "rank",
-            "behind the last block hidden states are further from their mean with a fixed BOS than without",
+            "behind the last block the hidden states of all tokens but the first are further from their mean, in terms "
+            "of their length, with a fixed BOS than without",
             f"{BARBERO}; rank collapse",
         ),
         above(
             0.0,
-            gap("last_pair_distance", "softmax", "no fixed token"),
+            gap("relative_pair_distance", "softmax", "no fixed token"),
             "representations",
-            "and the last two tokens are further apart",
+            "and the last two tokens are further apart, in terms of theirs",
             f"{BARBERO}; representational collapse",
         ),
     ),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sinkscope.experiments.asserting import fewer_outliers, less_massive, within
-from sinkscope.experiments.effects import below, gap, gap_at_equal_loss, least_of, range_of, rising
-from sinkscope.experiments.question import Question, Variation, above
+from sinkscope.experiments.effects import gap, gap_at_equal_loss, least_of, level, range_of, rising
+from sinkscope.experiments.question import Question, Variation, above, below
 from sinkscope.experiments.questions.operation import NANO_RATES
 from sinkscope.experiments.questions.relative import relative, times
 
@@ -159,18 +159,18 @@ optimisers = Question(
         fewer_outliers("OrthoAdam", "AdamW", f"{KAUL}: 140.0 and 3.0"),
         *less_massive("SGD with momentum", "AdamW", GUO, margin=0.5),
         fewer_outliers("SGD with momentum", "AdamW", f"{KAUL}: 140.0 and 5.0"),
-        above(
-            -2.0,
-            below("norm_ratio", "SGD with momentum"),
+        below(
+            2.0,
+            level("norm_ratio", "SGD with momentum"),
             "none under SGD",
-            "under SGD the first token is less than twice as long as the others, at every depth",
+            "under SGD with momentum the first token is less than twice as long as the others, at every depth",
             "X23; Guo et al. 2024",
         ),
         above(
             0.0,
             gap("kurtosis", "RMSProp", "SGD with momentum"),
             "RMSProp too",
-            "RMSProp has more outliers than SGD: a higher kurtosis of hidden states",
+            "RMSProp has more outliers than SGD with momentum: a higher kurtosis of hidden states",
             f"{KAUL}: 70.5 and 5.0",
         ),
     ),

@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 from sinkscope.experiments.curves import LOSS, SINK
-from sinkscope.experiments.effects import (
-    below,
-    curve_correlation,
-    growth,
-    lag,
-    level,
-    metric_gap,
-    rising,
-    rising_metrics,
-)
-from sinkscope.experiments.question import Question, Variation, above
+from sinkscope.experiments.effects import curve_correlation, growth, lag, level, metric_gap, rise, rising_metrics
+from sinkscope.experiments.question import Question, Variation, above, below
 from sinkscope.experiments.questions.relative import relative, times
 
 FIGURE_3 = "C1; Gu et al. 2025, Figure 3"
@@ -35,19 +26,19 @@ metric = Question(
     assertions=(
         *(
             above(
-                -1.0,
-                rising(f"sink_0/epsilon={epsilon:g}", ("lr / 8", "lr / 4", "lr")),
+                1.0,
+                rise(f"sink_0/epsilon={epsilon:g}", ("lr / 8", "lr / 4", "lr"), 1.0),
                 f"order at {epsilon:g}",
                 f"at a threshold of {epsilon:g} models trained with an eighth, a quarter and all of the learning rate "
-                "stand in that order; no step falls by 1 point or more",
+                "stand in that order: the last is more than 1 point above the first, and no step falls by as much",
                 FIGURE_3,
             )
             for epsilon in THRESHOLDS
         ),
         *(
             above(
-                -1.0,
-                rising(f"sink_0/tokens={tokens}", ("lr / 8", "lr / 4", "lr")),
+                1.0,
+                rise(f"sink_0/tokens={tokens}", ("lr / 8", "lr / 4", "lr"), 1.0),
                 f"order on {tokens} tokens",
                 f"and so on texts of {tokens} tokens",
                 FIGURE_3,
@@ -85,7 +76,7 @@ inputs = Question(
             3.0,
             level("sink_0/random_after_first", "softmax"),
             "nor in random text",
-            "behind the BOS random tokens do as well as text: more than 3 % of heads have their sink at position 0",
+            "on random tokens behind the BOS, too, more than 3 % of heads have their sink at position 0",
             f"{TABLE_1}: 92.47 % on text, 90.13 % on random tokens",
         ),
         above(
@@ -97,7 +88,7 @@ inputs = Question(
         ),
         above(
             0.1,
-            metric_gap("softmax", "loss/without_first", "loss"),
+            metric_gap("softmax", "loss/without_first", "loss/with_first"),
             "and its loss",
             "and its loss rises by more than 0.1 nats",
             "K2; slides of Gu et al.: 2.69 to 7.56",
@@ -113,9 +104,9 @@ emergence = Question(
     source=FIGURE_4,
     variations=(Variation("softmax", {}, {"sink_0": 18.18, "loss": 3.73}),),
     assertions=(
-        above(
-            -1.0,
-            below("sink_0/start", "softmax"),
+        below(
+            1.0,
+            level("sink_0/start", "softmax"),
             "not at first",
             "before the first step less than 1 % of heads have their sink at position 0",
             FIGURE_4,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sinkscope.experiments.effects import below, level, metric_gap
+from sinkscope.experiments.effects import largest_of, level, metric_gap
 from sinkscope.experiments.job import Job
-from sinkscope.experiments.question import Question, Variation, above
+from sinkscope.experiments.question import Question, Variation, above, below
 
 ONLY_NANO = "the task has one size"
 NOTHING_EMPTY = {"empty_first": False}
@@ -23,12 +23,14 @@ def after_trigger(scale: str, changes: Mapping[str, Any]) -> Job:
 
 conditional = Question(
     name="trigger-conditional",
-    note="The claims were written down after one seed of five operations had been seen; no margin was changed since.",
+    note="The claims were written down after one seed of five operations had been seen; no margin was changed since. "
+    "Those on shares came last, after all runs: weights of rows that need not sum to one are small off triggers, and "
+    "what there is of them may still go to the first token.",
     asks="Must attention whose rows sum to one have a sink, to give nothing where nothing is asked for?",
     rows=("A14", "A24", "A8"),
     source=TASK,
     base=after_trigger,
-    shown=("loss", "output", "first", "slot", "total", "total/triggers"),
+    shown=("loss", "output", "first", "first_share", "slot", "total", "total/triggers"),
     variations=(
         Variation("softmax"),
         Variation("relu", {"attention": "relu"}),
@@ -40,9 +42,9 @@ conditional = Question(
         Variation("off-by-one, nothing empty", {"attention": "softmax_off_by_one", **NOTHING_EMPTY}),
     ),
     assertions=(
-        above(
-            -0.1,
-            lambda runs: -max(runs[label]["loss"] for label in ("softmax", "relu", "sigmoid", "off-by-one", "k_bias")),
+        below(
+            0.1,
+            largest_of("loss", ("softmax", "relu", "sigmoid", "off-by-one", "k_bias")),
             "learned",
             "every operation learns the task: an error below a tenth of what giving nothing costs",
             TASK,
@@ -54,8 +56,34 @@ conditional = Question(
             "under softmax queries that shall give nothing have more than half of their weight on the first token",
             TASK,
         ),
-        above(-0.1, below("first", "relu"), "relu has none", "under ReLU less than 0.1", TASK),
-        above(-0.1, below("first", "sigmoid"), "sigmoid has none", "under a sigmoid less than 0.1", TASK),
+        below(
+            0.1,
+            level("first", "relu"),
+            "relu gives it nothing",
+            "under ReLU they give it a weight of less than 0.1",
+            TASK,
+        ),
+        below(
+            0.1,
+            level("first", "sigmoid"),
+            "sigmoid gives it nothing",
+            "and under a sigmoid",
+            TASK,
+        ),
+        below(
+            0.3,
+            level("first_share", "relu"),
+            "relu: no share",
+            "under ReLU the first token has less than 0.3 of what weight their rows hold",
+            TASK,
+        ),
+        below(
+            0.3,
+            level("first_share", "sigmoid"),
+            "sigmoid: no share",
+            "and under a sigmoid",
+            TASK,
+        ),
         above(
             0.3,
             metric_gap("off-by-one", "slot", "first"),
@@ -77,9 +105,9 @@ conditional = Question(
             "where no token is empty softmax fails: an error above 0.3 of what giving nothing costs",
             TASK,
         ),
-        above(
-            -0.1,
-            lambda runs: -max(runs[f"{label}, nothing empty"]["loss"] for label in ("relu", "off-by-one")),
+        below(
+            0.1,
+            largest_of("loss", ("relu, nothing empty", "off-by-one, nothing empty")),
             "others do not",
             "there ReLU and softmax-off-by-one stay below a tenth",
             TASK,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import os
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ def task(job: dict[str, Any], out: str, threads: int) -> tuple[int, str]:
     import torch
 
     torch.set_num_threads(threads)
+    torch.compiler.reset()  # Ray uses a process again, and a run must not depend on what was compiled before it
     said = io.StringIO()
     with tempfile.TemporaryDirectory(prefix="sinkscope-task-") as scratch, redirect_stderr(said):
         path = Path(scratch) / "job.json"
@@ -47,10 +49,18 @@ def task(job: dict[str, Any], out: str, threads: int) -> tuple[int, str]:
     return code, said.getvalue()
 
 
-def share(resources: dict[str, float], workers: int) -> dict[str, float]:
-    """What a task asks of a cluster, so that `workers` of them fill it: whole processors, and a part of a GPU."""
-    processors = max(1, int(resources.get("CPU", 1.0)) // workers)
-    return {"num_cpus": float(processors), "num_gpus": min(1.0, resources.get("GPU", 0.0) / workers)}
+def share(machines: Sequence[Mapping[str, float]], workers: int) -> dict[str, float]:
+    """What a task asks of a cluster, so that `workers` of them fill it: whole processors, and a part of a GPU.
+
+    `machines`: the resources of each (`CPU`, `GPU`). A task runs on one of them: it asks for the most processors of
+    which the machines (those with GPUs, where there are such) have `workers` times as many, never for more than one
+    machine has, which Ray would wait for without end.
+    """
+    fit = [machine for machine in machines if machine.get("GPU", 0.0)] or machines
+    sizes = [int(machine.get("CPU", 0.0)) for machine in fit]
+    enough = (each for each in range(max(sizes, default=0), 1, -1) if sum(size // each for size in sizes) >= workers)
+    gpus = sum(machine.get("GPU", 0.0) for machine in fit)
+    return {"num_cpus": float(next(enough, 1)), "num_gpus": min(1.0, gpus / workers)}
 
 
 class _Tasks:
@@ -58,7 +68,7 @@ class _Tasks:
 
     def __init__(self, ray: Any, jobs: Jobs, out: Path, workers: int) -> None:
         self.ray, self.jobs, self.out = ray, jobs, out
-        self.asks = share(ray.cluster_resources(), workers)
+        self.asks = share([node["Resources"] for node in ray.nodes() if node["Alive"]], workers)
         self.remote = ray.remote(max_retries=RETRIES, **self.asks)(task)
         self.going: dict[Any, str] = {}
 
@@ -67,6 +77,9 @@ class _Tasks:
         self.going[self.remote.remote(job, str(self.out), int(self.asks["num_cpus"]))] = name
 
     def ended(self) -> Iterator[Ended]:
+        if not self.going:
+            time.sleep(POLL)  # where others hold all runs; Ray waits for nothing at once
+            return
         ready, _ = self.ray.wait(list(self.going), num_returns=len(self.going), timeout=POLL)
         for reference in ready:
             yield self._end(self.going.pop(reference), reference)

@@ -10,9 +10,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import count, takewhile
 from pathlib import Path
+
+import torch
 
 from sinkscope.experiments.sweep.sweeping import RETRIES, Ended, Jobs, Sweep, Watch, drive, require_workers
 from sinkscope.experiments.sweep.work import BUSY, SETTLED
@@ -21,6 +24,7 @@ from sinkscope.files import write_json
 UNANSWERED = 1  # for a process that ended as if all were well, and left its order
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)  # not from a fault of its own, which would come again
 POLL = 0.05  # seconds between two looks at the processes
+DEVICES = "CUDA_VISIBLE_DEVICES"  # CUDA's own variable: the GPUs that a process may use
 COMMAND = (sys.executable, "-m", "sinkscope.experiments.sweep.worker")
 
 
@@ -34,8 +38,21 @@ def threads_each(workers: int) -> int:
     return max(1, processors() // workers)
 
 
+def visible_gpus(environment: Mapping[str, str], installed: Callable[[], int]) -> list[str]:
+    """The GPUs that processes of this environment see, as CUDA names them; it reads a list up to a negative entry."""
+    if DEVICES not in environment:
+        return [str(index) for index in range(installed())]
+    named = (name.strip() for name in environment[DEVICES].split(","))
+    return list(takewhile(lambda name: name and not name.startswith("-"), named))
+
+
+def gpu_of(place: int, visible: Sequence[str]) -> dict[str, str]:
+    """The environment in which the worker at a place has a GPU to itself, in turn; empty where there is no choice."""
+    return {DEVICES: visible[place % len(visible)]} if len(visible) > 1 else {}
+
+
 def work_locally(jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep:
-    """Make all runs, at most `workers` at once, each with its share of the processor's threads.
+    """Make all runs, at most `workers` at once, each with its share of the processor's threads, on one of the GPUs.
 
     A run whose process is killed is taken up again from its newest checkpoint, up to `RETRIES` times. If this process
     is killed, its workers end by themselves. All else as in `drive`. Raises `InputError` for fewer than one worker.
@@ -52,6 +69,7 @@ class _Pool:
         self.jobs, self.out, self.scratch = jobs, out, scratch
         counts = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
         self.environment = os.environ | dict.fromkeys(counts, str(threads)) | {"TOKENIZERS_PARALLELISM": "false"}
+        self.gpus = visible_gpus(os.environ, torch.cuda.device_count)
         self.idle: list[_Worker] = []
         self.busy: dict[str, _Worker] = {}
         self.killed: Counter[str] = Counter()
@@ -60,7 +78,7 @@ class _Pool:
         job, log = self.scratch / f"{name}.json", self._log(name)
         write_json(job, self.jobs[name].model_dump(mode="json"))
         log.touch()
-        self.busy[name] = self._free() or _Worker(self.environment, log)
+        self.busy[name] = self._free() or self._new(log)
         self.busy[name].order({"job": str(job), "out": str(self.out), "log": str(log)})
 
     def ended(self) -> Iterator[Ended]:
@@ -92,6 +110,11 @@ class _Pool:
             worker.end()
         return None
 
+    def _new(self, log: Path) -> _Worker:
+        taken = {worker.place for worker in (*self.idle, *self.busy.values())}
+        place = next(place for place in count() if place not in taken)
+        return _Worker(self.environment | gpu_of(place, self.gpus), log, place)
+
     def _log(self, name: str) -> Path:
         return self.scratch / f"{name}.log"
 
@@ -103,9 +126,10 @@ class _Pool:
 
 
 class _Worker:
-    """One process that serves orders."""
+    """One process that serves orders. `place`: its number among those that live."""
 
-    def __init__(self, environment: dict[str, str], log: Path) -> None:
+    def __init__(self, environment: dict[str, str], log: Path, place: int) -> None:
+        self.place = place
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
                 COMMAND, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0

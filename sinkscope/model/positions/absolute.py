@@ -15,7 +15,7 @@ BASE = 10000.0
 class LearnedTable(Scheme):
     """x_t + P[t] with a learned table P (length, width), drawn as every embedding: N(0, 2 / (5 · width)) [A1].
 
-    Source: sail-sg/Attention-Sink, lit_gpt/model_pos.py, "learnable" (catalogue section 8).
+    Source: sail-sg/Attention-Sink, lit_gpt/model_pos.py, "learnable".
     """
 
     def __init__(self, length: int, width: int) -> None:

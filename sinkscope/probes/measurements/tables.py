@@ -40,7 +40,7 @@ def long_table(measurement: Measurement) -> pd.DataFrame:
 
 
 def summary(measurement: Measurement, epsilon: float) -> dict[str, Any]:
-    """See `Measurement.to_json`; the form is fixed in the design."""
+    """See `Measurement.to_json`; the form is fixed."""
     data, record = measurement.data, measurement.record
     received, hidden, value = (name in data for name in ("attention_received", "hidden_norm", "value_norm"))
     overall = _by_position(measurement.sink_rate(epsilon)) if received else {}

@@ -11,6 +11,7 @@ from sinkscope.claims import Evidence, Verdict
 from sinkscope.experiments.findings import Findings, verdicts
 from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.question import RECIPE_OF, Assertion, Question, Variation, recipe
+from sinkscope.report.experiments import names
 from sinkscope.training.recipes import RECIPES
 
 FAILED = "failed"
@@ -40,7 +41,8 @@ class Judged:
 class Entry:
     """An experiment at a scale. `findings` is None where there are none; `reason` says why.
 
-    `base`: the fields of the recipe, or task, that is varied.
+    `base`: the fields of the recipe, or task, that is varied. `shown`: metrics of the question, where no others are
+    published or read.
     """
 
     name: str
@@ -55,6 +57,12 @@ class Entry:
     base: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
     note: str = ""
+    shown: tuple[str, ...] = ()
+
+    @property
+    def task(self) -> str:
+        """The synthetic task that is varied; "" where it is a recipe."""
+        return str(self.base.get("task", ""))
 
     @property
     def runs(self) -> list[tuple[str, Observed]]:
@@ -69,12 +77,36 @@ class Entry:
         return found
 
     @property
-    def metrics(self) -> list[str]:
-        """The metrics that it is about: those with published values, then those its claims read; the loss last."""
-        published = [metric for variation in self.variations for metric in variation.published]
+    def read(self) -> list[str]:
+        """The metrics that its claims are made of, in the order of the claims."""
         read = [metric for judged in self.claims for metrics in judged.reads.values() for metric in metrics]
-        every = list(dict.fromkeys([*published, *read])) or ["sink_0"]
+        return list(dict.fromkeys(read))
+
+    @property
+    def published(self) -> list[str]:
+        """The metrics of which there is a published value."""
+        return list(dict.fromkeys(metric for variation in self.variations for metric in variation.published))
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics of its figures: those with published values, then those its claims read; the loss last.
+
+        Where there are none of either, since the claims are about curves: those `shown` that its runs have.
+        """
+        every = list(dict.fromkeys([*self.published, *self.read])) or self._shown() or ["sink_0"]
         return sorted(every, key=lambda metric: metric == "loss")
+
+    @property
+    def tabled(self) -> list[str]:
+        """The metrics of its tables: those its claims read, then the others of `metrics`."""
+        return list(dict.fromkeys([*self.read, *self.metrics]))
+
+    def title(self, metric: str) -> str:
+        """A metric, or a curve, in words, as its task means it."""
+        return names.title(metric, self.task)
+
+    def _shown(self) -> list[str]:
+        return [metric for metric in self.shown if any(metric in run.metrics for _, run in self.runs)]
 
     @property
     def seconds(self) -> float:
@@ -99,6 +131,7 @@ def entry(question: Question, findings: Findings | None, scale: str = "nano") ->
         _base(question, scale),
         _reason(question, findings, scale),
         question.note,
+        question.shown,
     )
 
 

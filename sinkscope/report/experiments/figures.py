@@ -11,7 +11,6 @@ from typing import Any
 
 from sinkscope.experiments.observed import Observed
 from sinkscope.report.experiments.entry import Entry
-from sinkscope.report.experiments.names import title
 from sinkscope.report.theme import BLUE, INK, MUTED, PURPLE, layout, series_style, tint
 
 Drawing = dict[str, Any]
@@ -59,7 +58,7 @@ def dose_response(entry: Entry, metric: str) -> Drawing:
             "range": [-0.5, len(labels) - 0.5],
             "showgrid": False,
         },
-        "yaxis": {"title": {"text": f"ours: {title(metric)}"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": f"ours: {entry.title(metric)}"}, "rangemode": "tozero"},
     }
     if published:
         colours = {"tickfont": {"color": PURPLE}, "title": {"text": "published", "font": {"color": PURPLE}}}
@@ -81,7 +80,7 @@ def over_training(entry: Entry) -> Drawing:
     for name, axis, domain in zip(names, AXES, domains, strict=False):
         data += _lines(entry, STEPS, name, axis, legend=axis == AXES[0])
         fitted = _loss_range(entry) if name == LOSS else {"rangemode": "tozero"}
-        axes[axis.replace("y", "yaxis")] = {"title": {"text": title(name)}, "domain": domain, **fitted}
+        axes[axis.replace("y", "yaxis")] = {"title": {"text": entry.title(name)}, "domain": domain, **fitted}
     return {"data": data, "layout": {**layout(_tall(entry, 480)), **axes}}
 
 
@@ -92,8 +91,12 @@ def at_equal_loss(entry: Entry) -> Drawing:
         "data": _lines(entry, LOSS, sink, "y"),
         "layout": {
             **layout(_tall(entry, 380)),
-            "xaxis": {"title": {"text": title(LOSS)}, "autorange": "reversed", **_loss_range(entry, falling=True)},
-            "yaxis": {"title": {"text": title(sink)}, "rangemode": "tozero"},
+            "xaxis": {
+                "title": {"text": entry.title(LOSS)},
+                "autorange": "reversed",
+                **_loss_range(entry, falling=True),
+            },
+            "yaxis": {"title": {"text": entry.title(sink)}, "rangemode": "tozero"},
         },
     }
 

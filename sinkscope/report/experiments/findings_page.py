@@ -11,15 +11,15 @@ from sinkscope.experiments.questions import QUESTIONS
 from sinkscope.files import write_text
 from sinkscope.report.experiments.entry import Entry, Judged, runs_of
 from sinkscope.report.experiments.findings_text import BEFORE, MADE_BY, NOT_RUN
-from sinkscope.report.experiments.names import cost, counted, effect, number, said, title
+from sinkscope.report.experiments.names import cost, counted, effect, number, said
 from sinkscope.report.experiments.page import made_by
-from sinkscope.report.experiments.svg import dots, mean, values_of
+from sinkscope.report.experiments.svg import dots, mean, metrics_of, values_of
 from sinkscope.report.stored import entries_of, read_findings, records_in
 
 PAGE, FIGURES = "findings.md", "figures/findings"
 RESULTS, DOCS = Path("results/experiments"), Path("docs")
 COMPLETE = ("nano",)  # the scale at which every question is answered, be it with "not run"
-MOST_METRICS = 3
+MOST_METRICS = 8
 VERDICTS = ("experiment", "claim", "asked", "found", "seeds", "verdict")
 
 
@@ -39,7 +39,7 @@ def entries(results: Path) -> list[Entry]:
 def pages(entries: Sequence[Entry]) -> dict[str, str]:
     """The page and its figures, by their names below `docs`."""
     ran = [entry for entry in entries if entry.findings is not None]
-    figures = {f"{FIGURES}/{_key(entry)}.svg": dots(entry) for entry in ran if _has_values(entry)}
+    figures = {f"{FIGURES}/{_key(entry)}.svg": dots(entry) for entry in ran if metrics_of(entry)}
     return {PAGE: "\n".join(_page(entries, ran)), **figures}
 
 
@@ -74,11 +74,12 @@ def _experiment(entry: Entry) -> Iterator[str]:
         if run.status != "finished":
             reason = f": {escaped(run.reason)}" if run.reason else ""
             yield f"- *{escaped(run.status)}*: {escaped(label)}, seed {run.seed}{reason}"
-    metrics = entry.metrics[:MOST_METRICS]
-    columns = [name for metric in metrics for name in (f"{title(metric)}: ours", "published")]
+    metrics = entry.tabled[:MOST_METRICS]
+    columns = [name for metric in metrics for name in _columns(entry, metric)]
     yield f"\n{table(('variation', 'changes', *columns), _rows(entry, metrics))}"
-    if _has_values(entry):
-        yield f"\n![{_alt(entry, metrics[0])}]({FIGURES}/{_key(entry)}.svg)"
+    drawn = metrics_of(entry)
+    if drawn:
+        yield f"\n![{_alt(entry, drawn[0])}]({FIGURES}/{_key(entry)}.svg)"
 
 
 def _varied(entry: Entry) -> str:
@@ -112,15 +113,21 @@ def _verdict(entry: Entry, judged: Judged) -> tuple[str, ...]:
     return link, escaped(verdict.claim.statement), escaped(str(verdict.claim.rule)), found, seeds, verdict.outcome
 
 
+def _columns(entry: Entry, metric: str) -> tuple[str, ...]:
+    """Ours, and beside it the published values where any variation has one."""
+    told = escaped(entry.title(metric))
+    return (f"{told}: ours", "published") if metric in entry.published else (told,)
+
+
 def _rows(entry: Entry, metrics: Sequence[str]) -> Iterator[tuple[str, ...]]:
     ours = {metric: values_of(entry, metric) for metric in metrics}
     for index, variation in enumerate(entry.variations):
         changes = ", ".join(f"`{name}` = {escaped(said(value))}" for name, value in variation.changes.items())
-        cells = [
-            cell
-            for metric in metrics
-            for cell in (_over_seeds(ours[metric][index]), number(variation.published.get(metric)))
-        ]
+        cells = []
+        for metric in metrics:
+            cells.append(_over_seeds(ours[metric][index]))
+            if metric in entry.published:
+                cells.append(number(variation.published.get(metric)))
         yield (escaped(variation.label), changes or "the recipe as it is", *cells)
 
 
@@ -135,7 +142,8 @@ def _alt(entry: Entry, metric: str) -> str:
     ours = ", ".join(f"{variation.label} {number(mean(found))}" for variation, found in values)
     other = ", ".join(f"{v.label} {number(v.published[metric])}" for v in entry.variations if metric in v.published)
     published = f" Published: {other}." if other else ""
-    return escaped(f"{title(metric)}, mean over seeds: {ours}.{published}").replace("]", "\\]").replace("[", "\\[")
+    told = escaped(f"{entry.title(metric)}, mean over seeds: {ours}.{published}")
+    return told.replace("]", "\\]").replace("[", "\\[")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -156,10 +164,6 @@ def _row(cells: Sequence[str]) -> str:
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _has_values(entry: Entry) -> bool:
-    return any(value for metric in entry.metrics for value in values_of(entry, metric))
 
 
 def _name(entry: Entry) -> str:

@@ -18,30 +18,74 @@ TITLES: Mapping[str, str] = {
     "slot": "sink rate of the slot (%)",
     "norm_ratio": "hidden-norm ratio",
     "value_ratio": "value-norm ratio",
+    "output_norm": "norm of a head's output",
+    "zeroing": "rise of the loss with heads zeroed (nats)",
+}
+# Tasks give some names another meaning, and have names of their own: units are those of their `read` and `Reading`.
+TITLES_OF: Mapping[str, Mapping[str, str]] = {
+    "trigger_conditional": {
+        "loss": "error (giving nothing: 1)",
+        "validation_loss": "error (giving nothing: 1)",
+        "unexplained": "error at triggers (giving nothing: 1)",
+        "output": "output elsewhere (targets at triggers: 1)",
+        "first": "mean weight on the first token, elsewhere",
+        "first_share": "first token's share of all weight (0 to 1), elsewhere",
+        "slot": "mean weight on slots, elsewhere",
+        "total": "mean weight on all tokens, elsewhere",
+        "total/triggers": "mean weight on all tokens, at triggers",
+    },
+    "bigram_backcopy": {
+        "excess_triggers": "loss above the least, at triggers (nats)",
+        "excess_others": "loss above the least, elsewhere (nats)",
+        "bos_attention": "attention on the BOS, elsewhere (0 to 1)",
+        "bos_attention/triggers": "attention on the BOS, at triggers (0 to 1)",
+        "value_ratio": "value-norm ratio of the BOS",
+        "norm_ratio": "hidden-norm ratio of the BOS",
+        "copy_attention": "attention on the token before, at triggers (0 to 1)",
+        "output_ratio": "norm of the head's output, elsewhere / at triggers",
+        "logit_gap": "logit of the BOS above the others' mean, elsewhere",
+    },
 }
 READINGS: Mapping[str, str] = {
+    "start": "at the start",
     "random": "on random tokens",
     "repeated": "on a repeated token",
+    "random_after_first": "on random tokens after the first",
     "without_first": "without the first token",
+    "with_first": "of the same tokens with the first",
+    "sink_heads": "those with a sink",
+    "other_heads": "those without a sink",
+    "triggers": "at triggers",
+    "zero_head": "head zeroed",
+    "diagonal": "every token attending to itself",
+    "ideal": "attention as the task asks for it",
+    "all_on_first": "all attention on the BOS",
+    "all_on_previous": "all attention on the token before",
+    "bos_attention": "BOS without attention",
+    "bos_value": "BOS with zero values",
+    "bos_feed_forward": "BOS without feed-forward",
 }
 MINUTE, HOUR = 60, 3600
 
 
-def title(metric: str) -> str:
-    """A metric of `Observed` in words with its unit; a name that is not known stays as it is.
+def title(metric: str, task: str = "") -> str:
+    """A metric of `Observed`, or a curve, in words with its unit; a name that is not known stays as it is.
 
-    `title("sink_0/tokens=16")` is "sink rate at position 0 (%), 16 tokens".
+    `title("sink_0/tokens=16")` is "sink rate at position 0 (%), 16 tokens". `task`: the synthetic task that the runs
+    are of, which may call by one name what is something else; "" for recipes.
     """
-    if metric in TITLES:
-        return TITLES[metric]
+    titles = {**TITLES, **TITLES_OF.get(task, {})}
+    metric = metric.removeprefix("task/")
+    if metric in titles:
+        return titles[metric]
     base, _, reading = metric.partition("/")
     position = re.fullmatch(r"sink_(\d+)", base)
-    words = f"sink rate at position {position[1]} (%)" if position else TITLES.get(base, base)
+    words = f"sink rate at position {position[1]} (%)" if position else titles.get(base, base)
     if not reading:
         return words
     kind, _, value = reading.partition("=")
-    told = {"epsilon": f"ε = {value}", "tokens": f"{value} tokens"}.get(kind, READINGS.get(reading, reading))
-    return f"{words}, {told}"
+    numbered = {"epsilon": f"ε = {value}", "tokens": f"{value} tokens", "domain": f"on {value}"}
+    return f"{words}, {numbered.get(kind, READINGS.get(reading, reading))}"
 
 
 def number(value: float | None) -> str:

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from sinkscope.claims import Outcome, tally
 from sinkscope.report.experiments import figures, tables
 from sinkscope.report.experiments.entry import Entry, Judged, runs_of
-from sinkscope.report.experiments.names import cost, counted, effect, title
+from sinkscope.report.experiments.names import cost, counted, effect
 from sinkscope.report.page import Headline, Page, Section, Widget, render
 from sinkscope.report.theme import INK, template
 
@@ -167,18 +167,19 @@ def _experiment(entry: Entry, place: str) -> str:
     parts += [f"<h3>Configurations side by side</h3>{tables.configurations(entry)}", *_plots(entry, place)]
     parts += _claims(entry, place)
     if entry.runs:
-        parts.append(f"<h3>Runs</h3>{tables.runs_table(entry.runs, _shown(entry), place)}")
+        parts.append(f"<h3>Runs</h3>{tables.runs_table(entry.runs, entry.tabled, place)}")
     return "\n".join([*parts, "</details>"])
 
 
 def _plots(entry: Entry, place: str) -> list[str]:
     parts = []
     if entry.runs or any(variation.published for variation in entry.variations):
-        drawn = "".join(_plot(place, f"dose{index}", title(metric), 340) for index, metric in enumerate(_shown(entry)))
+        titles = map(entry.title, _shown(entry))
+        drawn = "".join(_plot(place, f"dose{index}", told, 340) for index, told in enumerate(titles))
         parts.append(f'<h3>Ours and the published values</h3><div class="figures">{drawn}</div>')
     names = figures.shown_curves(entry)
     if names:
-        about = " and ".join(map(title, names))
+        about = " and ".join(map(entry.title, names))
         shown = (
             '<p class="selected" hidden><span></span> <button type="button" data-run="">show no single run</button></p>'
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 from sinkscope.report.experiments.entry import Entry
-from sinkscope.report.experiments.names import number, title
+from sinkscope.report.experiments.names import number
 from sinkscope.report.theme import BLUE, FONT, GRID, INK, MUTED, PAPER, PURPLE
 
 Pixels = float | int
@@ -45,7 +45,7 @@ def dots(entry: Entry) -> str:
 
     Published values stand in a panel beside. The panels have axes of their own, because the models differ.
     """
-    metrics = [metric for metric in entry.metrics if any(values_of(entry, metric))][:MOST_METRICS]
+    metrics = metrics_of(entry)
     labels = [variation.label for variation in entry.variations]
     block = HEAD + ROW * len(labels) + FOOT
     parts = [
@@ -57,6 +57,11 @@ def dots(entry: Entry) -> str:
         f'font-family="{escape(FONT)}" font-size="12">\n<rect width="{WIDTH}" height="{height}" fill="{PAPER}"/>\n'
         f"{''.join(parts)}</svg>\n"
     )
+
+
+def metrics_of(entry: Entry) -> list[str]:
+    """The metrics that the figure of an experiment shows: the first two that its runs have."""
+    return [metric for metric in entry.metrics if any(values_of(entry, metric))][:MOST_METRICS]
 
 
 def values_of(entry: Entry, metric: str) -> list[list[float]]:
@@ -76,7 +81,7 @@ def _block(entry: Entry, metric: str, labels: Sequence[str], top: int) -> str:
     published = [
         [variation.published[metric]] if metric in variation.published else [] for variation in entry.variations
     ]
-    panels = [Panel(f"ours: {title(metric)}", LABELS, BLUE, values_of(entry, metric))]
+    panels = [Panel(f"ours: {entry.title(metric)}", LABELS, BLUE, values_of(entry, metric))]
     if any(published):
         panels.append(Panel("published, other models", LABELS + PANEL + 2 * GAP, PURPLE, published))
     bottom = top + HEAD + ROW * len(labels)

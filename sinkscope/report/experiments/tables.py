@@ -10,7 +10,7 @@ from typing import Any
 from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.question import Variation
 from sinkscope.report.experiments.entry import FAILED, USUAL, Entry, Judged, evidence
-from sinkscope.report.experiments.names import cost, effect, number, said, title
+from sinkscope.report.experiments.names import cost, effect, number, said
 
 MISSING = "–"
 WORDS_OF = {"not run at this scale": "not run"}
@@ -57,13 +57,13 @@ def pill(outcome: str) -> str:
 def configurations(entry: Entry) -> str:
     """The recipe's fields in which the variations differ, each with its value; empty where they do not differ."""
     fields = list(dict.fromkeys(name for variation in entry.variations for name in variation.changes))
-    metrics = list(dict.fromkeys(name for variation in entry.variations for name in variation.published))
     rows = []
     for variation in entry.variations:
         values = [_value(entry, variation, name) for name in fields]
-        published = [figure(variation.published.get(metric)) for metric in metrics]
+        published = [figure(variation.published.get(metric)) for metric in entry.published]
         rows.append([text(variation.label), *values, *published])
-    return table(["variation", *fields, *(f"published: {title(m)}" for m in metrics)], rows, "Configurations")
+    columns = ["variation", *fields, *(f"published: {entry.title(metric)}" for metric in entry.published)]
+    return table(columns, rows, "Configurations")
 
 
 def claim_numbers(entry: Entry, judged: Judged, links: Mapping[tuple[str, int], str]) -> str:

@@ -12,7 +12,7 @@ from sinkscope.training.optimizers.base import Decay, OptimizerPart
 
 
 class AdamW(OptimizerPart):
-    """Decoupled decay: p ← p − lr · (weight_decay · p + m̂ / (√v̂ + eps)). Defaults: the paper's [catalogue §8]."""
+    """Decoupled decay: p ← p − lr · (weight_decay · p + m̂ / (√v̂ + eps)). Defaults: the paper's."""
 
     elementwise: ClassVar[bool] = True
 

@@ -14,7 +14,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerPart(Part):
-    """Rate, decay and clipping. Every parameter decays, as in the paper (catalogue §8); `decay_norms` and
+    """Rate, decay and clipping. Every parameter decays, as in the paper (Gu et al. 2025); `decay_norms` and
     `decay_embeddings` make the usual exclusions. Parameters with fewer than two dimensions (norm gains, biases, sink
     logits) count as norms. `clip` is the largest global gradient norm, None for no clipping.
 

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.experiments import findings
-from sinkscope.report.experiments import findings_page
-from tests.report.experiments.conftest import EVIL, found, run
+from sinkscope.experiments import Observed, Variation, above, findings, level
+from sinkscope.experiments.questions.trigger import after_trigger
+from sinkscope.report.experiments import entry, findings_page
+from sinkscope.report.experiments.findings_text import BEFORE
+from sinkscope.training.recipes import RECIPES
+from tests.report.experiments.conftest import EVIL, found, question, run
 
 ROOT = Path(__file__).parents[3]
 COMMAND = "python -m sinkscope.report.experiments.findings_page"
@@ -63,6 +66,35 @@ def test_a_figure_for_each_that_has_values(entries):
     alt = "sink rate at position 0 (%), mean over seeds: softmax 10, sigmoid 1. Published: softmax 18.2, sigmoid 0.44."
     escaped = alt.replace("_", "\\_")
     assert f"![{escaped}](figures/findings/nano-normalisation.svg)" in made["findings.md"]
+
+
+def test_tables_show_what_decides_in_words_of_the_task():
+    seen = Observed("one", "finished", 0, dict.fromkeys(("slot", "first", "total", "loss"), 0.25))
+    claims = tuple(above(0.0, level(metric, "softmax"), metric, metric, "A8") for metric in ("total", "slot", "first"))
+    variations = (Variation("softmax", {}, {"loss": 0.5}),)
+    asked = question(variations=variations, assertions=claims, base=after_trigger)
+    page = findings_page.pages([entry(asked, found(softmax={0: seen}))])["findings.md"]
+    weights = "mean weight on all tokens, elsewhere | mean weight on slots, elsewhere | mean weight on the first token"
+    head = f"| variation | changes | {weights}, elsewhere | error (giving nothing: 1): ours | published |"
+    assert head in page
+    assert "| softmax | the recipe as it is | 0.25 | 0.25 | 0.25 | 0.25 | 0.5 |" in page
+    assert "![error (giving nothing: 1), mean" not in page, "the loss comes last in figures"
+
+
+def test_a_table_has_eight_metrics_at_most():
+    names = [f"metric {index}" for index in range(10)]
+    claims = tuple(above(0.0, level(name, "softmax"), name, name, "A14") for name in names)
+    asked = question(variations=(Variation("softmax"),), assertions=claims)
+    page = findings_page.pages([entry(asked, found(softmax={0: run("softmax", 0, 9.0)}))])["findings.md"]
+    assert f"| variation | changes | {' | '.join(names[:8])} |" in page
+
+
+def test_sizes_that_are_told_are_those_of_the_recipes():
+    nano, paper = (RECIPES[name] for name in ("nano", "60m"))
+    read = [recipe.steps * recipe.batch_size * recipe.context for recipe in (nano, paper)]
+    assert [round(read[0] / 1e6, 1), round(read[1] / 1e9), round(read[1] / read[0], -2)] == [6.1, 21, 3400]
+    for words in ("6.1 million tokens", "21 billion tokens", "some 3,400 times as many"):
+        assert words in " ".join(BEFORE.split())
 
 
 def test_text_is_text(entries):

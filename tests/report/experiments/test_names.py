@@ -1,4 +1,9 @@
-from sinkscope.report.experiments.names import cost, counted, effect, number, said, title
+from sinkscope.experiments.tasks.backcopy import SCALES
+from sinkscope.experiments.tasks.conditional import Examples, OneLayer, TriggerConditional
+from sinkscope.experiments.tasks.conditional_run import read
+from sinkscope.experiments.tasks.sequences import tokenizer_of
+from sinkscope.report.experiments.names import TITLES_OF, cost, counted, effect, number, said, title
+from sinkscope.training.kinds import LAB
 
 
 def test_metrics_in_words():
@@ -8,6 +13,25 @@ def test_metrics_in_words():
     assert title("loss/without_first") == "validation loss (nats), without the first token"
     assert title("sink/position_0") == title("sink_0")
     assert title("something/else") == "something, else"
+
+
+def test_a_task_may_mean_something_else_by_a_name():
+    assert title("slot", "trigger_conditional") == "mean weight on slots, elsewhere"
+    assert title("loss", "trigger_conditional") == title("validation_loss", "trigger_conditional")
+    assert "nats" not in title("loss", "trigger_conditional")
+    assert title("loss", "bigram_backcopy") == title("loss") == "validation loss (nats)"
+    assert title("excess_triggers/zero_head", "bigram_backcopy").endswith("at triggers (nats), head zeroed")
+    assert title("task/logit_gap", "bigram_backcopy") == title("logit_gap", "bigram_backcopy")
+    assert title("slot") == title("slot", "bigram_backcopy") == "sink rate of the slot (%)"
+
+
+def test_what_the_task_reads_has_a_title():
+    job = TriggerConditional()
+    own = {*read(OneLayer(job), Examples(job, 4, "test")), "validation_loss"}
+    assert set(TITLES_OF["trigger_conditional"]) == own
+    model = LAB.model(SCALES["nano"].recipe, tokenizer_of(SCALES["nano"].law))
+    named = {name.partition("/")[0] for name in SCALES["nano"].reading().all(model)}
+    assert {name.partition("/")[0] for name in TITLES_OF["bigram_backcopy"]} == named
 
 
 def test_numbers_and_effects():
