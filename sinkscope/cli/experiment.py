@@ -129,8 +129,12 @@ def verdict_(
         show_json({"scale": scale, "verdicts": told, "costs": costs})
         return
     _show_verdicts([(question, found, verdict) for question, found, made in judged for verdict in made])
-    total = sum(found.seconds for _, found, _ in judged if found is not None)
-    show(plain(f"\n{tally(verdict for _, _, made in judged for verdict in made)}; runs of {hours(float(total))}"))
+    runs = [
+        run for _, found, _ in judged if found is not None for seeds in found.runs.values() for run in seeds.values()
+    ]
+    shared = {run.run: run.seconds for run in runs}  # several questions may read a run
+    told = tally(verdict for _, _, made in judged for verdict in made)
+    show(plain(f"\n{told}; {len(shared)} runs of {hours(sum(shared.values()))}"))
 
 
 def _found(question: Question, scale: str, results: Path) -> Findings | None:

@@ -57,7 +57,12 @@ def test_verdicts_come_from_what_was_kept(sinkscope, results):
     assert answer["costs"] == {"fixed-token": {"runs": 9, "seconds": 540.0, "seconds_per_run": 60.0}}
     table = " ".join(sinkscope("experiment", "verdict", "--all", "--results", str(results)).out.split())
     assert "not run at this scale" in table
-    assert table.endswith("runs of 0.15 h")
+    assert table.endswith("9 runs of 0.15 h")
+    shared = json.loads((results / "nano" / "fixed-token.json").read_text()) | {"question": "fixed-positions"}
+    (results / "nano" / "fixed-positions.json").write_text(json.dumps(shared))  # which reads the same runs
+    again = " ".join(sinkscope("experiment", "verdict", "--all", "--results", str(results)).out.split())
+    (results / "nano" / "fixed-positions.json").unlink()
+    assert again.endswith("9 runs of 0.15 h")
     for scale in ("mini", "paper"):
         other = sinkscope("experiment", "verdict", "--all", "--scale", scale, "--json", "--results", str(results))
         assert {verdict["outcome"] for verdict in other.json["verdicts"]} == {"not run at this scale"}
