@@ -133,8 +133,8 @@ def verdict_(
         run for _, found, _ in judged if found is not None for seeds in found.runs.values() for run in seeds.values()
     ]
     shared = {run.run: run.seconds for run in runs}  # several questions may read a run
-    told = tally(verdict for _, _, made in judged for verdict in made)
-    show(plain(f"\n{told}; {len(shared)} runs of {hours(sum(shared.values()))}"))
+    outcomes = tally(verdict for _, _, made in judged for verdict in made)
+    show(plain(f"\n{outcomes}; {len(shared)} runs of {hours(sum(shared.values()))}"))
 
 
 def _found(question: Question, scale: str, results: Path) -> Findings | None:
