@@ -48,7 +48,7 @@ class MixedWindows(Dataset[Window]):
         block, within = divmod(item, DRAWN)
         choices = _choices(self.weights, seed, block)
         part = int(choices[within])
-        before = sum(int((_choices(self.weights, seed, each) == part).sum()) for each in range(block))
+        before = int(_before(self.weights, seed, block)[part])
         return part, before + int((choices[:within] == part).sum())
 
     def _first(self, part: int) -> int:
@@ -71,3 +71,17 @@ def _choices(weights: tuple[float, ...], seed: int, block: int) -> Tensor:
         torch.tensor(weights, dtype=torch.float64), DRAWN, replacement=True, generator=seeded("part", seed, block)
     )
     return drawn.to(torch.uint8 if len(weights) <= 256 else torch.int32)
+
+
+def _before(weights: tuple[float, ...], seed: int, block: int) -> Tensor:
+    """How many items of each part there are before a block; every block is counted once."""
+    counts = _counted(weights, seed)
+    while len(counts) <= block:
+        drawn = _choices(weights, seed, len(counts) - 1)
+        counts.append(counts[-1] + torch.bincount(drawn.long(), minlength=len(weights)))
+    return counts[block]
+
+
+@lru_cache(maxsize=8)
+def _counted(weights: tuple[float, ...], seed: int) -> list[Tensor]:
+    return [torch.zeros(len(weights), dtype=torch.int64)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from math import sqrt
 from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from sinkscope.data import DataConfig, MixedWindows, SomeWindows, TrainingOrder, Windows, mixture, prepare
 from sinkscope.data.natural import natural_windows
@@ -35,9 +37,23 @@ def test_parts_come_in_their_weights():
         assert abs(counts[number] - 5000 * weight) < 4 * sqrt(5000 * weight * (1 - weight))
 
 
-def test_every_part_is_passed_through_evenly(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(mixture, "DRAWN", 16)  # items before a block of choices count as well
-    mixture._choices.cache_clear()
+@pytest.fixture
+def short_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Choices are drawn 16 at a time, so that items lie in several blocks."""
+
+    def clear() -> None:
+        mixture._choices.cache_clear()
+        mixture._counted.cache_clear()
+
+    monkeypatch.setattr(mixture, "DRAWN", 16)
+    clear()
+    yield
+    monkeypatch.undo()
+    clear()
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_every_part_is_passed_through_evenly():
     mixed = MixedWindows([part(0, 7), part(100, 5)], [0.6, 0.4])
     tokens = seen(TrainingOrder(mixed, 10, 30, seed=3))
     for windows in mixed.parts:
@@ -45,12 +61,28 @@ def test_every_part_is_passed_through_evenly(monkeypatch: pytest.MonkeyPatch):
         mine = [token for token in tokens if token in own]
         for start in range(0, len(mine) - len(own) + 1, len(own)):
             assert set(mine[start : start + len(own)]) == own
-    mixture._choices.cache_clear()
 
 
-def test_an_item_stands_alone_and_a_longer_run_begins_alike(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(mixture, "DRAWN", 16)  # so that items lie in several blocks of choices
-    mixture._choices.cache_clear()
+def test_items_far_into_training_are_numbered_without_counting_all_before_again(
+    short_blocks: None, monkeypatch: pytest.MonkeyPatch
+):
+    """More blocks than are kept: each is drawn for the count of those before once, whichever item comes first."""
+    asked, draw = [], mixture._choices.__wrapped__
+
+    def counting(weights: tuple[float, ...], seed: int, block: int) -> Tensor:
+        asked.append(block)
+        return draw(weights, seed, block)
+
+    mixed = MixedWindows([part(0, 7), part(100, 5)], [0.6, 0.4])
+    parts = [int(choice) for block in range(201) for choice in draw(mixed.weights, 5, block)]
+    monkeypatch.setattr(mixture, "_choices", counting)
+    for item in (3203, 3207, 40, 3215):
+        assert mixed.turn(item, 5) == (parts[item], parts[:item].count(parts[item]))
+    assert sorted(asked) == sorted([*range(200), 200, 200, 2, 200])
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_an_item_stands_alone_and_a_longer_run_begins_alike():
     mixed = MixedWindows([part(0, 7), SomeWindows(part(100, 50), 0.1, seed=0)], [0.25, 0.75])
     order = TrainingOrder(mixed, 10, 10, seed=1)
     forward = [order.index(item) for item in range(100)]
@@ -58,7 +90,6 @@ def test_an_item_stands_alone_and_a_longer_run_begins_alike(monkeypatch: pytest.
     assert [TrainingOrder(mixed, 5, 40, seed=1).index(item) for item in range(100)] == forward
     assert [TrainingOrder(mixed, 10, 10, seed=2).index(item) for item in range(100)] != forward
     assert len({index for index in forward if index >= 7}) == 5
-    mixture._choices.cache_clear()
 
 
 def test_windows_of_all_parts_stand_one_after_the_other():
