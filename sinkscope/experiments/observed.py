@@ -45,11 +45,11 @@ class Observed:
     - `sink_heads`, `output_norm/sink_heads`, `output_norm/other_heads`, `zeroing/sink_heads`, `zeroing/other_heads`
       (`touched.sink_heads_zeroed`); `perturbation`, `perturbation/without_first` (`touched.spread_of_a_change`)
 
-    On the windows' first 16 (32, 64, 128, the context) tokens, none longer than the context: `sink_0/tokens=16` and
-    `strongest_position/tokens=16` (among their first half). On whole windows from their second token on (without the
-    BOS, where training fixed one): `loss/without_first`, and `sink_0/without_first` on the first 64 of these tokens;
-    `loss/with_first` is the loss of the same next tokens, from the third on, where the first is given as well: unlike
-    `loss`, it differs from `loss/without_first` in nothing else.
+    On the windows' first 16 (32, 64, 128, the context) tokens, none longer than the context: `sink_0/tokens=16`, at
+    each threshold `sink_0/tokens=16/epsilon=0.2` …, and `strongest_position/tokens=16` (among their first half). On
+    whole windows from their second token on (without the BOS, where training fixed one): `loss/without_first`, and
+    `sink_0/without_first` on the first 64 of these tokens; `loss/with_first` is the loss of the same next tokens, from
+    the third on, where the first is given as well: unlike `loss`, it differs from `loss/without_first` in nothing else.
 
     Position 0 on other inputs, one document a row: `sink_0/random` (uniform tokens), `sink_0/random_after_first`
     (behind the window's own first token), `sink_0/repeated` (one token), there also with exchanged position embeddings

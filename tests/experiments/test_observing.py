@@ -145,7 +145,7 @@ def test_the_sink_is_read_at_every_length_that_the_context_has():
     for context, expected in lengths.items():
         found = dict(readings(with_a_sink(max_position_embeddings=150), planted_ids(tokens=context)))
         for kind in ("sink_0", "strongest_position"):
-            assert [name for name in found if name.startswith(f"{kind}/tokens=")] == [
+            assert [name for name in found if name.startswith(f"{kind}/tokens=") and "epsilon" not in name] == [
                 f"{kind}/tokens={length}" for length in expected.split()
             ]
         assert {found[f"sink_0/tokens={length}"] for length in expected.split()} == {100.0}
@@ -158,6 +158,9 @@ def test_the_strongest_position_of_a_length_is_among_its_own_half():
         rows = position_embedding(model).rows
         rows[[0, 10]] = rows[[10, 0]]
     found = dict(readings(model, planted_ids(tokens=64)))
+    for epsilon in (0.2, 0.3, 0.4, 0.5):
+        assert found[f"sink_0/tokens=64/epsilon={epsilon}"] == found[f"sink_0/epsilon={epsilon}"]
+        assert 0 <= found[f"sink_0/tokens=16/epsilon={epsilon}"] <= 100
     assert [found[f"strongest_position/tokens={length}"] for length in (16, 32, 64)] == [0, 10, 10]
 
 

@@ -112,6 +112,9 @@ def _other_lengths(model: PreTrainedModel, windows: Windows) -> Named:
         seen = measure(model, columns(windows, slice(tokens)), [AttentionReceived("all")], batch_size=BATCH)
         rates = seen.sink_rate(epsilon=EPSILON).values
         yield f"sink_0/tokens={tokens}", float(rates[0])
+        for epsilon in EPSILONS:
+            rate = seen.sink_rate(epsilon=epsilon, position=0)
+            yield f"sink_0/tokens={tokens}/epsilon={epsilon:g}", float(rate)
         yield f"strongest_position/tokens={tokens}", float(strongest_position(rates))
 
 

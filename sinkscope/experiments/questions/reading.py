@@ -11,7 +11,7 @@ FIGURE_3 = "C1; Gu et al. 2025, Figure 3"
 FIGURE_4 = "C10; Gu et al. 2025, Figure 4"
 TABLE_1 = "C7; Gu et al. 2025, Table 1, LLaMA2-7B"
 
-THRESHOLDS = (0.2, 0.3, 0.4, 0.5)
+THRESHOLDS, LENGTHS = (0.2, 0.3, 0.4, 0.5), (32, 64, 128)
 
 metric = Question(
     name="metric",
@@ -27,23 +27,15 @@ metric = Question(
         *(
             above(
                 1.0,
-                rise(f"sink_0/epsilon={epsilon:g}", ("lr / 8", "lr / 4", "lr"), 1.0),
-                f"order at {epsilon:g}",
-                f"at a threshold of {epsilon:g} models trained with an eighth, a quarter and all of the learning rate "
-                "stand in that order: the last is more than 1 point above the first, and no step falls by as much",
+                rise(f"sink_0/tokens={tokens}/epsilon={epsilon:g}", ("lr / 8", "lr / 4", "lr"), 1.0),
+                f"order at {epsilon:g} on {tokens} tokens",
+                f"at a threshold of {epsilon:g} on {tokens} tokens models trained with an eighth, a quarter and all of "
+                "the learning rate stand in that order: the last is more than 1 point above the first, and no step "
+                "falls by as much",
                 FIGURE_3,
             )
+            for tokens in LENGTHS
             for epsilon in THRESHOLDS
-        ),
-        *(
-            above(
-                1.0,
-                rise(f"sink_0/tokens={tokens}", ("lr / 8", "lr / 4", "lr"), 1.0),
-                f"order on {tokens} tokens",
-                f"and so on texts of {tokens} tokens",
-                FIGURE_3,
-            )
-            for tokens in (32, 128)
         ),
         above(
             0.0,

@@ -48,7 +48,7 @@ def _train(recipe: Recipe, out: Path, device: str) -> Run:
 
 
 KINDS: dict[str, JobKind] = {
-    RECIPE: JobKind(build=Recipe, reads=_text_of, fingerprint=fingerprint, do=_train, metrics=lab_metrics, layout=3),
+    RECIPE: JobKind(build=Recipe, reads=_text_of, fingerprint=fingerprint, do=_train, metrics=lab_metrics, layout=4),
     "bigram_backcopy": JobKind(
         build=Backcopy,
         reads=lambda job: repr(job.told),
