@@ -44,7 +44,7 @@ def less_sink(
             margin,
             gap("sink_0", than, label),
             f"{label}: lower than {than}",
-            f"the sink rate at position 0 is lower with '{label}' than with '{than}' by more than {margin:g} points, "
+            f"the sink rate at position 0 is lower with '{label}' than with '{than}' by more than {_points(margin)}, "
             "at equal steps",
             source,
         ),
@@ -52,7 +52,7 @@ def less_sink(
             margin_at_loss,
             gap_at_equal_loss(than, label),
             f"{label}: lower than {than} at equal loss",
-            f"it is lower with '{label}' than with '{than}' by more than {margin_at_loss:g} points {EQUAL_LOSS}",
+            f"it is lower with '{label}' than with '{than}' by more than {_points(margin_at_loss)} {EQUAL_LOSS}",
             source,
         ),
     )
@@ -166,3 +166,7 @@ def converges(label: str, beside: str, source: str) -> Assertion:
         "it does, else 1)",
         source,
     )
+
+
+def _points(margin: float) -> str:
+    return f"{margin:g} point{'' if margin == 1 else 's'}"

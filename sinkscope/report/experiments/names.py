@@ -16,6 +16,7 @@ TITLES: Mapping[str, str] = {
     "strongest": "strongest sink rate (%)",
     "strongest_position": "strongest position",
     "slot": "sink rate of the slot (%)",
+    "first_share": "attention on position 0 (%)",
     "norm_ratio": "hidden-norm ratio",
     "value_ratio": "value-norm ratio",
     "output_norm": "norm of a head's output",
@@ -83,9 +84,13 @@ def title(metric: str, task: str = "") -> str:
     words = f"sink rate at position {position[1]} (%)" if position else titles.get(base, base)
     if not reading:
         return words
+    return ", ".join([words, *map(_reading, reading.split("/"))])
+
+
+def _reading(reading: str) -> str:
     kind, _, value = reading.partition("=")
     numbered = {"epsilon": f"ε = {value}", "tokens": f"{value} tokens", "domain": f"on {value}"}
-    return f"{words}, {numbered.get(kind, READINGS.get(reading, reading))}"
+    return numbered.get(kind, READINGS.get(reading, reading))
 
 
 def number(value: float | None) -> str:

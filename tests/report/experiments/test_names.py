@@ -10,6 +10,8 @@ def test_metrics_in_words():
     assert title("sink_2") == "sink rate at position 2 (%)"
     assert title("sink_0/epsilon=0.2") == "sink rate at position 0 (%), ε = 0.2"
     assert title("sink_0/tokens=16") == "sink rate at position 0 (%), 16 tokens"
+    assert title("sink_0/tokens=16/epsilon=0.5") == "sink rate at position 0 (%), 16 tokens, ε = 0.5"
+    assert title("first_share") == "attention on position 0 (%)"
     assert title("loss/without_first") == "validation loss (nats), without the first token"
     assert title("sink/position_0") == title("sink_0")
     assert title("something/else") == "something, else"
