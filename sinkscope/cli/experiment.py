@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -134,7 +135,7 @@ def verdict_(
     ]
     shared = {run.run: run.seconds for run in runs}  # several questions may read a run
     outcomes = tally(verdict for _, _, made in judged for verdict in made)
-    show(plain(f"\n{outcomes}; {len(shared)} runs of {hours(sum(shared.values()))}"))
+    show(plain(f"\n{outcomes}; {len(shared)} runs of {hours(math.fsum(shared.values()))}"))
 
 
 def _found(question: Question, scale: str, results: Path) -> Findings | None:
