@@ -133,6 +133,8 @@ def _of_today(question: Question, record: Findings, store: RunStore, besides: Co
     """The further runs of a record which the question would make today: those of the same names."""
     runs = {(label, seed): run for label, seeds in record.runs.items() for seed, run in seeds.items()}
     runs = {cell: run for cell, run in runs.items() if cell not in besides}
+    if not runs:
+        return {}
     jobs = question.recipes(record.scale, 1 + max((seed for _, seed in runs), default=0))
     return {cell: run for cell, run in runs.items() if cell in jobs and store.run(jobs[cell]).path.name == run.run}
 
