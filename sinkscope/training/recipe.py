@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Annotated, Any, Literal
 
 import torch
@@ -195,7 +196,7 @@ class Recipe(Part):
         for name in type(self).model_fields:
             if isinstance(part := getattr(self, name), BaseModel):
                 values[name] = without_defaults(part, values[name])
-        config, usual = self._lab_config(), LabConfig()
+        config, usual = self._lab_config(), _usual()
         sizes = [name for name in FIELDS_OF_MODEL if name not in FROM_ELSEWHERE and name != "vocab_size"]
         model = {name: value for name in sizes if (value := getattr(config, name)) != getattr(usual, name)}
         if "vocab_size" in self.model:
@@ -222,6 +223,12 @@ class Recipe(Part):
             return LabConfig(**fields)
         except StrictDataclassError as error:
             raise InputError("model: " + " ".join(str(error).split())) from error
+
+
+@cache
+def _usual() -> LabConfig:
+    """The model's defaults. Shared: only read."""
+    return LabConfig()
 
 
 def _plain_numbers(value: Any) -> Any:
