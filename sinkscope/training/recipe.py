@@ -130,7 +130,7 @@ class Recipe(Part):
             raise InputError(
                 f"recipe field 'micro_batch' = {self.micro_batch} does not divide batch_size = {self.batch_size}"
             )
-        config = self._lab_config()
+        config = self._resolved()
         self._check_parts(config)
         with torch.device("meta"):  # an operation that does not fit the sizes says so before anything is written
             config.spec.build(
@@ -196,7 +196,7 @@ class Recipe(Part):
         for name in type(self).model_fields:
             if isinstance(part := getattr(self, name), BaseModel):
                 values[name] = without_defaults(part, values[name])
-        config, usual = self._lab_config(), _usual()
+        config, usual = self._resolved(), _usual()
         sizes = [name for name in FIELDS_OF_MODEL if name not in FROM_ELSEWHERE and name != "vocab_size"]
         model = {name: value for name in sizes if (value := getattr(config, name)) != getattr(usual, name)}
         if "vocab_size" in self.model:
@@ -217,12 +217,28 @@ class Recipe(Part):
         """The name of the run's folder: name, attention operation with its options, hash."""
         return f"{self.name}-{_in_file_names(_name_or_dict(self.attention))}-{self.hash(fingerprint)}"
 
+    def _resolved(self) -> LabConfig:
+        """The model's configuration, shared by recipes that say the same of it: only read."""
+        try:
+            said = json.dumps([self.model, self.operation.to_dict(), self.context], sort_keys=True)
+        except TypeError:  # a value that is none of JSON, which the configuration complains of
+            return self._lab_config()
+        if said not in _RESOLVED:
+            if len(_RESOLVED) >= MOST_RESOLVED:
+                _RESOLVED.clear()
+            _RESOLVED[said] = self._lab_config()
+        return _RESOLVED[said]
+
     def _lab_config(self, **given: Any) -> LabConfig:
         fields = {**self.model, **given, "attention": self.operation, "max_position_embeddings": self.context}
         try:
             return LabConfig(**fields)
         except StrictDataclassError as error:
             raise InputError("model: " + " ".join(str(error).split())) from error
+
+
+MOST_RESOLVED = 256
+_RESOLVED: dict[str, LabConfig] = {}
 
 
 @cache
