@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from sinkscope.experiments.effects import curve_correlation, gap, largest_of, level, metric_gap
@@ -144,38 +144,29 @@ depth = Question(
 )
 
 
-def sink_in_each(labels: Sequence[str], source: str) -> tuple[Assertion, ...]:
-    """Each model learns the copying, has its sink on the BOS, and a short value there."""
+def with_sink(label: str, source: str) -> tuple[Assertion, ...]:
+    """A model learns the copying, has its sink on the BOS, and a short value there."""
     return (
-        *(
-            below(
-                0.1,
-                level("excess_triggers", label),
-                f"{label}: learned",
-                f"with '{label}' the loss at triggers is less than 0.1 nats above the least possible, 0",
-                source,
-            )
-            for label in labels
+        below(
+            0.1,
+            level("excess_triggers", label),
+            f"{label}: learned",
+            f"with '{label}' the loss at triggers is less than 0.1 nats above the least possible, 0",
+            source,
         ),
-        *(
-            above(
-                0.5,
-                level("bos_attention", label),
-                f"{label}: sink",
-                f"with '{label}' queries that are no triggers give the BOS more than half of their attention",
-                source,
-            )
-            for label in labels
+        above(
+            0.5,
+            level("bos_attention", label),
+            f"{label}: sink",
+            f"with '{label}' queries that are no triggers give the BOS more than half of their attention",
+            source,
         ),
-        *(
-            below(
-                0.5,
-                level("value_ratio", label),
-                f"{label}: value drain",
-                f"with '{label}' the BOS's value is less than half as long as the others'",
-                source,
-            )
-            for label in labels
+        below(
+            0.5,
+            level("value_ratio", label),
+            f"{label}: value drain",
+            f"with '{label}' the BOS's value is less than half as long as the others'",
+            source,
         ),
     )
 
@@ -194,7 +185,11 @@ norms = Question(
         Variation("LayerNorm behind sums", {"model.norm_placement": "post"}),
         Variation("no norm", {"model.norm": "none"}),
     ),
-    assertions=sink_in_each(("RMSNorm", "LayerNorm behind sums", "no norm"), GUO),
+    assertions=(
+        *with_sink("RMSNorm", GUO),
+        *with_sink("LayerNorm behind sums", GUO),
+        *with_sink("no norm", GUO),
+    ),
 )
 
 feed_forward = Question(
@@ -210,7 +205,7 @@ feed_forward = Question(
         Variation("linear", {"model.ffn": "linear"}),
         Variation("none", {"model.ffn": "none"}),
     ),
-    assertions=sink_in_each(("linear", "none"), GUO),
+    assertions=(*with_sink("linear", GUO), *with_sink("none", GUO)),
 )
 
 optimiser = Question(
