@@ -22,6 +22,7 @@ RESULTS = Path("results/experiments")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment's name, or a Python file that holds one.")]
 Scale = Annotated[str, typer.Option(metavar="nano|mini|paper", help="How large the models are.")]
 WHERE = "Where the runs are made; none: judge those that there are."
+REUSE = "Do not make runs that stand in a record under --results, of any question, whose folders are gone."
 Results = Annotated[Path, typer.Option(help="Where findings are kept.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
@@ -73,6 +74,7 @@ def run_(
     backend: Annotated[str, typer.Option(metavar="local|ray|none", help=WHERE)] = "local",
     out: Annotated[Path, typer.Option(help="The parent folder of runs.")] = Path("runs"),
     results: Results = RESULTS,
+    reuse: Annotated[bool, typer.Option("--reuse", help=REUSE)] = False,
     as_json: Json = False,
 ) -> None:
     """Make the runs that do not exist yet, and judge. Interrupted, it goes on where it stopped.
@@ -97,6 +99,7 @@ def run_(
                 results=results,
                 workers=workers,
                 backend=chosen,
+                reuse=reuse,
                 watch=watch,
             )
     except KeyboardInterrupt:

@@ -24,6 +24,7 @@ CURVES = (
 class Observed:
     """A settled run. `metrics`: numbers by name; a metric that a run does not have is NaN, as are all of one that
     diverged. `curves`: values over `steps`, those of the log's rows that hold a validation loss (`loss`: of training).
+    `layout`: in which way it was read (`JobKind.layout`); 0 for one that was never on disk.
 
     Of training: `loss` (validation, nats), `train_loss` (mean over the last tenth of the steps), `gap` (loss −
     train_loss); `sink_0/start`, `norm_ratio/start` (before the first step), `loss/start` (at the first evaluation).
@@ -64,6 +65,7 @@ class Observed:
     curves: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     seconds: float = 0.0
     reason: str = ""
+    layout: int = 0
 
     def __getitem__(self, metric: str) -> float:
         return self.metrics.get(metric, math.nan)

@@ -12,12 +12,12 @@ from sinkscope.training import Run
 from sinkscope.training.record import read_record, versions
 
 
-def provenance_of(runs: Iterable[Run], recorded: Mapping[str, Any] | None = None, kept: int = 0) -> dict[str, Any]:
-    """What made the runs, and `kept` further ones of a record (`recorded`: its provenance).
+def provenance_of(runs: Iterable[Run], recorded: Iterable[tuple[Mapping[str, Any], int]] = ()) -> dict[str, Any]:
+    """What made the runs, and further ones that were taken from records (`recorded`: its provenance, and how many).
 
     `versions` of the packages: where runs differ, all that there were. `hosts`: device, threads, system and
     architecture, each kind with the number of its runs; nothing that names a machine. A record does not say which of
-    its runs was made where: when it has several kinds of host and not all its runs are kept, these stand without a
+    its runs was made where: when it has several kinds of host and not all its runs are taken, these stand without a
     number.
     """
     records = {run.path: _record(run) for run in runs}.values()
@@ -26,11 +26,12 @@ def provenance_of(runs: Iterable[Run], recorded: Mapping[str, Any] | None = None
     for record in records:
         for package, version in record.get("versions", {}).items():
             used.setdefault(package, set()).add(version)
-    if recorded is not None and kept:
-        for package, found in recorded.get("versions", {}).items():
+    for provenance, taken in recorded:
+        for package, found in provenance.get("versions", {}).items():
             used.setdefault(package, set()).update(found.split(", "))
-        for kind, count in _counts(recorded.get("hosts", ()), kept).items():
-            kinds[kind] = None if count is None else (kinds.get(kind) or 0) + count
+        for kind, count in _counts(provenance.get("hosts", ()), taken).items():
+            before = kinds.get(kind, 0)
+            kinds[kind] = None if count is None or before is None else before + count
     return {
         "versions": {package: ", ".join(sorted(found)) for package, found in used.items()} or versions(),
         "hosts": [
@@ -39,15 +40,15 @@ def provenance_of(runs: Iterable[Run], recorded: Mapping[str, Any] | None = None
     }
 
 
-def _counts(hosts: Iterable[Mapping[str, Any]], kept: int) -> dict[str, int | None]:
-    """How many of the kept runs each kind of host made, as far as that is known."""
+def _counts(hosts: Iterable[Mapping[str, Any]], taken: int) -> dict[str, int | None]:
+    """How many of the runs taken from a record each kind of host made, as far as that is known."""
     counts: dict[str, int | None] = {}
     for host in hosts:
         counts[_kind({name: value for name, value in host.items() if name != "runs"})] = host.get("runs")
     if len(counts) == 1:
-        return dict.fromkeys(counts, kept)
+        return dict.fromkeys(counts, taken)
     known = [count for count in counts.values() if count is not None]
-    return counts if len(known) == len(counts) and sum(known) == kept else dict.fromkeys(counts)
+    return counts if len(known) == len(counts) and sum(known) == taken else dict.fromkeys(counts)
 
 
 def _kind(host: Mapping[str, Any]) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from sinkscope.errors import InputError
 from sinkscope.experiments import findings as kept
@@ -14,6 +15,7 @@ from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.observing.settled import is_observed, observed
 from sinkscope.experiments.provenance import provenance_of
 from sinkscope.experiments.question import Question
+from sinkscope.experiments.recorded import Recorded, recorded
 from sinkscope.experiments.sweep.pool import work_locally
 from sinkscope.experiments.sweep.runstore import RunStore
 from sinkscope.experiments.sweep.sweeping import Jobs, Sweep, Watch
@@ -59,16 +61,21 @@ def run(
     results: Path = Path("results/experiments"),
     workers: int = 1,
     backend: Backend = work_locally,
+    reuse: bool = False,
     watch: Callable[[Progress], None] = nobody,
 ) -> Findings:
     """Run what of a question has not been run, and keep what was found under `results`.
 
     Runs are named by what decides their numbers: one that is settled in `out` is not repeated, one that was interrupted
     is resumed, and a run that two experiments share is made once. A run that fails, or whose folder is damaged, is
-    noted in the findings and does not stop the others. A run that is neither in `out` nor made now, but stands in the
-    record under the name that it would have today, is kept, also of a seed beyond `seeds`; where the question has
-    changed, it has another name. Raises `InputError` as `Question.recipes` does, for folders that cannot be written,
-    for a damaged record (before anything runs), and where there is no run at all.
+    noted in the findings and does not stop the others.
+
+    A run that is neither in `out` nor made now, but stands in a record of this scale, of whichever question, under the
+    name that it would have today and read as it would be today, is taken from there; of the question's own record also
+    one of a seed beyond `seeds`. With `reuse` such a run is not made, although its folder is gone.
+
+    Raises `InputError` as `Question.recipes` does, for folders that cannot be written, for a damaged record (before
+    anything runs), and where there is no run at all.
     """
     recipes = question.recipes(scale, seeds)
     check_writable(results)
@@ -77,28 +84,26 @@ def run(
     made = {cell: store.run(recipe) for cell, recipe in recipes.items()}
     cells = {cell: one.path.name for cell, one in made.items()}
     jobs = {cells[cell]: recipe for cell, recipe in recipes.items()}
-    missing = {cells[cell]: recipes[cell] for cell, one in made.items() if not _settled(store, one)}
+    unsettled = {cell for cell, one in made.items() if not _settled(store, one)}
+    taken = _known(question, scale, seeds, results, store, set(made) - unsettled) if reuse else {}
+    missing = {cells[cell]: recipes[cell] for cell in recipes if cell in unsettled and cell not in taken}
     sweep = Sweep(waiting=[])
     if missing:
         check_writable(out)
         sweep = backend(missing, out, workers, lambda sweep: watch(Progress(cells, jobs, sweep)))
-    runs, failed = _read(made, sweep)
+    runs, failed = _read({cell: one for cell, one in made.items() if cell not in taken}, sweep)
     # read again, since another process may have written meanwhile
-    record = kept.read(results, question.name, scale) or Findings(question.name, scale, seeds, {})
-    added = _of_today(question, record, store, besides=runs)
+    added = taken | _known(question, scale, seeds, results, store, runs)
     if not (runs or failed or added):
         raise InputError(f"no runs of '{question.name}' in {out}")
-    provenance = provenance_of(
-        (made[cell] for cell in runs), record.provenance, kept=len({one.run for one in added.values()})
-    )
-    every = {**runs, **added}
+    every = {**runs, **{cell: one.run for cell, one in added.items()}}
     found = Findings(
         question.name,
         scale,
         max([seeds, *(seed + 1 for _, seed in every)]),
         {variation.label: _of_label(every, variation.label) for variation in question.variations},
         {label: _of_label(failed, label, besides=every) for label, seed in failed if (label, seed) not in every},
-        provenance,
+        provenance_of((made[cell] for cell in runs), _sources(added.values())),
     )
     kept.write(results, found)
     return found
@@ -129,14 +134,29 @@ def _read(made: Mapping[Cell, Run], sweep: Sweep) -> tuple[dict[Cell, Observed],
     return runs, failed
 
 
-def _of_today(question: Question, record: Findings, store: RunStore, besides: Container[Cell]) -> dict[Cell, Observed]:
-    """The further runs of a record which the question would make today: those of the same names."""
-    runs = {(label, seed): run for label, seeds in record.runs.items() for seed, run in seeds.items()}
-    runs = {cell: run for cell, run in runs.items() if cell not in besides}
-    if not runs:
+def _known(
+    question: Question, scale: str, seeds: int, results: Path, store: RunStore, besides: Container[Cell]
+) -> dict[Cell, Recorded]:
+    """The further runs of the question as it is today that stand in records, its own first."""
+    own = kept.read(results, question.name, scale)
+    seeds = max([seeds, *(1 + seed for runs in own.runs.values() for seed in runs)]) if own else seeds
+    cells = {(variation.label, seed) for variation in question.variations for seed in range(seeds)}
+    if all(cell in besides for cell in cells):
         return {}
-    jobs = question.recipes(record.scale, 1 + max((seed for _, seed in runs), default=0))
-    return {cell: run for cell, run in runs.items() if cell in jobs and store.run(jobs[cell]).path.name == run.run}
+    records = recorded(results, question.name, scale)
+    names = {cell: (job, store.run(job).path.name) for cell, job in question.recipes(scale, seeds).items()}
+    return {
+        cell: records[name]
+        for cell, (job, name) in names.items()
+        if cell not in besides and name in records and records[name].is_of(job)
+    }
+
+
+def _sources(added: Iterable[Recorded]) -> list[tuple[Mapping[str, Any], int]]:
+    """The provenance of each record that runs were taken from, and how many."""
+    taken = {one.run.run: one.record for one in added}.values()
+    counts = Counter(record.question for record in taken)
+    return [(record.provenance, counts[record.question]) for record in {one.question: one for one in taken}.values()]
 
 
 def _of_label(cells: Mapping[Cell, T], label: str, besides: Container[Cell] = ()) -> dict[int, T]:

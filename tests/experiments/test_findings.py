@@ -135,11 +135,19 @@ CPU, GPU = ({"device": name, "threads": 1, "system": "Linux", "machine": "x86_64
 def test_provenance_of_runs_that_a_record_keeps(hosts, kept_runs, told, tmp_path: Path) -> None:
     record = {"status": "finished", "host": CPU, "versions": {"torch": "2"}}
     (tmp_path / "record.json").write_text(json.dumps(record))
-    made = provenance_of([Run(tmp_path)], {"versions": {"torch": "1, 2", "old": "3"}, "hosts": hosts}, kept_runs)
+    recorded = [({"versions": {"torch": "1, 2", "old": "3"}, "hosts": hosts}, kept_runs)] if kept_runs else []
+    made = provenance_of([Run(tmp_path)], recorded)
     assert made["hosts"] == told
     assert made["versions"] == ({"torch": "1, 2", "old": "3"} if kept_runs else {"torch": "2"})
-    alone = provenance_of([], {"versions": {"torch": "1, 2"}, "hosts": hosts}, kept=6)
+    alone = provenance_of([], [({"versions": {"torch": "1, 2"}, "hosts": hosts}, 6)])
     assert alone["versions"] == {"torch": "1, 2"}
+
+
+def test_provenance_of_several_records_adds_up_what_is_known() -> None:
+    several = [({"hosts": [{**CPU, "runs": 3}]}, 2), ({"hosts": [{**CPU, "runs": 4}, {**GPU, "runs": 1}]}, 5)]
+    assert provenance_of([], several)["hosts"] == [{**CPU, "runs": 6}, {**GPU, "runs": 1}]
+    unknown = [*several, ({"hosts": [CPU, GPU]}, 1), ({"hosts": [{**CPU, "runs": 1}]}, 1)]
+    assert provenance_of([], unknown)["hosts"] == [CPU, GPU]
 
 
 def test_provenance_tells_the_kinds_of_machine_and_all_versions(tmp_path: Path) -> None:

@@ -71,13 +71,13 @@ def test_what_there_is_can_be_judged_without_making_more(small, copy):
     assert [verdict.outcome for verdict in verdicts(more, found)] == ["supported", "refuted"]
 
 
-def planted(name, out, seed=0, value=1.0, version="1"):
+def planted(name, out, seed=0, value=1.0, version="1", layout=KINDS[RECIPE].layout):
     """The folder of a finished run, as far as findings read it."""
     (out / name).mkdir(parents=True)
     record = {"status": "finished", "data": {}, "host": HOST, "versions": {"torch": version}}
     (out / name / "record.json").write_text(json.dumps(record))
-    told = {"layout": KINDS[RECIPE].layout, **Observed(name, "finished", seed, {"sink_0": value}).to_dict()}
-    (out / name / "observed.json").write_text(json.dumps(told))
+    told = Observed(name, "finished", seed, {"sink_0": value}, layout=layout)
+    (out / name / "observed.json").write_text(json.dumps(told.to_dict()))
 
 
 def planting(*failing, **told):
@@ -125,11 +125,59 @@ def test_a_run_of_another_question_is_dropped(small, places):
     found = run(other, seeds=1, backend=BACKENDS["none"], **places)
     assert seeds_of(found) == {"one": [0, 1], "two": []}
     assert found.provenance["hosts"] == [{**HOST, "runs": 2}]
-    renamed = replace(other, variations=(Variation("uno"), other.variations[1]))
     before = kept.path_of(places["results"], "small", "nano").read_text()
+    elsewhere = replace(other, variations=(Variation("one", {"optimizer.lr": 3e-4}), other.variations[1]))
     with pytest.raises(InputError, match=f"no runs of 'small' in {places['out']}"):
-        run(renamed, seeds=1, backend=BACKENDS["none"], **places)
+        run(elsewhere, seeds=1, backend=BACKENDS["none"], **places)
     assert kept.path_of(places["results"], "small", "nano").read_text() == before
+    renamed = replace(other, variations=(Variation("uno"), other.variations[1]))
+    assert seeds_of(run(renamed, seeds=1, backend=BACKENDS["none"], **places)) == {"uno": [0, 1], "two": []}
+
+
+def sharing(small):
+    """A question whose first variation is that of `small`."""
+    return small("wider", {"attention": "k_bias"})
+
+
+def test_a_run_of_another_record_is_not_made_again_where_that_is_asked_for(small, places):
+    run(small(), seeds=2, backend=planting(value=1.0, version="1"), **places)
+    shutil.rmtree(places["out"])
+    run(sharing(small), seeds=1, backend=planting(value=2.0, version="2"), **places)
+    shutil.rmtree(places["out"])
+    found = run(sharing(small), seeds=2, backend=planting(value=3.0, version="3"), reuse=True, **places)
+    assert [found.runs["one"][seed]["sink_0"] for seed in (0, 1)] == [2.0, 1.0]  # seed 0 of its own record
+    assert [found.runs["two"][seed]["sink_0"] for seed in (0, 1)] == [2.0, 3.0]
+    assert len(list(places["out"].glob("*"))) == 1
+    assert found.provenance == {"versions": {"torch": "1, 2, 3"}, "hosts": [{**HOST, "runs": 4}]}
+    assert kept.read(places["results"], "wider", "nano") == found
+
+
+def test_runs_are_made_again_unless_that_is_asked_for(small, places):
+    run(small(), seeds=1, backend=planting(value=1.0), **places)
+    shutil.rmtree(places["out"])
+    found = run(sharing(small), seeds=1, backend=planting(value=3.0), **places)
+    assert (found.runs["one"][0]["sink_0"], found.runs["two"][0]["sink_0"]) == (3.0, 3.0)
+
+
+def test_a_run_that_was_read_in_an_older_way_is_not_taken(small, places):
+    run(small(), seeds=1, backend=planting(), **places)
+    path = kept.path_of(places["results"], "small", "nano")
+    path.write_text(
+        path.read_text().replace(f'"layout": {KINDS[RECIPE].layout}', f'"layout": {KINDS[RECIPE].layout - 1}')
+    )
+    shutil.rmtree(places["out"])
+    with pytest.raises(InputError, match=f"no runs of 'small' in {places['out']}"):
+        run(small(), seeds=1, backend=BACKENDS["none"], **places)
+    found = run(small(), seeds=1, backend=planting(value=2.0), reuse=True, **places)
+    assert (found.runs["one"][0]["sink_0"], found.runs["two"][0]["sink_0"]) == (2.0, 2.0)
+
+
+def test_a_damaged_record_of_another_question_is_passed_over(small, places):
+    run(small(), seeds=1, backend=planting(), **places)
+    kept.path_of(places["results"], "small", "nano").write_text("{")
+    shutil.rmtree(places["out"])
+    found = run(sharing(small), seeds=1, backend=planting(value=2.0), reuse=True, **places)
+    assert found.runs["one"][0]["sink_0"] == 2.0
 
 
 def test_a_failure_is_noted_where_no_run_is_known(small, places):

@@ -13,6 +13,7 @@ from sinkscope.data.tokenizer import train_bpe
 from sinkscope.errors import InputError
 from sinkscope.model import LabConfig
 from sinkscope.training import RECIPES, Recipe, load_recipe
+from sinkscope.training.loading import changed
 from sinkscope.training.loss import Loss
 from sinkscope.training.optimizers import OPTIMIZERS, AdamW
 from sinkscope.training.penalty import ActivationPenalty
@@ -172,3 +173,12 @@ def test_defaults_are_left_out_of_the_hash_and_may_not_change_unnoticed() -> Non
     known = json.loads((Path(__file__).parent / "defaults.json").read_text())
     assert known.pop("DEFAULTS") == DEFAULTS
     assert {name: defaults.get(name) for name in known} == known  # new fields are free to come
+
+
+def test_recipes_share_a_model_s_configuration_only_where_they_say_the_same_of_it() -> None:
+    usual, gelu, longer = (changed("nano", changes) for changes in ({}, {"model.ffn": "gelu"}, {"context": 256}))
+    assert "ffn" not in usual.decisive()["model"]
+    assert gelu.decisive()["model"]["ffn"] == "gelu"
+    assert usual._resolved().max_position_embeddings == 128
+    assert longer._resolved().max_position_embeddings == 256
+    assert changed("nano", {"optimizer.lr": 1e-3})._resolved() is usual._resolved()

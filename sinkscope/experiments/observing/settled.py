@@ -41,7 +41,7 @@ def observed(run: Run) -> Observed:
     if known is not None:
         return known
     found = _from_run(run)
-    write_json(run.path / OBSERVED, {"layout": _kind(run).layout, **found.to_dict()})
+    write_json(run.path / OBSERVED, found.to_dict())
     return found
 
 
@@ -52,8 +52,8 @@ def is_observed(run: Run) -> bool:
 
 def _stored(run: Run) -> Observed | None:
     try:
-        data = json.loads((run.path / OBSERVED).read_text(encoding="utf-8"))
-        return Observed.from_dict(data) if data.pop("layout", None) == _kind(run).layout else None
+        known = Observed.from_dict(json.loads((run.path / OBSERVED).read_text(encoding="utf-8")))
+        return known if known.layout == _kind(run).layout else None
     except (OSError, ValueError, AttributeError, InputError):
         return None  # absent or damaged: it can be made again
 
@@ -74,6 +74,7 @@ def _from_run(run: Run) -> Observed:
         curves={name: tuple(float(value) for value in rows[name]) for name in rows if _is_curve(name)},
         seconds=record["seconds"],
         reason=record["reason"] or "",
+        layout=_kind(run).layout,
     )
 
 
