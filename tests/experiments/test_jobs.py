@@ -14,6 +14,7 @@ from sinkscope.experiments.sweep.runstore import RunStore
 from sinkscope.experiments.sweep.work import FAILED, SETTLED, main
 from sinkscope.experiments.tasks.backcopy import backcopy
 from sinkscope.experiments.tasks.conditional import trigger_conditional
+from sinkscope.experiments.tasks.minimal import minimal
 from sinkscope.training import RECIPES
 
 from .conftest import claimed
@@ -23,6 +24,7 @@ from .tasks.test_conditional import TINY
 JOBS = {
     "recipe": RECIPES["nano"],
     "bigram_backcopy": backcopy("nano", {"triggers": 2}),
+    "bigram_backcopy_minimal": minimal("nano", {"triggers": 2}),
     "trigger_conditional": trigger_conditional("nano", TINY),
 }
 
@@ -89,7 +91,7 @@ def test_a_question_about_a_task_is_run_as_any_other(tmp_path):
 @pytest.mark.parametrize("scale", ["nano", "mini", "paper"])
 def test_the_synthetic_questions_have_jobs(scale):
     names = [name for name in QUESTIONS if name.startswith(("backcopy", "trigger"))]
-    assert len(names) == 8
+    assert len(names) == 9
     for name in names:
         question = QUESTIONS[name]
         if scale in question.not_at:

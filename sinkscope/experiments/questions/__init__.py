@@ -3,6 +3,7 @@
 from sinkscope.experiments.question import Question
 from sinkscope.experiments.questions import (
     backcopy,
+    backcopy_minimal,
     biases,
     blocks,
     data,
@@ -21,7 +22,7 @@ from sinkscope.experiments.questions import (
 
 ROOMS = (
     *(reading, optimisation, stability, data, mixture, loss, blocks, grid, biases, softmaxes, gates, mechanism),
-    *(backcopy, trigger),
+    *(backcopy, backcopy_minimal, trigger),
     tuning,
 )
 QUESTIONS: dict[str, Question] = {question.name: question for room in ROOMS for question in room.QUESTIONS}

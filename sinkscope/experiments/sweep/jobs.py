@@ -11,9 +11,10 @@ from typing import Any
 from sinkscope.errors import unknown
 from sinkscope.experiments.job import Job
 from sinkscope.experiments.observing.settled import lab_metrics
-from sinkscope.experiments.tasks import backcopy, conditional_run
+from sinkscope.experiments.tasks import backcopy, conditional_run, minimal_run
 from sinkscope.experiments.tasks.backcopy import Backcopy
 from sinkscope.experiments.tasks.conditional import TriggerConditional
+from sinkscope.experiments.tasks.minimal import Minimal
 from sinkscope.training import Recipe, Run, train
 from sinkscope.training.kinds.kind import fingerprint
 from sinkscope.training.recipe import SAID_BY_FINGERPRINT
@@ -56,6 +57,14 @@ KINDS: dict[str, JobKind] = {
         do=Backcopy.train,
         metrics=backcopy.metrics,
         layout=3,
+    ),
+    "bigram_backcopy_minimal": JobKind(
+        build=Minimal,
+        reads=lambda job: repr(job.told),
+        fingerprint=Minimal.fingerprint,
+        do=lambda job, out, device: minimal_run.train(job, out),
+        metrics=minimal_run.metrics,
+        layout=1,
     ),
     "trigger_conditional": JobKind(
         build=TriggerConditional,

@@ -23,6 +23,15 @@ TITLES: Mapping[str, str] = {
     "zeroing": "rise of the loss with heads zeroed (nats)",
 }
 # Tasks give some names another meaning, and have names of their own: units are those of their `read` and `Reading`.
+_BACKCOPY = {
+    "excess_triggers": "loss above the least, at triggers (nats)",
+    "excess_others": "loss above the least, elsewhere (nats)",
+    "bos_attention": "attention on the BOS, elsewhere (0 to 1)",
+    "bos_attention/triggers": "attention on the BOS, at triggers (0 to 1)",
+    "value_ratio": "value-norm ratio of the BOS",
+    "copy_attention": "attention on the token before, at triggers (0 to 1)",
+    "logit_gap": "logit of the BOS above the others' mean, elsewhere",
+}
 TITLES_OF: Mapping[str, Mapping[str, str]] = {
     "trigger_conditional": {
         "loss": "error (giving nothing: 1)",
@@ -36,16 +45,11 @@ TITLES_OF: Mapping[str, Mapping[str, str]] = {
         "total/triggers": "mean weight on all tokens, at triggers",
     },
     "bigram_backcopy": {
-        "excess_triggers": "loss above the least, at triggers (nats)",
-        "excess_others": "loss above the least, elsewhere (nats)",
-        "bos_attention": "attention on the BOS, elsewhere (0 to 1)",
-        "bos_attention/triggers": "attention on the BOS, at triggers (0 to 1)",
-        "value_ratio": "value-norm ratio of the BOS",
+        **_BACKCOPY,
         "norm_ratio": "hidden-norm ratio of the BOS",
-        "copy_attention": "attention on the token before, at triggers (0 to 1)",
         "output_ratio": "norm of the head's output, elsewhere / at triggers",
-        "logit_gap": "logit of the BOS above the others' mean, elsewhere",
     },
+    "bigram_backcopy_minimal": _BACKCOPY,
 }
 READINGS: Mapping[str, str] = {
     "start": "at the start",

@@ -1,7 +1,10 @@
+import torch
+
+from sinkscope.experiments.tasks import minimal
 from sinkscope.experiments.tasks.backcopy import SCALES
 from sinkscope.experiments.tasks.conditional import Examples, OneLayer, TriggerConditional
 from sinkscope.experiments.tasks.conditional_run import read
-from sinkscope.experiments.tasks.sequences import tokenizer_of
+from sinkscope.experiments.tasks.sequences import Sequences, tokenizer_of
 from sinkscope.report.experiments.names import TITLES_OF, cost, counted, effect, number, said, title
 from sinkscope.training.kinds import LAB
 
@@ -34,6 +37,10 @@ def test_what_the_task_reads_has_a_title():
     model = LAB.model(SCALES["nano"].recipe, tokenizer_of(SCALES["nano"].law))
     named = {name.partition("/")[0] for name in SCALES["nano"].reading().all(model)}
     assert {name.partition("/")[0] for name in TITLES_OF["bigram_backcopy"]} == named
+    law = SCALES["nano"].law
+    few = torch.stack([Sequences(law, 8, 12, "test", 0)[item]["input_ids"] for item in range(8)])
+    read_off = minimal.Reading(law, few).read(minimal.MinimalModel(law, torch.ones(law.tokens)))
+    assert {*TITLES_OF["bigram_backcopy_minimal"], "loss"} == {*read_off}
 
 
 def test_numbers_and_effects():
