@@ -164,7 +164,7 @@ def _show_findings(question: Question, found: Findings, record: Path, as_json: b
             for label, seeds in found.runs.items()
             for seed, run in seeds.items()
         ]
-        show(table(("variation", "seed", "run", *question.shown), rows, numbers_from=1))
+        show(table(("variation", "seed", "run", *question.shown), rows, numbers_from=1, keys=2))
         show(plain(""))
         _show_verdicts([(question, found, verdict) for verdict in judged])
     for label, seeds in found.failed.items():

@@ -9,9 +9,8 @@ from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
-from rich.table import Table
 
-from sinkscope.report.terminal import note, plain, stderr, table
+from sinkscope.report.terminal import Columns, note, plain, stderr, table
 from sinkscope.survey import Progress, Row
 
 SHOWN = 20  # rows of the growing table that fit on a screen
@@ -69,7 +68,7 @@ class _View:
         self.live.update(Group(_growing(progress.rows), self.bars))
 
 
-def _growing(rows: tuple[Row, ...]) -> Table:
+def _growing(rows: tuple[Row, ...]) -> Columns:
     lines = [(row.label, row.input, _outcome(row)) for row in rows[-SHOWN:]]
     return table(("model", "input", "sink rate at position 0"), lines, numbers_from=3)
 

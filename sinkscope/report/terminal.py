@@ -7,13 +7,17 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 LONGEST_WORD = 30  # characters; longer ones, such as paths, are broken where a terminal is narrow
+SHORT_WORD = 12  # the same in a column of phrases, which has other places to be broken at
+NARROWEST = 8  # characters that every column keeps
+PADDING = 2  # spaces behind a column
 
 
 def plain(value: object) -> Text:
@@ -66,25 +70,76 @@ def flat(value: Any, prefix: str = "") -> list[tuple[str, object]]:
     return [(prefix, value)]
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], numbers_from: int = 1) -> Table:
-    """A rich table with escaped cells; columns from `numbers_from` on are aligned right. Without names, no head.
+@dataclass(frozen=True)
+class Columns:
+    """A table that loses nothing: where its words and numbers are wider than the terminal, it goes on further down.
 
-    Columns of single words keep their width, so that a narrow terminal breaks lines between words.
+    Lines are broken between words, and words only where they are longer than `LONGEST_WORD`, or than `SHORT_WORD` in a
+    column of phrases. What does not fit beside the first `keys` columns follows in a table of its own, with these
+    repeated.
     """
-    result = Table(header_style="bold", box=None, padding=(0, 2, 0, 0), show_header=any(columns))
-    cells = [[plain(cell) for cell in row] for row in rows]
-    for index, column in enumerate(columns):
-        whole = all(_is_word(row[index]) for row in cells if index < len(row))
-        result.add_column(
-            plain(column), justify="right" if index >= numbers_from else "left", overflow="fold", no_wrap=whole
-        )
-    for row in cells:
-        result.add_row(*row)
-    return result
+
+    names: Sequence[str]
+    rows: Sequence[Sequence[Text]]
+    numbers_from: int
+    keys: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        for number, group in enumerate(self._groups(options.max_width)):
+            if number:
+                yield Text("")
+            yield self._table(group, options.max_width)
+
+    def _groups(self, room: int) -> list[list[int]]:
+        """The columns of each table."""
+        keys = list(range(min(self.keys, len(self.names))))
+        groups = [list(keys)]
+        for index in range(len(keys), len(self.names)):
+            wanted = [*groups[-1], index]
+            if len(groups[-1]) > len(keys) and sum(PADDING + self._least(each) for each in wanted) > room:
+                groups.append(list(keys))
+            groups[-1].append(index)
+        return groups
+
+    def _widths(self, group: Sequence[int], room: int) -> dict[int, int]:
+        """Every column's width: the least, and of the rest most to those that would need the most lines."""
+        widths = {index: self._least(index) for index in group}
+        whole = {index: max(cell.cell_len for cell in self._cells(index)) for index in group}
+        spare = room - sum(PADDING + width for width in widths.values())
+        while spare < 0 and max(widths.values()) > 1:
+            widths[max(widths, key=widths.__getitem__)] -= 1
+            spare += 1
+        while spare > 0 and (broken := [index for index in group if widths[index] < whole[index]]):
+            widths[max(broken, key=lambda index: whole[index] / widths[index])] += 1
+            spare -= 1
+        return widths
+
+    def _least(self, index: int) -> int:
+        cells = self._cells(index)
+        phrases = any(" " in cell.plain for cell in cells[1:])
+        longest = max((len(word) for cell in cells for word in cell.plain.split()), default=1)
+        whole = max(cell.cell_len for cell in cells)
+        return max(min(longest, SHORT_WORD if phrases else LONGEST_WORD), min(whole, NARROWEST))
+
+    def _cells(self, index: int) -> list[Text]:
+        return [plain(self.names[index]), *(row[index] for row in self.rows if index < len(row))]
+
+    def _table(self, group: Sequence[int], room: int) -> Table:
+        result = Table(header_style="bold", box=None, padding=(0, PADDING, 0, 0), show_header=any(self.names))
+        for index, width in self._widths(group, room).items():
+            justify: JustifyMethod = "right" if index >= self.numbers_from else "left"
+            result.add_column(plain(self.names[index]), justify=justify, overflow="fold", width=width)
+        for row in self.rows:
+            result.add_row(*(row[index] for index in group if index < len(row)))
+        return result
 
 
-def _is_word(cell: Text) -> bool:
-    return len(cell) <= LONGEST_WORD and not any(character.isspace() for character in cell.plain)
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], numbers_from: int = 1, keys: int = 1) -> Columns:
+    """A table with escaped cells; columns from `numbers_from` on are aligned right. Without names, no head.
+
+    Where the terminal is too narrow for all columns, the first `keys` are repeated beside the later ones.
+    """
+    return Columns(columns, [[plain(cell) for cell in row] for row in rows], numbers_from, keys)
 
 
 def _finite(value: Any) -> Any:

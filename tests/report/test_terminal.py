@@ -2,6 +2,7 @@ import json
 import math
 
 import numpy as np
+import pytest
 
 from sinkscope.report.terminal import flat, only_json, plain, show, show_json, table
 
@@ -54,3 +55,21 @@ def test_narrow_tables_break_lines_between_words(capsys, monkeypatch):
     assert path not in out
     assert path in "".join(line[:42].strip() for line in out.split("kind")[1].split("\n"))
     assert all(len(line) <= 50 for line in out.split("\n"))
+
+
+@pytest.mark.parametrize("width", [30, 37, 50, 64, 80, 106, 107, 300])
+def test_no_number_is_cut(capsys, monkeypatch, width):
+    """Where not all columns fit, the later ones follow below, beside the first two again."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    names = ("variation", "seed", *(f"metric_{index}" for index in range(9)))
+    rows = [("window of 16", 0, *range(1000, 1009)), ("causal", 1, *range(2000, 2009))]
+    show(table(names, rows, numbers_from=1, keys=2))
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    words = out.split()
+    for word in (*names[2:], *map(str, [*range(1000, 1009), *range(2000, 2009)])):
+        assert words.count(word) == 1, word
+    blocks = words.count("seed")
+    assert blocks == words.count("causal") == words.count("variation")
+    assert (blocks == 1) == (width >= 107)  # 9 + 4 + 9 * 8 and two spaces behind each of the eleven
+    assert all(len(line) <= width for line in lines)
