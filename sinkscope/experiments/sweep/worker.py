@@ -28,7 +28,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the sweep, which then ends its workers
     orders: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(orders,), daemon=True).start()
-    gc.disable()  # what is imported stays: to look through it for garbage, now or after a run, takes long and finds none
+    gc.disable()  # what is imported stays: looking through it for garbage, now or after a run, takes long, finds none
     from sinkscope.experiments.sweep.work import BUSY, SETTLED
 
     gc.freeze()

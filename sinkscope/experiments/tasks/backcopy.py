@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, PositiveInt, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sinkscope.data import DataConfig, PreparedData
 from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.observing.settled import training_metrics
-from sinkscope.experiments.tasks.law import TOPICS, Law, law_of
+from sinkscope.experiments.tasks.of_law import OfLaw
 from sinkscope.experiments.tasks.reading import Named, Reading
 from sinkscope.experiments.tasks.sequences import Sequences, tokenizer_of
 from sinkscope.experiments.tasks.touching import touched
@@ -23,26 +23,23 @@ from sinkscope.training import Recipe, Run
 from sinkscope.training.kinds import LAB, Kind
 from sinkscope.training.loading import changed
 from sinkscope.training.optimizers import AdamW
-from sinkscope.training.parts import Part
 from sinkscope.training.schedule import Constant
 from sinkscope.training.session import train_kind
 
 TASK = "bigram_backcopy"
-LAW = ("source", "characters", "triggers", "copying")
 VALIDATION = 256  # sequences on which losses are taken and heads are read
 
 
-class Backcopy(Part):
+class Backcopy(OfLaw):
     """A `recipe` whose text is drawn from a law (`law_of`) instead of a corpus; its field `data` is not used.
 
     Sequences have the recipe's `context`, the BOS included, and none is met twice. Wrong values raise `InputError` as a
     recipe's do.
     """
 
+    decide_law: ClassVar[tuple[str, ...]] = (*OfLaw.decide_law, "copying")
+
     task: Literal["bigram_backcopy"] = "bigram_backcopy"
-    source: str = TOPICS
-    characters: int = Field(default=64, ge=5)
-    triggers: PositiveInt = 3
     copying: float = Field(default=1.0, ge=0, le=1)
     recipe: Recipe
 
@@ -56,23 +53,11 @@ class Backcopy(Part):
     def _own_data(self) -> Backcopy:
         if self.recipe.data != DataConfig():
             raise InputError(f"{TASK} draws its own sequences: leave out the recipe's field 'data'")
-        if self.triggers > self.characters - 2:
-            raise InputError(f"{TASK} field 'triggers' = {self.triggers}: leave at least 2 other characters")
         return self
 
     @property
     def seed(self) -> int:
         return self.recipe.seed
-
-    @property
-    def told(self) -> dict[str, Any]:
-        """The fields that decide the law."""
-        return {name: getattr(self, name) for name in LAW}
-
-    @property
-    def law(self) -> Law:
-        """What follows what. Raises `InputError` as `law_of` does."""
-        return law_of(**self.told)
 
     def folder(self, fingerprint: Mapping[str, Any]) -> str:
         """The name of the run's folder, as a recipe's."""
@@ -142,7 +127,7 @@ def metrics(run: Run) -> Named:
     Losses in nats; `sink_0` is the sink rate at the BOS (ε = 0.3, all tokens), in percent.
     """
     record = run.record
-    told = {name: record["data"][name] for name in LAW}
+    told = {name: record["data"][name] for name in Backcopy.decide_law}
     reading = Backcopy(recipe=record["recipe"], **told).reading()
     yield from training_metrics(run)
     yield "sink_0", float(record["results"]["sink/position_0"])

@@ -10,22 +10,21 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sinkscope.errors import InputError, unknown
-from sinkscope.experiments.tasks.law import BOS, TOPICS, Law, law_of
+from sinkscope.errors import unknown
+from sinkscope.experiments.tasks.law import BOS, Law
+from sinkscope.experiments.tasks.of_law import OfLaw
 from sinkscope.experiments.tasks.sequences import Sequences
 from sinkscope.invalid import in_one_line
-from sinkscope.training.parts import Part
 
 TASK = "bigram_backcopy_minimal"
-LAW = ("source", "characters", "triggers")
 FLOOR = 1e-6  # probabilities below it are taken for it in logarithms
 
 
-class Minimal(Part):
+class Minimal(OfLaw):
     """`MinimalModel` trained on sequences of a law (`law_of`), none of which is met twice.
 
     AdamW with a constant rate `lr`, decay 1e-4 and betas (0.9, 0.99). `frozen`: what stays as it started, the logits
@@ -34,9 +33,6 @@ class Minimal(Part):
     """
 
     task: Literal["bigram_backcopy_minimal"] = "bigram_backcopy_minimal"
-    source: str = TOPICS
-    characters: int = Field(default=64, ge=5)
-    triggers: PositiveInt = 3
     frozen: Literal["nothing", "bos_logits", "bos_value"] = "nothing"
     value_start: float = Field(default=1.0, ge=0)
     context: int = Field(default=32, ge=4)
@@ -51,22 +47,6 @@ class Minimal(Part):
             super().__init__(**fields)
         except ValidationError as error:
             raise in_one_line(error, Minimal, TASK) from error
-
-    @model_validator(mode="after")
-    def _some_are_no_triggers(self) -> Minimal:
-        if self.triggers > self.characters - 2:
-            raise InputError(f"{TASK} field 'triggers' = {self.triggers}: leave at least 2 other characters")
-        return self
-
-    @property
-    def told(self) -> dict[str, Any]:
-        """The fields that decide the law."""
-        return {name: getattr(self, name) for name in LAW}
-
-    @property
-    def law(self) -> Law:
-        """What follows what. Raises `InputError` as `law_of` does."""
-        return law_of(**self.told)
 
     @property
     def hash(self) -> str:
