@@ -152,6 +152,7 @@ def _found(question: Question, scale: str, results: Path) -> Findings | None:
 
 
 def _show_findings(question: Question, found: Findings, record: Path, as_json: bool) -> None:
+    from sinkscope.claims import tally
     from sinkscope.experiments import verdicts
 
     judged = verdicts(question, found, found.scale)
@@ -167,6 +168,7 @@ def _show_findings(question: Question, found: Findings, record: Path, as_json: b
         show(table(("variation", "seed", "run", *question.shown), rows, numbers_from=1, keys=2))
         show(plain(""))
         _show_verdicts([(question, found, verdict) for verdict in judged])
+        show(plain(f"\n{tally(judged)}"))
     for label, seeds in found.failed.items():
         for seed, why in seeds.items():
             note(f"{label}, seed {seed} failed: {why}")

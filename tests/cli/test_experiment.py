@@ -144,6 +144,8 @@ def test_a_run_says_where_its_record_is(sinkscope, monkeypatch, tmp_path):
     answer = sinkscope(*command)
     assert (answer.code, path.is_file()) == (0, True)
     assert f"record: {path}" in " ".join(answer.err.split())
+    claims = len(QUESTIONS["fixed-token"].assertions)
+    assert answer.out.strip().splitlines()[-1] == f"{claims} inconclusive"  # one seed is not three
     assert sinkscope(*command, "--json").json["record"] == str(path)
 
 
