@@ -33,16 +33,17 @@ def other_texts(model: PreTrainedModel, tokenizer: Any, data: DataConfig, window
     Trained without a fixed BOS: `sink_0/with_bos`, `loss/with_bos` (the windows behind one). On conversations:
     `sink_0/plain_text`, `loss/plain_text` (validation text of the corpus `python`), `sink_0/as_chat` (that text as a
     user's message in the chat template) [C8]. Otherwise, where the corpus has domains: `sink_0/domain=torch` … on
-    validation text of each of up to 20 [D4].
+    validation text of each of up to 20 [D4]. Texts have 64 tokens, or as many as the windows where these are shorter.
     """
+    context = by_name(windows)["input_ids"].shape[1]
     if data.bos == "none" and tokenizer.bos_token_id is not None:
         behind = _behind(tokenizer.bos_token_id, by_name(windows))
         yield "sink_0/with_bos", first_token_rate(model, columns(behind, slice(TOKENS)))
         yield "loss/with_bos", mean_loss(model, behind)
     if is_chat(data.corpus):
-        yield from _beside_conversations(model, tokenizer)
+        yield from _beside_conversations(model, tokenizer, context)
     else:
-        for domain, text in _domains(tokenizer, data):
+        for domain, text in _domains(tokenizer, data, context):
             yield f"sink_0/domain={domain}", first_token_rate(model, text)
 
 
@@ -53,24 +54,24 @@ def _behind(bos: int, windows: Windows) -> Windows:
     return behind
 
 
-def _beside_conversations(model: PreTrainedModel, tokenizer: Any) -> Named:
-    plain = _text(tokenizer, DataConfig(), MESSAGES)
+def _beside_conversations(model: PreTrainedModel, tokenizer: Any, context: int) -> Named:
+    plain = _text(tokenizer, DataConfig(), MESSAGES, context)
     yield "sink_0/plain_text", first_token_rate(model, plain)
     yield "loss/plain_text", mean_loss(model, plain)
     bare = Inputs(plain[:, int(adds_first_token(tokenizer)) :], "", "")
     yield "sink_0/as_chat", first_token_rate(model, as_chat(bare, tokenizer).input_ids)
 
 
-def _domains(tokenizer: Any, data: DataConfig) -> Iterator[tuple[str, Tensor]]:
+def _domains(tokenizer: Any, data: DataConfig, context: int) -> Iterator[tuple[str, Tensor]]:
     for domain in list(load_corpus(data.corpus, data.max_characters).domains())[:MOST_DOMAINS]:
         try:
-            yield domain, _text(tokenizer, data, PER_DOMAIN, domain)
+            yield domain, _text(tokenizer, data, PER_DOMAIN, context, domain)
         except InputError:  # none of its validation documents is long enough: a metric that this run does not have
             continue
 
 
-def _text(tokenizer: Any, data: DataConfig, samples: int, domain: str | None = None) -> Tensor:
+def _text(tokenizer: Any, data: DataConfig, samples: int, context: int, domain: str | None = None) -> Tensor:
     """Stretches of validation text behind what the tokenizer puts before a text."""
     first = int(adds_first_token(tokenizer))
-    ids = natural_windows(tokenizer, TOKENS - first, samples, 0, corpus=data, domain=domain).input_ids
+    ids = natural_windows(tokenizer, min(TOKENS, context) - first, samples, 0, corpus=data, domain=domain).input_ids
     return torch.cat([torch.full((len(ids), 1), tokenizer.bos_token_id), ids], 1) if first else ids
