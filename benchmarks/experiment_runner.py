@@ -1,14 +1,12 @@
-"""What sweeps cost: two workers against one, the runner's share of a run, and a thousand runs that exist already.
+"""What a sweep's runner costs: its share of a run, and a thousand runs that exist already.
 
 Run: python -m benchmarks.experiment_runner [--save] [--tiny]
 
-Three figures, on the first two processors of the machine:
+Two figures, on the first two processors of the machine:
 
-- eight runs of nano's shape, whole sweeps from the first process to the last observation: two workers of one thread
-  each, against one worker of two threads;
-- the runner's overhead per run: eight tiny runs, made by a sweep of one worker with one thread, less the time that the
-  same work takes in a process that is warm. It contains the start of the worker's process with all of its imports,
-  orders, polling and the findings; what training and observing cost by themselves is on both sides;
+- the runner's overhead per run: eight tiny runs, made by a sweep of one worker, less the time that the same work takes
+  in a process that is warm. It contains the start of the worker's process with all of its imports, orders, polling and
+  the findings; what training and observing cost by themselves is on both sides;
 - a thousand runs that exist: a question asks for them, finds them in the store, reads what was observed, writes its
   findings, and the table of verdicts is made of those. The process that does so has been started; what
   `sinkscope experiment list` takes with its own start and imports is printed beside it.
@@ -33,15 +31,13 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.sides import Figure, at_most, beside, in_turns, report
+from benchmarks.sides import Figure, beside, in_turns, report
 from sinkscope.experiments import Question, Variation, above, gap, run
-from sinkscope.experiments.sweep.pool import work_locally
 from sinkscope.experiments.sweep.runstore import RunStore
-from sinkscope.experiments.sweep.sweeping import Jobs
 from sinkscope.experiments.sweep.work import SETTLED, work
 
 TINY = "--tiny" in sys.argv
-RUNS, STEPS, ROUNDS = (2, 2, 1) if TINY else (8, 60, 2)
+RUNS, ROUNDS = (2, 1) if TINY else (8, 2)
 SEEDS, MANY = 2, 10 if TINY else 500  # a thousand cells
 SHORT = {"eval_every": 1000, "save_every": 1000, "schedule.warmup": 1}
 SMALL = SHORT | {
@@ -66,10 +62,6 @@ def question(runs: int, shared: dict) -> Question:
     return Question("many", "What does it cost?", ("none",), "a benchmark", rates, (claim,), shared)
 
 
-def jobs_of(asked: Question, out: Path) -> Jobs:
-    return {RunStore(out).run(job).path.name: job for job in asked.recipes("nano", 1).values()}
-
-
 def fresh(root: Path, make: Callable[[Path], object]) -> Callable[[], None]:
     """The same again in a new folder each time, which is removed."""
     numbers = itertools.count()
@@ -80,24 +72,6 @@ def fresh(root: Path, make: Callable[[Path], object]) -> Callable[[], None]:
         shutil.rmtree(folder)
 
     return again
-
-
-def swept(asked: Question, workers: int) -> Callable[[Path], None]:
-    def sweep(out: Path) -> None:
-        ended = work_locally(jobs_of(asked, out), out, workers, lambda sweep: None)
-        if len(ended.done) != RUNS:
-            raise SystemExit(f"runs failed: {ended.failed}")
-
-    return sweep
-
-
-def two_workers(root: Path) -> Figure:
-    asked = question(RUNS, SHORT | {"steps": STEPS})
-    jobs_of(asked, root)  # the corpus is encoded once
-    seconds = in_turns(
-        {"two": fresh(root / "two", swept(asked, 2)), "one": fresh(root / "one", swept(asked, 1))}, ROUNDS
-    )
-    return at_most("8 runs: two workers of one thread / one of two", seconds["two"], seconds["one"], 0.9)
 
 
 def overhead(root: Path, corpus: str) -> list[Figure]:
@@ -185,11 +159,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sinkscope-benchmark-") as scratch:
         root = Path(scratch)
         corpus = written(root / "corpus")
-        figures = [
-            *overhead(root / "overhead", corpus),
-            *thousand(root / "thousand", corpus),
-            two_workers(root / "two"),
-        ]
+        figures = [*overhead(root / "overhead", corpus), *thousand(root / "thousand", corpus)]
     report("experiment_runner", figures)
 
 
