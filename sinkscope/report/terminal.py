@@ -16,7 +16,7 @@ from rich.text import Text
 
 LONGEST_WORD = 30  # characters; longer ones, such as paths, are broken where a terminal is narrow
 SHORT_WORD = 12  # the same in a column of phrases, which has other places to be broken at
-NARROWEST = 8  # characters that every column keeps
+SHORT_CELL = 8  # characters; columns of nothing longer are the first to be given room
 PADDING = 2  # spaces behind a column
 
 
@@ -102,13 +102,17 @@ class Columns:
         return groups
 
     def _widths(self, group: Sequence[int], room: int) -> dict[int, int]:
-        """Every column's width: the least, and of the rest most to those that would need the most lines."""
+        """Every column's width: the least, then what short cells want, and the rest to where most lines are needed."""
         widths = {index: self._least(index) for index in group}
         whole = {index: max(cell.cell_len for cell in self._cells(index)) for index in group}
         spare = room - sum(PADDING + width for width in widths.values())
         while spare < 0 and max(widths.values()) > 1:
             widths[max(widths, key=widths.__getitem__)] -= 1
             spare += 1
+        for index in (index for index in group if whole[index] <= SHORT_CELL):
+            more = max(0, min(spare, whole[index] - widths[index]))
+            widths[index] += more
+            spare -= more
         while spare > 0 and (broken := [index for index in group if widths[index] < whole[index]]):
             widths[max(broken, key=lambda index: whole[index] / widths[index])] += 1
             spare -= 1
@@ -118,8 +122,7 @@ class Columns:
         cells = self._cells(index)
         phrases = any(" " in cell.plain for cell in cells[1:])
         longest = max((len(word) for cell in cells for word in cell.plain.split()), default=1)
-        whole = max(cell.cell_len for cell in cells)
-        return max(min(longest, SHORT_WORD if phrases else LONGEST_WORD), min(whole, NARROWEST))
+        return min(longest, SHORT_WORD if phrases else LONGEST_WORD)
 
     def _cells(self, index: int) -> list[Text]:
         return [plain(self.names[index]), *(row[index] for row in self.rows if index < len(row))]

@@ -73,3 +73,14 @@ def test_no_number_is_cut(capsys, monkeypatch, width):
     assert blocks == words.count("causal") == words.count("variation")
     assert (blocks == 1) == (width >= 107)  # 9 + 4 + 9 * 8 and two spaces behind each of the eleven
     assert all(len(line) <= width for line in lines)
+
+
+def test_a_verdict_stays_beside_its_claim(capsys, monkeypatch):
+    """Phrases give way until all columns fit; short cells give way last."""
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ("experiment", "claim", "asked", "effect ± spread", "seeds", "cost", "verdict")
+    row = ("backcopy-minimal", "one of them looks there " * 4, "> 0.5 in 3 seeds", "0.96 ± 0.0031", 3, "2.8 min")
+    show(table(names, [(*row, "inconclusive")], numbers_from=len(names)))
+    out = capsys.readouterr().out
+    assert out.split().count("experiment") == 1
+    assert "2.8 min  inconclusive" in out
