@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from sinkscope.cli import main
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RECORDS = ROOT / "results" / "experiments"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LONG = {"README", "theory", "encoder_and_hybrid", "which_tokens", "does_it_matter", "survey", "by_which_mechanism"}
 INSTALLING = ("make ", "pip ", "python -m venv", "git ", "cd ")
@@ -36,6 +38,7 @@ def pages() -> list:
 @pytest.mark.parametrize("page", pages())
 def test_snippets_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    shutil.copytree(RECORDS, tmp_path / RECORDS.relative_to(ROOT))  # as in a checkout
     names: dict[str, object] = {"__name__": "snippet"}
     for kind, code in blocks(page):
         if kind == "python":
