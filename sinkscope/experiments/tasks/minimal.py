@@ -50,8 +50,8 @@ class Minimal(OfLaw):
 
     @property
     def hash(self) -> str:
-        """12 hex digits of the sha256 over all that decides a run's numbers, but the text behind the law."""
-        return self._hash({})
+        """12 hex digits of the sha256 over all that decides a run's numbers."""
+        return self._hash(self.fingerprint())
 
     def fingerprint(self) -> dict[str, Any]:
         """What of the law decides a run's numbers."""

@@ -133,6 +133,7 @@ def test_what_is_frozen_stays(runs):
 def test_a_run_is_made_once_and_seeds_differ(runs, tmp_path):
     run = train(Minimal(**TINY), runs)
     assert (run.record["status"], run.record["step"]) == ("finished", 6)
+    assert run.path.name.endswith(run.record["hash"])
     assert run.log["step"].tolist() == [0, 2, 4, 6]
     before = (run.path / "record.json").read_bytes()
     train(Minimal(**TINY), runs)
