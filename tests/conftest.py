@@ -25,9 +25,9 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers of a run share the ca
     os.environ |= {"SINKSCOPE_CACHE": f"{caches}/sinkscope", "HF_HOME": f"{caches}/huggingface"}
 
 if not os.environ.get("SINKSCOPE_NO_SHAPE_CHECKS"):
-    from jaxtyping import install_import_hook
+    from tests.shapes import install
 
-    install_import_hook("sinkscope", "beartype.beartype")
+    install("sinkscope")
 
 import numpy as np
 import torch
