@@ -42,6 +42,13 @@ def test_entries_stay_at_their_depth_with_other_dimensions(llama):
         assert control.value == "zero"
 
 
+def test_entries_move_to_positions_that_were_not_named(llama):
+    length = inputs_of("llama")["input_ids"].shape[1]
+    named_but_one = [(1, position, position % 3) for position in range(length) if position != 7]
+    for control in controls_of(SetActivations(named_but_one), llama):
+        assert {position for _, position, _ in control.entries} == {7}
+
+
 def test_means_are_controlled_by_means_of_the_controls_own_entries(llama):
     chosen = SetActivations.at_mean(llama, inputs_of("llama"), ((2, 0, 5),))
     for control in controls_of(chosen, llama):
