@@ -20,6 +20,7 @@ LEVELS = (
     {"errors"},
     {"files", "claims", "invalid", "ranks"},
     {"attention"},
+    {"hooks"},
     {"probes"},
     {"interventions"},
     {"model"},

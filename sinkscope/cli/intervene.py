@@ -148,18 +148,18 @@ def _show(found: Effect) -> None:
     from sinkscope.interventions.outcome import METRICS
     from sinkscope.report.effects import said
 
-    shown = [metric for metric in METRICS if getattr(found.touched, metric) is not None]
+    shown = [metric for metric in METRICS if getattr(found.intervened, metric) is not None]
     rows = [
         (
-            row.metric.replace(" to the untouched model", ""),
-            f"{row.untouched:.4g}",
-            f"{row.touched:.4g}",
+            row.metric.replace(" to the baseline", ""),
+            f"{row.baseline:.4g}",
+            f"{row.intervened:.4g}",
             f"{row.control_mean:.4g}",
             f"{row.control_low:.4g} – {row.control_high:.4g}",
             said(found, metric),
         )
         for metric, row in zip(shown, found.table().itertuples(), strict=True)
     ]
-    columns = ("", "untouched", "touched", "controls", "their range", "stands out")
+    columns = ("", "baseline", "intervened", "controls", "their range", "stands out")
     show(table(columns, rows))
     show(plain(found.verdict))

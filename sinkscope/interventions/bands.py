@@ -12,10 +12,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
+from sinkscope.hooks.modules import unembedding
+from sinkscope.hooks.stream import OpenStream
 from sinkscope.interventions.intervention import Intervention, whole
-from sinkscope.interventions.stream import Running, change, followed
 from sinkscope.probes.metrics.spectral import spectral_bands
-from sinkscope.probes.structure.sites import unembedding
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class SuppressBands(Intervention):
             raise InputError(f"band {max(self.bands)} does not exist: {self.count} bands are 0 to {self.count - 1}")
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        running = followed(model, stack)
+        opened = OpenStream(model, stack)
         directions = self._directions(model)
-        every = range(1, running.stream.depth + 1)
+        every = range(1, opened.stream.depth + 1)
         for depth in every if self.depths is None else self.depths:
-            change(running, depth, self._filter(running, directions), stack)
+            opened.edit(depth, self._filter(opened, directions))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> SuppressBands:
         return replace(self, seed=int(torch.randint(2**31, (1,), generator=generator)))
@@ -64,7 +64,7 @@ class SuppressBands(Intervention):
             basis = torch.linalg.qr(torch.randn(basis.shape, generator=generator)).Q
         return torch.cat([basis[:, slices[band]] for band in self.bands], 1)
 
-    def _filter(self, running: Running, directions: Tensor) -> Any:
+    def _filter(self, opened: OpenStream, directions: Tensor) -> Any:
         def edit(hidden: Tensor) -> Tensor:
             if hidden.shape[-1] != len(directions):
                 raise InputError(
@@ -74,9 +74,8 @@ class SuppressBands(Intervention):
             away = directions.to(hidden.device)
             wide = hidden.float()
             filtered = (wide - wide @ away @ away.mT).to(hidden.dtype)
-            chosen = running.at(None if self.positions is None else tuple(self.positions), hidden) & ~running.at(
-                tuple(self.spared), hidden
-            )
+            chosen = opened.at(None if self.positions is None else tuple(self.positions), hidden)
+            chosen = chosen & ~opened.at(tuple(self.spared), hidden)
             return torch.where(chosen[..., None], filtered, hidden)
 
         return edit

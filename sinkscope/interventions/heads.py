@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
+from sinkscope.hooks.dispatch import Editor, editing
+from sinkscope.hooks.projections import head_count
+from sinkscope.hooks.stream import OpenStream, Stream
 from sinkscope.interventions.intervention import Intervention, draw, whole
-from sinkscope.interventions.stream import Running, Stream, followed
-from sinkscope.probes.calls.interface import Editor, editing
-from sinkscope.probes.structure.sites import head_count
 
 
 @dataclass(frozen=True)
@@ -43,19 +43,19 @@ class ZeroHeads(Intervention):
             object.__setattr__(self, "positions", whole("positions", self.positions))
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        running = followed(model, stack)
-        running.stream.attention(model)
+        opened = OpenStream(model, stack)
+        opened.stream.attention(model)
         heads: dict[nn.Module, list[int]] = {}
         for layer, head in self.heads:
-            attention = running.stream.layer(layer)
+            attention = opened.stream.layer(layer)
             count = head_count(model, attention)
             if head >= count:
                 raise InputError(f"head {head} does not exist: layer {layer} has heads 0 to {count - 1}")
             heads.setdefault(attention, []).append(head)
         for attention in heads:
-            stack.callback(attention.register_forward_pre_hook(running.use_once()).remove)
-        running.require(*([attention] for attention in heads))
-        stack.enter_context(editing(_Zeroing(running, heads, self.positions)))
+            opened.only_once(attention)
+        opened.require(*([attention] for attention in heads))
+        stack.enter_context(editing(_Zeroing(opened, heads, self.positions)))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> ZeroHeads:
         layers = Stream.of(model).attention(model)
@@ -72,7 +72,7 @@ class ZeroHeads(Intervention):
 class _Zeroing(Editor):
     """Takes heads out of what attention functions return."""
 
-    running: Running
+    opened: OpenStream
     heads: Mapping[nn.Module, Sequence[int]]
     positions: Sequence[Any] | None
 
@@ -80,8 +80,8 @@ class _Zeroing(Editor):
         return module in self.heads
 
     def returned(self, module: nn.Module, output: Tensor) -> Tensor:
-        self.running.changed(module)
-        chosen = self.running.at(None if self.positions is None else tuple(self.positions), output.flatten(2))
+        self.opened.edited(module)
+        chosen = self.opened.at(None if self.positions is None else tuple(self.positions), output.flatten(2))
         output = output.clone()
         for head in self.heads[module]:
             output[:, :, head].masked_fill_(chosen[..., None], 0.0)

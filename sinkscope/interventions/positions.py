@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
+from sinkscope.hooks.modules import position_embedding
 from sinkscope.interventions.intervention import Intervention, whole
 from sinkscope.interventions.residual import other_positions
-from sinkscope.probes.structure.sites import position_embedding
 
 
 @dataclass(frozen=True)

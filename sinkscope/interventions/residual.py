@@ -12,10 +12,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
+from sinkscope.hooks.inputs import batches, checked_inputs, evaluating
+from sinkscope.hooks.modules import unwrapped
+from sinkscope.hooks.stream import Edit, OpenStream, Stream, read_stream, row_length, width_of
 from sinkscope.interventions.intervention import Intervention, draw, whole
-from sinkscope.interventions.stream import Running, Stream, change, followed, read_stream, row_length, watch, width_of
-from sinkscope.probes.inputs import checked_inputs, device_of, evaluating, part
-from sinkscope.probes.observing import unwrapped
 
 Entry = tuple[int, int | None, int]
 
@@ -49,13 +49,11 @@ class SetActivations(Intervention):
         return cls(entries, "mean", mean_values(model, inputs, entries, batch_size))
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        running = followed(model, stack)
+        opened = OpenStream(model, stack)
         values = self.means or (0.0,) * len(self.entries)
         for depth in dict.fromkeys(depth for depth, _, _ in self.entries):
-            places = [
-                (*entry[1:], value) for entry, value in zip(self.entries, values, strict=True) if entry[0] == depth
-            ]
-            change(running, depth, _setting(running, places), stack)
+            own = [(*entry[1:], value) for entry, value in zip(self.entries, values, strict=True) if entry[0] == depth]
+            opened.edit(depth, _setting(opened, own))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> SetActivations:
         length, width = row_length(model, inputs), width_of(model)
@@ -90,18 +88,15 @@ class RemoveContribution(Intervention):
         object.__setattr__(self, "positions", whole("positions", self.positions))
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        running = followed(model, stack)
+        opened = OpenStream(model, stack)
         entered: list[Tensor] = []
 
-        def read(depth: int, hidden: Tensor, _: Running) -> None:
-            entered[:] = [hidden]
-
         def undone(hidden: Tensor) -> Tensor:
-            chosen = running.at(self.positions_named, hidden)
-            return torch.where(chosen[..., None], entered[0].to(hidden), hidden)
+            chosen = opened.at(self.positions_named, hidden)
+            return torch.where(chosen[..., None], entered.pop().to(hidden), hidden)
 
-        watch(running, self.depth, self.depth - 1, read, stack)
-        change(running, self.depth, undone, stack)
+        opened.read_input(self.depth, entered.append)
+        opened.edit(self.depth, undone)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> RemoveContribution:
         return RemoveContribution(self.depth, other_positions(generator, model, inputs, self.positions_named))
@@ -118,20 +113,21 @@ def mean_values(model: nn.Module, inputs: Any, entries: Sequence[Any], batch_siz
     given, samples = checked_inputs(model, inputs, batch_size)
     totals, counts = [0.0] * len(entries), [0] * len(entries)
 
-    def read(depth: int, hidden: Float[Tensor, "batch position width"], running: Running) -> None:
+    def read(depth: int, hidden: Float[Tensor, "batch position width"], opened: OpenStream) -> None:
         for index, (at, position, dim) in enumerate(entries):
             if at == depth:
                 _check_dim(dim, hidden)
-                chosen = running.at(None if position is None else (position,), hidden).expand(hidden.shape[:2])
+                chosen = opened.at(None if position is None else (position,), hidden).expand(hidden.shape[:2])
                 totals[index] += float(hidden[..., dim][chosen].double().sum())
                 counts[index] += int(chosen.sum())
 
-    stream = Stream.of(model)
+    depths = Stream.of(model)
     for depth, _, _ in entries:
-        _check_depth(depth, stream)
+        if depth:
+            depths.block(depth)
     with evaluating(model), torch.no_grad(), read_stream(model, read):
-        for start in range(0, samples, batch_size):
-            model(**part(given, slice(start, min(start + batch_size, samples)), samples, device_of(model)))
+        for batch in batches(model, given, samples, batch_size):
+            model(**batch)
     for entry, count in zip(entries, counts, strict=True):
         if not count:
             raise InputError(f"position {entry[1]} is in no row: nothing to take a mean of")
@@ -151,12 +147,12 @@ def other_positions(
     return draw(generator, free, len(taken), "positions")
 
 
-def _setting(running: Running, places: Sequence[tuple[int | None, int, float]]) -> Any:
+def _setting(opened: OpenStream, values: Sequence[tuple[int | None, int, float]]) -> Edit:
     def edit(hidden: Tensor) -> Tensor:
         hidden = hidden.clone()
-        for position, dim, value in places:
+        for position, dim, value in values:
             _check_dim(dim, hidden)
-            chosen = running.at(None if position is None else (position,), hidden)
+            chosen = opened.at(None if position is None else (position,), hidden)
             hidden[..., dim] = torch.where(chosen, torch.full_like(hidden[..., dim], value), hidden[..., dim])
         return hidden
 
@@ -173,11 +169,6 @@ def _entries(entries: Any) -> tuple[Entry, ...]:
     if not found or len(set(found)) != len(found):
         raise InputError("entries: expected at least one, all different")
     return tuple(found)
-
-
-def _check_depth(depth: int, stream: Stream) -> None:
-    if depth:
-        stream.block(depth)
 
 
 def _check_dim(dim: int, hidden: Tensor) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import TYPE_CHECKING
 
 import torch
+from transformers import PreTrainedConfig
 
 from sinkscope.attention import Visibility
 from sinkscope.attention.masks import Document, leaves
 from sinkscope.errors import InputError, unknown
-
-if TYPE_CHECKING:
-    from sinkscope.model.config import LabConfig
 
 CHOICES = {
     "norm": ("rmsnorm", "layernorm", "none"),
@@ -30,7 +27,7 @@ def default_gain(norm_placement: str) -> float:
     return PROTECTED_GAIN if norm_placement == "outlier_protected" else 1.0
 
 
-def unlike_llama(config: LabConfig) -> str | None:
+def unlike_llama(config: PreTrainedConfig) -> str | None:
     """The first field by which a block of this configuration differs from a Llama's; None where none does."""
     same = {
         "norm": config.norm == "rmsnorm",
@@ -45,7 +42,7 @@ def unlike_llama(config: LabConfig) -> str | None:
     return next((field for field, is_same in same.items() if not is_same), None)
 
 
-def check_blocks(config: LabConfig) -> None:
+def check_blocks(config: PreTrainedConfig) -> None:
     """Raises `InputError` for the first of the block's fields whose value has no meaning."""
     for field, choices in CHOICES.items():
         if (chosen := getattr(config, field)) not in choices:
@@ -64,7 +61,7 @@ def _check_count(field: str, value: object, least: int) -> None:
         raise InputError(f"LabConfig.{field} = {value!r}: expected an integer of at least {least}")
 
 
-def _check_hybrid(config: LabConfig) -> None:
+def _check_hybrid(config: PreTrainedConfig) -> None:
     every, offset = config.attention_every, config.attention_offset
     for field, least in (
         ("attention_every", 1),
@@ -90,7 +87,7 @@ def _check_hybrid(config: LabConfig) -> None:
         )
 
 
-def _check_sharing(config: LabConfig) -> None:
+def _check_sharing(config: PreTrainedConfig) -> None:
     for field, least in (("kv_iterations", 0), ("kv_gradient_iterations", 1)):
         _check_count(field, getattr(config, field), least)
     if config.kv_layers is None:
@@ -116,7 +113,7 @@ def _check_sharing(config: LabConfig) -> None:
         )
 
 
-def _looks_ahead(config: LabConfig) -> bool:
+def _looks_ahead(config: PreTrainedConfig) -> bool:
     """Whether the mask shows any of the first tokens to an earlier one."""
     documents = torch.zeros(1, LOOKED_AT, dtype=torch.long)
     visible = Visibility.of(config.spec.mask, LOOKED_AT, LOOKED_AT, documents=documents).dense()

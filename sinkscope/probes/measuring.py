@@ -14,12 +14,12 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.probes.batching import in_batches
-from sinkscope.probes.inputs import checked_inputs, device_of, evaluating, part
+from sinkscope.hooks.inputs import checked_inputs, device_of, evaluating, in_batches, part
+from sinkscope.hooks.modules import unwrapped
 from sinkscope.probes.measurements.measurement import Measurement
 from sinkscope.probes.observers.every import DEFAULT, EVERY
 from sinkscope.probes.observers.observer import Observer
-from sinkscope.probes.observing import observe, unwrapped
+from sinkscope.probes.observing import observe
 
 FRUGAL = {"use_cache": False, "logits_to_keep": 1}  # neither changes what is measured, both save memory
 

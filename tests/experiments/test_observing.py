@@ -10,8 +10,8 @@ import torch
 
 from sinkscope.experiments.observing.readings import SHAPES, readings
 from sinkscope.experiments.observing.settled import training_metrics
+from sinkscope.hooks.modules import position_embedding
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.probes.structure.sites import position_embedding
 from sinkscope.training import Run
 from tests.planted.factory import NULL, null_model, planted_ids, planted_model
 from tests.planted.plant import MASSIVE, Plant

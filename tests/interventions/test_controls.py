@@ -96,7 +96,7 @@ def test_bands_are_suppressed_at_the_last_depth_too(llama):
     assert not torch.allclose(all_depths, without_last)
 
 
-def test_divergence_is_of_the_untouched_from_the_touched_model():
+def test_divergence_is_of_the_baseline_from_the_intervened_model():
     model, inputs = a_model("llama"), inputs_of("llama")
     with torch.no_grad():
         model.lm_head.weight.mul_(60)  # a large change, at which the two directions differ
@@ -108,7 +108,7 @@ def test_divergence_is_of_the_untouched_from_the_touched_model():
     p, q = before.double().log_softmax(-1), after.double().log_softmax(-1)
     forward, backward = ((a.exp() * (a - b)).sum(-1).mean().item() for a, b in ((p, q), (q, p)))
     assert abs(forward - backward) > 0.05 * forward
-    assert found.touched.kl == pytest.approx(forward, rel=1e-3)
+    assert found.intervened.kl == pytest.approx(forward, rel=1e-3)
 
 
 def test_padding_on_the_left_predicts_nothing():
@@ -123,7 +123,7 @@ def test_padding_on_the_left_predicts_nothing():
         for position in range(23)
         if mask[row, position] and mask[row, position + 1]
     ]
-    assert found.untouched.loss == pytest.approx(torch.stack(wanted).mean().item(), rel=1e-5)
+    assert found.baseline.loss == pytest.approx(torch.stack(wanted).mean().item(), rel=1e-5)
 
 
 def test_names_stand_for_what_they_say():

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.experiments.observed import OTHERS
+from sinkscope.hooks.modules import position_embedding
 from sinkscope.interventions import (
     Intervention,
     ReplacePosition,
@@ -20,7 +21,6 @@ from sinkscope.interventions import (
     sink_heads,
 )
 from sinkscope.probes import AttentionReceived, Measurement, measure
-from sinkscope.probes.structure.sites import position_embedding
 
 CONTROLS = 3
 MOVED = 8  # the token that is perturbed

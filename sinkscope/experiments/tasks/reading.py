@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from sinkscope.experiments.tasks.law import Law
+from sinkscope.hooks.inputs import device_of, evaluating
 from sinkscope.probes import HeadOutputs, HiddenNorms, QueryKeyValueNorms, observe
-from sinkscope.probes.inputs import device_of, evaluating
 
 Named = Iterator[tuple[str, float]]
 SMALLEST = 1e-30  # weights below it are taken for it where a logarithm is asked for

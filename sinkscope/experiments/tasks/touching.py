@@ -14,12 +14,9 @@ from transformers import PreTrainedModel
 
 from sinkscope.experiments.tasks.law import Law
 from sinkscope.experiments.tasks.reading import Named, Reading
+from sinkscope.hooks.dispatch import Editor, editing
+from sinkscope.hooks.modules import attention_layers, blocks
 from sinkscope.interventions import ZeroHeads
-from sinkscope.probes.calls.interface import Editor, editing
-from sinkscope.probes.calls.reading import NAMES
-from sinkscope.probes.structure.layers import attention_layers, blocks
-
-VALUE = NAMES.index("value")
 
 
 def diagonal(ids: Int[Tensor, "sample position"]) -> Float[Tensor, "sample query key"]:
@@ -59,11 +56,9 @@ class Forced(Editor):
     def edits(self, module: nn.Module) -> bool:
         return module is self.layer
 
-    def given(
-        self, module: nn.Module, implementation: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        self._value = args[VALUE]
-        return args, kwargs
+    def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
+        self._value = arguments["value"]
+        return arguments
 
     def returned(self, module: nn.Module, output: Tensor) -> Tensor:
         value = self._value.repeat_interleave(output.shape[2] // self._value.shape[1], 1)
@@ -79,12 +74,10 @@ class WithoutValue(Editor):
     def edits(self, module: nn.Module) -> bool:
         return module is self.layer
 
-    def given(
-        self, module: nn.Module, implementation: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        value = args[VALUE].clone()
+    def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
+        value = arguments["value"].clone()
         value[:, :, 0] = 0
-        return (*args[:VALUE], value, *args[VALUE + 1 :]), kwargs
+        return arguments | {"value": value}
 
 
 @contextmanager

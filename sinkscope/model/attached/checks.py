@@ -10,10 +10,9 @@ from transformers import PreTrainedModel
 from sinkscope.attention import AttentionSpec, Causal, Full, Kernel, Window
 from sinkscope.attention.masks import describe, leaves
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks.modules import Layer, attention_layers
 from sinkscope.model.attached.config import attachment_of
 from sinkscope.model.attached.families import FAMILIES, HostFamily, family_of
-from sinkscope.probes.structure.layers import attention_layers
-from sinkscope.probes.structure.places import Layer
 
 RELATIVE = (Causal, Full, Window)  # masks that need no more than the distance of two tokens
 

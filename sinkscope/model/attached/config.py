@@ -16,8 +16,8 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 from sinkscope.attention import AttentionSpec
 from sinkscope.errors import InputError
+from sinkscope.hooks.hosted import IMPLEMENTATION
 from sinkscope.model.attached.families import FAMILIES
-from sinkscope.probes.calls.hosted import IMPLEMENTATION
 
 NAME = IMPLEMENTATION  # model type in files, and attention implementation
 WARNING = "needs_sinkscope"  # attention implementation in files, which never exists

@@ -21,10 +21,10 @@ from transformers.masking_utils import sdpa_mask
 from sinkscope.attention import Operation, Tokens
 from sinkscope.attention.paths.choice import Path
 from sinkscope.errors import UnsupportedModelError
+from sinkscope.hooks.hosted import PLACE, Hosted, visibility_of
 from sinkscope.model.attached.config import NAME
 from sinkscope.model.attached.families import Projections
 from sinkscope.model.attached.softcap import Softcap
-from sinkscope.probes.calls.hosted import PLACE, Hosted, visibility_of
 
 HANDLES = "operation_hooks"  # the attribute of an attention module under which its hooks' handles are kept
 FOREIGN = ("s_aux", "sinks", "position_bias", "indices", "block_indices")  # what hosts add to scores or hide

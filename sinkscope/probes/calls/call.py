@@ -11,9 +11,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sinkscope.attention import Context, Operation, Weights, dot_product
+from sinkscope.hooks.modules import Layer
 from sinkscope.probes.calls.masks import Columns, VisibleKeys, take
 from sinkscope.probes.calls.positions import locate
-from sinkscope.probes.structure.places import Layer
 
 ELEMENTS = 2**21  # scores held at once: 8 MB in fp32; much smaller or larger is slower
 ROWS = 64  # queries of a chunk; fewer where that many do not fit

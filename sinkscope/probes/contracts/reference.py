@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from sinkscope.hooks.modules import attention_layers, dispatches
 from sinkscope.probes.contracts.family import Family
-from sinkscope.probes.structure.layers import attention_layers, dispatches
 
 Maps = dict[str, list[Tensor]]  # by stack, layer after layer: (batch, heads, query, key), of windows another shape
 SIDES = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}

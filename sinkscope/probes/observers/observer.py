@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from sinkscope.hooks.modules import Depth, Place
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
 from sinkscope.probes.calls.positions import locate
-from sinkscope.probes.structure.places import Depth, Place
 
 Side = Literal["key", "query"]
 Reduction = Literal["sum", "max"]
@@ -85,7 +85,7 @@ class Hidden:
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
+class ModuleCall:
     """What an observer of modules may want to know of the running forward pass."""
 
     batch: int
@@ -100,7 +100,7 @@ class Watch:
 
     module: nn.Module
     place: Place
-    read: Callable[[Pass, tuple[Any, ...], Mapping[str, Any], Any], Iterable[Piece]]
+    read: Callable[[ModuleCall, tuple[Any, ...], Mapping[str, Any], Any], Iterable[Piece]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from sinkscope.errors import UnsupportedModelError
+from sinkscope.hooks.modules import attention_layers
+from sinkscope.hooks.projections import head_count, output_projection
 from sinkscope.probes.calls.arithmetic import full_precision
 from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Pass, Piece, Watch
-from sinkscope.probes.structure.layers import attention_layers
-from sinkscope.probes.structure.sites import head_count, output_projection
+from sinkscope.probes.observers.observer import Array, LayerSums, ModuleCall, Observer, Piece, Watch
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _width_in(projection: nn.Module) -> object:
 
 
 def _at_projection(
-    heads: int, at: Pass, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+    heads: int, at: ModuleCall, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
 ) -> Iterable[Piece]:
     flat = next(iter((*args, *kwargs.values())))
     if flat.shape[0] != at.batch:

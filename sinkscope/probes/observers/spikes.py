@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sinkscope.errors import UnsupportedModelError
+from sinkscope.hooks.modules import Layer, attention_layers, dispatches, family
+from sinkscope.hooks.projections import Keys, head_count, key_projection
 from sinkscope.probes.calls.positions import locate
-from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Pass, Piece, Watch, divide
+from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, ModuleCall, Observer, Piece, Watch, divide
 from sinkscope.probes.observers.rows import checked_count, checked_positions
-from sinkscope.probes.structure.layers import attention_layers, dispatches, family
-from sinkscope.probes.structure.places import Layer
-from sinkscope.probes.structure.sites import Keys, head_count, key_projection
 
 
 @dataclass(frozen=True)
@@ -90,8 +89,10 @@ class SpikeDimensions(Observer):
             results["spike_key_cosine"] = Array(divide(found.sums["cosine"], found.sums["present"]), None, axes)
         return results
 
-    def _reader(self, keys: _Keys | None) -> Callable[[Pass, tuple[Any, ...], Mapping[str, Any], Any], Iterable[Piece]]:
-        def read(at: Pass, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Iterable[Piece]:
+    def _reader(
+        self, keys: _Keys | None
+    ) -> Callable[[ModuleCall, tuple[Any, ...], Mapping[str, Any], Any], Iterable[Piece]]:
+        def read(at: ModuleCall, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Iterable[Piece]:
             given = args[0] if args else kwargs.get("hidden_states")
             if not isinstance(given, Tensor) or given.ndim != 3 or len(given) != at.batch:
                 return

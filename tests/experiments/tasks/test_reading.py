@@ -20,8 +20,8 @@ from sinkscope.experiments.tasks.touching import (
     touched,
     without_feed_forward,
 )
+from sinkscope.hooks.dispatch import editing
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.probes.calls.interface import editing
 
 from .conftest import drawn
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from sinkscope.hooks.modules import Depth
 from sinkscope.probes import measure
 from sinkscope.probes.observers.geometry import HiddenSimilarity, HiddenVectors, MatrixEntropy, Mixing
 from sinkscope.probes.observers.observer import Hidden, LayerSums, Observer
-from sinkscope.probes.structure.places import Depth
 from tests.planted.factory import Plant, null_model, planted_ids, planted_model
 from tests.probes.observers.residual import LENGTHS, close, measured, outlying, read_rows
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from sinkscope.errors import InputError
+from sinkscope.hooks.modules import Depth
 from sinkscope.probes.observers.observer import Hidden, LayerSums
 from sinkscope.probes.observers.outliers import OutlierStatistics
-from sinkscope.probes.structure.places import Depth
 from tests.probes.observers.residual import LENGTHS, close, measured, outlying, read_rows
 
 

@@ -10,16 +10,10 @@ import transformers
 from torch import Tensor, nn
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.probes.calls.interface import Invocation, watching
+from sinkscope.hooks.dispatch import Invocation, watching
+from sinkscope.hooks.modules import attention_layers, family, position_embedding, unembedding
+from sinkscope.hooks.projections import head_count, key_projection, output_projection
 from sinkscope.probes.contracts.families import FAMILIES
-from sinkscope.probes.structure.layers import attention_layers, family
-from sinkscope.probes.structure.sites import (
-    head_count,
-    key_projection,
-    output_projection,
-    position_embedding,
-    unembedding,
-)
 from tests.probes.conftest import build
 
 WITHOUT_KEYS = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "minicpm3", "mistral4")
@@ -76,7 +70,7 @@ class Seen:
         return module is self.first
 
     def attended(self, invocation: Invocation) -> None:
-        self.keys.append((*invocation.args, invocation.kwargs.get("key"))[1])
+        self.keys.append(invocation.arguments["key"])
         self.outputs.append(invocation.output)
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from transformers.models.llama.modeling_llama import LlamaAttention
 
+from sinkscope.hooks.modules import attention_layers, blocks, dispatches
 from sinkscope.probes.contracts.families import FAMILIES
-from sinkscope.probes.structure.layers import attention_layers, blocks, dispatches
 from tests.probes.conftest import lab_model
 
 
