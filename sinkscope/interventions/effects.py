@@ -148,7 +148,7 @@ class _Run:
         return float(-log_p[counted].double().sum()), int(counted.sum())
 
     def divergence(self, reference: Tensor, logits: Tensor, rows: slice) -> tuple[float, int]:
-        """Sum and count of KL(reference ‖ intervened) over real tokens, or over predictions where they are no tokens."""
+        """Sum and count of KL(reference ‖ intervened) over real tokens, or over predictions that are no tokens."""
         p, q = reference.float().log_softmax(-1), logits.float().log_softmax(-1)
         divergence = (p.exp() * (p - q)).masked_fill(p == -torch.inf, 0.0).sum(-1)
         ids, real = self._tokens(rows)

@@ -88,7 +88,7 @@ class Effect:
         return bool(away > SMALLEST[metric] and abs(found - controls.mean()) > DEVIATIONS * controls.std(ddof=1))
 
     def standing(self, metric: str) -> Standing:
-        """Where the model under intervention is: beyond the controls on a side, in their range, or not told apart from them."""
+        """Where the intervened model is: beyond the controls on a side, within their range, or not told apart."""
         found, controls = self._values(metric)
         if found is not None and self.stands_out(metric):
             return "above" if found > controls.max() else "below"

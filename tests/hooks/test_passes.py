@@ -1,4 +1,4 @@
-"""Following the passes of a model: what each was given, which samples it belongs to, and that nothing goes by unnoticed."""
+"""Following the passes of a model: what each was given, and which samples it belongs to."""
 
 from __future__ import annotations
 
