@@ -81,6 +81,6 @@ def _kinds(annotation: Any) -> list[Any]:
 
 
 def _tag(kind: Any) -> str | None:
-    """What a part of a union is told apart by: its `kind`, or an optimiser's `name`."""
+    """What a part of a union is told apart by: its `kind`, or an optimizer's `name`."""
     tags = [_fields(kind)[name].default for name in ("kind", "name") if name in _fields(kind)]
     return next((tag for tag in tags if isinstance(tag, str)), None)

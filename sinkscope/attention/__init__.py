@@ -1,4 +1,4 @@
-"""The zoo: attention operations as values, their masks, the reference, the fast paths and the catalogue."""
+"""The zoo: attention operations as values, their masks, the reference, the fast paths and the catalog."""
 
 from sinkscope.attention.catalog import CATALOG, ENTRIES, SECTIONS, Entry, name_of, named
 from sinkscope.attention.context import Bias, Context

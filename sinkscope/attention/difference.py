@@ -36,7 +36,7 @@ class Difference:
     def build(self, sizes: Sizes) -> DifferenceModule:
         if sizes.head_dim % 4:
             raise InputError(
-                f"differential attention halves rotary pairs: head_dim = {sizes.head_dim} is no multiple of 4"
+                f"differential attention halves rotary pairs: head_dim = {sizes.head_dim} is not a multiple of 4"
             )
         start = 0.8 - 0.6 * math.exp(-0.3 * sizes.layer) if self.lambda_init is None else self.lambda_init
         return DifferenceModule(sizes.head_dim, start)

@@ -100,11 +100,12 @@ def attend(
     spec = resolve(spec)
     heads, dim = query.shape[1], query.shape[3]
     width = heads * dim if hidden is None else hidden.shape[-1]
+    # Built for its shapes only: `functional_call` puts the caller's parameters in, so that gradients reach them.
     operation = spec.build(heads=heads, kv_heads=key.shape[1], head_dim=dim, hidden_size=width)
     wanted, given = set(operation.state_dict()), set(parameters or {})
     if wanted != given:
         raise InputError(
-            f"this operation's parameters are {sorted(wanted) or 'none'}, given were {sorted(given) or 'none'}: "
+            f"this operation has the parameters {sorted(wanted) or 'none'}, but got {sorted(given) or 'none'}: "
             "pass the state_dict() of spec.build(...)"
         )
     for name, parameter in (parameters or {}).items():
@@ -175,7 +176,7 @@ class Written(Visibility):
                 f"(batch, 1, {queries}, {keys}), True = may attend"
             )
         asking = Tokens.plain(queries, start=max(0, keys - queries), device=query.device)  # the last of the keys
-        awake = allowed.any(-1)[:, 0]
+        awake = allowed.any(-1)[:, 0]  # a query that may attend to nothing is padding: zero output, no slot
         known = Tokens.plain(keys, device=query.device)
         return cls(Full(), Tokens(asking.order.expand(len(awake), -1), None, awake), known, allowed)
 

@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Learned(nn.Module):
-    """A module that sets its own parameters to their starting values, so that any model can initialise it."""
+    """A module that sets its own parameters to their starting values, so that any model can initialize it."""
 
     @abstractmethod
     def reset_parameters(self) -> None:

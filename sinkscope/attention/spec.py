@@ -80,7 +80,7 @@ class AttentionSpec:
         return frozenset(place for place, does in acts if does)
 
     def within(self, context: int) -> AttentionSpec:
-        """The same operation in a model of this maximum context, where a piece depends on it and says none."""
+        """The same operation in a model of this maximum context, where a piece depends on it and does not name one."""
         slots = tuple(
             replace(slot, context=context) if isinstance(slot, SuffixSlot) and slot.context is None else slot
             for slot in self.slots
@@ -112,24 +112,24 @@ def meaningless(spec: AttentionSpec) -> Iterator[str]:
         if not slot.has_value and not spec.normalizer.couples_keys:
             yield (
                 f"a '{slot.kind}' slot carries no value, so it changes nothing under '{spec.normalizer.kind}' "
-                "without normalisation: use a normalised normaliser or a slot with a value"
+                "without normalization: use weights that are normalized, or a slot with a value"
             )
         if slot.kind == "zero" and isinstance(spec.normalizer, Softpick | Relu | Linear):
             yield (
-                f"a zero slot scores 0, which weighs nothing under '{spec.normalizer.kind}': use a slot with a key or "
-                "a logit"
+                f"a zero slot has score 0, which weighs nothing under '{spec.normalizer.kind}': use a slot with a key "
+                "or a logit"
             )
         starts_at_logit = slot.kind == "key" and slot.initial_logit is not None
         if isinstance(spec.normalizer, Linear) and (slot.kind == "logit" or starts_at_logit):
-            yield "a slot's logit belongs to logits, and linear weights have none"
+            yield "a slot's logit competes with logits, and linear weights have none"
         if slot.kind == "suffix" and not isinstance(spec.normalizer, Softmax):
             yield f"StableMask's pseudo logits belong to a softmax, not to '{spec.normalizer.kind}'"
         if slot.kind == "suffix" and any(isinstance(mask, Full) for mask in leaves(spec.mask)):
-            yield "StableMask stands for what a query can not see yet: a bidirectional mask leaves nothing of that"
+            yield "StableMask stands for what a query cannot see yet, and under a bidirectional mask that is nothing"
     if isinstance(spec.normalizer, Linear) and spec.normalizer.divisor == "sum" and not _positive(spec.similarity):
-        yield "rows of scores of either sign can not be divided by their sum: use divisor 'abs_sum' or the elu kernel"
+        yield "rows of scores of either sign cannot be divided by their sum: use divisor 'abs_sum' or the elu kernel"
     if isinstance(spec.similarity, Kernel) and not isinstance(spec.normalizer, Linear):
-        yield f"a feature map already makes weights: its normaliser is 'linear', not '{spec.normalizer.kind}'"
+        yield f"a feature map already makes weights: its normalizer is 'linear', not '{spec.normalizer.kind}'"
     if isinstance(spec.similarity, Kernel) and spec.temperature is not None:
         yield "a temperature scales scores, but a feature map is not linear in its query"
     if isinstance(spec.similarity, Kernel) and any(slot.kind == "key" for slot in spec.slots):
@@ -137,7 +137,7 @@ def meaningless(spec: AttentionSpec) -> Iterator[str]:
     if isinstance(spec.normalizer, Linear) and spec.decay is not None:
         yield "a forgetting gate adds to logits, and linear weights have none"
     if spec.difference is not None and (spec.slots or not isinstance(spec.normalizer, Softmax)):
-        yield "differential attention is the difference of two plain softmax maps: no slots, no other normaliser"
+        yield "differential attention is the difference of two plain softmax maps: no slots, no other normalizer"
     if spec.difference is not None and spec.query_key is not None:
         yield "differential attention cuts a head in two, and a norm over the whole head would mix its halves"
 
@@ -147,7 +147,7 @@ def _positive(similarity: Similarity) -> bool:
 
 
 def resolve(attention: AttentionSpec | Mapping[str, Any] | str | object) -> AttentionSpec:
-    """A spec from a spec, its dict, its name in the catalogue, or `{"name": ..., option: value, ...}`.
+    """A spec from a spec, its dict, its name in the catalog, or `{"name": ..., option: value, ...}`.
 
     Raises `InputError` for anything else, and for unknown names and options, with the nearest one.
     """

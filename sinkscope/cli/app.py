@@ -38,7 +38,7 @@ def _show_version(wanted: bool) -> bool:
 @app.callback()
 def _sinkscope(
     show_version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_show_version)
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
     """The instrument for attention sinks in transformers: measure them, watch them emerge, use or remove them."""

@@ -27,7 +27,7 @@ ABOUT = (
 def measure_domains(job: Job, places: Mapping[str, Path], folder: Path) -> list[dict[str, Any]]:
     """Measure domain after domain, write `DOMAIN/measurement.nc`, and then the table, JSON and page over all.
 
-    A domain whose texts are too short or no text is a row with the reason. Raises `InputError` where all are.
+    A domain whose files are too short, or are not text, is a row with the reason. Raises `InputError` if all are.
     """
     rows: list[dict[str, Any]] = []
     found: dict[str, Measurement] = {}

@@ -36,13 +36,16 @@ def intervene(
     position: Annotated[int, typer.Option(min=0, help="The sink's position, counted from 0.")] = 0,
     to: Annotated[
         int | None,
-        typer.Option(min=0, help="The other position of swap-position, replace-position, first-view; the middle."),
+        typer.Option(
+            min=0, help="The other position of swap-position, replace-position, first-view. Default: the middle."
+        ),
     ] = None,
     band: Annotated[
-        list[int] | None, typer.Option(min=0, help="A spectral band of 20 to suppress; repeatable; 19, the last.")
+        list[int] | None,
+        typer.Option(min=0, help="Which of 20 spectral bands to suppress; repeatable. Default: 19, the last."),
     ] = None,
     spare_sink: Annotated[
-        bool, typer.Option("--spare-sink/--no-spare-sink", help="Suppress no band in the sink's own stream.")
+        bool, typer.Option("--spare-sink/--no-spare-sink", help="Leave the sink's own residual stream as it is.")
     ] = True,
     controls: Annotated[int, typer.Option(min=1, help="Random controls of the same budget.")] = 5,
     kind: options.Kind = "natural",
@@ -60,11 +63,11 @@ def intervene(
     chat_template: options.ChatTemplate = False,
     seed: options.Seed = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the results; sinkscope-intervene/MODEL-WHAT unless given.")
+        Path | None, typer.Option(help="Folder for the results. Default: sinkscope-intervene/MODEL-WHAT.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Change what makes the sink, and see loss, predictions and sink rate beside those of random controls."""
+    """Change what makes the sink, and compare loss, predictions and sink rate with those of random controls."""
     folder = out or Path("sinkscope-intervene") / f"{options.slug(model)}-{what}"
     check_writable(folder)
     from transformers.utils.logging import disable_progress_bar
@@ -132,7 +135,7 @@ def _check_position(position: int, tokens: int) -> None:
 
 
 def _write(found: Effect, folder: Path, summary: dict) -> None:
-    """The three files, each whole or absent."""
+    """Write the three files, each whole or absent."""
     from sinkscope.files import write_json, write_text
     from sinkscope.report.effects import effect_page
     from sinkscope.report.page import write_page

@@ -39,14 +39,14 @@ def measure(
     ] = "all",
     maps: Annotated[
         list[str] | None,
-        typer.Option(help="Head whose attention map is drawn, LAYER.HEAD; may be repeated. Default: the strongest."),
+        typer.Option(help="A head whose attention map is drawn, as LAYER.HEAD; repeatable. Default: the strongest."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the results; sinkscope-measure/MODEL-INPUT unless given.")
+        Path | None, typer.Option(help="Folder for the results. Default: sinkscope-measure/MODEL-INPUT.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure where the attention sink of a model is, how strong, and by which mechanism."""
+    """Measure where a model has an attention sink, how strong it is, and by which mechanism it works."""
     domains = "-domains" if text is not None and text.is_dir() else ""
     folder = out or Path("sinkscope-measure") / f"{options.slug(model)}-{kind}{domains}"
     check_writable(folder)
@@ -86,7 +86,7 @@ def measure(
         else:
             found, written = _at_once(job, text, folder, wanted)
     if by_domain:
-        _tell_domains(job, rows, folder, as_json)
+        _show_domains(job, rows, folder, as_json)
     elif as_json:
         summary = found.to_json(epsilon)
         show_json({**summary, "model": model, "input": kind, "input_details": summary["input"]})
@@ -115,7 +115,7 @@ def _by_domain(job: Job, places: Path, folder: Path) -> list[dict[str, Any]]:
     return measure_domains(job, domains(places), folder)
 
 
-def _tell_domains(job: Job, rows: list[dict[str, Any]], folder: Path, as_json: bool) -> None:
+def _show_domains(job: Job, rows: list[dict[str, Any]], folder: Path, as_json: bool) -> None:
     from sinkscope.cli.domains import show_domains
 
     if as_json:

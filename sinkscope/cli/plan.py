@@ -65,8 +65,8 @@ class Plan:
         """What the times assume."""
         low, high = (f"{100 * share:.0f}" for share in self.utilisation)
         return (
-            f"times: estimates, at {low} to {high} % of each maker's peak, which is assumed; nothing here is measured; "
-            "micro N: it fits with --set micro_batch=N, which is the same run"
+            f"times are estimates that assume {low} to {high} % of each maker's peak; nothing here is measured; "
+            "micro N: the run fits with --set micro_batch=N and stays the same run"
         )
 
     def _ways(self) -> list[tuple[int, str]]:

@@ -23,11 +23,11 @@ def train(
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a field, such as optimizer.lr=1e-3. Repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a field, such as optimizer.lr=1e-3; repeatable."),
     ] = None,
     out: Annotated[Path, typer.Option(help="The parent folder of runs.")] = Path("runs"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run of the same recipe.")] = False,
-    plan_only: Annotated[bool, typer.Option("--plan", help="Say what would be trained; train nothing.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an unfinished run of the same recipe.")] = False,
+    plan_only: Annotated[bool, typer.Option("--plan", help="Show what would be trained; train nothing.")] = False,
     parallel: Annotated[
         str,
         typer.Option(
@@ -38,7 +38,7 @@ def train(
     ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
-    """Train a model by a recipe, watching loss and sink rate. Under torchrun its processes train together."""
+    """Train a model from a recipe and watch loss and sink rate. Under torchrun, all processes train one model."""
     from sinkscope.training.processes import Told
 
     try:

@@ -1,4 +1,4 @@
-"""`sinkscope zoo`: the catalogue of attention operations."""
+"""`sinkscope zoo`: the catalog of attention operations."""
 
 from __future__ import annotations
 

@@ -73,17 +73,17 @@ def _check_hybrid(config: PreTrainedConfig) -> None:
         _check_count(field, getattr(config, field), least)
     if offset >= every:
         raise InputError(
-            f"LabConfig.attention_offset = {offset}: layers attend every {every}, so it is 0 … {every - 1}"
+            f"LabConfig.attention_offset = {offset}: one layer in {every} attends, so expected 0 … {every - 1}"
         )
     if not any(config.attends):
         raise InputError(
             f"LabConfig.attention_offset = {offset}: none of {config.num_hidden_layers} layers attends; "
-            f"at most {config.num_hidden_layers - 1}"
+            f"choose at most {config.num_hidden_layers - 1}"
         )
     if config.is_hybrid and any(isinstance(leaf, Document) for leaf in leaves(config.spec.mask)):
         raise InputError(
-            "LabConfig.attention_every: the state of a Mamba layer runs on over a document's border, which the "
-            "attention's document mask would deny; use attention_every = 1 or another mask"
+            "LabConfig.attention_every: a Mamba layer carries its state across the borders of documents, which "
+            "contradicts the attention's document mask; use attention_every = 1 or another mask"
         )
 
 
@@ -103,13 +103,13 @@ def _check_sharing(config: PreTrainedConfig) -> None:
         raise InputError("LabConfig.kv_layers: a Mamba layer has no keys and values; use attention_every = 1")
     if config.spec.acts_before:
         raise InputError(
-            f"LabConfig.kv_layers: '{config.attention_name}' changes queries, keys or values by what its own layer "
-            "learns before they are kept, so that no other layer can read them"
+            f"LabConfig.kv_layers: '{config.attention_name}' changes queries, keys or values with what its own "
+            "layer learns before they are cached, so no other layer can read them"
         )
     if any(supplier > layer for layer, supplier in enumerate(given)) and _looks_ahead(config):
         raise InputError(
-            "LabConfig.kv_layers: a layer that reads from a later one needs a causal model, in which no query sees a "
-            "later token; this one's mask or is_causal = False lets some"
+            "LabConfig.kv_layers: a layer that reads from a later one needs a causal model; with this mask, or with "
+            "is_causal = False, queries see later tokens"
         )
 
 

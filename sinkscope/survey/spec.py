@@ -40,7 +40,7 @@ class Entry(Part):
         if (self.model is None) == (self.checkpoints is None):
             raise InputError("an entry of 'models' names either a model or checkpoints (a run's folder)")
         if self.checkpoints is not None and (self.revision or self.pair or self.curve or self.step is not None):
-            raise InputError(f"'checkpoints: {self.checkpoints}' takes label and chat_template beside it, nothing else")
+            raise InputError(f"only label and chat_template go with 'checkpoints: {self.checkpoints}'")
         if (self.curve is None) != (self.step is None):
             raise InputError(f"model '{self.model}': 'curve' and 'step' go together")
         return self

@@ -86,7 +86,7 @@ def rotary_bound(xi: Float[Tensor, "heads"], tokens: int) -> Float[Tensor, "head
 def least_entropy(spread: float, count: int) -> float:
     """log(1 + (n − 1) b) + σ √(n (n − 1)) b / (1 + (n − 1) b), b = e^{−σ √(n / (n − 1))}, in nats [X1].
 
-    The least entropy of a softmax over n ≥ 2 logits whose centred l2 norm is σ. Source: Zhai et al. 2023, Theorem 3.1.
+    The least entropy of a softmax over n ≥ 2 logits whose centered l2 norm is σ. Source: Zhai et al. 2023, Theorem 3.1.
     """
     b = math.exp(-spread * math.sqrt(count / (count - 1)))
     total = 1 + (count - 1) * b
@@ -94,7 +94,7 @@ def least_entropy(spread: float, count: int) -> float:
 
 
 def power_normalized(weights: Float[Tensor, "*rows key"], p: float) -> Float[Tensor, "*rows key"]:
-    """w_i / (Σ_j w_j^p)^{1/p}: the p-normaliser of similarities proportional to `weights` in each row [A13]."""
+    """w_i / (Σ_j w_j^p)^{1/p}: the p-normalizer of similarities proportional to `weights` in each row [A13]."""
     return weights / weights.pow(p).sum(-1, keepdim=True).pow(1 / p)
 
 

@@ -1,4 +1,4 @@
-"""What a factor on the softmax does to training [A12], and the p-normaliser [A13].
+"""What a factor on the softmax does to training [A12], and the p-normalizer [A13].
 
 Let the weights be α·softmax(s). The block's output is then softmax(s) V (α W_O): the model with plain softmax and
 W_O' = α W_O computes the same function. Since ∂L/∂W_O = α ∂L/∂W_O' and all other gradients are equal, two trainings
@@ -180,21 +180,21 @@ CHECKS = (
         partial(trainings_stay_equal, adamw, lambda alpha: {"lr": 0.003 * alpha**2}),
     ),
     check(
-        "the p-normaliser",
+        "the p-normalizer",
         "softmax(p s)^(1/p) = e^s / (Σ e^{p s})^{1/p}, p = 1/4 … 3",
         "A13; Gu et al. 2025, section 7",
         ROUNDING,
         power_is_normalizer,
     ),
     check(
-        "rows of the p-normaliser",
+        "rows of the p-normalizer",
         "sum to between n^{1 − 1/p} and 1: at most 1 for p ≤ 1, at least 1 for p ≥ 1",
         "A13",
         ROUNDING,
         power_rows_in_range,
     ),
     check(
-        "the p-normaliser in numbers",
+        "the p-normalizer in numbers",
         "scores 2, 1, 0: .256522, .094369, .034717 for p = .5; .931028, .342506, .126001 for p = 2",
         "A13; computed independently",
         STORED,

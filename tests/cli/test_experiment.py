@@ -176,7 +176,7 @@ def test_an_interrupted_sweep_says_how_to_go_on(sinkscope, monkeypatch, tmp_path
 
     answer = sinkscope(*swept(monkeypatch, tmp_path / "runs", tmp_path / "kept", interrupted))
     assert answer.code == 130
-    assert len([line for line in answer.err.splitlines() if "the same command goes on" in line]) == 1
+    assert len([line for line in answer.err.splitlines() if "the same command continues" in line]) == 1
     assert not (tmp_path / "kept" / "nano").exists()
 
 

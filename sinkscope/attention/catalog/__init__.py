@@ -1,4 +1,4 @@
-"""The catalogue: a function per attention operation. How to add one is in docs/extending.md."""
+"""The catalog: a function per attention operation. How to add one is in docs/extending.md."""
 
 from typing import Any
 
@@ -23,9 +23,9 @@ def named(spec: AttentionSpec) -> dict[str, Any] | None:
 
 
 def name_of(spec: AttentionSpec) -> str:
-    """The catalogue name of a spec, with the options that are not the default: `softmax_scaled(alpha=0.2)`.
+    """The catalog name of a spec, with the options that are not the default: `softmax_scaled(alpha=0.2)`.
 
-    `custom` for a spec that no line of the catalogue makes.
+    `custom` for a spec that no line of the catalog makes.
     """
     if (found := named(spec)) is None:
         return "custom"

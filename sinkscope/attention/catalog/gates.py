@@ -1,4 +1,4 @@
-"""Gates and norms around a softmax, and what the field built beyond the paper."""
+"""Gates and norms around a softmax, and operations beyond the paper."""
 
 from __future__ import annotations
 

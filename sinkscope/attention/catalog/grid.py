@@ -1,4 +1,4 @@
-"""The paper's grid of similarities and normalisers, and its relatives."""
+"""The paper's grid of similarities and normalizers, and its relatives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sinkscope.attention.normalizers import Elu, Linear, PowerSigmoid, Relu, Sig
 from sinkscope.attention.similarity import Kernel
 from sinkscope.attention.spec import AttentionSpec
 
-SECTION = Section("Other similarities and normalisers")
+SECTION = Section("Other similarities and normalizers")
 line = SECTION.line
 AFTER = "two maps (d, d) without bias, the same for q and k and for all heads, after rotation"
 PHI = "nothing is learned; φ acts after rotation"

@@ -1,4 +1,4 @@
-"""`python -m sinkscope.attention.catalog.page`: print the page of the whole zoo, from the catalogue itself."""
+"""`python -m sinkscope.attention.catalog.page`: print the page of the whole zoo, from the catalog itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = (
 
 
 def described(entry: Entry) -> dict[str, Any]:
-    """Everything the catalogue knows of an operation, as JSON-able data."""
+    """Everything the catalog knows of an operation, as JSON-able data."""
     return {
         "name": entry.name,
         "formula": entry.formula,
@@ -36,7 +36,7 @@ def described(entry: Entry) -> dict[str, Any]:
 
 
 def page() -> str:
-    """The zoo as Markdown: how pieces cross, a table for each section, what is refused, what a model can vary."""
+    """The zoo as Markdown: how pieces combine, a table for each section, what is refused, what a model can vary."""
     tables = "".join(f"\n## {section.title}\n\n{_table(section.entries.values())}" for section in SECTIONS)
     return BEFORE + tables + AFTER.format(refused="\n".join(f"- {reason}" for reason in map(refusal, REFUSED)))
 

@@ -7,8 +7,8 @@ from typing import Any
 
 BEFORE = """# The zoo
 
-Every attention operation here is a value, an `AttentionSpec`, made of pieces that cross freely. A name in the
-catalogue is a line that makes such a value; its options are the line's parameters. The same value trains in the lab
+Every attention operation here is a value, an `AttentionSpec`, made of pieces that combine freely. A name in the
+catalog is a line that makes such a value; its options are the line's parameters. The same value trains in the lab
 model, decodes with a cache, goes onto a hub model and is measured by every observer.
 
 ```bash
@@ -26,26 +26,26 @@ assert spec == resolve({"name": "softmax_scaled", "alpha": 0.2})  # the spelling
 assert ss.attention.name_of(spec) == "softmax_scaled(alpha=0.2)"
 ```
 
-## How pieces cross
+## How pieces combine
 
-The fields of a spec, in the order in which they act:
+These are the fields of a spec, in the order in which they act:
 
 | field | pieces | what it does |
 |---|---|---|
-| `query_key` | `QueryKeyNorm` | normalises queries and keys, before rotation |
+| `query_key` | `QueryKeyNorm` | normalizes queries and keys, before rotation |
 | `value_gate` | `ValueGate` | gates values by the block's input, before the cache |
 | `temperature` | `LogLength` | scales scores with the number of visible tokens |
 | `similarity` | `DotProduct`, `Kernel` | makes scores, with a feature map after rotation or without one |
-| `decay` | `ForgettingGate` | lowers scores by what lies between key and query |
-| `slots` | `ZeroSlot`, `LogitSlot`, `SuffixSlot`, `KeySlot` | what a query may attend to that is no token; any number |
+| `decay` | `ForgettingGate` | lowers scores by the gates between key and query |
+| `slots` | `ZeroSlot`, `LogitSlot`, `SuffixSlot`, `KeySlot` | what a query may attend to besides tokens; any number |
 | `normalizer` | `Softmax`, `ScaledSoftmax`, `PowerSoftmax`, `ClippedSoftmax`, `Softpick`, `Sigmoid`, `PowerSigmoid`, \
-`Elu`, `Relu`, `Linear`, `StickBreaking` | makes weights of scores |
-| `difference` | `Difference` | takes a second map off the first |
+`Elu`, `Relu`, `Linear`, `StickBreaking` | turns scores into weights |
+| `difference` | `Difference` | subtracts a second map from the first |
 | `output` | `ValueBias`, `HeadGate`, `ElementGate` | what happens to the aggregated values; any number |
 | `mask` | `Causal`, `Full`, `Window`, `Prefix`, `Document`, `Strict`, `Without`, `Alone`, combined by `&` and `\\|` | \
 who sees whom |
 
-What has no name is written from them:
+A combination without a name is written out:
 
 ```python
 import torch
@@ -71,21 +71,21 @@ sinkscope train nano --set "attention={normalizer: {kind: sigmoid}, slots: [{kin
 
 ## How to read the tables
 
-s = q·k / √d are the scaled scores of a query and the keys that it sees, n is how many those are, σ is the logistic
-function. Sink₁ and Sink_\\* are the published sink rates of the first token and of a learned slot, both with a
+s = q·k / √d are the scaled scores of a query and the keys that it sees, n is the number of these keys, σ is the
+logistic function. Sink₁ and Sink_\\* are the published sink rates of the first token and of a learned slot, both with a
 threshold of 0.3.
 
 *A row of weights*: what the weights of one query sum to. *The sink rate reads* them `raw` where mass goes to a slot
-or is dropped, and `renormalized` (|w| / Σ|w|) in families whose rows do not sum to one by design; for an α-scaled
-softmax and for p-norms that is our reading, as the paper does not say.
+or is dropped, and `renormalized` (|w| / Σ|w|) in families whose rows do not sum to one by design. For an α-scaled
+softmax and for p-norms this is our choice; the paper does not say.
 
 *CPU* and *GPU*: what computes a long sequence, each in O(T) memory. `SDPA` is torch's fused kernel, exact here
 because a slot is one more key. `streamed` takes a block of queries at a time, with its derivative in closed form.
-`query chunks` does so too, and computes every block again in the backward pass; with a position bias (ALiBi, relative
-positions) every operation goes that way. A fused GPU kernel is offered, and shown here, only once a GPU has confirmed
-it. `explain(spec, device)` tells what holds for yours, and why.
+`query chunks` also takes a block at a time, and computes every block again in the backward pass; with a position bias
+(ALiBi, relative positions) every operation takes this path. A fused GPU kernel is offered, and shown here, only once a
+GPU has confirmed it. `explain(spec, device)` says which path your device takes, and why.
 
-*Published effect* quotes the source and was not reproduced here. Codes such as A12 or X17 are rows of the field's
+*Published effect* quotes the source; it was not reproduced here. Codes such as A12 or X17 are rows of the field's
 literature as the project numbers them. *Secondary*: taken from third parties' notes or a README, so a digit may be off.
 *From memory*: not checked against the text.
 """
@@ -93,18 +93,18 @@ literature as the project numbers them. *Secondary*: taken from third parties' n
 AFTER = """
 ## What is refused, and why
 
-Pieces that mean nothing together fail when the spec is written:
+Pieces that make no sense together are refused when the spec is made:
 
 {refused}
 
-What depends on a model's sizes fails when the operation is built: `d_a` above the head's width, key-value heads that
-do not divide the heads, a gate's slices that do not divide the width, a difference of heads whose width is no
-multiple of 4. Asking for a path that would not be exact raises too. How to write an operation of your own is in
-[extending](extending.md).
+What depends on a model's sizes is refused when the operation is built: `d_a` above the head's width, key-value heads
+that do not divide the heads, a gate's slices that do not divide the width, a difference of heads whose width is not a
+multiple of 4. Asking for a path that would not be exact is refused too. [Extending](extending.md) shows how to write
+an operation of your own.
 
-## What a model can vary beside
+## What else a model can vary
 
-Fields of `LabConfig`, and of recipes under `model.` (`--set model.position=alibi`); all of them cross with every
+These are fields of `LabConfig`, and of recipes under `model.` (`--set model.position=alibi`). Each combines with every
 operation:
 
 | field | choices |
@@ -119,8 +119,8 @@ operation:
 | `ffn` | `swiglu`, `geglu`, `reglu`, `swish`, `gelu`, `relu`, `linear`, `none` (with `ffn_match_parameters`) |
 | `head_combination` | `concat`, `add` |
 | `weight_reparam` | `none`, `sigma` |
-| `attention_every` | every n-th layer attends, from `attention_offset`; Mamba layers are between |
-| `kv_layers` | the layer whose keys and values each layer reads; fixed points by `kv_iterations` |
+| `attention_every` | every n-th layer attends, from `attention_offset`; the others are Mamba layers |
+| `kv_layers` | which layer's keys and values each layer reads; `kv_iterations` finds the fixed point |
 | `is_causal` | `False`: a bidirectional model |
 """
 

@@ -1,4 +1,4 @@
-"""Operations that compute a softmax, or change how it normalises."""
+"""Operations that compute a softmax, or change how it normalizes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sinkscope.attention.normalizers import ClippedSoftmax, PowerSoftmax, Scaled
 from sinkscope.attention.slots import LogitSlot, SuffixSlot, ZeroSlot
 from sinkscope.attention.spec import AttentionSpec
 
-SECTION = Section("Softmax and its normalisation")
+SECTION = Section("Softmax and its normalization")
 line = SECTION.line
 
 
@@ -84,7 +84,7 @@ def softpick(epsilon: Option = 1e-8) -> AttentionSpec:
 
 @line(
     formula="A_tk = exp(s_tk) / (Σ_{i≤t} exp(s_ti) + Σ_{t<j<context} exp(−γ j))",
-    rows="tokens sum to less than 1, more for later queries; 1 for the last place",
+    rows="tokens sum to less than 1, more for later queries; 1 for the last position",
     source="X21; Yin et al. 2024 (2402.04779), −γ j from memory",
     effect="perplexity 22.5 → 21.1 (ablation), 10.7 → 10.4 (1.4B) [Yin et al., secondary]",
 )

@@ -1,4 +1,4 @@
-"""What every normaliser is."""
+"""What every normalizer is."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class Split:
 
 
 class Differentiated(Normalizer):
-    """A normaliser that knows its derivative, so that a backward pass needs no graph of it (`paths/streamed.py`).
+    """A normalizer that knows its derivative, so that a backward pass needs no graph of it (`paths/streamed.py`).
 
     `hidden`: the score that stands for a key that is not visible; it must get weight zero.
     """
 
-    hidden: ClassVar[float] = -1e30
+    hidden: ClassVar[float] = -1e30  # finite, since a row of nothing but −inf would be NaN
 
     def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
         """Weights of `scores`, as a fraction."""

@@ -1,4 +1,4 @@
-"""Weights made of each score alone, rows normalised or not."""
+"""Weights made of each score alone, rows normalized or not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from sinkscope.attention.normalizers.base import Differentiated, Split, exponential
 from sinkscope.attention.pieces import STRICT
 
-EPSILON = 1e-8  # added to the sum of a normalised row, as in the paper's code
+EPSILON = 1e-8  # added to the sum of a normalized row, as in the paper's code
 
 
 class _Elementwise(Differentiated):
@@ -37,7 +37,7 @@ class _Elementwise(Differentiated):
         upstream: Float[Tensor, "... query key"],
         delta: Float[Tensor, "... query 1"],
     ) -> Float[Tensor, "... query key"]:
-        """f'(s) · (upstream − delta), the second term where rows are normalised."""
+        """f'(s) · (upstream − delta), the second term where rows are normalized."""
         return self._times_slope(upstream.sub_(delta) if self.normalized else upstream, split.numerator)
 
     def _each(self, scores: Tensor, count: Tensor) -> Tensor:

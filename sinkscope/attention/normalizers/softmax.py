@@ -30,6 +30,8 @@ class Softmax(Normalizer):
         count: Float[Tensor, "... query 1"],
     ) -> Float[Tensor, "... query key"]:
         """Rows in which nothing is visible are zero, in values and gradients."""
+        # −inf gives hidden keys weight 0 exactly, but a row of nothing else is NaN, and NaN times 0 stays NaN in the
+        # backward pass. Such rows get finite scores first and are zeroed after, in values and gradients.
         hidden = ~visible
         blank = hidden.all(-1, keepdim=True)
         shielded = scores.masked_fill(hidden & ~blank, -torch.inf).masked_fill(blank, 0.0)
@@ -39,12 +41,13 @@ class Softmax(Normalizer):
         self, scores: Float[Tensor, "... query key"], visible: Bool[Tensor, "... query key"]
     ) -> Float[Tensor, "... query"]:
         """log Σ_visible exp(s_i), in nats; −inf where nothing is visible."""
+        # logsumexp subtracts the row's maximum first; exp of a logit above 88 would overflow fp32.
         return torch.logsumexp(scores.masked_fill(~visible, -torch.inf), -1)
 
 
 @dataclass(frozen=True, config=STRICT)
 class ScaledSoftmax(Normalizer):
-    """w = α · softmax(s), rows sum to α: the normaliser Z divided by α. Source: Gu et al., Table 14 [A12]."""
+    """w = α · softmax(s), rows sum to α: the normalizer Z divided by α. Source: Gu et al., Table 14 [A12]."""
 
     alpha: Positive
     kind: Literal["scaled_softmax"] = "scaled_softmax"
@@ -71,6 +74,7 @@ class PowerSoftmax(Differentiated):
     metric_weights = "renormalized"
 
     def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+        # In logs, since exp(s) and Σ exp(p · s) each overflow where their ratio does not.
         shares = torch.log_softmax(self.p * scores, -1)
         return Split(exponential(shares, 1 / self.p), inner=shares)
 
@@ -128,7 +132,7 @@ class ClippedSoftmax(Differentiated):
     def __post_init__(self) -> None:
         if self.alpha is not None and self.gamma != type(self).gamma:
             raise InputError(
-                f"clipped softmax: gamma = {self.gamma} and alpha = {self.alpha}: alpha decides gamma, so one"
+                f"clipped softmax: gamma = {self.gamma} and alpha = {self.alpha}: alpha decides gamma, so give one"
             )
 
     def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
@@ -169,6 +173,7 @@ class Softpick(Differentiated):
     hidden = 0.0  # e^0 − 1 = 0
 
     def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+        # Detached: e^−m cancels in the fraction, up to ε, so no gradient belongs to it.
         largest = scores.detach().amax(-1, keepdim=True).clamp(min=0)
         excess = exponential(scores - largest) - exponential(-largest)
         excess = excess.masked_fill(scores == 0, 0.0)  # two roundings of one exp would let a hidden key leak through

@@ -55,7 +55,7 @@ class HeadGate:
                 f"= {sizes.heads}; reads='all' does not"
             )
         if self.reads == "nothing" and self.mlp_width is not None:
-            raise InputError("a gate that reads nothing has no use for mlp_width")
+            raise InputError("a gate that reads nothing cannot use mlp_width")
         return _HeadGate(self, sizes)
 
 

@@ -51,12 +51,12 @@ def attention(
     query = _with_channels(query, slots)
     key = _with_slot_keys(key, slots, scaling)
     value = _with_slot_values(value, slots)
-    if query.shape[-1] != value_dim:  # unequal head widths would take the math kernel and its T×T buffer
+    if query.shape[-1] != value_dim:  # unequal head widths silently take the math kernel and its T × T buffer
         value = F.pad(value, (0, query.shape[-1] - value_dim))
     if causal:
         query = F.pad(query, (0, 0, len(slots), 0))
     output = _kernel(query, key, value, visibility, len(slots), scaling)
-    return output[:, :, len(slots) if causal else 0 :, :value_dim]
+    return output[:, :, len(slots) if causal else 0 :, :value_dim]  # without the extra queries and channels
 
 
 def adds_slots(slots: Sequence[SlotTerms], query: Tensor, value: Tensor, visibility: Visibility) -> bool:
@@ -67,12 +67,14 @@ def adds_slots(slots: Sequence[SlotTerms], query: Tensor, value: Tensor, visibil
 
 def _kernel(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, slots: int, scaling: float) -> Tensor:
     grouped = query.shape[1] != key.shape[1]
+    # `is_causal` aligns the triangle at the top left, so it is right for squares only: with a cache, or in
+    # a chunk of a prefill, the last queries would see only the first keys. Those cases get a written mask.
     if visibility.is_causal_square:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=grouped)
     if visibility.is_full:
         return F.scaled_dot_product_attention(query, key, value, scale=scaling, enable_gqa=grouped)
     visible = visibility.dense()
-    blank = ~visible.any(-1, keepdim=True)  # padding: attends anywhere instead of dividing zero by zero; blanked below
+    blank = ~visible.any(-1, keepdim=True)  # padding: it attends anywhere, instead of 0 / 0, and is zeroed below
     visible = F.pad(visible, (slots, 0), value=True) | blank
     output = F.scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scaling, enable_gqa=grouped)
     return output.masked_fill(blank, 0.0)

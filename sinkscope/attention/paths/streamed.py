@@ -1,4 +1,4 @@
-"""Operations whose normaliser knows its derivative, block by block, with a backward pass written out.
+"""Operations whose normalizer knows its derivative, block by block, with a backward pass written out.
 
 Nothing but queries, keys, values and the output is kept: O(T) memory, O(T²) arithmetic. Blocks are small enough that
 all that happens to scores between two products happens in the cache.
@@ -140,6 +140,7 @@ class _Attention(torch.autograd.Function):
                 scores, count = block.scores(query, key), block.count()
                 split = normalizer.split(scores, count)
                 given = _divided(block.seen(block.queries(upstream)), split)
+                # Σ_k w · upstream over all keys is upstream · output: no second pass over the row is needed.
                 delta = (given * block.queries(output)).sum(-1, keepdim=True)
                 slope = normalizer.slope(scores, count, split, _times(given, block.keys(value).mT), delta)
                 if normalizer.hidden == 0:

@@ -60,7 +60,7 @@ class KeySlot:
 
     def build(self, sizes: Sizes) -> nn.Module:
         if self.d_a is not None and self.d_a > sizes.head_dim:
-            raise InputError(f"d_a = {self.d_a} is more than the head width {sizes.head_dim}: at most that")
+            raise InputError(f"d_a = {self.d_a}: expected at most the head width, {sizes.head_dim}")
         return _KeySlot(self, sizes)
 
 

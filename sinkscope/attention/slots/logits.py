@@ -21,7 +21,7 @@ from sinkscope.attention.slots.terms import SlotTerms
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 
-WITHOUT_MODEL = 2048  # places of StableMask where no model says how many it has
+WITHOUT_MODEL = 2048  # positions of StableMask where no model says how many it has
 
 
 @piece(frozen=True, config=STRICT)
@@ -112,7 +112,7 @@ class _SuffixSlot(nn.Module):
         self.gammas = [2 ** (-8 * (h + 1) / heads) for h in range(heads)] if gamma == "alibi" else [gamma] * heads
 
     def forward(self, context: Context) -> SlotTerms:
-        place = self._place(context.visibility).clamp(min=0)[:, None].float()
+        place = self._place(context.visibility).clamp(min=0)[:, None].float()  # left padding stands below 0
         return SlotTerms(logit=torch.cat([self._mass(place, float(gamma)) for gamma in self.gammas], 1))
 
     @staticmethod
@@ -127,4 +127,5 @@ class _SuffixSlot(nn.Module):
         left = (self.context - 1 - place).clamp(min=0)
         if gamma == 0:
             return left.log()
+        # expm1, since 1 − e^−γ cancels for the small γ of ALiBi's last heads.
         return -gamma * (place + 1) + (-torch.expm1(-gamma * left)).log() - math.log(-math.expm1(-gamma))

@@ -1,4 +1,4 @@
-"""Where the tokens of a forward pass stand, on both sides of the attention map."""
+"""The positions of the tokens of a forward pass, on both sides of the attention map."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sinkscope.errors import InputError
 class Places:
     """Positions of the queries of a pass and of all keys they may meet, cached ones among them.
 
-    A token's position is its place among the real tokens of its row, from 0; sink tokens stand before it at −n … −1, so
-    that they move no real token, and every relative scheme sees one sequence. With `restart` the count starts anew in
-    each document. A caller's `position_ids` replace the queries' positions; where there is a cache they say nothing of
-    the keys in it, and `own` keeps what the keys' own count would have given the queries.
+    A token's position is its index among the real tokens of its row, from 0. Sink tokens stand before it at −n … −1, so
+    they move no real token, and every relative scheme sees one sequence. With `restart` the count starts anew in
+    each document. A caller's `position_ids` replace the queries' positions; they say nothing about
+    the keys in a cache, so `own` keeps the positions that the keys' count would have given the queries.
     """
 
     query: Int[Tensor, "#batch query"]
@@ -32,7 +32,7 @@ class Places:
     def of(
         cls, visibility: Visibility, position_ids: object = None, *, sinks: int = 0, restart: bool = False
     ) -> Places:
-        """Places of the tokens that `visibility` binds, of which the first `sinks` are sink tokens.
+        """Positions of the tokens that `visibility` binds, of which the first `sinks` are sink tokens.
 
         `position_ids` (batch or 1, position): of the other tokens of this pass. Raises `InputError` for another shape.
         """
@@ -48,11 +48,13 @@ class Places:
         return cls(_after_sinks(position_ids, queries, 0), key, visibility, own=query)
 
     def known(self) -> Places:
-        """These places, for a scheme that needs the keys' positions.
+        """These positions, for a scheme that needs the keys' positions.
 
         Raises `InputError` where `position_ids` were given that do not continue those of the cached keys.
         """
         if self.own is not None and not torch.compiler.is_compiling():
+            # Cached keys are rotated or biased by positions counted from 0, and the cache keeps keys, not positions.
+            # Under a position bias, queries counted otherwise would be at wrong distances from them.
             wrong = self.query != self.own
             if (valid := self.visibility.query.valid) is not None:
                 wrong = wrong & valid
@@ -65,9 +67,9 @@ class Places:
 
 
 def restarted(tokens: Tokens, sinks: int = 0) -> Int[Tensor, "#batch tokens"]:
-    """Place of each real token among those of its document, from 0; −n … −1 for the first n = `sinks`.
+    """Index of each real token among those of its document, from 0; −n … −1 for the first n = `sinks`.
 
-    Tokens of one document need not be neighbours: a document mask lets them see each other wherever they stand.
+    Tokens of one document need not be neighbors: a document mask lets them see each other wherever they stand.
     """
     assert tokens.document is not None
     outside = tokens.order < sinks  # sink tokens, and padding on the left

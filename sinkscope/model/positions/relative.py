@@ -39,7 +39,7 @@ class RelativeT5(Scheme, Learned):
 
 
 class RelativePaper(Scheme):
-    """b[q, k] = +bucket(q − k), not learned, the same for all heads and layers: it grows towards the far past [A1].
+    """b[q, k] = +bucket(q − k), not learned, the same for all heads and layers: it grows toward the far past [A1].
 
     Source: sail-sg/Attention-Sink, lit_gpt/model_relpos.py, "relative" (discrepancy 2: the paper calls it T5's). In a
     bidirectional model, which that code does not have, it is bucket(|q − k|).
@@ -56,7 +56,7 @@ class RelativePaper(Scheme):
 class Alibi(Scheme):
     """b[h, q, k] = −m_h · |q − k| with fixed slopes m_h. Source: Press et al. 2022 [A1].
 
-    A key that stands after its query (prefix masks, bidirectional models) is as far away as one before it.
+    A key after its query (prefix masks, bidirectional models) is as far away as one before it.
     """
 
     def __init__(self, heads: int) -> None:

@@ -35,7 +35,7 @@ class Rope:
 
     The first `fraction` of a head's `head_dim` channels turn, the others keep still. `scaling` is transformers' rope
     dict: {"rope_type": "linear" | "llama3" | "yarn", "factor": …}; `length` is the context, from which the last two
-    reckon unless they name `original_max_position_embeddings`. Types whose frequencies change with the length of the
+    compute unless they name `original_max_position_embeddings`. Types whose frequencies change with the length of the
     text (dynamic, longrope) are refused: keys in a cache would have been turned by other angles than later queries.
     Raises `InputError`.
     """
@@ -55,7 +55,7 @@ class Rope:
         if turned != int(turned) or int(turned) % 2 or turned < 2:
             raise InputError(
                 f"rotary positions turn pairs of channels: rope_fraction = {self.fraction:g} of a head width of "
-                f"{self.head_dim} is {turned:g}, no even number"
+                f"{self.head_dim} is {turned:g}, not an even number"
             )
         if self.scaling is not None:
             _check(self.scaling)
@@ -99,6 +99,7 @@ class Rotary(Scheme):
 
     def rotation(self, places: Places) -> Rotation:
         frequency = torch.tensor(self.frequencies, device=places.query.device)
+        # fp32 whatever the model's dtype: bf16 has no odd integers above 256, so neighbors would share an angle.
         angle = places.query[..., None].float() * frequency
         return angle.cos() * self.factor, angle.sin() * self.factor
 

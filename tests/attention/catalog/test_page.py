@@ -40,7 +40,7 @@ def test_every_operation_has_a_row_in_its_section() -> None:
 
 
 def test_every_field_and_piece_of_a_spec_is_named() -> None:
-    found = rows("## How pieces cross")
+    found = rows("## How pieces combine")
     hints = get_type_hints(zoo.AttentionSpec)
     assert set(found) == set(hints)
     for field, hint in hints.items():
@@ -70,7 +70,7 @@ def test_the_path_is_the_one_that_runs(name: str) -> None:
 
 
 def test_every_choice_of_a_model_exists() -> None:
-    found = rows("## What a model can vary beside")
+    found = rows("## What else a model can vary")
     fields = set(LabConfig.__annotations__)
     assert set(found) <= fields
     for field, (cell,) in found.items():
