@@ -16,9 +16,7 @@ import numpy as np
 
 from sinkscope.data.cache import cached_folder
 from sinkscope.data.config import DataConfig
-from sinkscope.data.corpus import Corpus, Document, TextDigest, digest
-from sinkscope.data.split import Split, shuffled, split_names
-from sinkscope.data.stream import Stream
+from sinkscope.data.corpora import Corpus, Document, Split, TextDigest, digest, shuffled, split_names
 from sinkscope.data.tokenizer import (
     encode,
     encode_conversations,
@@ -27,6 +25,7 @@ from sinkscope.data.tokenizer import (
     tokenizer_digest,
     train_bpe,
 )
+from sinkscope.data.windows import Stream
 from sinkscope.files import cache_dir, write_json
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sinkscope.data.conversations import responses
+from sinkscope.data.corpora import responses
 from sinkscope.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ def load_fast_tokenizer(name: str) -> PreTrainedTokenizerFast:
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    from sinkscope.model.hub import SHIPPED
+    from sinkscope.model import SHIPPED
 
     run = Path(name) / "model"
-    place = SHIPPED[name] if name in SHIPPED else run if (run / "tokenizer.json").exists() else name
+    path = SHIPPED[name] if name in SHIPPED else run if (run / "tokenizer.json").exists() else name
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot load the tokenizer '{name}': {str(error).splitlines()[0]}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):

@@ -103,17 +103,17 @@ def _put(fields: dict[str, Any], key: str, value: Any, override: str) -> None:
     if key.strip() == "optimizer.name" and isinstance(fields.get("optimizer"), dict):
         fields["optimizer"] = _shared(fields["optimizer"], value)
     *parents, last = key.strip().split(".")
-    place = fields
+    part = fields
     if parents == ["attention"] and isinstance(fields.get("attention"), str):  # options may follow a name
         fields["attention"] = {"name": fields["attention"]}
     for parent in parents:
-        if place.get(parent) is None:  # a part that is left out by default comes into being
-            place[parent] = {}
-        inner = place[parent]
+        if part.get(parent) is None:  # a part that is left out by default comes into being
+            part[parent] = {}
+        inner = part[parent]
         if not isinstance(inner, dict):
             raise InputError(f"override '{override}': '{parent}' is a value, it has no fields")
-        place = inner
-    place[last] = value
+        part = inner
+    part[last] = value
 
 
 def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shared(optimizer: dict[str, Any], name: Any) -> dict[str, Any]:
-    """Of an optimiser's fields, those that the optimiser `name` has too: its others keep their own defaults."""
+    """Of an optimizer's fields, those that the optimizer `name` has too: its others keep their own defaults."""
     if name == optimizer.get("name") or name not in OPTIMIZERS:
         return optimizer
     return {field: value for field, value in optimizer.items() if field in OPTIMIZERS[name].model_fields}

@@ -8,11 +8,10 @@ from pydantic import NonNegativeInt, PositiveInt, field_validator
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from sinkscope.data import UNSCORED
 from sinkscope.errors import InputError
-from sinkscope.training.parts import Part
+from sinkscope.invalid import Part
 from sinkscope.training.penalty import ActivationPenalty
-
-IGNORED = -100  # what the loss of transformers leaves out
 
 
 class Loss(Part):
@@ -59,5 +58,5 @@ class _WithoutPrefix(Dataset[Mapping[str, Tensor]]):
     def __getitem__(self, index: int) -> Mapping[str, Tensor]:
         window = dict(self.windows[index])
         window["labels"] = window["labels"].clone()
-        window["labels"][: self.prefix] = IGNORED
+        window["labels"][: self.prefix] = UNSCORED
         return window

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 from torch.optim.lr_scheduler import LambdaLR
 
-from sinkscope.training.parts import Part
+from sinkscope.invalid import Part
 
 
 class Constant(Part):
@@ -77,7 +77,7 @@ Schedule = Annotated[AnySchedule, Field(discriminator="kind")]
 
 
 def scheduler(schedule: AnySchedule, optimizer: torch.optim.Optimizer, *, steps: int, lr: float) -> LambdaLR:
-    """The schedule on an optimiser whose groups all start at `lr`."""
+    """The schedule on an optimizer whose groups all start at `lr`."""
     return LambdaLR(optimizer, lambda step: schedule.rate(step, steps=steps, lr=lr) / lr)
 
 

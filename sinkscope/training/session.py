@@ -17,19 +17,30 @@ from transformers import set_seed
 from sinkscope.data import PreparedData, TrainingOrder
 from sinkscope.errors import InputError
 from sinkscope.files import write_json, writing
-from sinkscope.training import checkpoints
+from sinkscope.training.distributed.processes import Processes, joined, uses_sharding
 from sinkscope.training.kinds import LAB, Kind
 from sinkscope.training.loading import load_recipe
-from sinkscope.training.log import LOG, cut
 from sinkscope.training.machine import compiling, resolved_device
-from sinkscope.training.processes import Processes, joined, shards
 from sinkscope.training.progress import LiveProgress, console, without_bars
 from sinkscope.training.recipe import Recipe
-from sinkscope.training.record import Record, Status
-from sinkscope.training.rows import RowWriter
-from sinkscope.training.run import CHECKPOINTS, MODEL, PROVENANCE, Run
+from sinkscope.training.run import (
+    CHECKPOINTS,
+    LOG,
+    MODEL,
+    PROVENANCE,
+    RECIPE,
+    LogWriter,
+    Record,
+    Run,
+    TrainingDiverged,
+    checkpoints,
+    cut,
+    locked,
+    open_run,
+    settled,
+)
+from sinkscope.training.run.record import Status
 from sinkscope.training.sink import SinkCallback
-from sinkscope.training.store import RECIPE, TrainingDiverged, alone, enter, settled
 from sinkscope.training.trainer import RecipeTrainer
 
 SINK_SAMPLES = 100
@@ -62,8 +73,8 @@ def train(
 
     Raises `InputError` for bad input, a run that was interrupted (without `resume`), one that another process is
     training, a folder that holds another configuration or cannot be written, a batch that does not divide over the
-    processes, an optimiser that needs whole matrices under "fsdp"; `TrainingDiverged` when the loss stops being finite.
-    The main process raises it for all, the others `sinkscope.training.processes.Told`.
+    processes, an optimizer that needs whole matrices under "fsdp"; `TrainingDiverged` when the loss stops being finite.
+    The main process raises it for all, the others `ReportedElsewhere`.
     """
     return train_kind(LAB, recipe, out, resume=resume, progress=progress, device=device, parallel=parallel)
 
@@ -81,7 +92,7 @@ def train_kind(
     """`train` for a kind of model; of a recipe's `model` another kind than the lab's takes the sizes alone."""
     device = resolved_device(device)
     processes = joined(device)
-    sharded = processes.together(lambda: shards(parallel, device, processes))
+    sharded = processes.together(lambda: uses_sharding(parallel, device, processes))
 
     def resolve() -> tuple[Recipe, PreparedData]:
         if (Path(out) / RECIPE).exists():
@@ -98,9 +109,9 @@ def train_kind(
     if processes.from_main(lambda: settled(folder)):
         return Run(folder)
     with ExitStack() as held:
-        processes.from_main(lambda: held.enter_context(alone(folder)))
+        processes.from_main(lambda: held.enter_context(locked(folder)))
         if not processes.from_main(lambda: settled(folder)):
-            before = processes.from_main(lambda: enter(folder, resolved, data.fingerprint, resume=resume))
+            before = processes.from_main(lambda: open_run(folder, resolved, data.fingerprint, resume=resume))
             session = processes.together(
                 lambda: _Session(
                     kind, resolved, data, folder, before, processes, device=device, sharded=sharded, progress=progress
@@ -147,7 +158,7 @@ class _Session:
         """Train to the end; whatever happens, the record says so."""
         self._write_record("running")
         try:
-            with without_bars(), self.processes.bound():
+            with without_bars(), self.processes.ending_together():
                 self._train()
                 self._save_model()
         except TrainingDiverged as error:
@@ -169,14 +180,14 @@ class _Session:
             self._announce("no whole checkpoint is left: started from the beginning")
         return checkpoint
 
-    def _rows(self) -> RowWriter:
+    def _rows(self) -> LogWriter:
         """The log, cut back to the checkpoint; in other processes than the main one a writer that only counts."""
         recipe, path = self.recipe, self.folder / LOG
         tokens = recipe.batch_size * recipe.context
         if not self.processes.main:
-            return RowWriter(None, tokens_per_step=tokens)
-        step = -1 if self.checkpoint is None else checkpoints.step_of(self.checkpoint)
-        return RowWriter(path, tokens_per_step=tokens, kept=cut(path, step))
+            return LogWriter(None, tokens_per_step=tokens)
+        step = -1 if self.checkpoint is None else checkpoints.checkpoint_step(self.checkpoint)
+        return LogWriter(path, tokens_per_step=tokens, kept=cut(path, step))
 
     def _announce(self, note: str) -> None:
         self.notes.append(note)
@@ -224,7 +235,7 @@ class _Session:
                 self.bar.stop()
 
     def _save_model(self) -> None:
-        weights = self.trainer.whole_weights()
+        weights = self.trainer.full_weights()
         self.processes.from_main(lambda: self._write_model(weights))
 
     def _write_model(self, weights: Mapping[str, Tensor] | None) -> None:
@@ -254,7 +265,7 @@ def trainer_class(sharded: bool) -> type[RecipeTrainer]:
     """What trains: a whole model in every process, or one that is spread over them."""
     if not sharded:
         return RecipeTrainer
-    from sinkscope.training.sharded import ShardedTrainer  # FSDP is slow to import
+    from sinkscope.training.distributed.sharded import ShardedTrainer  # FSDP is slow to import
 
     return ShardedTrainer
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from sinkscope.data import DataConfig, FixedToken, RandomTokens, Windows, encoding, load_corpus, prepare
-from sinkscope.data.split import split_names
+from sinkscope.data.corpora.corpus import split_names
 from sinkscope.data.tokenizer import encode
 from sinkscope.errors import InputError
 from sinkscope.files import sha256

@@ -11,7 +11,7 @@ import pytest
 CODE = """
 import resource
 import torch
-from sinkscope.training.allocator import keep_freed_memory
+from sinkscope.training.machine import keep_freed_memory
 
 if {keep}:
     assert keep_freed_memory()

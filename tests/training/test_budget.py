@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.training import RECIPES, Recipe
 from sinkscope.training.budget import (
-    UTILISATION,
+    GPUS,
+    UTILIZATION,
     activation_bytes,
     estimates,
     flops_per_token,
@@ -17,7 +18,6 @@ from sinkscope.training.budget import (
     saved_bytes,
     total_flops,
 )
-from sinkscope.training.gpus import GPUS
 
 Make = Callable[..., Recipe]
 VOCABULARY = 60
@@ -148,7 +148,7 @@ def test_estimates_for_every_gpu() -> None:
     alone, eight = found["H100 80GB", 1, "ddp"], found["H100 80GB", 8, "ddp"]
     ideal = total_flops(recipe, model) / 989.5e12
     assert alone.fits
-    assert alone.seconds == pytest.approx((ideal / UTILISATION[1], ideal / UTILISATION[0]))
+    assert alone.seconds == pytest.approx((ideal / UTILIZATION[1], ideal / UTILIZATION[0]))
     assert eight.seconds[0] == pytest.approx(alone.seconds[0] / 8)
     small = found["L4 24GB", 1, "ddp"]
     assert not small.fits

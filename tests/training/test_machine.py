@@ -14,8 +14,8 @@ import torch
 
 from sinkscope.errors import InputError
 from sinkscope.training import Recipe
+from sinkscope.training.distributed.processes import Processes, joined, uses_sharding
 from sinkscope.training.machine import check_machine, compiling, resolved_device, unchanged_matmuls
-from sinkscope.training.processes import Processes, joined, shards
 
 Make = Callable[..., Recipe]
 
@@ -74,8 +74,8 @@ def test_alone_everything_is_a_plain_call(monkeypatch: pytest.MonkeyPatch) -> No
     assert alone == Processes(rank=0, world=1, launched=False)
     assert alone.together(lambda: 3) == alone.from_main(lambda: 3) == 3
     error = InputError("no")
-    assert alone.said(error) is error
-    with pytest.raises(RuntimeError, match="closed by peer"), alone.bound():
+    assert alone.reported_once(error) is error
+    with pytest.raises(RuntimeError, match="closed by peer"), alone.ending_together():
         raise RuntimeError("Connection closed by peer")
 
 
@@ -94,15 +94,15 @@ def test_what_cannot_be_sharded(
 ) -> None:
     monkeypatch.setenv("ACCELERATE_USE_FSDP", launcher)
     with pytest.raises(InputError, match=said):
-        shards(parallel, device, processes)
+        uses_sharding(parallel, device, processes)
 
 
 def test_what_is_sharded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ACCELERATE_USE_FSDP", raising=False)
-    assert shards("fsdp", "auto", Processes(launched=True))
-    assert not shards("auto", "auto", Processes(launched=True))
+    assert uses_sharding("fsdp", "auto", Processes(launched=True))
+    assert not uses_sharding("auto", "auto", Processes(launched=True))
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    assert shards("auto", "auto", Processes(launched=True))
+    assert uses_sharding("auto", "auto", Processes(launched=True))
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from sinkscope.errors import InputError
-from sinkscope.training import Recipe, Run, checkpoints
+from sinkscope.training import Recipe, Run
+from sinkscope.training.run import checkpoints
 from tests.training.helpers import Killed, assert_same_run, killed_at, patched, trained, weights
 
 Make = Callable[..., Recipe]

@@ -9,16 +9,15 @@ from typing import Any
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from sinkscope.data import PreparedData, prepare
-from sinkscope.data.prepared import encoded
+from sinkscope.data import PreparedData, encode_data, prepare
 from sinkscope.training.recipe import Recipe
-from sinkscope.training.start import lab_model, started
+from sinkscope.training.start import lab_model, start_fingerprint
 
 Metrics = Callable[[PreTrainedModel], Mapping[str, float]]
 Examples = Callable[[Dataset, PreTrainedTokenizerBase, int], Dataset]
 
 
-def as_they_are(windows: Dataset, tokenizer: PreTrainedTokenizerBase, seed: int) -> Dataset:
+def unchanged(windows: Dataset, tokenizer: PreTrainedTokenizerBase, seed: int) -> Dataset:
     """Windows hold a causal model's sequence and labels already."""
     return windows
 
@@ -27,18 +26,13 @@ def prepared(recipe: Recipe) -> PreparedData:
     """The corpus in windows of the recipe's context; the weights that the recipe starts from join its fingerprint."""
     restarts = bool(recipe.model.get("restart_positions", False))
     data = prepare(recipe.data, recipe.context, recipe.seed, number_documents=restarts)
-    return replace(data, fingerprint=data.fingerprint | started(recipe, data.tokenizer))
+    return replace(data, fingerprint=data.fingerprint | start_fingerprint(recipe, data.tokenizer))
 
 
 def fingerprint(recipe: Recipe) -> dict[str, Any]:
     """What `prepared` says about text, tokens and initial weights, without cutting windows."""
-    found = encoded(recipe.data)
-    return found.fingerprint(recipe.data) | started(recipe, found.whole.tokenizer)
-
-
-def no_metrics(model: PreTrainedModel) -> Mapping[str, float]:
-    """Nothing beside the sink is logged."""
-    return {}
+    found = encode_data(recipe.data)
+    return found.fingerprint(recipe.data) | start_fingerprint(recipe, found.whole.tokenizer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +48,10 @@ class Kind:
 
     model: Callable[[Recipe, PreTrainedTokenizerBase], PreTrainedModel]
     data: Callable[[Recipe], PreparedData] = prepared
-    sequences: Examples = as_they_are
-    objective: Examples = as_they_are
+    sequences: Examples = unchanged
+    objective: Examples = unchanged
     sink_tokens: int = 64
-    metrics: Metrics = no_metrics
+    metrics: Metrics = lambda model: {}
     about: dict[str, Any]
 
 

@@ -1,4 +1,4 @@
-"""What every optimiser of a recipe has in common."""
+"""What every optimizer of a recipe has in common."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import nn
 
-from sinkscope.training.parts import Part
+from sinkscope.invalid import Part
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -30,11 +30,11 @@ class OptimizerPart(Part):
     decay_embeddings: bool = True
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimiser over the model's trainable parameters."""
+        """The optimizer over the model's trainable parameters."""
         raise NotImplementedError
 
     def numbers(self, model: nn.Module) -> int:
-        """How many fp32 numbers the optimiser keeps of a model's trainable parameters, its step counts aside."""
+        """How many fp32 numbers the optimizer keeps of a model's trainable parameters, its step counts aside."""
         raise NotImplementedError
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
