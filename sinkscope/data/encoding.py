@@ -54,7 +54,7 @@ class EncodedCorpus:
 
 @dataclass(frozen=True)
 class Shared:
-    """What a part of a mixture takes over: the tokeniser, and the split of the corpus that it is a domain of."""
+    """What a part of a mixture takes over: the tokenizer, and the split of the corpus that it is a domain of."""
 
     tokenizer: PreTrainedTokenizerFast
     split: Split | None = None
@@ -64,8 +64,8 @@ def encode_corpus(corpus: Corpus, config: DataConfig, shared: Shared | None = No
     """Encode a corpus, or map what an earlier call with the same text and settings left in the cache.
 
     The text is read each time for its sha256 (`python`: about a second), so that a changed file is a new entry. A
-    tokeniser to be trained sees documents of the training part alone. Raises `InputError` for a corpus that cannot be
-    split, a tokeniser that cannot be used, a document that is not text or a cache that cannot be written.
+    tokenizer to be trained sees documents of the training part alone. Raises `InputError` for a corpus that cannot be
+    split, a tokenizer that cannot be used, a document that is not text or a cache that cannot be written.
     """
     inherited = shared.split if shared is not None else None
     split = inherited or split_names(corpus.names, config.validation_share, config.split_seed)
@@ -145,7 +145,7 @@ def _first_characters(texts: Iterable[str], limit: int) -> Iterator[str]:
 
 
 def _write_parts(corpus: Corpus, split: Split, tokenizer: PreTrainedTokenizerFast, draft: Path) -> dict[str, Any]:
-    """Write `train.bin` and `validation.bin`; return what there is to say about them and the tokeniser."""
+    """Write `train.bin` and `validation.bin`; return what there is to say about them and the tokenizer."""
     dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32)
     about = {"tokenizer_sha256": tokenizer_digest(tokenizer), "vocabulary": len(tokenizer), "dtype": dtype.name}
     return about | {

@@ -55,10 +55,10 @@ def build_inputs(
     - `first-token`: a different id for each row at position 0, special tokens among them, the same natural text after
       it in all; every id of the vocabulary where `samples` is at least their number [C6].
 
-    `bos="auto"` puts around natural text what the tokeniser itself puts around every text: the BOS of a model that was
+    `bos="auto"` puts around natural text what the tokenizer itself puts around every text: the BOS of a model that was
     trained with one (`with_bos`), an encoder's [CLS] and [SEP], for many models nothing; the other kinds get none.
     `add` puts the BOS (or [CLS]) before every kind but `first-token`, whose first token is the point, `double` puts it
-    twice, as happens where a template's BOS meets a tokeniser that adds its own; `none` puts nothing. The text then
+    twice, as happens where a template's BOS meets a tokenizer that adds its own; `none` puts nothing. The text then
     ends a token or two earlier, so that it is the same text with and without. `tokenizer` may be None for `random` and
     `repeated`. A `text` that is a folder gives the documents of its files, each of which is cut on its own.
 
@@ -152,7 +152,7 @@ def as_chat(inputs: Inputs, tokenizer: Any) -> Inputs:
 
 
 def ordinary_tokens(tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) -> Tensor:
-    """Ids (n,) below `vocab_size` that the tokeniser knows and that are no special tokens; all if there is none."""
+    """Ids (n,) below `vocab_size` that the tokenizer knows and that are no special tokens; all if there is none."""
     if tokenizer is None:
         return torch.arange(vocab_size)
     special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
@@ -165,7 +165,7 @@ def ordinary_tokens(tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) 
 
 
 def known_tokens(tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) -> Tensor:
-    """Ids (n,) below `vocab_size` that the tokeniser knows, special ones among them; all if there is none."""
+    """Ids (n,) below `vocab_size` that the tokenizer knows, special ones among them; all if there is none."""
     return torch.arange(vocab_size if tokenizer is None else min(len(tokenizer), vocab_size))
 
 
@@ -203,7 +203,7 @@ def _after_bos(inputs: Inputs, tokenizer: PreTrainedTokenizerBase, count: int) -
 
 
 def _before_sep(inputs: Inputs, tokenizer: PreTrainedTokenizerBase) -> Inputs:
-    """The same rows with the tokeniser's [SEP], if it ends texts with one, in the place of the last token."""
+    """The same rows with the tokenizer's [SEP], if it ends texts with one, in the place of the last token."""
     end = last_token_id(tokenizer)
     if end is None:
         return inputs

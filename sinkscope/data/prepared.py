@@ -1,4 +1,4 @@
-"""From a configuration to what training needs: tokeniser, windows and fingerprint."""
+"""From a configuration to what training needs: tokenizer, windows and fingerprint."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class EncodedData:
 def encode_data(config: DataConfig) -> EncodedData:
     """Read and encode all that a configuration names, or map it from the cache.
 
-    Raises `InputError` for what is wrong with a corpus or the tokeniser, and for unknown domains.
+    Raises `InputError` for what is wrong with a corpus or the tokenizer, and for unknown domains.
     """
     corpus = load_corpus(config.corpus, config.max_characters)
     domains = corpus.domains()
@@ -82,7 +82,7 @@ def prepare(config: DataConfig, context: int, seed: int = 0, *, number_documents
     `seed` draws what is random in `config.interventions`; which documents are for validation is `config.split_seed`'s.
     Windows number their documents where packing, or `number_documents`, asks for it.
     The first call on a corpus encodes it (`python`: half a minute on two cores), later ones map the cache.
-    Raises `InputError` for whatever is wrong with corpus, tokeniser or context.
+    Raises `InputError` for whatever is wrong with corpus, tokenizer or context.
     """
     found = encode_data(config)
     tokenizer = with_bos(found.whole.tokenizer, add=config.bos == "fixed")

@@ -1,4 +1,4 @@
-"""Tokenisers: byte-level BPE trained on the corpus, or any fast tokeniser of the hub or a local folder."""
+"""Tokenizers: byte-level BPE trained on the corpus, or any fast tokenizer of the hub or a local folder."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
 
 
 def load_fast_tokenizer(name: str) -> PreTrainedTokenizerFast:
-    """A fast tokeniser by hub id, folder, or the model (shipped, or in a run's folder) that it belongs to.
+    """A fast tokenizer by hub id, folder, or the model (shipped, or in a run's folder) that it belongs to.
 
     Code from the hub is never run.
 
@@ -78,9 +78,9 @@ def load_fast_tokenizer(name: str) -> PreTrainedTokenizerFast:
 
 
 def with_bos(tokenizer: PreTrainedTokenizerFast, add: bool) -> PreTrainedTokenizerFast:
-    """The same tokeniser, adding its BOS to every text it encodes, or nothing.
+    """The same tokenizer, adding its BOS to every text it encodes, or nothing.
 
-    A model is saved with the tokeniser that does what it was trained on, so what `tokenizer(text)` returns is what the
+    A model is saved with the tokenizer that does what it was trained on, so what `tokenizer(text)` returns is what the
     model knows, and nobody has to ask how it was trained. transformers keeps this in `tokenizer.json` alone, where only
     its generic class leaves it as it is: hence a new object. Raises `InputError` if there is no BOS to add.
     """
@@ -97,10 +97,10 @@ def with_bos(tokenizer: PreTrainedTokenizerFast, add: bool) -> PreTrainedTokeniz
 
 
 def as_encoder(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """The same tokeniser with an encoder's special tokens, which puts every text into `[CLS] … [SEP]`.
+    """The same tokenizer with an encoder's special tokens, which puts every text into `[CLS] … [SEP]`.
 
     The ids of `<bos>`, `<eos>` and `<pad>` become those of [CLS], [SEP] and [PAD], so that token files stay valid and
-    hold a [SEP] after each document; [MASK] is a new last id. Raises `InputError` for a tokeniser without those three.
+    hold a [SEP] after each document; [MASK] is a new last id. Raises `InputError` for a tokenizer without those three.
     """
     from tokenizers import Tokenizer, processors
     from transformers import PreTrainedTokenizerFast
@@ -162,22 +162,22 @@ def encode_conversations(
 
 
 def first_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The id of the tokeniser's BOS, else of its [CLS], else None."""
+    """The id of the tokenizer's BOS, else of its [CLS], else None."""
     return tokenizer.cls_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
 
 
 def adds_first_token(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the tokeniser itself puts that token before a text, as it does for most models trained with one."""
+    """Whether the tokenizer itself puts that token before a text, as it does for most models trained with one."""
     start = first_token_id(tokenizer)
     return start is not None and tokenizer.encode("a")[:1] == [start]
 
 
 def last_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The id of the [SEP] that the tokeniser itself puts after a text, as encoders' do; None where it puts none."""
+    """The id of the [SEP] that the tokenizer itself puts after a text, as encoders' do; None where it puts none."""
     end = tokenizer.sep_token_id
     return end if end is not None and tokenizer.encode("a")[-1:] == [end] else None
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
-    """sha256 of everything that decides how the tokeniser encodes."""
+    """sha256 of everything that decides how the tokenizer encodes."""
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()

@@ -198,7 +198,7 @@ class SomeWindows(Dataset[Window]):
 
 
 def seeded(*parts: object) -> torch.Generator:
-    """A generator whose state only `parts` decide, well mixed, so that neighbouring seeds have nothing in common."""
+    """A generator whose state only `parts` decide, well mixed, so that neighboring seeds have nothing in common."""
     mixed = hashlib.sha256("/".join(str(part) for part in parts).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(mixed[:8], "little") >> 1)
 

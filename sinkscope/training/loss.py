@@ -17,7 +17,7 @@ from sinkscope.training.penalty import ActivationPenalty
 class Loss(Part):
     """Mean next-token cross-entropy in nats over a window's tokens but the first [L4].
 
-    `prefix` p > 0 is prefix language modelling: L = Σ_{t > p} log P(x_t | x_{p+1..t−1}, x_{1..p}), every token sees the
+    `prefix` p > 0 is prefix language modeling: L = Σ_{t > p} log P(x_t | x_{p+1..t−1}, x_{1..p}), every token sees the
     first p, and those are not predicted (the operation's mask becomes `mask | prefix(p)`). Source: Gu et al., section 6
     [L2]. `leaky_validation`: the paper's code scores the prefix as well when it validates, although those tokens see
     their own targets; off by default, so that losses compare.

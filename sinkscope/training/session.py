@@ -271,7 +271,7 @@ def trainer_class(sharded: bool) -> type[RecipeTrainer]:
 
 
 def spread(windows: Dataset, count: int, multiple_of: int = 1) -> Subset:
-    """At most `count` windows, evenly over all of them (neighbours come from one document).
+    """At most `count` windows, evenly over all of them (neighbors come from one document).
 
     Their number is a multiple of `multiple_of`, if there are so many: the mean over batches is then the mean over
     windows.

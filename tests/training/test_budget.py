@@ -33,7 +33,7 @@ def on_meta(name: str) -> LabForCausalLM:
         return LabForCausalLM(LabConfig(max_position_embeddings=recipe.context, **recipe.model))
 
 
-OPTIMISERS = {
+OPTIMIZERS = {
     "adamw": (),
     "adam": (),
     "sgd": (),
@@ -46,9 +46,9 @@ OPTIMISERS = {
 }
 
 
-@pytest.mark.parametrize("case", OPTIMISERS)
-def test_an_optimisers_state_is_what_it_builds(case: str, tiny: Make) -> None:
-    recipe = tiny(f"optimizer.name={case.split()[0]}", *OPTIMISERS[case])
+@pytest.mark.parametrize("case", OPTIMIZERS)
+def test_an_optimizers_state_is_what_it_builds(case: str, tiny: Make) -> None:
+    recipe = tiny(f"optimizer.name={case.split()[0]}", *OPTIMIZERS[case])
     model = model_of(recipe)
     optimizer = recipe.optimizer.build(model)
     ids = torch.randint(0, VOCABULARY, (2, 16))
