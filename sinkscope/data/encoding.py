@@ -167,16 +167,16 @@ def _write_part(
         marks = more.enter_context(path.with_suffix(SCORED).open("wb")) if chat else None
         for batch in _batches(documents):
             texts = [document.text for document in batch]
-            encoded, said = encode_conversations(tokenizer, texts) if chat else (encode(tokenizer, texts), None)
+            encoded, in_response = encode_conversations(tokenizer, texts) if chat else (encode(tokenizer, texts), None)
             for number, (document, ids) in enumerate(zip(batch, encoded, strict=True)):
                 text.add(document)
                 raw = np.array([*ids, tokenizer.eos_token_id], dtype.newbyteorder("<")).tobytes()
                 tokens.update(raw)
                 stream.write(raw)
                 count += len(ids) + 1
-                if marks is not None and said is not None:
-                    marks.write(bytes([*said[number], True]))
-                    scored += sum(said[number]) + 1
+                if marks is not None and in_response is not None:
+                    marks.write(bytes([*in_response[number], True]))
+                    scored += sum(in_response[number]) + 1
     about = {
         "documents": text.documents,
         "characters": text.characters,

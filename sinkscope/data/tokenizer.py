@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 BOS, EOS, PAD = "<bos>", "<eos>", "<pad>"
 CLS, SEP = "[CLS]", "[SEP]"
+AS_IT_STANDS = {  # options of encoding: nothing added, and the spelling of a special token is text
+    "add_special_tokens": False,
+    "split_special_tokens": True,
+    "return_attention_mask": False,
+    "return_token_type_ids": False,
+    "verbose": False,
+}
 SMALLEST_VOCABULARY = 256 + 3  # every byte, and the three special tokens
 
 
@@ -129,15 +136,7 @@ def as_encoder(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
     """Token ids of each text as it stands: nothing added, nothing cut, and a text that spells `<eos>` holds no EOS."""
-    encoded = tokenizer(
-        texts,
-        add_special_tokens=False,
-        split_special_tokens=True,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        verbose=False,
-    )
-    ids: list[list[int]] = encoded["input_ids"]
+    ids: list[list[int]] = tokenizer(texts, **AS_IT_STANDS)["input_ids"]
     return ids
 
 
@@ -145,20 +144,12 @@ def encode_conversations(
     tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> tuple[list[list[int]], list[list[bool]]]:
     """Token ids of rendered conversations, and which tokens are of responses: those that begin inside one."""
-    encoded = tokenizer(
-        texts,
-        add_special_tokens=False,
-        split_special_tokens=True,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        return_offsets_mapping=True,
-        verbose=False,
-    )
-    said = [
+    encoded = tokenizer(texts, return_offsets_mapping=True, **AS_IT_STANDS)
+    in_response = [
         [any(start <= begin < stop for start, stop in responses(text)) for begin, _ in offsets]
         for text, offsets in zip(texts, encoded["offset_mapping"], strict=True)
     ]
-    return encoded["input_ids"], said
+    return encoded["input_ids"], in_response
 
 
 def first_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:

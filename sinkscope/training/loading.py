@@ -29,7 +29,14 @@ def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Reci
     """
     fields = _fields(name_or_path)
     for override in sorted(overrides, key=lambda text: not text.startswith(FIRST)):
-        _set(fields, override)
+        key, equals, text = override.partition("=")
+        if not equals or not key:
+            raise InputError(f"override '{override}': expected field=value, such as optimizer.lr=1e-3")
+        try:
+            value = _parse(text)
+        except yaml.YAMLError:
+            value = text
+        _put(fields, key, value, override)
     return Recipe(**fields)
 
 
@@ -85,17 +92,6 @@ def _numbers(value: Any) -> Any:
     if isinstance(value, list):
         return [_numbers(item) for item in value]
     return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
-
-
-def _set(fields: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise InputError(f"override '{override}': expected field=value, such as optimizer.lr=1e-3")
-    try:
-        value = _parse(text)
-    except yaml.YAMLError:
-        value = text
-    _put(fields, key, value, override)
 
 
 def _put(fields: dict[str, Any], key: str, value: Any, override: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -79,8 +79,8 @@ class Watch:
             raise InputError(f"loss.activation_penalty: {type(model).__name__} is no lab model")
         self.penalty = penalty
         self._seen: dict[int, Tensor] = {}
-        for depth, module in _penalized(penalty, model):
-            module.register_forward_hook(partial(self._note, depth))
+        for depth in penalty.at(len(model.model.layers)):
+            _penalized(penalty, model, depth).register_forward_hook(partial(self._note, depth))
 
     def term(self) -> Float[Tensor, ""]:
         """strength · p of the forward pass just made, with its gradient."""
@@ -94,12 +94,10 @@ class Watch:
             self._seen[depth] = output[0] if isinstance(output, tuple) else output
 
 
-def _penalized(penalty: ActivationPenalty, model: LabForCausalLM) -> Iterator[tuple[int, nn.Module]]:
-    for depth in penalty.at(len(model.model.layers)):
-        if depth == 0:
-            yield depth, model.model.embed_tokens
-            continue
-        block = model.model.layers[depth - 1]
-        mixer = "self_attn" if block.attends else "mamba"
-        inner = {"stream": "", "attention": mixer, "feedforward": "mlp"}
-        yield depth, block.get_submodule(inner[penalty.of])
+def _penalized(penalty: ActivationPenalty, model: LabForCausalLM, depth: int) -> nn.Module:
+    """The module whose output is the activation at a depth."""
+    if depth == 0:
+        return model.model.embed_tokens
+    block = model.model.layers[depth - 1]
+    mixer = "self_attn" if block.attends else "mamba"
+    return block.get_submodule({"stream": "", "attention": mixer, "feedforward": "mlp"}[penalty.of])

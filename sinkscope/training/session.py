@@ -44,7 +44,7 @@ from sinkscope.training.sink import SinkCallback
 from sinkscope.training.trainer import RecipeTrainer
 
 SINK_SAMPLES = 100
-READ = ("input_ids", "document_ids")
+MODEL_INPUTS = ("input_ids", "document_ids")
 
 
 def train(
@@ -122,7 +122,7 @@ def train_kind(
 
 
 class _Session:
-    """One sitting at a run, from taking up what is there to the saved model."""
+    """The training of one run, from its newest checkpoint (or the beginning) to the saved model."""
 
     def __init__(
         self,
@@ -141,11 +141,11 @@ class _Session:
         self.processes = processes
         self.notes: list[str] = list(before.get("notes", ()))
         self.screen = console()
-        self.checkpoint = processes.from_main(self._take_up)
+        self.checkpoint = processes.from_main(self._newest_checkpoint)
         self.rows = self._rows()
         set_seed(recipe.seed)
         self.model = kind.model(recipe, data.tokenizer)
-        self.trainer = self._trainer(device, trainer_class(sharded))
+        self.trainer = self._trainer(device, sharded)
         shown = progress and processes.main
         self.bar = LiveProgress(folder.name.rpartition("-")[0], self.rows, self.screen) if shown else None
         self.record = Record.of(recipe, data.fingerprint, self.model, self.trainer.args.device)
@@ -170,7 +170,7 @@ class _Session:
             raise
         self.processes.from_main(lambda: self._write_record("finished"))
 
-    def _take_up(self) -> Path | None:
+    def _newest_checkpoint(self) -> Path | None:
         """The checkpoint to go on from; None at the beginning. For the main process, as it sets damaged ones aside."""
         known = len(self.notes)
         checkpoint = checkpoints.newest_whole(self.folder / CHECKPOINTS, self._announce)
@@ -193,17 +193,28 @@ class _Session:
         self.notes.append(note)
         self.screen.print(f"{self.folder.name}: {note}", soft_wrap=True)
 
-    def _trainer(self, device: str, kind_of_trainer: type[RecipeTrainer]) -> RecipeTrainer:
-        recipe, kind = self.recipe, self.kind
-        validation = self._sequences(self.data.validation)
+    def _trainer(self, device: str, sharded: bool) -> RecipeTrainer:
+        recipe, kind, trainer_class = self.recipe, self.kind, RecipeTrainer
+        if sharded:
+            from sinkscope.training.distributed.sharded import ShardedTrainer  # FSDP is slow to import
+
+            trainer_class = ShardedTrainer
+
+        def sequences(windows: Dataset) -> Dataset:
+            return kind.sequences(windows, self.data.tokenizer, recipe.seed)
+
+        def examples(sequences: Dataset, *, validating: bool = False) -> Dataset:
+            scored = kind.objective(sequences, self.data.tokenizer, recipe.seed)
+            return recipe.loss.examples(scored, validating=validating)
+
+        order = TrainingOrder(self.data.train, recipe.batch_size, recipe.steps, recipe.seed)
+        validation = sequences(self.data.validation)
         scored = spread(validation, recipe.validation_windows, multiple_of=recipe.micro_batch or recipe.batch_size)
-        trainer = kind_of_trainer(
+        trainer = trainer_class(
             recipe,
             model=self.model,
-            train=self._examples(
-                self._sequences(TrainingOrder(self.data.train, recipe.batch_size, recipe.steps, recipe.seed))
-            ),
-            validation=self._examples(scored, validating=True),
+            train=examples(sequences(order)),
+            validation=examples(scored, validating=True),
             folder=self.folder / CHECKPOINTS,
             device=device,
             before_saving=self.rows.flush,
@@ -213,13 +224,6 @@ class _Session:
         trainer.add_callback(self.rows)
         trainer.add_callback(SinkCallback(trainer, inputs, every=recipe.eval_every, also=kind.metrics))
         return trainer
-
-    def _sequences(self, windows: Dataset) -> Dataset:
-        return self.kind.sequences(windows, self.data.tokenizer, self.recipe.seed)
-
-    def _examples(self, sequences: Dataset, *, validating: bool = False) -> Dataset:
-        examples = self.kind.objective(sequences, self.data.tokenizer, self.recipe.seed)
-        return self.recipe.loss.examples(examples, validating=validating)
 
     def _train(self) -> None:
         if self.bar is not None:
@@ -235,7 +239,7 @@ class _Session:
                 self.bar.stop()
 
     def _save_model(self) -> None:
-        weights = self.trainer.full_weights()
+        weights = self.trainer.full_weights()  # gathered from all processes, so not inside `from_main`
         self.processes.from_main(lambda: self._write_model(weights))
 
     def _write_model(self, weights: Mapping[str, Tensor] | None) -> None:
@@ -261,15 +265,6 @@ class _Session:
         self.record.results = {name: value for name, value in self.rows.last.items() if name not in ("step", "seconds")}
 
 
-def trainer_class(sharded: bool) -> type[RecipeTrainer]:
-    """What trains: a whole model in every process, or one that is spread over them."""
-    if not sharded:
-        return RecipeTrainer
-    from sinkscope.training.distributed.sharded import ShardedTrainer  # FSDP is slow to import
-
-    return ShardedTrainer
-
-
 def spread(windows: Dataset, count: int, multiple_of: int = 1) -> Subset:
     """At most `count` windows, evenly over all of them (neighbors come from one document).
 
@@ -283,9 +278,9 @@ def spread(windows: Dataset, count: int, multiple_of: int = 1) -> Subset:
 
 
 def inputs_of(windows: Dataset, tokens: int | None = None) -> dict[str, Tensor]:
-    """What a model reads of all windows (sample, token): ids and, where windows number them, documents.
+    """Model inputs of all windows (sample, token): ids and, where windows number them, documents.
 
-    `tokens`: so many from their beginning.
+    `tokens`: only the first so many.
     """
     items = [windows[index] for index in range(len(windows))]  # type: ignore[arg-type]
-    return {name: torch.stack([item[name][:tokens] for item in items]) for name in READ if name in items[0]}
+    return {name: torch.stack([item[name][:tokens] for item in items]) for name in MODEL_INPUTS if name in items[0]}

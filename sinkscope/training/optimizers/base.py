@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -56,3 +57,11 @@ class OptimizerPart(Part):
         if id(parameter) in embeddings:
             return self.decay_embeddings
         return self.decay_norms or parameter.ndim >= 2
+
+
+def evaluated(closure: Callable[[], float] | None) -> float | None:
+    """The loss of an optimizer step's optional closure, which computes gradients again."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()

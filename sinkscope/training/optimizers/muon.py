@@ -9,7 +9,7 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import nn
 
-from sinkscope.training.optimizers.base import Decay, OptimizerPart
+from sinkscope.training.optimizers.base import Decay, OptimizerPart, evaluated
 
 
 class Muon(OptimizerPart):
@@ -67,10 +67,7 @@ class Combined(torch.optim.Optimizer):
         self._share()
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         for part in self.parts:
             part.step()
         return loss

@@ -63,7 +63,7 @@ def test_a_run_killed_again_and_again(
     how: str, tiny: Callable[..., Recipe], corpus: str, runs: Path, tmp_path: Path
 ) -> None:
     undisturbed = train(tiny(*CHANGES), tmp_path / "undisturbed", progress=False, device="cpu")
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "SINKSCOPE_NO_SHAPE_CHECKS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "SINKSCOPE_NO_SHAPE_CHECKS": "1"}
     command = [sys.executable, "-c", PROGRAM, how, corpus, str(runs)]
     killed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
     assert int(killed.stdout) >= (3 if how == "file operations" else 1)  # a quick machine outruns some moments
