@@ -145,7 +145,7 @@ def _first_characters(texts: Iterable[str], limit: int) -> Iterator[str]:
 
 
 def _write_parts(corpus: Corpus, split: Split, tokenizer: PreTrainedTokenizerFast, draft: Path) -> dict[str, Any]:
-    """Write `train.bin` and `validation.bin`; return what there is to say about them and the tokenizer."""
+    """Write `train.bin` and `validation.bin`; return the facts about them and the tokenizer."""
     dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32)
     about = {"tokenizer_sha256": tokenizer_digest(tokenizer), "vocabulary": len(tokenizer), "dtype": dtype.name}
     return about | {

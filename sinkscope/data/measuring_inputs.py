@@ -152,7 +152,7 @@ def as_chat(inputs: Inputs, tokenizer: Any) -> Inputs:
 
 
 def ordinary_tokens(tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) -> Tensor:
-    """Ids (n,) below `vocab_size` that the tokenizer knows and that are no special tokens; all if there is none."""
+    """Ids (n,) below `vocab_size` that the tokenizer knows and that are no special tokens; all without a tokenizer."""
     if tokenizer is None:
         return torch.arange(vocab_size)
     special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
@@ -165,7 +165,7 @@ def ordinary_tokens(tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) 
 
 
 def known_tokens(tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) -> Tensor:
-    """Ids (n,) below `vocab_size` that the tokenizer knows, special ones among them; all if there is none."""
+    """Ids (n,) below `vocab_size` that the tokenizer knows, special ones among them; all without a tokenizer."""
     return torch.arange(vocab_size if tokenizer is None else min(len(tokenizer), vocab_size))
 
 

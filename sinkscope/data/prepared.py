@@ -80,7 +80,7 @@ def prepare(config: DataConfig, context: int, seed: int = 0, *, number_documents
     """Read, split, encode and cut a corpus into windows of `context` tokens.
 
     `seed` draws what is random in `config.interventions`; which documents are for validation is `config.split_seed`'s.
-    Windows number their documents where packing, or `number_documents`, asks for it.
+    Windows number their documents where packing or `number_documents` needs it.
     The first call on a corpus encodes it (`python`: half a minute on two cores), later ones map the cache.
     Raises `InputError` for whatever is wrong with corpus, tokenizer or context.
     """

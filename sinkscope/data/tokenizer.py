@@ -88,7 +88,7 @@ def with_bos(tokenizer: PreTrainedTokenizerFast, add: bool) -> PreTrainedTokeniz
     """The same tokenizer, adding its BOS to every text it encodes, or nothing.
 
     A model is saved with the tokenizer that does what it was trained on, so what `tokenizer(text)` returns is what the
-    model knows, and nobody has to ask how it was trained. transformers keeps this in `tokenizer.json` alone, where only
+    model knows, however it was trained. transformers keeps this in `tokenizer.json` alone, where only
     its generic class leaves it as it is: hence a new object. Raises `InputError` if there is no BOS to add.
     """
     from transformers import PreTrainedTokenizerFast

@@ -61,7 +61,7 @@ class TrainingOrder(Dataset[Window]):
 
     Every pass over the windows is a permutation of its own, drawn from `seed` and the number of the pass; of a mixture
     each part has its passes, and which part an item is of is drawn by weight (`MixedWindows`). Item i depends on (seed,
-    i) and on nothing before it, so a resumed run goes on at any item without a stored state. It is to be read in
+    i) and on nothing before it, so a resumed run continues at any item without a stored state. It is to be read in
     sequence, by a sampler that does not shuffle again.
     """
 

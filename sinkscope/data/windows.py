@@ -24,8 +24,8 @@ Window = dict[str, Tensor]
 class Stream:
     """Tokens (n,) of documents one after the other.
 
-    `starts`: where each document begins, ascending; None where nobody asks. `scored` (n,): 1 for tokens of responses,
-    which alone count where a corpus of conversations is trained on; None where every token does.
+    `starts`: where each document begins, ascending; None where that is not needed. `scored` (n,): 1 for tokens of
+    responses, which alone count in the loss on conversations; None where every token counts.
     """
 
     tokens: np.ndarray
@@ -40,8 +40,8 @@ def framed(
 
     `bos_id`: that token before every document; `keep_eos=False` takes the EOS away; with `find_starts` the result knows
     where its documents begin. An EOS belongs to the document that it ends, a BOS to the one it begins, and neither is
-    scored anew: a BOS is no response, an EOS is what it was. What is not asked for costs nothing: without changes the
-    tokens stay in their file; otherwise they are held in memory.
+    scored anew: a BOS is no response, an EOS is what it was. Without changes the tokens stay in their file;
+    otherwise they are held in memory.
     """
     if bos_id is None and keep_eos and not find_starts:
         return stream

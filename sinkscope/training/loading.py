@@ -103,7 +103,7 @@ def _put(fields: dict[str, Any], key: str, value: Any, override: str) -> None:
     if parents == ["attention"] and isinstance(fields.get("attention"), str):  # options may follow a name
         fields["attention"] = {"name": fields["attention"]}
     for parent in parents:
-        if part.get(parent) is None:  # a part that is left out by default comes into being
+        if part.get(parent) is None:  # a part that is None by default
             part[parent] = {}
         inner = part[parent]
         if not isinstance(inner, dict):

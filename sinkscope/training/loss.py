@@ -35,7 +35,7 @@ class Loss(Part):
     @field_validator("activation_penalty")
     @classmethod
     def _some(cls, penalty: ActivationPenalty | None) -> ActivationPenalty | None:
-        """A penalty of no strength is none: the same numbers, hence the same hash."""
+        """A penalty of strength 0 is no penalty: the same numbers, hence the same hash."""
         return penalty if penalty is not None and penalty.strength else None
 
     def examples(self, windows: Dataset, *, validating: bool = False) -> Dataset:

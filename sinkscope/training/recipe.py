@@ -220,7 +220,7 @@ class Recipe(Part):
         """The model's configuration, shared by recipes that say the same of it: only read."""
         try:
             said = json.dumps([self.model, self.operation.to_dict(), self.context], sort_keys=True)
-        except TypeError:  # a value that is none of JSON, which the configuration complains of
+        except TypeError:  # a value that is not JSON: the configuration names it
             return self._lab_config()
         if said not in _RESOLVED:
             if len(_RESOLVED) >= MOST_RESOLVED:

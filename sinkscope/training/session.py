@@ -59,7 +59,7 @@ def train(
     """Train a recipe (a value, a name or a YAML file) in a folder of its own under `out`; return the run.
 
     The folder's name holds the hash of what decides the numbers, so doing a run twice is doing it once: a finished
-    one is returned as it is. An interrupted one goes on from its newest whole checkpoint with `resume=True`; on CPU
+    one is returned as it is. An interrupted one continues from its newest whole checkpoint with `resume=True`; on CPU
     in fp32 its weights are then bit for bit those of an undisturbed run. Every `eval_every` steps the loss on fixed
     validation windows and the attention sink on the first 64 tokens of up to 100 of them are logged (`log.jsonl`),
     under the mask of their documents where training had one.

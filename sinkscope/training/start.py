@@ -40,8 +40,8 @@ def lab_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> LabForCausa
 def start_fingerprint(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     """What the weights that a recipe starts from add to its run's fingerprint: their digest, not where they lie.
 
-    Raises `InputError` where there are none, where sizes, choices or the attention operation (but for its mask) differ
-    from the recipe's, and where the tokenizer is not that of the data.
+    Raises `InputError` where there are no weights, where sizes, choices or the attention operation (but for its mask)
+    differ from the recipe's, and where the tokenizer is not that of the data.
     """
     if recipe.start_from is None:
         return {}

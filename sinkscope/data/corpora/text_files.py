@@ -88,7 +88,7 @@ def _pieces(path: Path) -> list[Entry]:
 
 
 def domains(folder: Path) -> dict[str, Path]:
-    """Name and path of every domain in `folder`, in the order of their names; hidden entries are none [D4].
+    """Name and path of every domain in `folder`, in the order of their names; hidden entries are left out [D4].
 
     Each file, and each folder of files, is one domain of text.
 

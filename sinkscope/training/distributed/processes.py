@@ -1,7 +1,7 @@
-"""Several processes that train one model: who this one is, and how they stay of one mind.
+"""Several processes that train one model: the rank of this one, and how they share decisions and errors.
 
-A launcher (`torchrun`, `accelerate launch`) starts the same command several times and says in the environment which of
-them each is. The first process alone writes, locks and prints; the others get its decisions.
+A launcher (`torchrun`, `accelerate launch`) starts the same command several times and sets the rank of each in its
+environment. The first process alone writes, locks and prints; the others get its decisions.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class Framed(Dataset[Window]):
     """`[CLS] A [SEP] B [SEP]` for every window A B of text: (context + 3,) int64.
 
     Where A ends is drawn uniformly from 1 … context − 1 by (`seed`, item), so that a [SEP] is met at every position. B
-    goes on where A ended: of BERT's pairs these are the consecutive ones, and no loss asks about the pair.
+    goes on where A ended: of BERT's pairs these are the consecutive ones, and no loss depends on the pair.
     """
 
     def __init__(self, windows: Dataset, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:

@@ -39,11 +39,11 @@ def fingerprint(recipe: Recipe) -> dict[str, Any]:
 class Kind:
     """What a session of training needs to know about the model's kind.
 
-    `data` reads a recipe's corpus; `sequences` makes of its windows what the model reads, and `objective` of those what
-    it is trained on (both get the tokenizer and a seed, and may depend on an item's number, never on what came before
-    it, so that a resumed run goes on as if undisturbed). The sink is logged on the first `sink_tokens` tokens of
-    `sequences`, and with it what `metrics` reads of the model (names start with `task/`). `about` joins the run's
-    fingerprint, and with it its hash.
+    `data` reads a recipe's corpus; `sequences` turns its windows into what the model reads, and `objective` turns those
+    into what it is trained on. Both get the tokenizer and a seed. They may depend on an item's number, never on earlier
+    items, so that a resumed run sees what an uninterrupted one sees. The sink is logged on the first `sink_tokens`
+    tokens of `sequences`, together with what `metrics` measures on the model (names start with `task/`). `about` joins
+    the run's fingerprint and so its hash.
     """
 
     model: Callable[[Recipe, PreTrainedTokenizerBase], PreTrainedModel]

@@ -21,7 +21,7 @@ class OrthoAdam(OptimizerPart):
 
     The authors' code is not public. Q acts on every axis of a parameter by a Haar matrix of its own (a Kronecker
     product for matrices); an axis longer than `largest` is left as it is. `rotation_seed` draws them; they are kept
-    with the moments, so a resumed run goes on in the same basis.
+    with the moments, so a resumed run continues in the same basis.
     """
 
     name: Literal["orthoadam"] = "orthoadam"

@@ -67,7 +67,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 
 def read_object(path: Path, kind: str, *fields: str) -> dict[str, Any]:
-    """A JSON object of a run's folder, its `kind` of file. Raises `InputError` if it is none with these fields."""
+    """A JSON object of a run's folder, its `kind` of file. Raises `InputError` if it is not one, or lacks a field."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
