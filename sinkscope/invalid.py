@@ -1,4 +1,4 @@
-"""Pydantic's complaints as one line that names the field and the nearest valid choice."""
+"""Configuration that validates itself, and pydantic's complaints as one line with the nearest valid choice."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import difflib
 from collections.abc import Iterable
 from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from sinkscope.errors import InputError, unknown
 
 UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 CHOICE = {"literal_error", "union_tag_invalid"}
+
+
+class Part(BaseModel):
+    """A frozen, validated piece of configuration: unknown fields, NaN and infinities are refused when it is built."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def in_one_line(error: ValidationError, kind: type, what: str = "recipe") -> InputError:

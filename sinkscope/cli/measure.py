@@ -110,7 +110,7 @@ def _at_once(job: Job, text: Path | None, folder: Path, wanted: list[Head]) -> t
 def _by_domain(job: Job, places: Path, folder: Path) -> list[dict[str, Any]]:
     """A row per domain."""
     from sinkscope.cli.domains import measure_domains
-    from sinkscope.data.domains import domains
+    from sinkscope.data import domains
 
     return measure_domains(job, domains(places), folder)
 

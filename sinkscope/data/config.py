@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sinkscope.data.corpora import FORMS, is_chat, is_corpus, parse_corpus
-from sinkscope.data.interventions import FixedToken, RandomTokens
 from sinkscope.data.tokenizer import parse_tokenizer
+from sinkscope.data.windows import FixedToken, RandomTokens
 from sinkscope.errors import InputError
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from sinkscope.report.curves import LOSS, SINK, VALIDATION_LOSS
 from sinkscope.report.runs import StoredRun, read_run
 from sinkscope.report.terminal import stderr
-from sinkscope.training.log import LOG
+from sinkscope.training import LOG
 
 POLL = 0.5
 RECENT = 12

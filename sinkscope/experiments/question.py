@@ -23,7 +23,7 @@ Base = Callable[[str, Mapping[str, Any]], Job]  # of a scale and changed fields
 
 def recipe(scale: str, changes: Mapping[str, Any]) -> Job:
     """The `Recipe` of a scale, with dotted fields changed: what questions vary unless they say otherwise."""
-    from sinkscope.training.loading import changed  # here, so that reading findings does not load torch
+    from sinkscope.training import changed  # here, so that reading findings does not load torch
 
     return changed(RECIPE_OF[scale], changes)  # type: ignore[index]
 

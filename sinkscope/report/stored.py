@@ -20,7 +20,7 @@ from sinkscope.report.runs import StoredRun, read_run
 from sinkscope.survey import Survey
 from sinkscope.survey.result import JSON as SURVEY
 from sinkscope.survey.store import read_survey
-from sinkscope.training.log import LOG
+from sinkscope.training import LOG
 
 THEORY = "verdicts.json"
 KINDS = (

@@ -9,9 +9,8 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
 from sinkscope.errors import InputError
-from sinkscope.invalid import in_one_line
-from sinkscope.training.loading import read_fields
-from sinkscope.training.parts import Part
+from sinkscope.invalid import Part, in_one_line
+from sinkscope.training import read_fields
 
 InputKind = Literal["natural", "random", "repeated", "first-token"]
 DeviceMap = str | dict[str, str | int]

@@ -12,7 +12,7 @@ from rich.table import Column
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
 
-from sinkscope.training.rows import RowWriter
+from sinkscope.training.run import LogWriter
 
 
 def console() -> Console:
@@ -35,7 +35,7 @@ def without_bars() -> Iterator[None]:
 class LiveProgress(TrainerCallback):
     """A bar on a terminal (step, losses, sink rate, tokens/s, time left); elsewhere a line per evaluation."""
 
-    def __init__(self, name: str, rows: RowWriter, screen: Console) -> None:
+    def __init__(self, name: str, rows: LogWriter, screen: Console) -> None:
         self.name = name
         self.rows = rows
         self.screen = screen

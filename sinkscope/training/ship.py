@@ -10,9 +10,7 @@ import torch
 
 from sinkscope.files import writing
 from sinkscope.model.hub import FOLDER
-from sinkscope.training.log import LOG
-from sinkscope.training.record import RECORD
-from sinkscope.training.run import Run
+from sinkscope.training.run import LOG, RECORD, Run
 
 
 def ship(run: Run, name: str, folder: Path = FOLDER) -> Path:

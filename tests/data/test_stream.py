@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkscope.data import Windows
-from sinkscope.data.stream import Stream, framed
+from sinkscope.data.windows import Stream, framed
 
 BOS, EOS = 0, 1
 documents = st.lists(st.lists(st.integers(2, 40), max_size=6), min_size=1, max_size=8)

@@ -9,8 +9,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sinkscope.data import DataConfig
-from sinkscope.data.conversations import chat_template
-from sinkscope.data.natural import natural_windows
+from sinkscope.data.corpora.conversations import chat_template
+from sinkscope.data.measuring_inputs import natural_windows
 from sinkscope.experiments.observing.other_texts import PER_DOMAIN, other_texts
 from sinkscope.experiments.observing.readings import first_token_rate, mean_loss
 from sinkscope.experiments.questions import mixture, tuning

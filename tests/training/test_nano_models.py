@@ -14,8 +14,8 @@ from sinkscope.data.tokenizer import as_encoder, train_bpe
 from sinkscope.errors import InputError
 from sinkscope.training import Recipe, Run
 from sinkscope.training.kinds import ENCODER, HYBRID, LAB, Kind
+from sinkscope.training.kinds.encoder import Framed, Masked
 from sinkscope.training.kinds.hybrid import hybrid_model
-from sinkscope.training.kinds.masking import Framed, Masked
 from sinkscope.training.nano_models import KINDS, SIZES, train_nano
 from sinkscope.training.session import train_kind
 from sinkscope.training.trainer import RecipeTrainer

@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope.data import DataConfig, Inputs, as_chat, load_corpus
-from sinkscope.data.corpora import is_chat
-from sinkscope.data.natural import natural_windows
-from sinkscope.data.tokenizer import adds_first_token
+from sinkscope.data import DataConfig, Inputs, adds_first_token, as_chat, is_chat, load_corpus, natural_windows
 from sinkscope.errors import InputError
 from sinkscope.experiments.observing.readings import (
     TOKENS,

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope.data.windows import UNSCORED
+from sinkscope.data import UNSCORED
 from sinkscope.experiments.observing.mixing import RelativeMixing
 from sinkscope.experiments.observing.touched import moved_positions, sink_heads_zeroed, spread_of_a_change
 from sinkscope.probes import (

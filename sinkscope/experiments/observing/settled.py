@@ -14,9 +14,7 @@ from sinkscope.experiments.observed import CURVES, Observed
 from sinkscope.experiments.observing.other_texts import other_texts
 from sinkscope.experiments.observing.readings import readings
 from sinkscope.files import write_json
-from sinkscope.training import Recipe, Run
-from sinkscope.training.kinds import LAB
-from sinkscope.training.session import inputs_of, spread
+from sinkscope.training import LAB, Recipe, Run, inputs_of, spread
 
 if TYPE_CHECKING:
     from sinkscope.experiments.sweep.jobs import JobKind

@@ -16,7 +16,7 @@ NONE_TO_START = "no model of this scale is shipped to start from"
 
 def nano_sft(scale: str, changes: Mapping[str, Any]) -> Job:
     """The question's base: the recipe that tunes the shipped `nano`, with fields changed."""
-    from sinkscope.training.loading import changed
+    from sinkscope.training import changed
 
     return changed("nano-sft", changes)
 

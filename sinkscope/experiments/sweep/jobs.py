@@ -15,9 +15,7 @@ from sinkscope.experiments.tasks import backcopy, conditional_run, minimal_run
 from sinkscope.experiments.tasks.backcopy import Backcopy
 from sinkscope.experiments.tasks.conditional import TriggerConditional
 from sinkscope.experiments.tasks.minimal import Minimal
-from sinkscope.training import Recipe, Run, train
-from sinkscope.training.kinds.kind import fingerprint
-from sinkscope.training.recipe import SAID_BY_FINGERPRINT
+from sinkscope.training import SAID_BY_FINGERPRINT, Recipe, Run, fingerprint, train
 
 RECIPE = "recipe"
 

@@ -9,9 +9,7 @@ from typing import Any
 from sinkscope.errors import InputError
 from sinkscope.experiments.observing.settled import OBSERVED
 from sinkscope.experiments.sweep.jobs import Job, kind_of
-from sinkscope.training import Run
-from sinkscope.training.log import LOG, read_rows
-from sinkscope.training.record import read_record
+from sinkscope.training import LOG, Run, read_record, read_rows
 
 
 @dataclass

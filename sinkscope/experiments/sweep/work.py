@@ -13,8 +13,7 @@ from pathlib import Path
 
 from sinkscope.errors import InputError
 from sinkscope.experiments.sweep.jobs import Job, job_from, kind_of
-from sinkscope.training import Run, keep_freed_memory
-from sinkscope.training.store import Busy, TrainingDiverged, alone
+from sinkscope.training import Busy, Run, TrainingDiverged, keep_freed_memory, locked
 
 SETTLED, FAILED, BUSY = 0, 2, 75
 
@@ -28,7 +27,7 @@ def work(job: Job, out: Path, device: str = "auto") -> int:
         folder = RunStore(out).run(job).path
         with suppress(TrainingDiverged):  # a result like any other
             kind_of(job).do(job, out, device)
-        with alone(folder, "observing"):
+        with locked(folder, "observing"):
             observed(Run(folder))
     except Busy:
         return BUSY

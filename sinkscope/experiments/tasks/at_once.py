@@ -11,11 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 
 from sinkscope.files import write_text
-from sinkscope.training import Run, TrainingDiverged
-from sinkscope.training.log import LOG
-from sinkscope.training.record import Record, host
-from sinkscope.training.store import alone, settled
-from sinkscope.training.undisturbed import undisturbed
+from sinkscope.training import LOG, Record, Run, TrainingDiverged, host, locked, preserved_rng, settled
 
 Rows = list[dict[str, Any]]
 
@@ -50,7 +46,7 @@ def at_once(job: J, out: Path, train: Callable[[J, Record, Rows], None]) -> Run:
     folder = out / job.folder(job.fingerprint())
     if settled(folder):
         return Run(folder)
-    with alone(folder):
+    with locked(folder):
         if not settled(folder):
             _make(job, folder, train)
     return Run(folder)
@@ -87,7 +83,7 @@ def _make(job: J, folder: Path, train: Callable[[J, Record, Rows], None]) -> Non
     began = time.monotonic()
     rows: Rows = []
     try:
-        with undisturbed():
+        with preserved_rng():
             train(job, record, rows)
     except TrainingDiverged as error:
         record.status, record.reason, record.step = "diverged", str(error), error.step

@@ -19,12 +19,7 @@ from sinkscope.experiments.tasks.reading import Named, Reading
 from sinkscope.experiments.tasks.sequences import Sequences, tokenizer_of
 from sinkscope.experiments.tasks.touching import touched
 from sinkscope.invalid import in_one_line
-from sinkscope.training import Recipe, Run
-from sinkscope.training.kinds import LAB, Kind
-from sinkscope.training.loading import changed
-from sinkscope.training.optimizers import AdamW
-from sinkscope.training.schedule import Constant
-from sinkscope.training.session import train_kind
+from sinkscope.training import LAB, AdamW, Constant, Kind, Recipe, Run, changed, train_kind
 
 TASK = "bigram_backcopy"
 VALIDATION = 256  # sequences on which losses are taken and heads are read

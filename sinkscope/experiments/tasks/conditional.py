@@ -19,10 +19,9 @@ from torch import Tensor, nn
 
 from sinkscope.attention import AttentionSpec, named, resolve
 from sinkscope.attention.masks import Causal, Strict
-from sinkscope.data.windows import seeded
+from sinkscope.data import seeded
 from sinkscope.errors import unknown
-from sinkscope.invalid import in_one_line
-from sinkscope.training.parts import Part
+from sinkscope.invalid import Part, in_one_line
 
 TASK = "trigger_conditional"
 FIRST, OTHER, TRIGGER = range(3)  # kinds of tokens

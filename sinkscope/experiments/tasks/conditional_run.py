@@ -9,8 +9,7 @@ import torch
 from sinkscope.experiments.tasks.at_once import Rows, at_once, at_the_end, finite, logged
 from sinkscope.experiments.tasks.conditional import Examples, OneLayer, TriggerConditional
 from sinkscope.experiments.tasks.reading import Named
-from sinkscope.training import Run
-from sinkscope.training.record import Record
+from sinkscope.training import Record, Run
 
 VALIDATION = 1024  # sequences
 SMALLEST = 1e-6  # a row of less weight looks nowhere

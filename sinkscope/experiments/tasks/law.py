@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sinkscope.data.corpora import load_corpus
+from sinkscope.data import load_corpus
 from sinkscope.errors import InputError
 
 BOS = 0

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sinkscope.data.windows import seeded
+from sinkscope.data import seeded
 from sinkscope.experiments.tasks.at_once import Rows, at_once, at_the_end, finite, logged
 from sinkscope.experiments.tasks.minimal import TASK, Minimal, MinimalModel, Reading
 from sinkscope.experiments.tasks.reading import Named
 from sinkscope.experiments.tasks.sequences import Sequences
-from sinkscope.training import Run
-from sinkscope.training.record import Record
+from sinkscope.training import Record, Run
 
 VALIDATION = 256  # sequences
 

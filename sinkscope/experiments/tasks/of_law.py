@@ -8,7 +8,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from sinkscope.errors import InputError
 from sinkscope.experiments.tasks.law import TOPICS, Law, law_of
-from sinkscope.training.parts import Part
+from sinkscope.invalid import Part
 
 
 class OfLaw(Part):

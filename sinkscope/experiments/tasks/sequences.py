@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from sinkscope.data.windows import Window, seeded
+from sinkscope.data import Window, seeded
 from sinkscope.experiments.tasks.law import BOS, Law
 
 

@@ -12,7 +12,7 @@ from sinkscope.experiments.findings import Findings, verdicts
 from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.question import RECIPE_OF, Assertion, Question, Variation, recipe
 from sinkscope.report.experiments import names
-from sinkscope.training.recipes import RECIPES
+from sinkscope.training import RECIPES
 
 FAILED = "failed"
 USUAL = ("loss", "sink_0", "strongest", "slot", "norm_ratio")

@@ -13,7 +13,7 @@ from sinkscope.report.curves import LOSS, SINK, VALIDATION_LOSS
 from sinkscope.report.experiments.entry import Entry
 from sinkscope.report.experiments.names import counted, said
 from sinkscope.report.runs import StoredRun
-from sinkscope.training.recipe import WITHOUT_INFLUENCE
+from sinkscope.training import WITHOUT_INFLUENCE
 
 LAST = {"loss": VALIDATION_LOSS, "train_loss": LOSS, "sink_0": SINK, "strongest": "sink/strongest"}
 

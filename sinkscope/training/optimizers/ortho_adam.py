@@ -10,7 +10,7 @@ from jaxtyping import Float
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from sinkscope.training.optimizers.base import Decay, OptimizerPart
+from sinkscope.training.optimizers.base import Decay, OptimizerPart, evaluated
 
 
 class OrthoAdam(OptimizerPart):
@@ -21,7 +21,7 @@ class OrthoAdam(OptimizerPart):
 
     The authors' code is not public. Q acts on every axis of a parameter by a Haar matrix of its own (a Kronecker
     product for matrices); an axis longer than `largest` is left as it is. `rotation_seed` draws them; they are kept
-    with the moments, so a resumed run goes on in the same basis.
+    with the moments, so a resumed run continues in the same basis.
     """
 
     name: Literal["orthoadam"] = "orthoadam"
@@ -57,10 +57,7 @@ class RotatedAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

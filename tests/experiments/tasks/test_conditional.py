@@ -13,7 +13,7 @@ from sinkscope.experiments.observing.settled import observed
 from sinkscope.experiments.tasks.conditional import Examples, OneLayer, TriggerConditional, trigger_conditional
 from sinkscope.experiments.tasks.conditional_run import read, train
 from sinkscope.training import Run, TrainingDiverged
-from sinkscope.training.store import Busy
+from sinkscope.training.run.folder import Busy
 
 TINY = {"content": 3, "head_dim": 4, "tokens": 8, "steps": 6, "batch_size": 8, "eval_every": 2}
 
