@@ -1,6 +1,6 @@
 """The zoo: attention operations as values, their masks, the reference, the fast paths and the catalog."""
 
-from sinkscope.attention.catalog import CATALOG, ENTRIES, SECTIONS, Entry, name_of, named
+from sinkscope.attention.catalog import CATALOG, ENTRIES, SECTIONS, Entry, name_of, named, resolve
 from sinkscope.attention.context import Bias, Context
 from sinkscope.attention.decay import ForgettingGate
 from sinkscope.attention.difference import Difference
@@ -25,7 +25,7 @@ from sinkscope.attention.outputs import ElementGate, HeadGate, ValueBias, ValueG
 from sinkscope.attention.query_key import QueryKeyNorm
 from sinkscope.attention.similarity import DotProduct, Kernel, dot_product
 from sinkscope.attention.slots import FixedValue, KeySlot, LogitSlot, SlotTerms, SuffixSlot, ZeroSlot
-from sinkscope.attention.spec import AttentionSpec, resolve
+from sinkscope.attention.spec import AttentionSpec
 from sinkscope.attention.temperature import LogLength
 from sinkscope.attention.tokens import Tokens
 from sinkscope.attention.visibility import Visibility

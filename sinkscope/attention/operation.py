@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from sinkscope.attention.combination import Combination
 from sinkscope.attention.context import Bias, Context
 from sinkscope.attention.decay import accumulated
 from sinkscope.attention.difference import DifferenceModule, halves
@@ -24,7 +25,6 @@ from sinkscope.attention.paths.choice import Path, Taken, chosen
 from sinkscope.attention.scores import Scores, per_query_head, wide
 from sinkscope.attention.sizes import Sizes
 from sinkscope.attention.slots import SlotTerms
-from sinkscope.attention.spec import AttentionSpec
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 
@@ -54,7 +54,7 @@ class Weights:
 class Operation(nn.Module):
     """An `AttentionSpec` built for given sizes. Make one with `spec.build(...)`."""
 
-    def __init__(self, spec: AttentionSpec, sizes: Sizes) -> None:
+    def __init__(self, spec: Combination, sizes: Sizes) -> None:
         super().__init__()
         self.spec = spec
         self.sizes = sizes

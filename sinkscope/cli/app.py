@@ -10,7 +10,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from sinkscope.cli import demo, experiment, intervene, measure, report, survey, theory, train, zoo
+from sinkscope.cli import demo, experiment, intervene, kernels, measure, report, survey, theory, train, zoo
 from sinkscope.cli.options import BAD_INPUT
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import fail, note
@@ -58,6 +58,7 @@ app.command("train", epilog="Example: sinkscope train nano --set attention=sigmo
 app.command("zoo", epilog="Example: sinkscope zoo sigmoid")(zoo.zoo)
 app.command("theory", epilog="Example: sinkscope theory --out theory")(theory.theory)
 app.add_typer(experiment.app, name="experiment")
+app.add_typer(kernels.app, name="kernels")
 app.command("report", epilog="Example: sinkscope report runs/* measurement.nc --out report.html")(report.report)
 
 

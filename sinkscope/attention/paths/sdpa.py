@@ -14,15 +14,15 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from sinkscope.attention.combination import Combination
 from sinkscope.attention.normalizers import ScaledSoftmax, Softmax
 from sinkscope.attention.paths import slotted
 from sinkscope.attention.scores import Scores, per_query_head, wide
 from sinkscope.attention.slots import SlotTerms
-from sinkscope.attention.spec import AttentionSpec
 from sinkscope.attention.visibility import Visibility
 
 
-def obstacle(spec: AttentionSpec, *, biased: bool = False) -> str | None:
+def obstacle(spec: Combination, *, biased: bool = False) -> str | None:
     """Why SDPA is not exact for this operation; None where it is. `biased`: a position bias is added to the scores."""
     if not isinstance(spec.normalizer, Softmax | ScaledSoftmax):
         return f"'{spec.normalizer.kind}' weights are not a softmax, which is all that SDPA kernels compute"

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from sinkscope.attention.combination import Combination
 from sinkscope.attention.normalizers.base import Differentiated, Split
 from sinkscope.attention.paths.blocks import Rows, rows_of
-from sinkscope.attention.spec import AttentionSpec
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 
@@ -28,7 +28,7 @@ Grouped = Float[Tensor, "_ _ _ _"]  # key heads of all samples, queries of a gro
 Keyed = Float[Tensor, "_ _ _"]
 
 
-def obstacle(spec: AttentionSpec, *, biased: bool = False) -> str | None:
+def obstacle(spec: Combination, *, biased: bool = False) -> str | None:
     """Why no backward pass is written out for this operation; None where one is."""
     if not isinstance(spec.normalizer, Differentiated):
         return f"'{spec.normalizer.kind}' weights come without their derivative"
