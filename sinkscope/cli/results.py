@@ -8,11 +8,10 @@ import pandas as pd
 from rich.text import Text
 
 from sinkscope.files import write_text
-from sinkscope.probes import Measurement
+from sinkscope.measurements import Measurement, rate_at
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.observatory import observatory_page
 from sinkscope.report.page import write_page
-from sinkscope.report.rates import rate_at
 from sinkscope.report.terminal import plain, show, table
 
 SHOWN = 8  # rows of a table of tokens on the terminal

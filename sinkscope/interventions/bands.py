@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from sinkscope.errors import InputError
 from sinkscope.interventions.intervention import Intervention, whole
 from sinkscope.interventions.stream import Running, change, followed
-from sinkscope.probes.metrics.spectral import spectral_bands
 from sinkscope.probes.structure.sites import unembedding
+from sinkscope.spectral import spectral_bands
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from sinkscope import metrics
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.interventions.intervention import Intervention
 from sinkscope.interventions.outcome import Effect, Outcome
 from sinkscope.interventions.stream import Stream, row_length
-from sinkscope.probes import metrics
 from sinkscope.probes.batching import in_batches
 from sinkscope.probes.inputs import checked_inputs, device_of, evaluating, part
 from sinkscope.probes.observers.received import AttentionReceived

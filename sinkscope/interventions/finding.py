@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from sinkscope import metrics
 from sinkscope.errors import InputError
 from sinkscope.interventions.residual import Entry
 from sinkscope.interventions.stream import Running, Stream, read_stream
-from sinkscope.probes import metrics
+from sinkscope.measurements import Measurement
+from sinkscope.metrics.massive import is_massive
 from sinkscope.probes.inputs import checked_inputs, device_of, evaluating, part
-from sinkscope.probes.measurements.measurement import Measurement
-from sinkscope.probes.metrics.massive import is_massive
 from sinkscope.probes.observing import unwrapped
 
 

@@ -13,8 +13,8 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from sinkscope.measurements import Measurement
 from sinkscope.probes.batch import Batch
-from sinkscope.probes.measurements.measurement import Measurement
 from sinkscope.probes.observers.observer import Array, LayerSums, Observer
 from sinkscope.probes.structure.places import Depth, ExpertLayer, Layer, Place
 

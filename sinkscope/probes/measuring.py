@@ -14,9 +14,9 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.measurements import Measurement
 from sinkscope.probes.batching import in_batches
 from sinkscope.probes.inputs import checked_inputs, device_of, evaluating, part
-from sinkscope.probes.measurements.measurement import Measurement
 from sinkscope.probes.observers.every import DEFAULT, EVERY
 from sinkscope.probes.observers.observer import Observer
 from sinkscope.probes.observing import observe, unwrapped

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch._dynamo import OptimizedModule
 
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.measurements import Measurement
 from sinkscope.probes.assembly import assemble
 from sinkscope.probes.batch import Batch, OpenPass
 from sinkscope.probes.calls import guard
@@ -24,7 +25,6 @@ from sinkscope.probes.calls.hosted import hosted
 from sinkscope.probes.calls.interface import Invocation, was_reordered, watching
 from sinkscope.probes.calls.reading import axes, read
 from sinkscope.probes.facts import describe
-from sinkscope.probes.measurements.measurement import Measurement
 from sinkscope.probes.observers.every import DEFAULT
 from sinkscope.probes.observers.observer import Hidden, Observer, Pass, Piece, Watch
 from sinkscope.probes.structure.layers import MODALITIES, Block, attention_layers, blocks, dispatches, family, label

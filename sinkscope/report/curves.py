@@ -1,20 +1,22 @@
-"""Figures of training: how loss and sink move over the steps of one or several runs."""
+"""Training as a figure and a table: how loss and sink move over the steps of one or several runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
 
+import pandas as pd
 import plotly.graph_objects as go
 
 from sinkscope.errors import InputError
 from sinkscope.report.runs import StoredRun
-from sinkscope.report.theme import DASHES, SERIES, SYMBOLS, figure, tint
+from sinkscope.theme import DASHES, SERIES, SYMBOLS, figure, tint
 
 SINK = "sink/position_0"
 RATIO = "sink/hidden_norm_ratio"
 LOSS = "loss"
 VALIDATION_LOSS = "validation_loss"
+_COLUMNS = {SINK: "sink rate (%)", VALIDATION_LOSS: "validation loss", RATIO: "hidden norm ratio"}
 
 
 def training_curves(runs: Sequence[StoredRun]) -> go.Figure:
@@ -61,6 +63,17 @@ def training_curves(runs: Sequence[StoredRun]) -> go.Figure:
         yaxis2={"title": {"text": "loss (nats per token)"}, "domain": [0, 0.46]},
         hovermode="x unified",
     )
+
+
+def training_table(runs: Sequence[StoredRun]) -> pd.DataFrame:
+    """One row per evaluated step; sink rate, validation loss and hidden-norm ratio of every run."""
+    columns = {}
+    for run in runs:
+        for metric, title in _COLUMNS.items():
+            steps, values = run.curve(metric)
+            columns[f"{run.label}: {title}"] = pd.Series(values, index=steps, dtype=float)
+    frame = pd.DataFrame(columns).sort_index().round(3)
+    return frame.rename_axis("step").reset_index()
 
 
 def _style(index: int) -> dict[str, object]:

@@ -9,9 +9,9 @@ from itertools import groupby
 import pandas as pd
 import plotly.graph_objects as go
 
-from sinkscope.report.theme import BLUE, INK, SERIES, SINK, figure, series_style, template
 from sinkscope.survey import Row, Survey
 from sinkscope.survey.drawing import intervals
+from sinkscope.theme import BLUE, INK, SERIES, SINK, figure, series_style, template
 
 RATE = "sink rate at position 0 (%)"
 

@@ -12,9 +12,9 @@ from torch.utils.data import Dataset, IterableDataset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from sinkscope.errors import InputError
+from sinkscope.metrics import check_epsilon
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, measure
 from sinkscope.probes.checks import check_weights
-from sinkscope.probes.metrics import check_epsilon
 from sinkscope.training.undisturbed import undisturbed
 from sinkscope.training.whole import whole
 

@@ -12,10 +12,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.probes.metrics.spectral import band_slices, spectral_bands
 from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide
 from sinkscope.probes.observers.rows import checked_count, checked_positions
 from sinkscope.probes.structure.sites import unembedding
+from sinkscope.spectral import band_slices, spectral_bands
 
 
 @dataclass(frozen=True, eq=False)
