@@ -1,13 +1,14 @@
-"""Colours and the Plotly template shared by every figure.
+"""Colors and the Plotly template shared by every figure.
 
-A figure is written in the light palette. The dark one is the same JSON with each colour replaced by its partner
-(`DARK`), which the page does in the reader's browser; so figures hold no second copy of their data. Series colours
+A figure is written in the light palette. The dark one is the same JSON with each color replaced by its partner
+(`DARK`), which the page does in the reader's browser; so figures hold no second copy of their data. Series colors
 follow Okabe and Ito's palette, darkened until each has a contrast of 3:1 on white; the pairs of a figure also differ in
 dash or symbol.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import plotly.graph_objects as go
@@ -25,7 +26,7 @@ OCHRE: Final = "#8c6900"
 SLATE: Final = "#53606d"
 
 SINK: Final = ORANGE
-"""The colour of what is, or may be, a sink; series of runs never use it."""
+"""The color of what is, or may be, a sink; series of runs never use it."""
 
 SERIES: Final = (BLUE, OCHRE, PURPLE, GREEN, SLATE)
 DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash")
@@ -55,7 +56,7 @@ MONO: Final = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', mon
 
 
 def template() -> go.layout.Template:
-    """The template of every figure: quiet axes, the legend above, one colour scale for heat maps."""
+    """The template of every figure: quiet axes, the legend above, one color scale for heat maps."""
     axis = {
         "gridcolor": GRID,
         "linecolor": GRID,
@@ -76,7 +77,7 @@ def template() -> go.layout.Template:
             "xaxis": axis,
             "yaxis": axis,
             "coloraxis": {
-                "colorscale": [[i / (len(SEQUENTIAL) - 1), colour] for i, colour in enumerate(SEQUENTIAL)],
+                "colorscale": [[i / (len(SEQUENTIAL) - 1), color] for i, color in enumerate(SEQUENTIAL)],
                 "colorbar": bar,
             },
             "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
@@ -88,22 +89,35 @@ def template() -> go.layout.Template:
 
 
 def threshold_scale(threshold: float) -> list[list[float | str]]:
-    """A colour scale over 0 … 1 that is blue up to a threshold and orange above it."""
+    """A color scale over 0 … 1 that is blue up to a threshold and orange above it."""
     return [[0.0, BELOW[0]], [threshold, BELOW[1]], [threshold, ABOVE[0]], [1.0, ABOVE[1]]]
 
 
-def tint(colour: str, alpha: float) -> str:
-    """A palette colour as `#rrggbbaa`: still found, and replaced, by the page's change of scheme."""
-    return f"{colour}{round(alpha * 255):02x}"
+def tint(color: str, alpha: float) -> str:
+    """A palette color as `#rrggbbaa`: still found, and replaced, by the page's change of scheme."""
+    return f"{color}{round(alpha * 255):02x}"
 
 
 def series_style(index: int) -> dict[str, dict[str, object]]:
-    """Line and marker of the series with this number, distinct beyond the number of colours."""
-    colour, turn = SERIES[index % len(SERIES)], index // len(SERIES)
+    """Line and marker of the series with this number, distinct beyond the number of colors."""
+    color, turn = SERIES[index % len(SERIES)], index // len(SERIES)
     return {
-        "line": {"color": colour, "width": 2, "dash": DASHES[(index + turn) % len(DASHES)]},
-        "marker": {"color": colour, "size": 7, "symbol": SYMBOLS[(index + turn) % len(SYMBOLS)]},
+        "line": {"color": color, "width": 2, "dash": DASHES[(index + turn) % len(DASHES)]},
+        "marker": {"color": color, "size": 7, "symbol": SYMBOLS[(index + turn) % len(SYMBOLS)]},
     }
+
+
+def intervals(
+    values: Sequence[float | None], low: Sequence[float | None], high: Sequence[float | None]
+) -> dict[str, object]:
+    """Error bars from the ends of intervals; none where a value or an end is unknown."""
+
+    def reach(ends: Sequence[float | None], sign: int) -> list[float | None]:
+        pairs = zip(ends, values, strict=True)
+        return [None if end is None or value is None else sign * (end - value) for end, value in pairs]
+
+    bars = {"array": reach(high, 1), "arrayminus": reach(low, -1)}
+    return {"type": "data", "symmetric": False, **bars, "color": INK, "thickness": 1.5, "width": 3}
 
 
 def layout(height: int, legend: bool = True) -> dict[str, object]:

@@ -16,7 +16,7 @@ from plotly.subplots import make_subplots
 
 from sinkscope.measurements.rates import comparable_rates, rates_by_position, warn_if_short
 from sinkscope.measurements.selection import column_of, layer_labels, need, record_of
-from sinkscope.theme import BLUE, SINK, figure, template, threshold_scale, tint
+from sinkscope.theme import BLUE, SINK, figure, intervals, template, threshold_scale, tint
 
 SLIDER_POSITIONS = 32
 
@@ -124,14 +124,7 @@ def sink_rate_by_input(rates: pd.DataFrame) -> go.Figure:
 
 
 def _interval(rates: pd.DataFrame) -> dict[str, object]:
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": (rates["high"] - rates["sink_rate"]).tolist(),
-        "arrayminus": (rates["sink_rate"] - rates["low"]).tolist(),
-        "thickness": 1.5,
-        "width": 3,
-    }
+    return intervals(*(rates[column].tolist() for column in ("sink_rate", "low", "high")))
 
 
 def _slider_positions(received: xr.DataArray, position: int) -> list[int]:

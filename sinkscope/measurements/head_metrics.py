@@ -53,9 +53,10 @@ class HeadMetric:
         chosen = positions if self.placed else positions[:1]
         return np.stack([self.value(HeadView(data, epsilon, position)) for position in chosen])
 
-    def heading(self, position: int) -> str:
-        """The title with the position that it is about and its unit."""
-        return f"{self.title}{f', position {position}' if self.placed else ''}{f' ({self.unit})' if self.unit else ''}"
+    def heading(self, position: int | None = None) -> str:
+        """The title with its unit, and with the position where it is about one."""
+        where = "" if position is None or not self.placed else f", position {position}"
+        return f"{self.title}{where}{f' ({self.unit})' if self.unit else ''}"
 
 
 def _boost(at: HeadView) -> np.ndarray:
@@ -107,29 +108,6 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
         placed=True,
     ),
     HeadMetric(
-        name="boost",
-        title="Attention over uniform",
-        about="Attention received over what uniform attention under the same mask would give: 1 is no preference.",
-        formula="α_s / α_s of uniform attention",
-        source="ours",
-        needs=("attention_received", "uniform_received"),
-        value=_boost,
-        unit="×",
-        draw="ratio",
-        placed=True,
-    ),
-    HeadMetric(
-        name="peak",
-        title="Largest weight",
-        about="The largest weight that any query gives the position.",
-        formula="max_t A_ts",
-        source="ours",
-        needs=("attention_peak",),
-        value=lambda at: at.here("attention_peak"),
-        draw="share",
-        placed=True,
-    ),
-    HeadMetric(
         name="slot",
         title="Attention on slots",
         about="Share of attention that goes to no token: a key bias, a sink logit, an off-by-one.",
@@ -175,17 +153,6 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
         placed=True,
     ),
     HeadMetric(
-        name="cos_others",
-        title="Query–key cosine elsewhere",
-        about="The same, mean over all other keys.",
-        formula="mean_{j≠s} mean_{t≠j} cos(q_t, k_j)",
-        source="Gu et al. 2025",
-        needs=("cos_query_key",),
-        value=lambda at: metrics.nanmean(metrics.mean_elsewhere(at["cos_query_key"], at.column), 0),
-        draw="signed",
-        placed=True,
-    ),
-    HeadMetric(
         name="drain_correlation",
         title="Value drain",
         about="Rank correlation of attention received with value length over the tokens: below 0, what is attended to "
@@ -208,6 +175,40 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
         needs=("key_vectors",),
         value=_key_angle,
         draw="ratio",
+    ),
+    HeadMetric(
+        name="cos_others",
+        title="Query–key cosine elsewhere",
+        about="Mean cosine of the other positions' keys with the queries that see them.",
+        formula="mean_{j≠s} mean_{t≠j} cos(q_t, k_j)",
+        source="Gu et al. 2025",
+        needs=("cos_query_key",),
+        value=lambda at: metrics.nanmean(metrics.mean_elsewhere(at["cos_query_key"], at.column), 0),
+        draw="signed",
+        placed=True,
+    ),
+    HeadMetric(
+        name="boost",
+        title="Attention over uniform",
+        about="Attention received over what uniform attention under the same mask would give: 1 is no preference.",
+        formula="α_s / α_s of uniform attention",
+        source="ours",
+        needs=("attention_received", "uniform_received"),
+        value=_boost,
+        unit="×",
+        draw="ratio",
+        placed=True,
+    ),
+    HeadMetric(
+        name="peak",
+        title="Largest weight",
+        about="The largest weight that any query gives the position.",
+        formula="max_t A_ts",
+        source="ours",
+        needs=("attention_peak",),
+        value=lambda at: at.here("attention_peak"),
+        draw="share",
+        placed=True,
     ),
     HeadMetric(
         name="spike_cosine",

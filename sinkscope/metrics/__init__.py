@@ -1,7 +1,5 @@
 """Metrics as pure functions of stored statistics: thresholds live here, never in an observer."""
 
-from sinkscope.metrics.bands import DarkShares, dark_shares
-from sinkscope.metrics.experts import super_experts
 from sinkscope.metrics.geometry import (
     KeyManifold,
     Projection,
@@ -12,7 +10,18 @@ from sinkscope.metrics.geometry import (
     secondary_sinks,
     separation,
 )
-from sinkscope.metrics.massive import is_massive, massive_entries, massive_lives
+from sinkscope.metrics.massive import (
+    DarkShares,
+    PeakRatios,
+    dark_shares,
+    infinity_norm,
+    infinity_norms,
+    is_massive,
+    massive_entries,
+    massive_lives,
+    super_experts,
+    token_peak_ratios,
+)
 from sinkscope.metrics.mechanism import (
     AngleSplit,
     angle_split,
@@ -22,21 +31,23 @@ from sinkscope.metrics.mechanism import (
     value_drain_correlation,
     value_ratio,
 )
-from sinkscope.metrics.outliers import PeakRatios, infinity_norm, infinity_norms, token_peak_ratios
 from sinkscope.metrics.patches import artefact_patches, patch_table
 from sinkscope.metrics.rates import (
+    EPSILONS,
     SHORT,
+    boost,
     check_epsilon,
     exceeds,
     first_over_rest,
     index_of,
     layer_rates,
+    mass_on_first,
     paper_slot,
     sample_rates,
     sink_rate,
+    sweep,
 )
 from sinkscope.metrics.statistics import Interval, bootstrap, nanmean, quantiles, quiet, resampled_means
-from sinkscope.metrics.sweep import EPSILONS, boost, mass_on_first, sweep
 from sinkscope.metrics.tokens import comparable, sinks_by_kind, sinks_by_token, token_kind, token_rates
 from sinkscope.ranks import rank_correlation
 

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from sinkscope.errors import InputError
 from sinkscope.report.runs import StoredRun
-from sinkscope.theme import DASHES, SERIES, SYMBOLS, figure, tint
+from sinkscope.theme import SERIES, figure, series_style, tint
 
 SINK = "sink/position_0"
 RATIO = "sink/hidden_norm_ratio"
@@ -30,7 +30,7 @@ def training_curves(runs: Sequence[StoredRun]) -> go.Figure:
     result = figure(height=520)
     for index, run in enumerate(runs):
         name = escape(run.label)
-        style = _style(index)
+        style = {"mode": "lines+markers", "cliponaxis": False, **series_style(index)}
         result.add_scatter(
             **_points(run, SINK),
             **style,
@@ -74,16 +74,6 @@ def training_table(runs: Sequence[StoredRun]) -> pd.DataFrame:
             columns[f"{run.label}: {title}"] = pd.Series(values, index=steps, dtype=float)
     frame = pd.DataFrame(columns).sort_index().round(3)
     return frame.rename_axis("step").reset_index()
-
-
-def _style(index: int) -> dict[str, object]:
-    colour = SERIES[index % len(SERIES)]
-    return {
-        "mode": "lines+markers",
-        "cliponaxis": False,
-        "line": {"color": colour, "width": 2.5, "dash": DASHES[index % len(DASHES)]},
-        "marker": {"color": colour, "size": 6, "symbol": SYMBOLS[index % len(SYMBOLS)]},
-    }
 
 
 def _points(run: StoredRun, metric: str) -> dict[str, list[int] | list[float]]:

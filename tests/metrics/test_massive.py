@@ -6,8 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sinkscope import metrics
 from sinkscope.errors import InputError
+from sinkscope.metrics import infinity_norm, infinity_norms, token_peak_ratios
 from sinkscope.metrics.massive import is_massive, massive_entries, massive_lives
+from sinkscope.probes import measure
+from sinkscope.probes.observers.massive import TokenPeaks
+from tests.planted.factory import Plant, null_model, planted_ids, planted_model
+
+PEAKS = np.array([[[1.0, 9, 2], [4, 4, 4]], [[3.0, 5, np.nan], [1, 8, np.nan]]])  # sample, depth, position
+LAYERS = [f"layers.{index}" for index in range(4)]
 
 
 def stored(*entries: tuple[int, int, int, int, float], median: float = 0.1) -> tuple[np.ndarray, ...]:
@@ -75,3 +83,57 @@ def test_nothing_massive_is_an_empty_table() -> None:
 def test_thresholds_are_positive(threshold: str) -> None:
     with pytest.raises(InputError, match=f"{threshold} = 0"):
         is_massive(np.ones((1, 1)), np.ones(1), **{threshold: 0.0})
+
+
+def test_the_infinity_norm_is_averaged_over_samples_before_the_largest_depth_is_taken() -> None:
+    assert infinity_norms(PEAKS).tolist() == [(9 + 5) / 2, (4 + 8) / 2]
+    assert infinity_norm(PEAKS) == 7
+    assert np.isnan(infinity_norm(np.full((2, 2, 3), np.nan)))
+
+
+def test_ratios_of_token_wise_maxima_are_to_their_median() -> None:
+    found = token_peak_ratios(PEAKS)
+    assert found.upper.tolist() == [[9 / 2, 1], [5 / 4, 8 / 4.5]]
+    assert found.lower.tolist() == [[2 / 1, 1], [4 / 3, 4.5 / 1]]
+    assert np.isnan(token_peak_ratios(np.zeros((1, 1, 3))).lower).all()
+    assert np.isnan(token_peak_ratios(np.full((1, 1, 3), np.nan)).upper).all()
+
+
+def test_a_planted_token_shows_in_the_upper_ratio_alone() -> None:
+    plant = Plant(sinks=(7,), onset=2)
+    planted = measure(planted_model(plant), planted_ids(plant), [TokenPeaks()]).data["hidden_max"].values
+    found = token_peak_ratios(planted)
+    assert (found.upper[:, 2:] > 200).all()
+    assert (found.upper[:, :2] < 5).all()
+    assert (found.lower < 3).all()
+    assert 990 < infinity_norm(planted) < 1010
+    plain = measure(null_model(), planted_ids(plant), [TokenPeaks()]).data["hidden_max"].values
+    assert (token_peak_ratios(plain).upper < 5).all()
+    assert infinity_norm(plain) < 5
+
+
+def peaks() -> np.ndarray:
+    return np.random.default_rng(0).uniform(1, 2, (5, 4, 64))
+
+
+def test_planted_experts_are_found_and_nothing_else() -> None:
+    values = peaks()
+    values[2, 1, 7] = 500.0
+    table = metrics.super_experts(values, LAYERS)
+    assert table[["layer", "expert"]].values.tolist() == [["layers.1", 7]]
+    assert table["peak"].iloc[0] == 500.0
+    assert table["mean"].iloc[0] == values[:, 1, 7].mean()
+
+
+def test_an_expert_far_below_the_largest_is_not_super() -> None:
+    values = peaks()
+    values[:, 1, 7], values[:, 2, 3] = 500.0, 20.0
+    assert len(metrics.super_experts(values, LAYERS)) == 1
+    assert len(metrics.super_experts(values, LAYERS, share=0.01)) == 2
+
+
+def test_experts_that_were_never_used_count_nowhere() -> None:
+    values = peaks()
+    values[:, 0, 0] = np.nan
+    values[:, 1, 7] = 500.0
+    assert len(metrics.super_experts(values, LAYERS)) == 1

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.metrics.bands import dark_shares
+from sinkscope.metrics.massive import dark_shares
 from sinkscope.probes import measure
 from sinkscope.probes.contracts.families import FAMILIES
 from sinkscope.probes.observers.bands import SpectralBands
