@@ -11,11 +11,10 @@ import pandas as pd
 from sinkscope.cli.job import Job
 from sinkscope.errors import InputError
 from sinkscope.files import write_json, write_text
-from sinkscope.probes import Measurement
+from sinkscope.measurements import Measurement, rate_at
 from sinkscope.report import sections
 from sinkscope.report.page import Page, write_page
 from sinkscope.report.provenance import facts
-from sinkscope.report.rates import rate_at
 from sinkscope.report.terminal import note, plain, show, table
 
 ABOUT = (

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from sinkscope.data import Inputs
-    from sinkscope.probes import Measurement
+    from sinkscope.measurements import Measurement
 
 Observers = Literal["all", "few"]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from sinkscope.probes import Measurement
+    from sinkscope.measurements import Measurement
     from sinkscope.report.observatory.heads import HeadMaps
 
 STRONGEST = 8  # heads that are drawn unless others are asked for
@@ -59,9 +59,9 @@ def _strongest(measured: Measurement, epsilon: float) -> list[Head]:
     """The heads in which some token receives most attention, one after the other."""
     import numpy as np
 
-    from sinkscope.probes.measurements.definitions import TokenView
+    from sinkscope.measurements import TokenView
 
-    view = TokenView(measured, epsilon)
+    view = TokenView(measured.data, epsilon)
     received = np.nan_to_num(measured.data["attention_received"].values) * view.counted[:, None, None, :]
     by_head = received.mean(0).max(-1)
     order = np.argsort(by_head, axis=None)[::-1][:STRONGEST]

@@ -15,7 +15,7 @@ from sinkscope.report.terminal import only_json, plain, show, show_json
 
 if TYPE_CHECKING:
     from sinkscope.cli.maps import Head
-    from sinkscope.probes import Measurement
+    from sinkscope.measurements import Measurement
 
 
 def measure(
@@ -55,8 +55,8 @@ def measure(
     from sinkscope.cli.inputs import tokenizer_of
     from sinkscope.cli.maps import heads_of
     from sinkscope.cli.results import show_results
+    from sinkscope.metrics import check_epsilon
     from sinkscope.model import load
-    from sinkscope.probes.metrics import check_epsilon
 
     check_epsilon(epsilon)
     by_domain = text is not None and text.is_dir()

@@ -8,14 +8,14 @@ import pandas as pd
 from rich.text import Text
 
 from sinkscope.files import write_text
-from sinkscope.probes import Measurement
+from sinkscope.measurements import HEAD_METRICS, Measurement, rate_at
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.observatory import observatory_page
 from sinkscope.report.page import write_page
-from sinkscope.report.rates import rate_at
 from sinkscope.report.terminal import plain, show, table
 
 SHOWN = 8  # rows of a table of tokens on the terminal
+HEADS = 5  # columns of the table of heads
 
 
 def write_results(
@@ -62,9 +62,10 @@ def tables_of(measured: Measurement, epsilon: float) -> dict[str, pd.DataFrame]:
 
 
 def show_results(measured: Measurement, title: str, epsilon: float) -> None:
-    """A row per layer, the definitions, what first tokens did, and the finding in a sentence."""
+    """A row per layer, the definitions, the strongest heads, what first tokens did, and the finding in a sentence."""
     _show_layers(measured, epsilon)
     _show_definitions(measured, epsilon)
+    _show_heads(measured, epsilon)
     if measured.record["input"].get("kind") == "first-token":
         _show_first_tokens(measured, epsilon)
     rate, interval = measured.sink_rate(epsilon, 0), rate_at(measured.data, epsilon)
@@ -101,6 +102,26 @@ def _show_definitions(measured: Measurement, epsilon: float) -> None:
         for row in frame.itertuples()
     ]
     show(table(("definition of a sink", "sinks per sample", "at position 0", "agreement"), rows))
+
+
+def _show_heads(measured: Measurement, epsilon: float) -> None:
+    """Every metric of the heads that give most to position 0; the file has all heads."""
+    frame = measured.heads(epsilon)
+    if "alpha" not in frame:
+        return
+    frame = frame.nlargest(HEADS, "alpha")
+    several = len(set(measured.data["stack"].values)) > 1
+    names = [
+        f"{row.stack} {row.layer}.{row.head}" if several else f"{row.layer}.{row.head}" for row in frame.itertuples()
+    ]
+    rows = [(metric.heading(), *map(_cell, frame[metric.name])) for metric in HEAD_METRICS if metric.name in frame]
+    show(table(("strongest heads at position 0", *names), rows))
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _show_first_tokens(measured: Measurement, epsilon: float) -> None:

@@ -17,8 +17,8 @@ from sinkscope.demo.closing import Closing, ending
 from sinkscope.demo.live import EXPLANATION, watch
 from sinkscope.demo.look import EPSILON, INPUTS, input_table, measure_model
 from sinkscope.demo.plan import Plan
+from sinkscope.measurements import Measurement
 from sinkscope.model import SHIPPED
-from sinkscope.probes import Measurement
 from sinkscope.report.demo_page import demo_page, outcome, quick_outcome, quick_page
 from sinkscope.report.page import Page, write_page
 from sinkscope.report.runs import StoredRun, read_run

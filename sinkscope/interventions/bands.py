@@ -15,7 +15,7 @@ from sinkscope.errors import InputError
 from sinkscope.hooks.modules import unembedding
 from sinkscope.hooks.stream import OpenStream
 from sinkscope.interventions.intervention import Intervention, whole
-from sinkscope.probes.metrics.spectral import spectral_bands
+from sinkscope.spectral import spectral_bands
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from sinkscope import metrics
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks.inputs import checked_inputs, device_of, evaluating, in_batches, part
 from sinkscope.hooks.modules import family, unwrapped
 from sinkscope.hooks.stream import Stream, row_length
 from sinkscope.interventions.intervention import Intervention
 from sinkscope.interventions.outcome import Effect, Outcome
-from sinkscope.probes import metrics
 from sinkscope.probes.observers.received import AttentionReceived
 from sinkscope.probes.observing import observe
 

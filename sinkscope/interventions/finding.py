@@ -10,14 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from sinkscope import metrics
 from sinkscope.errors import InputError
 from sinkscope.hooks.inputs import batches, checked_inputs, evaluating
 from sinkscope.hooks.modules import unwrapped
 from sinkscope.hooks.stream import OpenStream, Stream, read_stream
 from sinkscope.interventions.residual import Entry
-from sinkscope.probes import metrics
-from sinkscope.probes.measurements.measurement import Measurement
-from sinkscope.probes.metrics.massive import is_massive
+from sinkscope.measurements import Measurement
+from sinkscope.metrics.massive import is_massive
 
 
 @dataclass(frozen=True)

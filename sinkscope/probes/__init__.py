@@ -1,9 +1,7 @@
 """Probes: observe a model while it runs, and measure what its attention does."""
 
-from sinkscope.probes.measurements.comparison import Comparison, compare
-from sinkscope.probes.measurements.measurement import Measurement
+from sinkscope.measurements import Comparison, Interval, Measurement, compare
 from sinkscope.probes.measuring import measure
-from sinkscope.probes.metrics import Interval
 from sinkscope.probes.observers.angles import QueryKeyAngles
 from sinkscope.probes.observers.bands import SpectralBands
 from sinkscope.probes.observers.entropy import AttentionEntropy

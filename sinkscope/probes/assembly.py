@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sinkscope.hooks.modules import Depth, ExpertLayer, Layer, Place
+from sinkscope.measurements import Measurement
 from sinkscope.probes.batch import Batch
-from sinkscope.probes.measurements.measurement import Measurement
 from sinkscope.probes.observers.observer import Array, LayerSums, Observer
 
 

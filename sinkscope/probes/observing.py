@@ -29,6 +29,7 @@ from sinkscope.hooks.modules import (
 )
 from sinkscope.hooks.passes import Axis, Pass, Passes, axes, cache_of, check_order
 from sinkscope.hooks.stream import checked, read_blocks
+from sinkscope.measurements import Measurement
 from sinkscope.probes.assembly import assemble
 from sinkscope.probes.batch import Batch, OpenPass
 from sinkscope.probes.calls import guard
@@ -38,7 +39,6 @@ from sinkscope.probes.calls.chunks import chunks
 from sinkscope.probes.calls.collected import Collector, Request
 from sinkscope.probes.calls.reading import read
 from sinkscope.probes.facts import describe
-from sinkscope.probes.measurements.measurement import Measurement
 from sinkscope.probes.observers.every import DEFAULT
 from sinkscope.probes.observers.observer import Hidden, ModuleCall, Observer, Piece, Watch
 

@@ -8,7 +8,7 @@ from typing import Any
 from sinkscope.interventions import Effect
 from sinkscope.interventions.outcome import METRICS
 from sinkscope.report.page import Headline, Page, Section
-from sinkscope.report.theme import template
+from sinkscope.theme import template
 
 
 def effect_page(effect: Effect, summary: Mapping[str, Any]) -> Page:

@@ -22,7 +22,7 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from sinkscope.files import write_text
-from sinkscope.report.theme import DARK, GREEN, GRID, INK, MONO, MUTED, OCHRE, PAPER, SERIES, SINK
+from sinkscope.theme import DARK, GREEN, GRID, INK, MONO, MUTED, OCHRE, PAPER, SERIES, SINK
 
 FIGURES = "<!--figures-->"
 """Where a widget's markup takes in the figures of its section."""

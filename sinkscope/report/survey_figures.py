@@ -9,18 +9,11 @@ from itertools import groupby
 import pandas as pd
 import plotly.graph_objects as go
 
-from sinkscope.report.theme import BLUE, INK, SERIES, SINK, figure, series_style, template
-from sinkscope.survey import Row, Survey
-from sinkscope.survey.drawing import intervals
+from sinkscope.survey import Row
+from sinkscope.survey.drawing import error_bars
+from sinkscope.theme import BLUE, SERIES, SINK, figure, series_style
 
 RATE = "sink rate at position 0 (%)"
-
-
-def bars(survey: Survey) -> go.Figure:
-    """`Survey.plot` in the house style."""
-    drawn = survey.plot()
-    quiet = {"template": template(), "uirevision": "reader", "margin": {"l": 56, "r": 16, "t": 48, "b": 48}}
-    return drawn.update_traces(error_x={"color": INK}).update_layout(**quiet, showlegend=True)
 
 
 def over_depth(rows: Sequence[Row], highest: float) -> go.Figure:
@@ -62,7 +55,7 @@ def over_steps(rows: Sequence[Row]) -> go.Figure:
         result.add_scatter(
             x=[row.step for row in points],
             y=[row.sink_rate for row in points],
-            error_y=intervals(points),
+            error_y=error_bars(points),
             name=escape(f"{curve}, {kind} input"),
             **series_style(index),
             hovertemplate="step %{x}: %{y:.2f} %<extra>%{fullData.name}</extra>",
@@ -81,7 +74,7 @@ def over_size(rows: Sequence[Row]) -> go.Figure:
         result.add_scatter(
             x=[row.parameters for row in points],
             y=[row.sink_rate for row in points],
-            error_y=intervals(points),
+            error_y=error_bars(points),
             text=[escape(row.label) for row in points],
             name=escape(kind),
             mode="markers",

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from sinkscope.claims import Verdict, cells, tally
 from sinkscope.report.page import Headline, Page, Section
-from sinkscope.report.theme import DASHES, SERIES, SINK, SYMBOLS, figure
+from sinkscope.theme import DASHES, SERIES, SINK, SYMBOLS, figure
 from sinkscope.theory import Curve
 
 EPSILON = 0.3

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sinkscope.probes import Measurement
-from sinkscope.probes.metrics import nanmean, quiet
+from sinkscope.measurements import Measurement
+from sinkscope.metrics import nanmean, quiet
 from sinkscope.survey.subjects import Subject
 
 Status = Literal["measured", "skipped", "failed"]

@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.claims import Evidence
+from sinkscope.metrics import sink_rate
 from sinkscope.model import LabForCausalLM
 from sinkscope.model.positions import RelativeT5
-from sinkscope.probes.metrics import sink_rate
 from sinkscope.theory import closed_forms as closed
 from sinkscope.theory.subjects import HEADS, Build, Seen, alphas, blocks, gap, lab, look, measured, ordinary, repeated
 

@@ -13,8 +13,8 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from sinkscope.errors import InputError
 from sinkscope.hooks.inputs import check_weights
+from sinkscope.metrics import check_epsilon
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, measure
-from sinkscope.probes.metrics import check_epsilon
 from sinkscope.training.distributed.full_model import full_model
 from sinkscope.training.machine import preserved_rng
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
+from sinkscope.measurements import Measurement
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.probes import Measurement
 
 FEW = ("--tokens", 16, "--samples", 4)
 

@@ -11,8 +11,8 @@ import torch
 from transformers import PreTrainedModel
 
 from sinkscope.attention import CATALOG, AttentionSpec
+from sinkscope.measurements import Measurement
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.probes import Measurement
 from sinkscope.probes.contracts.families import FAMILIES
 from sinkscope.probes.observers.every import EVERY
 from tests.thinning import thinned

@@ -16,8 +16,8 @@ import sinkscope as ss
 from sinkscope.data import build_inputs
 from sinkscope.errors import InputError
 from sinkscope.files import sha256
+from sinkscope.measurements import Measurement
 from sinkscope.model import load
-from sinkscope.probes import Measurement
 from sinkscope.survey import Progress, Survey, SurveySpec, running, subjects, survey
 from sinkscope.training import locked
 from tests.survey.conftest import BUILDERS, FEW

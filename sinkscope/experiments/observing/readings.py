@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from sinkscope import metrics
 from sinkscope.data import UNSCORED
 from sinkscope.experiments.observing.mixing import RelativeMixing
 from sinkscope.experiments.observing.touched import moved_positions, sink_heads_zeroed, spread_of_a_change
@@ -27,7 +28,6 @@ from sinkscope.probes import (
     SlotReceived,
     TokenPeaks,
     measure,
-    metrics,
 )
 
 TOKENS, POSITIONS, EPSILON, BATCH = 64, 17, 0.3, 20

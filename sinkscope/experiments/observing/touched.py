@@ -54,8 +54,8 @@ def sink_heads_zeroed(
     half = max(1, norms.size // 2)
     zeroed = effect(model, inputs, ZeroHeads(found[:half]), controls=CONTROLS, batch_size=batch_size)
     others = [_loss(control.loss) for control in zeroed.controls]
-    untouched = _loss(zeroed.untouched.loss)
-    yield "zeroing/sink_heads", _loss(zeroed.touched.loss) - untouched
+    untouched = _loss(zeroed.baseline.loss)
+    yield "zeroing/sink_heads", _loss(zeroed.intervened.loss) - untouched
     yield "zeroing/other_heads", sum(others) / len(others) - untouched
 
 

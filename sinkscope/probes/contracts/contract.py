@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import UnsupportedModelError
+from sinkscope.measurements import Measurement
 from sinkscope.probes.contracts.families import COLLECTED, FAMILIES, REFUSED, Host
 from sinkscope.probes.contracts.reference import Maps, eager_maps, received, sharpness
-from sinkscope.probes.measurements.measurement import Measurement
 from sinkscope.probes.observers.observer import Observer
 from sinkscope.probes.observers.received import AttentionReceived
 from sinkscope.probes.observing import observe

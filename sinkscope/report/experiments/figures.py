@@ -11,7 +11,7 @@ from typing import Any
 
 from sinkscope.experiments.observed import Observed
 from sinkscope.report.experiments.entry import Entry
-from sinkscope.report.theme import BLUE, INK, MUTED, PURPLE, layout, series_style, tint
+from sinkscope.theme import BLUE, INK, MUTED, PURPLE, layout, series_style, tint
 
 Drawing = dict[str, Any]
 Number = float | int | None

@@ -14,7 +14,7 @@ from sinkscope.report.experiments import figures, tables
 from sinkscope.report.experiments.entry import Entry, Judged, runs_of
 from sinkscope.report.experiments.names import cost, counted, effect
 from sinkscope.report.page import Headline, Page, Section, Widget, render
-from sinkscope.report.theme import INK, template
+from sinkscope.theme import INK, template
 
 SCRIPTS, STYLES = ("experiments.js",), ("experiments.css",)
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)

@@ -9,7 +9,7 @@ from html import escape
 
 from sinkscope.report.experiments.entry import Entry
 from sinkscope.report.experiments.names import number
-from sinkscope.report.theme import BLUE, FONT, GRID, INK, MUTED, PAPER, PURPLE
+from sinkscope.theme import BLUE, FONT, GRID, INK, MUTED, PAPER, PURPLE
 
 Pixels = float | int
 

@@ -8,12 +8,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from sinkscope.probes.metrics import comparable, layer_rates, nanmean, token_rates
-from sinkscope.report.layers import layer_labels
+from sinkscope.measurements import CAUSAL, PER_HEAD, layer_labels, layers_of, sample_lengths
+from sinkscope.metrics import comparable, layer_rates, nanmean, token_rates
 from sinkscope.report.observatory.numbers import short
-from sinkscope.report.observatory.places import CAUSAL, PER_HEAD, rows_of, sample_lengths
 from sinkscope.report.page import Section, Widget
-from sinkscope.report.theme import SEQUENTIAL
+from sinkscope.theme import SEQUENTIAL
 
 DATA = "strip-data"
 SAMPLES = 8
@@ -62,7 +61,7 @@ def token_stack(data: xr.Dataset) -> str:
 def strip_payload(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> dict[str, Any]:
     """Columns per sample; `received` and `share` have a row for all layers, then one for each layer of the stack."""
     stack = token_stack(data)
-    rows = np.flatnonzero(rows_of(data, stack))
+    rows = np.flatnonzero(layers_of(data, stack))
     lengths = sample_lengths(data, stack)[:SAMPLES]
     most = min(MOST_TOKENS, max(64, MOST_NUMBERS // (2 * SAMPLES * (len(rows) + 1))))
     part = data.isel(sample=slice(0, SAMPLES), layer=rows, position=slice(0, most))

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from sinkscope.errors import UnsupportedModelError
+from sinkscope.metrics.massive import dark_shares
 from sinkscope.probes import measure
 from sinkscope.probes.contracts.families import FAMILIES
-from sinkscope.probes.metrics.bands import dark_shares
 from sinkscope.probes.observers.bands import SpectralBands
 from tests.planted.factory import Plant, planted_ids, planted_model
 from tests.probes.conftest import build
