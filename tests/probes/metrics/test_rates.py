@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sinkscope.errors import InputError
 from sinkscope.probes import metrics
-from sinkscope.probes.contracts.contract import received
+from tests.families.contract import received
 
 
 def alphas(samples: int = 5, layers: int = 3, heads: int = 4, tokens: int = 12) -> np.ndarray:

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from transformers.models.llama.modeling_llama import LlamaAttention
 
-from sinkscope.probes.contracts.families import FAMILIES
 from sinkscope.probes.structure.layers import attention_layers, blocks, dispatches
+from tests.families.registry import FAMILIES
 from tests.probes.conftest import lab_model
 
 

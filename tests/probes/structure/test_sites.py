@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.probes.calls.interface import Invocation, watching
-from sinkscope.probes.contracts.families import FAMILIES
 from sinkscope.probes.structure.layers import attention_layers, family
 from sinkscope.probes.structure.sites import (
     head_count,
@@ -20,6 +19,7 @@ from sinkscope.probes.structure.sites import (
     position_embedding,
     unembedding,
 )
+from tests.families.registry import FAMILIES
 from tests.probes.conftest import build
 
 WITHOUT_KEYS = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "minicpm3", "mistral4")
