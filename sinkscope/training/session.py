@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ from transformers import set_seed
 from sinkscope.data import PreparedData, TrainingOrder
 from sinkscope.errors import InputError
 from sinkscope.files import write_json, writing
+from sinkscope.live import stderr
 from sinkscope.training import checkpoints
 from sinkscope.training.kinds import LAB, Kind
 from sinkscope.training.loading import load_recipe
 from sinkscope.training.log import LOG, cut
 from sinkscope.training.machine import compiling, resolved_device
 from sinkscope.training.processes import Processes, joined, shards
-from sinkscope.training.progress import LiveProgress, console, without_bars
+from sinkscope.training.progress import LiveProgress, without_bars
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.record import Record, Status
 from sinkscope.training.rows import RowWriter
@@ -129,7 +130,7 @@ class _Session:
         self.kind, self.recipe, self.data, self.folder = kind, recipe, data, folder
         self.processes = processes
         self.notes: list[str] = list(before.get("notes", ()))
-        self.screen = console()
+        self.screen = stderr()
         self.checkpoint = processes.from_main(self._take_up)
         self.rows = self._rows()
         set_seed(recipe.seed)
@@ -216,12 +217,8 @@ class _Session:
         checkpoint = self.checkpoint
         if checkpoint is not None:
             self.processes.together(lambda: checkpoints.require(checkpoint))
-        try:
-            with compiling(self.recipe):
-                self.trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        finally:
-            if self.bar is not None:
-                self.bar.stop()
+        with nullcontext() if self.bar is None else self.bar.watch, compiling(self.recipe):
+            self.trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
     def _save_model(self) -> None:
         weights = self.trainer.whole_weights()

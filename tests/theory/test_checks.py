@@ -10,7 +10,7 @@ import torch
 
 from sinkscope.claims import Claim, EachWithin, Evidence
 from sinkscope.theory import CHECKS, Check, by_topic, refuted, run_checks
-from tools.theory_page import sections
+from tools.claims_page import sections
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.claim.name)

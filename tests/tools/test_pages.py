@@ -121,7 +121,7 @@ def test_the_docs_show_the_claims_of_the_code():
     ]
     claims = [each.claim for each in CHECKS]
     assert stated == [(claim.name, claim.statement, claim.source, str(claim.rule)) for claim in claims], (
-        "write it again: python -m tools.theory_page"
+        "write it again: python -m tools.claims_page"
     )
     assert {row[column("verdict")] for row in shown} == {"supported"}
     assert all(f"### {topic.capitalize()}\n" in page for topic in TOPICS)

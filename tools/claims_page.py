@@ -1,4 +1,4 @@
-"""`python -m tools.theory_page`: write the tables of `docs/theory.md`, a section for each topic."""
+"""`python -m tools.claims_page`: write the tables of `docs/theory.md`, a section for each topic."""
 
 from __future__ import annotations
 
