@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from transformers import set_seed
 from sinkscope.data import PreparedData, TrainingOrder
 from sinkscope.errors import InputError
 from sinkscope.files import write_json, writing
+from sinkscope.live import stderr
 from sinkscope.training.distributed.processes import Processes, joined, uses_sharding
 from sinkscope.training.kinds import LAB, Kind
 from sinkscope.training.loading import load_recipe
 from sinkscope.training.machine import compiling, resolved_device
-from sinkscope.training.progress import LiveProgress, console, without_bars
+from sinkscope.training.progress import LiveProgress, without_bars
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.run import (
     CHECKPOINTS,
@@ -140,7 +141,7 @@ class _Session:
         self.kind, self.recipe, self.data, self.folder = kind, recipe, data, folder
         self.processes = processes
         self.notes: list[str] = list(before.get("notes", ()))
-        self.screen = console()
+        self.screen = stderr()
         self.checkpoint = processes.from_main(self._newest_checkpoint)
         self.rows = self._rows()
         set_seed(recipe.seed)
@@ -231,12 +232,8 @@ class _Session:
         checkpoint = self.checkpoint
         if checkpoint is not None:
             self.processes.together(lambda: checkpoints.require(checkpoint))
-        try:
-            with compiling(self.recipe):
-                self.trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        finally:
-            if self.bar is not None:
-                self.bar.stop()
+        with nullcontext() if self.bar is None else self.bar.watch, compiling(self.recipe):
+            self.trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
     def _save_model(self) -> None:
         weights = self.trainer.full_weights()  # gathered from all processes, so not inside `from_main`

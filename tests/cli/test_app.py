@@ -74,7 +74,7 @@ def _failing(monkeypatch, error):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("sinkscope.attention.catalog.page.described", fail)
+    monkeypatch.setattr("sinkscope.cli.zoo.described", fail)
 
 
 def test_an_interruption_exits_with_130(sinkscope, monkeypatch):

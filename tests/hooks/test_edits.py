@@ -17,7 +17,7 @@ from sinkscope.hooks.dispatch import Invocation, watching
 from sinkscope.hooks.modules import attention_layers
 from sinkscope.hooks.passes import Passes
 from sinkscope.hooks.projections import Projection, attention_projections, projection, projections
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families.registry import FAMILIES
 from tests.probes.conftest import build
 
 HOSTS = (

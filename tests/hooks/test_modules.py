@@ -8,7 +8,7 @@ from torch import nn
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 from sinkscope.hooks.modules import attention_layers, blocks, dispatches
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families.registry import FAMILIES
 from tests.probes.conftest import lab_model
 
 

@@ -13,7 +13,7 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks.modules import blocks
 from sinkscope.hooks.stream import OpenStream, Stream, read_stream, row_length, width_of
 from sinkscope.interventions import ForbidSink
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families.registry import FAMILIES
 from tests.probes.conftest import build
 
 

@@ -26,7 +26,7 @@ from sinkscope.interventions import (
 )
 from sinkscope.interventions.named import NAMED, Question, named
 from sinkscope.probes import AttentionReceived, HiddenNorms, measure
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families.registry import FAMILIES
 from tests.interventions.conftest import a_model, inputs_of, logits
 from tests.planted.factory import F3, NULL, Plant, null_model, planted_ids, planted_model
 from tests.planted.families import planted_gpt2

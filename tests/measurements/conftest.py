@@ -3,7 +3,7 @@ import torch
 import xarray as xr
 
 from sinkscope.measurements import Measurement
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families.registry import FAMILIES
 from tests.measurements.planted import measured, small_dataset
 
 

@@ -15,7 +15,7 @@ from transformers import LlamaForCausalLM
 from sinkscope.errors import InputError
 from sinkscope.metrics import first_over_rest
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, SlotReceived, compare, measure
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families.registry import FAMILIES
 from tests.probes.conftest import build, lab_model
 
 

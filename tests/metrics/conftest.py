@@ -1,8 +1,6 @@
 import pytest
 import torch
 
-from sinkscope.probes.contracts.families import FAMILIES
-
 
 @pytest.fixture
 def ids() -> torch.Tensor:

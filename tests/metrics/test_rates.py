@@ -12,9 +12,9 @@ from sinkscope import metrics
 from sinkscope.errors import InputError
 from sinkscope.metrics import EPSILONS, boost, mass_on_first, sweep
 from sinkscope.probes import AttentionReceived, measure
-from sinkscope.probes.contracts.contract import received
 from sinkscope.probes.observers.incoming import IncomingAttention
 from sinkscope.probes.observers.lengths import ReceivedByLength
+from tests.families.contract import received
 from tests.planted.factory import NULL, Plant, null_model, planted_ids, planted_model
 from tests.probes.conftest import build
 from tests.probes.observers.naive import HUB, close, look

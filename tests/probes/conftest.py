@@ -11,10 +11,10 @@ import torch
 from transformers import PreTrainedModel
 
 from sinkscope.attention import CATALOG, AttentionSpec
-from sinkscope.measurements import Measurement
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.probes.contracts.families import FAMILIES
+from sinkscope.probes import Measurement
 from sinkscope.probes.observers.every import EVERY
+from tests.families.registry import FAMILIES
 from tests.thinning import thinned
 
 # What a pass over a cache, or a row alone, adds to: without what is made of whole rows, of a few kept samples, or only

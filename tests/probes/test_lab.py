@@ -29,7 +29,7 @@ from sinkscope.probes import (
     measure,
     observe,
 )
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families.registry import FAMILIES
 from tests.probes.conftest import lab_model, operations
 from tests.probes.observers.naive import close
 from tests.probes.test_batches import padded, real_part

@@ -11,8 +11,8 @@ from transformers import LlamaForCausalLM
 
 from sinkscope.errors import InputError
 from sinkscope.probes import AttentionReceived, SlotReceived, measure
-from sinkscope.probes.contracts.families import FAMILIES
 from sinkscope.probes.observers.every import EVERY
+from tests.families.registry import FAMILIES
 from tests.probes.conftest import build
 
 

@@ -17,8 +17,8 @@ from transformers import AttentionInterface, Cache, LlamaForCausalLM
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks.dispatch import _run_with_lse
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, QueryKeyValueNorms, measure, observe
-from sinkscope.probes.contracts.families import FAMILIES
 from sinkscope.probes.observers.observer import Hidden, Piece
+from tests.families.registry import FAMILIES
 from tests.probes.conftest import EXPERTLESS, build
 
 
@@ -234,7 +234,7 @@ def test_samples_of_several_passes_follow_each_other(llama: LlamaForCausalLM, id
 COMPILED = """
 import torch
 from sinkscope.probes import AttentionReceived, HiddenNorms, observe
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families.registry import FAMILIES
 
 torch._logging.set_logs(all=50)
 family = FAMILIES["llama"]

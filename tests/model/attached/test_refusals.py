@@ -24,8 +24,8 @@ from sinkscope.attention import (
 from sinkscope.attention.normalizers import Linear
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.probes.contracts.families import FAMILIES
-from sinkscope.probes.contracts.families.legacy import COLLECTED, REFUSED
+from tests.families.registry import FAMILIES
+from tests.families.registry.legacy import COLLECTED, REFUSED
 from tests.model.attached.hosts import host, inputs, output
 
 

@@ -9,8 +9,8 @@ import torch
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.metrics.massive import dark_shares
 from sinkscope.probes import measure
-from sinkscope.probes.contracts.families import FAMILIES
 from sinkscope.probes.observers.bands import SpectralBands
+from tests.families.registry import FAMILIES
 from tests.planted.factory import Plant, planted_ids, planted_model
 from tests.probes.conftest import build
 from tests.probes.observers.residual import LENGTHS, close, measured, outlying, read_rows

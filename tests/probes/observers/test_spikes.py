@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from sinkscope.probes import measure
-from sinkscope.probes.contracts.families import FAMILIES
 from sinkscope.probes.observers.spikes import SpikeDimensions
+from tests.families.registry import FAMILIES
 from tests.planted.factory import Plant, null_model, planted_ids, planted_model
 from tests.probes.conftest import build
 from tests.probes.observers.residual import LENGTHS, close, measured, outlying, read_rows
