@@ -195,18 +195,18 @@ class Verdict:
             return _adapter().validate_python(dict(data))
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in problem["loc"])
-            raise InputError(f"verdict: {place}: {problem['msg']}") from error
+            field = ".".join(str(part) for part in problem["loc"])
+            raise InputError(f"verdict: {field}: {problem['msg']}") from error
 
     @property
     def row(self) -> tuple[str, ...]:
         """The cells of `COLUMNS`, as text."""
         found = "–" if self.residual is None else f"{self.residual:.2g}"
         spread = f" ± {self.spread:.2g}" if self.spread else ""
-        told = f"{self.outcome} ({self.reason})" if self.reason else self.outcome
+        verdict = f"{self.outcome} ({self.reason})" if self.reason else self.outcome
         claim = self.claim
         cases = str(len(self.evidence))
-        return claim.name, claim.statement, claim.source, str(claim.rule), found + spread, cases, told
+        return claim.name, claim.statement, claim.source, str(claim.rule), found + spread, cases, verdict
 
 
 def cells(verdict: Verdict, *columns: str) -> tuple[str, ...]:

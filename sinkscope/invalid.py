@@ -28,8 +28,8 @@ def in_one_line(error: ValidationError, kind: type, what: str = "recipe") -> Inp
     cause = problem.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
         return cause
-    place, fields = _walk(problem["loc"], kind)
-    where = ".".join(place)
+    path, fields = _walk(problem["loc"], kind)
+    where = ".".join(path)
     if problem["type"] in UNKNOWN:
         return unknown_field(where, fields, what)
     if problem["type"] in CHOICE:
@@ -58,8 +58,8 @@ def _choice(field: str, problem: Any) -> InputError:
 
 
 def _walk(location: tuple[int | str, ...], kind: type) -> tuple[list[str], dict[str, FieldInfo]]:
-    """The dotted place without a union's tags, and the fields that are valid at its last level."""
-    place: list[str] = []
+    """The dotted path without a union's tags, and the fields that are valid at its last level."""
+    path: list[str] = []
     kinds: list[Any] = [kind]
     fields = _fields(kind)
     for part in map(str, location):
@@ -69,11 +69,11 @@ def _walk(location: tuple[int | str, ...], kind: type) -> tuple[list[str], dict[
         if tagged:
             kinds, fields = tagged, _fields(tagged[0])
             continue
-        place.append(part)
+        path.append(part)
         if part in fields:
             kinds = _kinds(fields[part].annotation)
             fields = _fields(kinds[0]) if len(kinds) == 1 else fields
-    return place, fields
+    return path, fields
 
 
 def _fields(kind: Any) -> dict[str, FieldInfo]:
@@ -87,6 +87,6 @@ def _kinds(annotation: Any) -> list[Any]:
 
 
 def _tag(kind: Any) -> str | None:
-    """What a part of a union is told apart by: its `kind`, or an optimizer's `name`."""
+    """What distinguishes a part of a union: its `kind`, or an optimizer's `name`."""
     tags = [_fields(kind)[name].default for name in ("kind", "name") if name in _fields(kind)]
     return next((tag for tag in tags if isinstance(tag, str)), None)

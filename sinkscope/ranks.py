@@ -27,7 +27,7 @@ def rank_correlation(
 ) -> Float[np.ndarray, "*rows"]:
     """Spearman's ρ along the last axis: Pearson's correlation of the ranks, −1 to 1.
 
-    Only places where both are known count. NaN with fewer than three of them, or where one side is constant.
+    Only entries where both are known count. NaN with fewer than three of them, or where one side is constant.
     """
     known = ~np.isnan(one) & ~np.isnan(other)
     count = known.sum(-1)

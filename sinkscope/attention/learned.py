@@ -12,4 +12,4 @@ class Learned(nn.Module):
 
     @abstractmethod
     def reset_parameters(self) -> None:
-        """Write the starting values, through `torch.nn.init` alone (loaders guard those functions)."""
+        """Write the starting values, only through `torch.nn.init` (loaders guard those functions)."""

@@ -31,7 +31,7 @@ from sinkscope.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Attended:
-    """What attention returns. Fast paths return the output alone; the reference returns everything.
+    """What attention returns. Fast paths return only the output; the reference returns everything.
 
     `lse` (log-sum-exp over tokens and slots, nats) exists only where the normalizer is a softmax.
     """

@@ -93,7 +93,7 @@ class Visibility:
         # From the oldest key of the first query to the own key of the last: what makes windows cost O(T · size).
         return slice(max(0, rows.start - band.width + 1), min(rows.stop, self.key.count))
 
-    def sure(self, rows: slice) -> slice:
+    def unmasked(self, rows: slice) -> slice:
         """Keys within reach that every query in `rows` sees, so that no mask need be written for them; may be empty."""
         reach, band = self.reach(rows), self._band()
         if self.is_full:

@@ -57,7 +57,7 @@ class LabConfig(PreTrainedConfig):
     (transformers' rope dict: linear, llama3 or yarn) belong to `rotary`, and `max_position_embeddings` is the length of
     the table of `learned`. With `restart_positions` the positions of packed documents each start at 0. A model with
     `is_causal=False` is bidirectional: the mask's windows and documents stay, its triangle goes, and its loss compares
-    each place with its own label. `sink_tokens` learned tokens stand before every sequence.
+    each position with its own label. `sink_tokens` learned tokens stand before every sequence.
     """
 
     model_type = "sinkscope_lab"

@@ -22,7 +22,7 @@ SLOWEST, FASTEST = 1e-3, 1e-1  # the step Δ of a channel starts log-uniformly b
 class LabMamba(nn.Module):
     """transformers' Mamba layer as Jamba has it, with norms on Δ, B and C (Lieber et al. 2024).
 
-    Padding leaves the state alone: it enters as zeros, moved in front of a row's tokens. Without GPU kernels the scan
+    Padding does not change the state: it enters as zeros, moved in front of a row. Without GPU kernels the scan
     is a loop over tokens. transformers' layer would begin a scan over several tokens from an empty state even where a
     cache holds one; such tokens go one by one here, so that chunked prefill equals the full pass.
     """

@@ -21,7 +21,7 @@ JSON, CSV, MARKDOWN = "survey.json", "table.csv", "table.md"
 
 @dataclass(frozen=True)
 class Survey:
-    """Rows in the order of the spec: models, and for each its inputs. `folder`: where the results lie."""
+    """Rows in the order of the spec: models, and for each its inputs. `folder`: where the results are."""
 
     rows: tuple[Row, ...]
     folder: Path
@@ -29,7 +29,7 @@ class Survey:
 
     @property
     def failures(self) -> tuple[Row, ...]:
-        """The rows that could not be measured, each with its reason; skipped ones are none of them."""
+        """The rows that could not be measured, each with its reason; skipped ones are not among them."""
         return tuple(row for row in self.rows if row.status == "failed")
 
     def table(self) -> pd.DataFrame:
@@ -87,7 +87,7 @@ class Survey:
         return {"epsilon": self.epsilon, "rows": [row.to_dict() for row in self.rows]}
 
     def markdown(self) -> str:
-        """`wide` as a Markdown table, and below it why what is missing is missing."""
+        """`wide` as a Markdown table, and below it the reason for each missing cell."""
         frame = self.wide()
         lines = [frame.columns.tolist(), ["---"] * len(frame.columns), *frame.values.tolist()]
         table = "\n".join(f"| {' | '.join(_markdown(cell) for cell in line)} |" for line in lines)

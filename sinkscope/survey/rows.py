@@ -1,4 +1,4 @@
-"""A survey's rows: one model on one input, measured or with the reason why not."""
+"""A survey's rows: one model on one input, measured or the reason why it is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running a survey: one model in memory at a time, finished rows kept, failures told as rows."""
+"""Running a survey: one model in memory at a time, finished rows kept, failures reported as rows."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _batch_done(tell: Callable[[Progress], object], at: Callable[..., Progress],
 
 
 def _unheard(progress: Progress) -> None:
-    """Nobody watches."""
+    """The default: no progress is shown."""
 
 
 @dataclass

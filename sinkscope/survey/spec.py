@@ -48,7 +48,7 @@ class Entry(Part):
 class SurveySpec(Part):
     """A survey: every model on every input, with the options of `sinkscope measure`.
 
-    A model may be given by its name alone. Wrong values raise `InputError` in one line when the spec is built, with
+    A model may be given by just its name. Wrong values raise `InputError` in one line when the spec is built, with
     the field's dotted name and the nearest valid choice.
     """
 

@@ -61,7 +61,7 @@ def alibi_slopes(heads: int) -> list[float]:
 def rotary_scores(
     query: Float[Tensor, "heads dim"], key: Float[Tensor, "heads dim"], tokens: int, theta: float = 10000.0
 ) -> Float[Tensor, "heads tokens"]:
-    """g(m) = Re Σ_c q_c conj(k_c) e^{i m θ_c} / √d: the rotary score of a query on an equal token m places before it.
+    """g(m) = Re Σ_c q_c conj(k_c) e^{i m θ_c} / √d: the rotary score on an equal token m positions before the query.
 
     q_c = q[c] + i q[c + d/2], θ_c = theta^(−2c/d), Llama's layout. Source: Su et al. 2021.
     """

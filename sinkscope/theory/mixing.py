@@ -90,7 +90,7 @@ def collapse_is() -> Iterator[Evidence]:
 
 
 def identity_keeps() -> Iterator[Evidence]:
-    """max |V_l − V_0| where every token attends to itself alone."""
+    """max |V_l − V_0| where every token attends only to itself."""
     states = mixed(random_tokens(), SELF_ALONE, DEPTH)
     for layers, state in enumerate(states):
         yield Evidence(f"{layers} layers", gap(state, states[0]))

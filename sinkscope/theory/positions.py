@@ -22,7 +22,7 @@ from sinkscope.theory.subjects import Build, gap, lab, look, ordinary, repeated
 from sinkscope.theory.tolerances import EXACT, ROUNDING, STORED
 
 TOKENS = 32
-PARTNERS = (5, 10, 15, 20, 25)  # the paper's t, here as places from 0
+PARTNERS = (5, 10, 15, 20, 25)  # the paper's t, here as positions from 0
 SHIFT = 100
 
 

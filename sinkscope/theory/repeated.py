@@ -1,6 +1,6 @@
 """Propositions 1–4: what position schemes leave of attention when every token is the same [P1–P4].
 
-With equal tokens and no absolute position all hidden states stay equal, so that weights depend on distances alone and
+With equal tokens and no absolute position all hidden states stay equal, so that weights depend only on distances and
 have closed forms. Source: Gu et al. 2025, appendix B.
 """
 
@@ -67,7 +67,7 @@ def received_follows(scheme: str, build: Build = lab) -> Iterator[Evidence]:
 def score_by_distance(
     scheme: str, model: LabForCausalLM, layer: int, seen: Seen, tokens: int
 ) -> Float[Tensor, "heads tokens"]:
-    """g(0) … g(T−1) of each head, up to a constant: what theory says the score on an equal token m places back is."""
+    """g(0) … g(T−1) of each head, up to a constant: the score on an equal token m positions back, by theory."""
     if scheme == "alibi":
         return -torch.tensor(closed.alibi_slopes(HEADS))[:, None] * torch.arange(tokens)
     if scheme == "relative_paper":

@@ -1,4 +1,4 @@
-"""Weights made of each score alone, rows normalized or not."""
+"""Weights made from each score by itself, rows normalized or not."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Relu(_Elementwise):
     """f(s) = relu(s), divided by n, the number of tokens that the query sees, where `over_n`; rows `normalized`.
 
     Sources: Wortsman et al. 2023 (2309.08586, who divide by the length of the sequence); Guo et al. 2024 divide by the
-    place of the query [X26].
+    position of the query [X26].
     """
 
     normalized: bool = False

@@ -36,14 +36,14 @@ def rows_of(visibility: Visibility, step: int) -> Iterator[Rows]:
 
 
 def _rows(visibility: Visibility, rows: slice) -> Rows:
-    reach, sure = visibility.reach(rows), visibility.sure(rows)
-    edges = [edge for edge in (slice(reach.start, sure.start), slice(sure.stop, reach.stop)) if edge.start < edge.stop]
+    reach, bare = visibility.reach(rows), visibility.unmasked(rows)
+    edges = [edge for edge in (slice(reach.start, bare.start), slice(bare.stop, reach.stop)) if edge.start < edge.stop]
     visible = [visibility.upto(edge).dense(rows) for edge in edges]
-    seen = torch.full((1, 1, rows.stop - rows.start, 1), sure.stop - sure.start, device=visibility.key.order.device)
+    seen = torch.full((1, 1, rows.stop - rows.start, 1), bare.stop - bare.start, device=visibility.key.order.device)
     for part in visible:
         seen = seen + part.sum(-1, keepdim=True)
     hidden = tuple(
         (slice(edge.start - reach.start, edge.stop - reach.start), ~part)
         for edge, part in zip(edges, visible, strict=True)
     )
-    return Rows(rows, reach, hidden, seen.clamp(min=1).float(), None if sure.start < sure.stop else seen == 0)
+    return Rows(rows, reach, hidden, seen.clamp(min=1).float(), None if bare.start < bare.stop else seen == 0)

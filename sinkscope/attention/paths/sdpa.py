@@ -60,8 +60,8 @@ def attention(
 
 
 def adds_slots(slots: Sequence[SlotTerms], query: Tensor, value: Tensor, visibility: Visibility) -> bool:
-    """Whether slots are added to what the kernel gives, rather than being keys of it: its log-sum-exp is then of tokens
-    alone."""
+    """Whether slots are added to the kernel's result instead of being keys of it; its log-sum-exp is then over tokens
+    only."""
     return any(terms.logit is not None for terms in slots) and slotted.fits(query, value, visibility)
 
 

@@ -60,11 +60,11 @@ class LogitSlot:
 class SuffixSlot:
     """The pseudo logits of StableMask: b_t = log Σ_{t < j < context} exp(−γ j), j and t counted from 0 [X21].
 
-    A query gives mass to the places after its own, up to the maximum `context` (None: what the model is configured for,
-    2048 where there is no model); what it gives is lost. The last place has none to give to, so its row sums to one; so
-    do rows beyond the context. Under a document mask places count from the start of the document. Equal to a softmax
-    over all places with p_tj = −γ j on later ones, then masked. `gamma`: a number for all heads, or "alibi",
-    2^(−8 h / H) for head h of H. Source: Yin et al. 2024 (2402.04779); their code does not run, p is catalogue X21's.
+    A query gives mass to the positions after its own, up to the maximum `context` (None: that of the model's
+    configuration, 2048 where there is no model); what it gives is lost. The last position has none after it, so its row
+    sums to one; so do rows beyond the context. Under a document mask positions count from the document's start. Equal
+    to a softmax over all positions with p_tj = −γ j on later ones, then masked. `gamma`: a number for all heads, or
+    "alibi", 2^(−8 h / H) for head h of H. Source: Yin et al. 2024 (2402.04779); their code does not run, p is catalogue X21's.
     """
 
     context: Annotated[int, Field(ge=1)] | None = None
@@ -123,7 +123,7 @@ class _SuffixSlot(nn.Module):
         return visibility.key.within_documents()[:, -visibility.query.count :]
 
     def _mass(self, place: Tensor, gamma: float) -> Tensor:
-        """log Σ_{t < j < context} exp(−γ j) as a geometric sum; −inf where no place is left."""
+        """log Σ_{t < j < context} exp(−γ j) as a geometric sum; −inf where no position is left."""
         left = (self.context - 1 - place).clamp(min=0)
         if gamma == 0:
             return left.log()

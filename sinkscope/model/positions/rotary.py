@@ -107,7 +107,7 @@ class Rotary(Scheme):
 def rotate(
     x: Float[Tensor, "batch heads position dim"], rotation: Rotation
 ) -> Float[Tensor, "batch heads position dim"]:
-    """Turn each pair of channels by its angle; dot products then depend on the difference of positions alone.
+    """Turn each pair of channels by its angle; dot products then depend only on the difference of positions.
 
     A rotation of fewer channels leaves the last ones as they are.
     """
