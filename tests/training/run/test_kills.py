@@ -22,7 +22,7 @@ import os, random, signal, sys, time
 how, corpus, runs = sys.argv[1:]
 from sinkscope.training import load_recipe, train
 from tests.training.conftest import TINY
-from tests.training.test_kills import CHANGES
+from tests.training.run.test_kills import CHANGES
 
 recipe = load_recipe("nano", [*TINY, f"data.corpus={corpus}", *CHANGES])
 draw = random.Random(0)
