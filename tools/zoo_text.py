@@ -82,8 +82,14 @@ softmax and for p-norms this is our choice; the paper does not say.
 *CPU* and *GPU*: what computes a long sequence, each in O(T) memory. `SDPA` is torch's fused kernel, exact here
 because a slot is one more key. `streamed` takes a block of queries at a time, with its derivative in closed form.
 `query chunks` also takes a block at a time, and computes every block again in the backward pass; with a position bias
-(ALiBi, relative positions) every operation takes this path. A fused GPU kernel is offered, and shown here, only once a
-GPU has confirmed it. `explain(spec, device)` says which path your device takes, and why.
+(ALiBi, relative positions) every operation takes this path. `explain(spec, query)` says which path yours takes, and
+why.
+
+On a CUDA GPU with Triton, sigmoid, ELU, ReLU and softpick attention take a fused kernel instead of `streamed`, if it is
+exact there. The first call compares it with the formulas, in values and gradients at odd lengths; this takes seconds,
+and the outcome is kept in the cache (`$SINKSCOPE_CACHE`, else `~/.cache/sinkscope`) for this GPU and these versions of
+torch, Triton and sinkscope. Where a kernel disagrees or fails, one warning says so and `streamed` runs. It also runs
+under `torch.compile`. `sinkscope kernels check` compares every kernel at once and prints the table.
 
 *Published effect* quotes the source; it was not reproduced here. Codes such as A12 or X17 are rows of the field's
 literature as the project numbers them. *Secondary*: taken from third parties' notes or a README, so a digit may be off.

@@ -75,8 +75,8 @@ class Specialization:
         return f"{in_words(self.normalizer)}; {mask}; D={self.dim}/{self.value_dim}; {plain(self.dtype)}"
 
     def cases(self) -> Iterator[Case]:
-        """One token; odd lengths, samples, grouped heads; the last of many keys, with one key head; several tiles in
-        both directions, windowed where causal, with scores far from zero."""
+        """One token; odd lengths, samples, grouped heads; the last of many keys, with one key head; several tiles each
+        way, windowed where causal, with scores far from zero."""
         case = partial(Case, normalizer=self.normalizer, dtype=self.dtype, dim=self.dim, value_dim=self.value_dim)
         mask: Mask = Full() if self.bidirectional else CAUSAL
         yield case(mask=mask, queries=1)

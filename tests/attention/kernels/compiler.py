@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 import triton
-from sinkscope.attention.kernels.backward import key_kernel, query_kernel
-from sinkscope.attention.kernels.forward import forward_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from sinkscope.attention.kernels.launch import backward_tiling, forward_tiling, settings
+from sinkscope.attention.kernels.passes import forward_kernel, key_kernel, query_kernel
 from sinkscope.attention.kernels.plan import Plan
 
 POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
