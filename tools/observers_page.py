@@ -5,7 +5,7 @@ from __future__ import annotations
 from inspect import cleandoc
 
 from sinkscope.probes.observers.every import DEFAULT, EVERY
-from sinkscope.probes.observers.maps import AttentionMaps
+from sinkscope.probes.observers.kept import AttentionMaps
 from sinkscope.probes.observers.observer import Observer
 from tools.pages import write
 

@@ -22,6 +22,8 @@ from sinkscope.attention.normalizers import (
 )
 from sinkscope.attention.operation import Attended, Operation, Weights
 from sinkscope.attention.outputs import ElementGate, HeadGate, ValueBias, ValueGate
+from sinkscope.attention.paths.choice import Path as PathName
+from sinkscope.attention.paths.sdpa import adds_slots
 from sinkscope.attention.query_key import QueryKeyNorm
 from sinkscope.attention.similarity import DotProduct, Kernel, dot_product
 from sinkscope.attention.slots import FixedValue, KeySlot, LogitSlot, SlotTerms, SuffixSlot, ZeroSlot
@@ -60,6 +62,7 @@ __all__ = [
     "LogitSlot",
     "Mask",
     "Operation",
+    "PathName",
     "PowerSigmoid",
     "PowerSoftmax",
     "Prefix",
@@ -80,6 +83,7 @@ __all__ = [
     "Window",
     "Without",
     "ZeroSlot",
+    "adds_slots",
     "attend",
     "dot_product",
     "explain",

@@ -73,7 +73,7 @@ def intervene(
     from transformers.utils.logging import disable_progress_bar
 
     from sinkscope import interventions
-    from sinkscope.cli.inputs import inputs_for
+    from sinkscope.cli.job import inputs_for
     from sinkscope.interventions.named import Question, named
     from sinkscope.model import load
 

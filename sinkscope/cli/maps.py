@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from sinkscope.measurements import Measurement
-    from sinkscope.report.observatory.heads import HeadMaps
+    from sinkscope.report.observatory import HeadMaps
 
 STRONGEST = 8  # heads that are drawn unless others are asked for
 TOKENS = 64
@@ -37,7 +37,7 @@ def head_maps(
     Raises `InputError` for a head that the model does not have.
     """
     from sinkscope import probes
-    from sinkscope.report.observatory.heads import HeadMaps
+    from sinkscope.report.observatory import HeadMaps
 
     chosen = list(wanted) or _strongest(measured, epsilon)
     layers, heads = measured.data.sizes["layer"], measured.data.sizes["head"]

@@ -52,7 +52,7 @@ def measure(
     check_writable(folder)
     from transformers.utils.logging import disable_progress_bar
 
-    from sinkscope.cli.inputs import tokenizer_of
+    from sinkscope.cli.job import tokenizer_of
     from sinkscope.cli.maps import heads_of
     from sinkscope.cli.results import show_results
     from sinkscope.metrics import check_epsilon
@@ -109,14 +109,14 @@ def _at_once(job: Job, text: Path | None, folder: Path, wanted: list[Head]) -> t
 
 def _by_domain(job: Job, places: Path, folder: Path) -> list[dict[str, Any]]:
     """A row per domain."""
-    from sinkscope.cli.domains import measure_domains
+    from sinkscope.cli.results import measure_domains
     from sinkscope.data import domains
 
     return measure_domains(job, domains(places), folder)
 
 
 def _show_domains(job: Job, rows: list[dict[str, Any]], folder: Path, as_json: bool) -> None:
-    from sinkscope.cli.domains import show_domains
+    from sinkscope.cli.results import show_domains
 
     if as_json:
         show_json({"model": job.name, "input": job.kind, "epsilon": job.epsilon, "domains": rows})

@@ -12,7 +12,7 @@ from sinkscope.errors import unknown
 from sinkscope.report.terminal import flat, note, show, show_json, table
 
 if TYPE_CHECKING:
-    from sinkscope.attention.catalog import Entry
+    from sinkscope.attention import Entry
 
 FACTS = {
     "formula": "formula",
@@ -29,7 +29,7 @@ def zoo(
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
     """List the attention operations, or show one: formula, where it acts, options, published effect, path, source."""
-    from sinkscope.attention.catalog import ENTRIES, SECTIONS
+    from sinkscope.attention import ENTRIES, SECTIONS
 
     if name is not None and name not in ENTRIES:
         raise unknown("attention operation", name, ENTRIES)

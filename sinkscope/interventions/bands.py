@@ -12,8 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.hooks.modules import unembedding
-from sinkscope.hooks.stream import OpenStream
+from sinkscope.hooks import OpenStream, unembedding
 from sinkscope.interventions.intervention import Intervention, whole
 from sinkscope.spectral import spectral_bands
 

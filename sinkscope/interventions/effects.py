@@ -15,13 +15,20 @@ from torch import Tensor, nn
 
 from sinkscope import metrics
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks.inputs import checked_inputs, device_of, evaluating, in_batches, part
-from sinkscope.hooks.modules import family, unwrapped
-from sinkscope.hooks.stream import Stream, row_length
+from sinkscope.hooks import (
+    Stream,
+    checked_inputs,
+    device_of,
+    evaluating,
+    family,
+    in_batches,
+    part,
+    row_length,
+    unwrapped,
+)
 from sinkscope.interventions.intervention import Intervention
 from sinkscope.interventions.outcome import Effect, Outcome
-from sinkscope.probes.observers.received import AttentionReceived
-from sinkscope.probes.observing import observe
+from sinkscope.probes import AttentionReceived, observe
 
 
 def effect(

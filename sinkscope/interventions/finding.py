@@ -12,12 +12,10 @@ from torch import Tensor, nn
 
 from sinkscope import metrics
 from sinkscope.errors import InputError
-from sinkscope.hooks.inputs import batches, checked_inputs, evaluating
-from sinkscope.hooks.modules import unwrapped
-from sinkscope.hooks.stream import OpenStream, Stream, read_stream
+from sinkscope.hooks import OpenStream, Stream, batches, checked_inputs, evaluating, read_stream, unwrapped
 from sinkscope.interventions.residual import Entry
 from sinkscope.measurements import Measurement
-from sinkscope.metrics.massive import is_massive
+from sinkscope.metrics import is_massive
 
 
 @dataclass(frozen=True)

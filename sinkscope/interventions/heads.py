@@ -11,9 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.hooks.dispatch import Editor, editing
-from sinkscope.hooks.projections import head_count
-from sinkscope.hooks.stream import OpenStream, Stream
+from sinkscope.hooks import Editor, OpenStream, Stream, editing, head_count
 from sinkscope.interventions.intervention import Intervention, draw, whole
 
 

@@ -16,9 +16,7 @@ from sinkscope.interventions.intervention import Intervention
 from sinkscope.interventions.positions import ReplacePosition, SwapPositions
 from sinkscope.interventions.residual import Entry, RemoveContribution, SetActivations
 from sinkscope.interventions.visibility import FirstTokenView, ForbidSink
-from sinkscope.probes.measuring import measure
-from sinkscope.probes.observers.norms import HiddenNorms
-from sinkscope.probes.observers.received import AttentionReceived
+from sinkscope.probes import AttentionReceived, HiddenNorms, measure
 
 CANDIDATES = 16  # of which those that meet the criterion of massive activations are set
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.hooks.modules import position_embedding
+from sinkscope.hooks import position_embedding
 from sinkscope.interventions.intervention import Intervention, whole
 from sinkscope.interventions.residual import other_positions
 

@@ -12,9 +12,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.hooks.inputs import batches, checked_inputs, evaluating
-from sinkscope.hooks.modules import unwrapped
-from sinkscope.hooks.stream import Edit, OpenStream, Stream, read_stream, row_length, width_of
+from sinkscope.hooks import (
+    Edit,
+    OpenStream,
+    Stream,
+    batches,
+    checked_inputs,
+    evaluating,
+    read_stream,
+    row_length,
+    unwrapped,
+    width_of,
+)
 from sinkscope.interventions.intervention import Intervention, draw, whole
 
 Entry = tuple[int, int | None, int]

@@ -11,9 +11,17 @@ import xarray as xr
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.hooks.inputs import batches, checked_inputs, evaluating
-from sinkscope.hooks.modules import unwrapped
-from sinkscope.hooks.stream import Edit, OpenStream, read_stream, row_length, width_of
+from sinkscope.hooks import (
+    Edit,
+    OpenStream,
+    batches,
+    checked_inputs,
+    evaluating,
+    read_stream,
+    row_length,
+    unwrapped,
+    width_of,
+)
 
 
 def perturbation_spread(

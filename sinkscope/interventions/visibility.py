@@ -13,9 +13,7 @@ from torch import Tensor, nn
 
 from sinkscope.attention import Alone, Mask, Visibility, Without
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks.dispatch import Editor, editing
-from sinkscope.hooks.hosted import IMPLEMENTATION
-from sinkscope.hooks.stream import OpenStream, row_length
+from sinkscope.hooks import IMPLEMENTATION, Editor, OpenStream, editing, row_length
 from sinkscope.interventions.intervention import Intervention, whole
 from sinkscope.interventions.residual import other_positions
 

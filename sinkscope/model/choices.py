@@ -7,8 +7,8 @@ from math import isfinite
 import torch
 from transformers import PreTrainedConfig
 
-from sinkscope.attention import Visibility
-from sinkscope.attention.masks import Document, leaves
+from sinkscope.attention import Document, Visibility
+from sinkscope.attention.masks import leaves
 from sinkscope.errors import InputError, unknown
 
 CHOICES = {

@@ -9,9 +9,8 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn import functional as F
 
-from sinkscope.attention import Causal, Document, Full, Visibility
-from sinkscope.attention.masks import And, Mask, Or, leaves
-from sinkscope.attention.tokens import Tokens
+from sinkscope.attention import Causal, Document, Full, Mask, Tokens, Visibility
+from sinkscope.attention.masks import And, Or, leaves
 from sinkscope.errors import InputError
 
 

@@ -13,7 +13,7 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sinkscope.hooks.modules import Depth, ExpertLayer, Layer, Place
+from sinkscope.hooks import Depth, ExpertLayer, Layer, Place
 from sinkscope.measurements import Measurement
 from sinkscope.probes.batch import Batch
 from sinkscope.probes.observers.observer import Array, LayerSums, Observer

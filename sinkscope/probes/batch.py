@@ -10,8 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 from transformers import Cache
 
-from sinkscope.hooks.modules import Place
-from sinkscope.hooks.passes import Axis, Forward, Samples
+from sinkscope.hooks import Axis, Forward, Place, Samples
 from sinkscope.probes.observers.observer import LayerSums, Observer, Piece, Reduction
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from sinkscope import __version__
 from sinkscope.attention import Operation
-from sinkscope.hooks.modules import sink_tokens, vision_prefix
+from sinkscope.hooks import sink_tokens, vision_prefix
 from sinkscope.probes.batch import Batch
 
 SHOWN = 8  # distinct first tokens that a record lists

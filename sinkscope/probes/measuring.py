@@ -14,8 +14,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks.inputs import checked_inputs, device_of, evaluating, in_batches, part
-from sinkscope.hooks.modules import unwrapped
+from sinkscope.hooks import checked_inputs, device_of, evaluating, in_batches, part, unwrapped
 from sinkscope.measurements import Measurement
 from sinkscope.probes.observers.every import DEFAULT, EVERY
 from sinkscope.probes.observers.observer import Observer

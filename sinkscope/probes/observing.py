@@ -11,24 +11,31 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks.dispatch import Invocation, watching
-from sinkscope.hooks.hosted import hosted
-from sinkscope.hooks.modules import (
+from sinkscope.hooks import (
     MODALITIES,
+    Axis,
     Depth,
     ExpertLayer,
+    Invocation,
     Layer,
+    Pass,
+    Passes,
     Place,
     attention_layers,
+    axes,
     blocks,
+    cache_of,
+    check_order,
+    checked,
     family,
     has_attention,
+    hosted,
     is_encoder_decoder,
     label,
+    read_blocks,
     unwrapped,
+    watching,
 )
-from sinkscope.hooks.passes import Axis, Pass, Passes, axes, cache_of, check_order
-from sinkscope.hooks.stream import checked, read_blocks
 from sinkscope.measurements import Measurement
 from sinkscope.probes.assembly import assemble
 from sinkscope.probes.batch import Batch, OpenPass

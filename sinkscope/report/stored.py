@@ -10,9 +10,8 @@ from typing import Any
 
 from sinkscope.claims import Verdict
 from sinkscope.errors import InputError
-from sinkscope.experiments.findings import Findings
-from sinkscope.experiments.question import SCALES, Question
-from sinkscope.experiments.questions import QUESTIONS
+from sinkscope.experiments import QUESTIONS, Findings, Question
+from sinkscope.experiments.question import SCALES
 from sinkscope.experiments.registry import questions_in
 from sinkscope.measurements import Measurement
 from sinkscope.report.experiments.entry import Entry, entry, unknown_entry

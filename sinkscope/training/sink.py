@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, IterableDataset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from sinkscope.errors import InputError
-from sinkscope.hooks.inputs import check_weights
+from sinkscope.hooks import check_weights
 from sinkscope.metrics import check_epsilon
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, measure
 from sinkscope.training.distributed.full_model import full_model

@@ -17,7 +17,7 @@ from sinkscope.metrics.mechanism import (
     value_ratio,
 )
 from sinkscope.probes import AttentionReceived, QueryKeyAngles, QueryKeyValueNorms, measure
-from sinkscope.probes.observers.keys import KeyVectors
+from sinkscope.probes.observers.kept import KeyVectors
 from sinkscope.probes.observers.outputs import HeadOutputs
 from tests.planted.factory import NULL, Plant, null_model, planted_ids, planted_model
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.experiments.observed import OTHERS
-from sinkscope.hooks.modules import position_embedding
+from sinkscope.hooks import position_embedding
 from sinkscope.interventions import (
     Intervention,
     ReplacePosition,

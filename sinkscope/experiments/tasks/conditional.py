@@ -17,8 +17,8 @@ from jaxtyping import Float
 from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeInt, PlainSerializer, PositiveInt, ValidationError
 from torch import Tensor, nn
 
-from sinkscope.attention import AttentionSpec, named, resolve
-from sinkscope.attention.masks import Causal, Strict
+from sinkscope.attention import AttentionSpec, Causal, named, resolve
+from sinkscope.attention.masks import Strict
 from sinkscope.data import seeded
 from sinkscope.errors import unknown
 from sinkscope.invalid import Part, in_one_line

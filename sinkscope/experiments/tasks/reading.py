@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from sinkscope.experiments.tasks.law import Law
-from sinkscope.hooks.inputs import device_of, evaluating
+from sinkscope.hooks import device_of, evaluating
 from sinkscope.probes import HeadOutputs, HiddenNorms, QueryKeyValueNorms, observe
 
 Named = Iterator[tuple[str, float]]

@@ -14,8 +14,7 @@ from transformers import PreTrainedModel
 
 from sinkscope.experiments.tasks.law import Law
 from sinkscope.experiments.tasks.reading import Named, Reading
-from sinkscope.hooks.dispatch import Editor, editing
-from sinkscope.hooks.modules import attention_layers, blocks
+from sinkscope.hooks import Editor, attention_layers, blocks, editing
 from sinkscope.interventions import ZeroHeads
 
 

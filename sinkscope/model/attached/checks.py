@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from sinkscope.attention import AttentionSpec, Causal, Full, Kernel, Window
 from sinkscope.attention.masks import describe, leaves
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks.modules import Layer, attention_layers
+from sinkscope.hooks import Layer, attention_layers
 from sinkscope.model.attached.config import attachment_of
 from sinkscope.model.attached.families import FAMILIES, HostFamily, family_of
 

@@ -16,7 +16,7 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 from sinkscope.attention import AttentionSpec
 from sinkscope.errors import InputError
-from sinkscope.hooks.hosted import IMPLEMENTATION
+from sinkscope.hooks import IMPLEMENTATION
 from sinkscope.model.attached.families import FAMILIES
 
 NAME = IMPLEMENTATION  # model type in files, and attention implementation

@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, EncoderDecoderCache
 from transformers.masking_utils import sdpa_mask
 
-from sinkscope.attention import Operation, Tokens
-from sinkscope.attention.paths.choice import Path
+from sinkscope.attention import Operation, PathName, Tokens
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks.hosted import PLACE, Hosted, visibility_of
+from sinkscope.hooks import PLACE, Hosted, visibility_of
 from sinkscope.model.attached.config import NAME
 from sinkscope.model.attached.families import Projections
 from sinkscope.model.attached.softcap import Softcap
@@ -104,7 +103,7 @@ def attached_attention(
     )
     bias = None if softcap is None else Softcap(query, key, scaling, softcap)
     setattr(module, PLACE, replace(call, visibility=visibility, bias=bias))
-    path: Path = "reference" if output_attentions else "auto"
+    path: PathName = "reference" if output_attentions else "auto"
     attended = operation(query, key, value, visibility, call.hidden, scaling, path, bias=bias)
     return attended.output.transpose(1, 2), attended.weights
 

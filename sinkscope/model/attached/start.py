@@ -6,10 +6,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from sinkscope.attention import AttentionSpec, Causal, DotProduct, KeySlot, LogitSlot, Softmax, ValueBias
+from sinkscope.attention import (
+    AttentionSpec,
+    Causal,
+    ClippedSoftmax,
+    DotProduct,
+    ElementGate,
+    HeadGate,
+    KeySlot,
+    Linear,
+    LogitSlot,
+    PowerSoftmax,
+    ScaledSoftmax,
+    Softmax,
+    Softpick,
+    ValueBias,
+    ValueGate,
+)
 from sinkscope.attention.masks import describe
-from sinkscope.attention.normalizers import ClippedSoftmax, Linear, PowerSoftmax, ScaledSoftmax, Softpick
-from sinkscope.attention.outputs import ElementGate, HeadGate, ValueGate
 
 CLOSED = -30.0
 """Logit of a closed slot, in nats: e^-30 = 1e-13 of the mass beside scores that sum to 1. It is also the factor on the

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from sinkscope.attention import Visibility
-from sinkscope.attention.tokens import Tokens
+from sinkscope.attention import Tokens, Visibility
 from sinkscope.errors import InputError
 
 

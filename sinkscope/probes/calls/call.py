@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sinkscope.attention import Context, Operation, Weights, dot_product
-from sinkscope.hooks.modules import Layer
+from sinkscope.hooks import Layer
 from sinkscope.probes.calls.masks import Columns, VisibleKeys, take
 from sinkscope.probes.calls.positions import locate
 

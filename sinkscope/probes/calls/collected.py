@@ -20,8 +20,7 @@ from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks.modules import Layer, block_lists, family, no_attention, own_stack
-from sinkscope.hooks.passes import Forward, axes
+from sinkscope.hooks import Forward, Layer, axes, block_lists, family, no_attention, own_stack
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.masks import Rule
 from sinkscope.probes.calls.reading import Refusal, real_tokens

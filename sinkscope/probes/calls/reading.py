@@ -10,13 +10,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from sinkscope.attention import Context, Operation, Visibility
-from sinkscope.attention.paths.sdpa import adds_slots
+from sinkscope.attention import Context, Operation, Visibility, adds_slots
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks.dispatch import Invocation
-from sinkscope.hooks.hosted import hosted
-from sinkscope.hooks.modules import Layer
-from sinkscope.hooks.passes import Axis, Forward
+from sinkscope.hooks import Axis, Forward, Invocation, Layer, hosted
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.masks import Bound, Rule, VisibleKeys, Written
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks.modules import unembedding
+from sinkscope.hooks import unembedding
 from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide
 from sinkscope.probes.observers.rows import checked_count, checked_positions
 from sinkscope.spectral import band_slices, spectral_bands

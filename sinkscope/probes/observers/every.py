@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from sinkscope.probes.observers.angles import QueryKeyAngles
 from sinkscope.probes.observers.bands import SpectralBands
 from sinkscope.probes.observers.entropy import AttentionEntropy
 from sinkscope.probes.observers.experts import ExpertPeaks
 from sinkscope.probes.observers.geometry import HiddenSimilarity, HiddenVectors, MatrixEntropy, Mixing
 from sinkscope.probes.observers.incoming import IncomingAttention
-from sinkscope.probes.observers.keys import KeyVectors
+from sinkscope.probes.observers.kept import KeyVectors
 from sinkscope.probes.observers.lengths import ReceivedByLength
 from sinkscope.probes.observers.logits import MaximalLogits
 from sinkscope.probes.observers.massive import MassiveActivations, TokenPeaks
-from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
+from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyAngles, QueryKeyValueNorms
 from sinkscope.probes.observers.observer import Observer
 from sinkscope.probes.observers.outliers import OutlierStatistics
 from sinkscope.probes.observers.outputs import HeadOutputs

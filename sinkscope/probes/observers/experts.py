@@ -12,8 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks.modules import ExpertLayer, family
-from sinkscope.hooks.projections import is_experts
+from sinkscope.hooks import ExpertLayer, family, is_experts
 from sinkscope.probes.observers.observer import Array, LayerSums, ModuleCall, Observer, Piece, Watch
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.probes.observers.keys import POSITIONS
+from sinkscope.probes.observers.kept import POSITIONS
 from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide
 from sinkscope.probes.observers.rows import checked_count, checked_positions, whole, whole_rows
 

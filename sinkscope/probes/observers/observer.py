@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from sinkscope.hooks.modules import Depth, Place
+from sinkscope.hooks import Depth, Place
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
 from sinkscope.probes.calls.positions import locate

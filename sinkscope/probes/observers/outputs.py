@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks.modules import attention_layers
-from sinkscope.hooks.projections import head_count, output_projection
+from sinkscope.hooks import attention_layers, head_count, output_projection
 from sinkscope.probes.calls.arithmetic import full_precision
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.observers.observer import Array, LayerSums, ModuleCall, Observer, Piece, Watch

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks.modules import Layer, attention_layers, dispatches, family
-from sinkscope.hooks.projections import Keys, head_count, key_projection
+from sinkscope.hooks import Keys, Layer, attention_layers, dispatches, family, head_count, key_projection
 from sinkscope.probes.calls.positions import locate
 from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, ModuleCall, Observer, Piece, Watch, divide
 from sinkscope.probes.observers.rows import checked_count, checked_positions
