@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from inspect import cleandoc
 
-from sinkscope.probes.observers.every import DEFAULT, EVERY
+from sinkscope.probes import every
 from sinkscope.probes.observers.kept import AttentionMaps
 from sinkscope.probes.observers.observer import Observer
+from sinkscope.probes.observing import DEFAULT
 from tools.pages import write
 
 HEAD = """# Observers
@@ -23,7 +24,10 @@ This page is printed by `python -m tools.observers_page`.
 
 def pages() -> dict[str, str]:
     """All observers as Markdown, a section each."""
-    return {"observers.md": HEAD + "".join(_section(observer) for observer in (*EVERY, AttentionMaps()))}
+    return {
+        "observers.md": HEAD
+        + "".join(_section(observer) for observer in dict.fromkeys((*DEFAULT, *every(), AttentionMaps())))
+    }
 
 
 def _section(observer: Observer) -> str:

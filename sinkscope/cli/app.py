@@ -51,9 +51,11 @@ app.command("measure", epilog="Example: sinkscope measure nano --input natural -
 app.command("survey", epilog="Example: sinkscope survey nano --input natural --input repeated --samples 100")(
     survey.survey
 )
-app.command("intervene", epilog="Example: sinkscope intervene nano --what zero-sink-heads --samples 50")(
-    intervene.intervene
-)
+app.command(
+    "intervene",
+    cls=intervene.ListingNames,
+    epilog="Example: sinkscope intervene nano --what zero-sink-heads --samples 50",
+)(intervene.intervene)
 app.command("train", epilog="Example: sinkscope train nano --set attention=sigmoid --set steps=200")(train.train)
 app.command("zoo", epilog="Example: sinkscope zoo sigmoid")(zoo.zoo)
 app.command("theory", epilog="Example: sinkscope theory --out theory")(theory.theory)

@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import Progress
+from typer.core import TyperCommand, TyperOption
 
 from sinkscope.cli import options
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, unknown
 from sinkscope.files import check_writable
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
     from sinkscope.interventions import Effect
 
-What = Literal[
-    "zero-massive",
-    "mean-massive",
-    "remove-onset",
-    "zero-sink-heads",
-    "forbid-sink",
-    "first-view",
-    "swap-position",
-    "replace-position",
-    "suppress-bands",
-]
+
+class ListingNames(TyperCommand):
+    """A command whose help lists the interventions, looked up only then: that imports torch."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from sinkscope.interventions import NAMED
+
+        for param in self.params:
+            if param.name == "what" and isinstance(param, TyperOption):
+                param.help = f"What to change; heads and entries are found in a first pass. One of {', '.join(NAMED)}."
+        super().format_help(ctx, formatter)
+
+
 FILES = ("table.csv", "effect.json", "figure.html")
 
 
 def intervene(
     model: options.Model,
-    what: Annotated[What, typer.Option(help="What to change; heads and entries are found in a first pass.")],
+    what: Annotated[
+        str, typer.Option(metavar="NAME", help="What to change; heads and entries are found in a first pass.")
+    ],
     position: Annotated[int, typer.Option(min=0, help="The sink's position, counted from 0.")] = 0,
     to: Annotated[
         int | None,
@@ -74,14 +79,16 @@ def intervene(
 
     from sinkscope import interventions
     from sinkscope.cli.job import inputs_for
-    from sinkscope.interventions.named import Question, named
+    from sinkscope.interventions import NAMED, Subject, named
     from sinkscope.model import load
 
+    if what not in NAMED:
+        raise unknown("intervention", what, NAMED)
     disable_progress_bar()
     with only_json(as_json):
-        subject = load(model, dtype=dtype, device=options.usable_device(device), revision=revision, attn=attn)
+        loaded = load(model, dtype=dtype, device=options.usable_device(device), revision=revision, attn=attn)
         inputs = inputs_for(
-            subject,
+            loaded,
             model,
             kind,
             tokens=tokens,
@@ -94,8 +101,8 @@ def intervene(
             chat=chat_template,
         )
         note(f"{model}: {inputs.description}; first: {inputs.first}")
-        question = Question(
-            subject,
+        subject = Subject(
+            loaded,
             inputs.input_ids,
             position,
             inputs.input_ids.shape[1] // 2 if to is None else to,
@@ -105,22 +112,22 @@ def intervene(
             batch_size,
         )
         _check_position(position, inputs.input_ids.shape[1])
-        answer = named(what, question)
-        note(f"{what}: {answer.remark}")
+        chosen = named(what, subject)
+        note(f"{what}: {chosen.remark}")
         with Progress(console=stderr(), transient=True, disable=not stderr().is_terminal) as bar:
             task = bar.add_task("intervening", total=None)
             found = interventions.effect(
-                subject,
+                loaded,
                 inputs.input_ids,
-                answer.intervention,
+                chosen.intervention,
                 controls=controls,
                 seed=seed,
                 epsilon=epsilon,
-                position=position if answer.position is None else answer.position,
+                position=position if chosen.position is None else chosen.position,
                 batch_size=batch_size,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
             )
-        summary = {**found.to_json(), "model": model, "what": what, "found": answer.remark, "input": inputs.description}
+        summary = {**found.to_json(), "model": model, "what": what, "found": chosen.remark, "input": inputs.description}
         _write(found, folder, summary)
     if as_json:
         show_json(summary)

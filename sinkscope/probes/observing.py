@@ -46,8 +46,11 @@ from sinkscope.probes.calls.chunks import chunks
 from sinkscope.probes.calls.collected import Collector, Request
 from sinkscope.probes.calls.reading import read
 from sinkscope.probes.facts import describe
-from sinkscope.probes.observers.every import DEFAULT
+from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
 from sinkscope.probes.observers.observer import Hidden, ModuleCall, Observer, Piece, Watch
+from sinkscope.probes.observers.received import AttentionReceived
+
+DEFAULT: tuple[Observer, ...] = (AttentionReceived(), HiddenNorms(), QueryKeyValueNorms())
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from sinkscope.interventions import (
     onset_depth,
     sink_heads,
 )
-from sinkscope.interventions.named import NAMED, Question, named
+from sinkscope.interventions.named import NAMED, Subject, named
 from sinkscope.probes import AttentionReceived, HiddenNorms, measure
 from tests.families.registry import FAMILIES
 from tests.interventions.conftest import a_model, inputs_of, logits
@@ -186,19 +186,19 @@ def test_an_effect_as_table_json_and_figure():
 @pytest.mark.parametrize("what", NAMED)
 def test_interventions_by_name(what, planted, ids):
     model = planted_gpt2(F3) if "position" in what else planted
-    answer = named(what, Question(model, ids, other=9))
-    assert answer.remark
-    with answer.intervention.applied(model):
+    chosen = named(what, Subject(model, ids, other=9))
+    assert chosen.remark
+    with chosen.intervention.applied(model):
         logits(model, input_ids=ids)
 
 
 def test_names_that_do_not_exist_and_models_without_a_sink(ids):
     model = null_model()
     with pytest.raises(InputError, match="unknown intervention 'zero-masive': did you mean 'zero-massive'"):
-        named("zero-masive", Question(model, ids))
+        named("zero-masive", Subject(model, ids))
     with pytest.raises(InputError, match=r"no head gives position 0 more than 0.3 of its attention: the most is"):
-        named("zero-sink-heads", Question(model, ids))
-    assert "no activation exceeds 100" in named("zero-massive", Question(model, ids)).remark
+        named("zero-sink-heads", Subject(model, ids))
+    assert "no activation exceeds 100" in named("zero-massive", Subject(model, ids)).remark
 
 
 def test_the_public_names():

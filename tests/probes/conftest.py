@@ -12,8 +12,7 @@ from transformers import PreTrainedModel
 
 from sinkscope.attention import CATALOG, AttentionSpec
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.probes import Measurement
-from sinkscope.probes.observers.every import EVERY
+from sinkscope.probes import Measurement, every
 from tests.families.registry import FAMILIES
 from tests.thinning import thinned
 
@@ -21,8 +20,8 @@ from tests.thinning import thinned
 # for some models.
 WHOLE = {"MassiveActivations", "OutlierStatistics", "MatrixEntropy", "Mixing", "HiddenSimilarity"}
 WHOLE |= {"KeyVectors", "HiddenVectors", "SpectralBands", "ExpertPeaks"}
-ADDITIVE = tuple(observer for observer in EVERY if type(observer).__name__ not in WHOLE)
-EXPERTLESS = tuple(observer for observer in EVERY if type(observer).__name__ != "ExpertPeaks")
+ADDITIVE = tuple(observer for observer in every() if type(observer).__name__ not in WHOLE)
+EXPERTLESS = tuple(observer for observer in every() if type(observer).__name__ != "ExpertPeaks")
 
 DECODERS = ["llama", "mistral", "gpt2", "gpt_neox", "opt", "phi", "qwen3", "gemma2", "gemma3", "gpt_oss", "granite_swa"]
 DECODERS += ["jamba", "qwen3_next", "deepseek_v3", "cohere2"]

@@ -11,7 +11,6 @@ from transformers import LlamaForCausalLM
 
 from sinkscope.errors import InputError
 from sinkscope.probes import AttentionReceived, SlotReceived, measure
-from sinkscope.probes.observers.every import EVERY
 from tests.families.registry import FAMILIES
 from tests.probes.conftest import build
 
@@ -33,7 +32,7 @@ def test_default_observers(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
     }
     every = measure(llama, ids, "all")
     observed = {each["name"] for each in every.record["observers"]}
-    assert observed == {type(observer).__name__ for observer in EVERY} - {"ExpertPeaks"}
+    assert observed == {type(observer).__name__ for observer in every()} - {"ExpertPeaks"}
     assert set(data.data_vars) < set(every.data.data_vars)
     assert "slot_received" in measure(build("gpt_oss"), ids, "all").data
     for name in ("attention_received", "hidden_norm", "value_norm"):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import unembedding
-from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
 from sinkscope.probes.observers.rows import checked_count, checked_positions
 from sinkscope.spectral import band_slices, spectral_bands
 
@@ -45,6 +45,7 @@ class _Basis:
         return energies / energies.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
 
 
+@in_every
 @dataclass(frozen=True)
 class SpectralBands(Observer):
     """Share of ‖h_t‖² in each of `count` bands of right singular directions of the unembedding, strongest first [X10].

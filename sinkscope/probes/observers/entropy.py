@@ -11,9 +11,10 @@ from torch import Tensor
 
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
 
 
+@in_every
 @dataclass(frozen=True)
 class AttentionEntropy(Observer):
     """Ent_t = −Σ_k A[t, k] log A[t, k] in nats, meaned over real queries that see anything: `attention_entropy`.

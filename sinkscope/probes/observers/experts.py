@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import ExpertLayer, family, is_experts
-from sinkscope.probes.observers.observer import Array, LayerSums, ModuleCall, Observer, Piece, Watch
+from sinkscope.probes.observers.observer import Array, LayerSums, ModuleCall, Observer, Piece, Watch, in_every
 
 
+@in_every
 @dataclass(frozen=True)
 class ExpertPeaks(Observer):
     """max |output of an expert's down-projection| over a sample's real tokens that were routed to it: `expert_peak`.

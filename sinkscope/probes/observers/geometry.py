@@ -10,10 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.probes.observers.kept import POSITIONS
-from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
 from sinkscope.probes.observers.rows import checked_count, checked_positions, whole, whole_rows
 
 
+@in_every
 @dataclass(frozen=True)
 class MatrixEntropy(Observer):
     """−Σ p_i log p_i in nats, p_i = σ_i² / Σ σ_j² of the row's hidden states (token × width): `matrix_entropy`.
@@ -51,6 +52,7 @@ class MatrixEntropy(Observer):
         return {"entropy": torch.special.entr(shares).sum().to(values)}
 
 
+@in_every
 @dataclass(frozen=True)
 class HiddenSimilarity(Observer):
     """cos(h_t, h_0) with the row's first real token, per depth: `cos_hidden_first` (sample, depth, position).
@@ -78,6 +80,7 @@ class HiddenSimilarity(Observer):
         return {"cos_hidden_first": Array(found.sums["cosine"], "query")} if "cosine" in found.sums else {}
 
 
+@in_every
 @dataclass(frozen=True)
 class Mixing(Observer):
     """How far the tokens of a row are from being one and the same [K3], per row and depth.
@@ -103,6 +106,7 @@ class Mixing(Observer):
         }
 
 
+@in_every
 @dataclass(frozen=True)
 class HiddenVectors(Observer):
     """Raw states h_t of the first `kept` samples: `hidden_vectors` (kept, depth, kept_position, width) [X4].

@@ -12,9 +12,10 @@ from torch.nn import functional as F
 
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
 
 
+@in_every
 @dataclass(frozen=True)
 class IncomingAttention(Observer):
     """Per key k, over the real queries t that see it:

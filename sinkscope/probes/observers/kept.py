@@ -10,7 +10,7 @@ import torch
 from sinkscope.errors import InputError
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, in_every
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class AttentionMaps(Observer):
 POSITIONS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 
+@in_every
 @dataclass(frozen=True)
 class KeyVectors(Observer):
     """Keys after rotation at real `positions` of the first `kept` samples: `key_vectors`.

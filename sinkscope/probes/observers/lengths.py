@@ -12,11 +12,12 @@ from torch import Tensor
 from sinkscope.errors import InputError
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
 
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
+@in_every
 @dataclass(frozen=True)
 class ReceivedByLength(Observer):
     """alpha_k(T') = Σ_{k ≤ t < T'} A[t, k] / (T' − k) for the T' in `lengths`: `attention_received_by_length`.

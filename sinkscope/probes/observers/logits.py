@@ -10,9 +10,10 @@ from torch import Tensor
 
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, in_every
 
 
+@in_every
 @dataclass(frozen=True)
 class MaximalLogits(Observer):
     """max over real queries and the keys they see of |s_tk|: `max_logit` (sample, layer, head).

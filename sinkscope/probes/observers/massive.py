@@ -9,10 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
 from sinkscope.probes.observers.rows import checked_count, lower_median, whole, whole_rows
 
 
+@in_every
 @dataclass(frozen=True)
 class MassiveActivations(Observer):
     """The `top` largest |h| of a row per depth, and the median |h| over its real tokens × dimensions [X8].
@@ -67,6 +68,7 @@ class MassiveActivations(Observer):
         }
 
 
+@in_every
 @dataclass(frozen=True)
 class TokenPeaks(Observer):
     """max over dimensions of |h_t|, the infinity norm of each token, per depth: `hidden_max` (sample, depth, position).

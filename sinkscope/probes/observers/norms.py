@@ -12,9 +12,10 @@ from torch.nn import functional as F
 
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.masks import Rule
-from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
 
 
+@in_every
 @dataclass(frozen=True)
 class HiddenNorms(Observer):
     """‖h‖₂ of the residual stream per depth and token: `hidden_norm` [C3].
@@ -33,6 +34,7 @@ class HiddenNorms(Observer):
         return {"hidden_norm": Array(_where_shown(found, "hidden"), "query")} if "hidden" in found.sums else {}
 
 
+@in_every
 @dataclass(frozen=True)
 class QueryKeyValueNorms(Observer):
     """‖q‖₂, ‖k‖₂, ‖v‖₂ per head and token, after rotation: `query_norm`, `key_norm`, `value_norm` [C5].
@@ -70,6 +72,7 @@ def _where_shown(found: LayerSums, name: str) -> Float[Tensor, "batch heads n"]:
     return divide(found.sums[name], found.sums[f"{name}_shown"])
 
 
+@in_every
 @dataclass(frozen=True)
 class QueryKeyAngles(Observer):
     """Mean over the real queries t ≠ k that see key k of cos(q_t, k_k), after rotation: `cos_query_key` [C2].

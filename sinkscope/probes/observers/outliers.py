@@ -10,12 +10,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.errors import InputError
-from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
 from sinkscope.probes.observers.rows import lower_median, whole, whole_rows
 
 EPSILON = 1e-6  # of the published code, added to std⁴
 
 
+@in_every
 @dataclass(frozen=True)
 class OutlierStatistics(Observer):
     """Kurtosis by two definitions, max over median, and where the outliers are, per row and depth [X12, X16].

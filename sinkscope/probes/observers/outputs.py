@@ -16,9 +16,10 @@ from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import attention_layers, head_count, output_projection
 from sinkscope.probes.calls.arithmetic import full_precision
 from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.observers.observer import Array, LayerSums, ModuleCall, Observer, Piece, Watch
+from sinkscope.probes.observers.observer import Array, LayerSums, ModuleCall, Observer, Piece, Watch, in_every
 
 
+@in_every
 @dataclass(frozen=True)
 class HeadOutputs(Observer):
     """Of the head outputs o_t = Σ_j A_tj v_j of real queries, before the output projection:

@@ -11,9 +11,10 @@ from torch import Tensor
 from sinkscope.errors import InputError
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
 
 
+@in_every
 @dataclass(frozen=True)
 class AttentionReceived(Observer):
     """alpha_k = Σ_t A[t, k] / (T − k) over real queries t (/ T in bidirectional layers): `attention_received` [C1].
@@ -73,6 +74,7 @@ class AttentionReceived(Observer):
         return {"attention_received": Array(divide(sums, _at(counts, found.keys, self.chosen)[:, None]), self.chosen)}
 
 
+@in_every
 @dataclass(frozen=True)
 class SlotReceived(Observer):
     """Mean over a row's real queries of the weight on slots, summed over slots: `slot_received`.

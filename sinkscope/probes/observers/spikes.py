@@ -14,10 +14,21 @@ from torch.nn import functional as F
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import Keys, Layer, attention_layers, dispatches, family, head_count, key_projection
 from sinkscope.probes.calls.positions import locate
-from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, ModuleCall, Observer, Piece, Watch, divide
+from sinkscope.probes.observers.observer import (
+    Array,
+    Hidden,
+    LayerSums,
+    ModuleCall,
+    Observer,
+    Piece,
+    Watch,
+    divide,
+    in_every,
+)
 from sinkscope.probes.observers.rows import checked_count, checked_positions
 
 
+@in_every
 @dataclass(frozen=True)
 class SpikeDimensions(Observer):
     """How much of a token its largest dimensions hold, and how much of its key they make, for 1 … `count` of them [C4].

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
 from sinkscope.probes.observers.outputs import share
 
 
+@in_every
 @dataclass(frozen=True)
 class SinkUpdate(Observer):
     """o_t = c_t + rest_t with c_t = Σ_{i ∈ C} A_ti v_i, C the real tokens at `positions`. Per (sample, layer, head):
