@@ -88,8 +88,9 @@ why.
 On a CUDA GPU with Triton, sigmoid, ELU, ReLU and softpick attention take a fused kernel instead of `streamed`, if it is
 exact there. The first call compares it with the formulas, in values and gradients at odd lengths; this takes seconds,
 and the outcome is kept in the cache (`$SINKSCOPE_CACHE`, else `~/.cache/sinkscope`) for this GPU and these versions of
-torch, Triton and sinkscope. Where a kernel disagrees or fails, one warning says so and `streamed` runs. It also runs
-under `torch.compile`. `sinkscope kernels check` compares every kernel at once and prints the table.
+torch, Triton and sinkscope. Where a kernel disagrees or fails, one warning says so and `streamed` runs; so it does
+under `torch.compile`, which does not trace these kernels. `sinkscope kernels check` compares all of them at once and
+prints the table.
 
 *Published effect* quotes the source; it was not reproduced here. Codes such as A12 or X17 are rows of the field's
 literature as the project numbers them. *Secondary*: taken from third parties' notes or a README, so a digit may be off.

@@ -33,7 +33,7 @@ def found(monkeypatch, tmp_path):
 
     monkeypatch.setenv("SINKSCOPE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(confirmation, "_met", {})
-    monkeypatch.setattr(confirmation, "_warned", threading.Event())
+    monkeypatch.setattr(confirmation, "_warning", threading.Lock())
     monkeypatch.setattr(confirmation, "machine", lambda _: HERE)
     monkeypatch.setattr(room, "machine", lambda _: HERE)
     monkeypatch.setattr(room, "every", lambda: iter([SIGMOID, SOFTPICK]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -102,7 +103,7 @@ class Agreement:
     @property
     def largest(self) -> float:
         """The largest difference; NaN where anything was NaN or raised."""
-        return torch.tensor([self.differences.get(name, torch.nan) for name in TENSORS]).max().item()
+        return largest(self.differences.get(name, math.nan) for name in TENSORS)
 
     @property
     def agrees(self) -> bool:
@@ -175,6 +176,12 @@ def every() -> Iterator[Specialization]:
         yield Specialization(normalizer, False, torch.float16, 64, 64)
         yield Specialization(normalizer, False, torch.bfloat16, 128, 128)
         yield Specialization(normalizer, False, torch.float32, 24, 20)
+
+
+def largest(differences: Iterable[float]) -> float:
+    """Their maximum; NaN where one is NaN."""
+    found = list(differences)
+    return math.nan if any(map(math.isnan, found)) else max(found)
 
 
 def in_words(normalizer: Normalizer) -> str:

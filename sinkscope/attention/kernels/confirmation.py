@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
 import warnings
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ from filelock import FileLock
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from sinkscope.attention.kernels.comparison import Agreement, Specialization, compared
+from sinkscope.attention.kernels.comparison import Agreement, Specialization, compared, largest
 from sinkscope.attention.pieces import STRICT
 from sinkscope.errors import InputError
 from sinkscope.files import cache_dir, sha256, write_json
@@ -60,7 +61,7 @@ class Outcome:
 
 _met: dict[tuple[Machine, Specialization], Outcome] = {}
 _comparing = threading.Lock()
-_warned = threading.Event()
+_warning = threading.Lock()
 
 
 @cache
@@ -94,12 +95,10 @@ def confirm(specialization: Specialization, device: torch.device) -> Outcome:
 
     The first refusal in a process warns.
     """
-    with _comparing:
-        outcome = known(specialization, device) or _compared_once(specialization, device)
-        tell = outcome.problem is not None and not _warned.is_set()
-        if tell:
-            _warned.set()
-    if tell:
+    if (outcome := known(specialization, device)) is None:
+        with _comparing:
+            outcome = known(specialization, device) or _compared_once(specialization, device)
+    if outcome.problem is not None and _warning.acquire(blocking=False):  # never released: once in a process
         message = f"the fused kernels are {outcome}; the slower exact path runs instead"
         warnings.warn(f"{message} (`sinkscope kernels check` shows every comparison)", UserWarning, stacklevel=2)
     return outcome
@@ -108,12 +107,12 @@ def confirm(specialization: Specialization, device: torch.device) -> Outcome:
 def keep(specialization: Specialization, found: Iterable[Agreement], device: torch.device) -> Outcome:
     """The outcome of a comparison, for this process and, where the cache can be written, for later ones.
 
-    What was raised is for this process alone: a compiler or memory may have been missing.
+    What was raised counts for this process alone: a compiler or memory may have been missing.
     """
     found = list(found)
-    largest = torch.tensor([agreement.largest for agreement in found]).max()
+    worst = largest(agreement.largest for agreement in found)
     problem = next((agreement.problem for agreement in found if not agreement.agrees), None)
-    number = largest.item() if largest.isfinite() else None
+    number = worst if math.isfinite(worst) else None
     outcome = Outcome(machine(device), str(specialization), problem, number, found[0].limit)
     _met[outcome.machine, specialization] = outcome
     if not any(agreement.raised for agreement in found):

@@ -32,10 +32,9 @@ def obstacle(
     if reason := unfit(spec, visibility, query, key, value, biased=biased):
         return reason
     what = specialization(spec, visibility, query, value)
-    outcome = known(what, query.device)
-    if outcome is None and query.is_cuda and torch.cuda.is_current_stream_capturing():
+    if torch.cuda.is_current_stream_capturing() and known(what, query.device) is None:
         return "fused kernels: not yet compared with the reference, which cannot be done while a CUDA graph is captured"
-    outcome = outcome or confirm(what, query.device)
+    outcome = confirm(what, query.device)
     return None if outcome.problem is None else f"fused kernels: {outcome}"
 
 

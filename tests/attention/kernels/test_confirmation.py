@@ -57,7 +57,7 @@ class Lab:
 
     def new_process(self) -> None:
         self._monkeypatch.setattr(confirmation, "_met", {})
-        self._monkeypatch.setattr(confirmation, "_warned", threading.Event())
+        self._monkeypatch.setattr(confirmation, "_warning", threading.Lock())
 
     @property
     def files(self) -> list[Path]:

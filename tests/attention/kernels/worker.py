@@ -194,8 +194,9 @@ def faulty(name: str) -> Iterator[None]:
         folder = held.enter_context(tempfile.TemporaryDirectory())
         held.enter_context(patch.dict(os.environ, SINKSCOPE_CACHE=folder))
         held.enter_context(patch.object(launch, which, lambda *given: change(real(*given))))
+        held.enter_context(patch.object(torch.cuda, "is_current_stream_capturing", lambda: False))
         held.enter_context(patch.object(confirmation, "_met", {}))
-        held.enter_context(patch.object(confirmation, "_warned", threading.Event()))
+        held.enter_context(patch.object(confirmation, "_warning", threading.Lock()))
         held.enter_context(patch.object(Specialization, "cases", lambda self: iter([few(self)])))
         yield
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
 import sinkscope.attention as zoo
 from sinkscope.attention import CATALOG, AttentionSpec, Causal, Prefix, Visibility
-from sinkscope.attention.kernels import Machine, Outcome
+from sinkscope.attention.kernels import Machine, Outcome, Specialization, confirmation
 from sinkscope.attention.normalizers import Sigmoid
 from sinkscope.attention.paths import fused
 from sinkscope.errors import InputError
@@ -86,7 +88,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, Outcome | None]:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(fused, "known", lambda *_: stands["known"])
     monkeypatch.setattr("sinkscope.attention.functional.known", lambda *_: stands["known"])
-    monkeypatch.setattr(fused, "confirm", lambda *_: stands["find"])
+    monkeypatch.setattr(fused, "confirm", lambda *_: stands["known"] or stands["find"])
     return stands
 
 
@@ -99,8 +101,19 @@ def test_on_a_gpu_what_the_comparison_finds_decides(found) -> None:
     assert on_gpu() is None
     found["find"] = OFF
     assert on_gpu() == "fused kernels: refused on some GPU: the output differs by 0.3, at most 1e-05 (a case)"
-    found["known"] = EXACT
-    assert on_gpu() is None, "what is known is not found out again"
+
+
+def test_what_an_earlier_process_refused_is_refused_with_a_warning(monkeypatch) -> None:
+    monkeypatch.setattr(fused, "unavailable", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(confirmation, "machine", lambda _: HERE)
+    monkeypatch.setattr(confirmation, "_warning", threading.Lock())
+    what = Specialization(Sigmoid(), False, torch.float32, 4, 4)
+    monkeypatch.setattr(confirmation, "_met", {(HERE, what): OFF})
+    with pytest.warns(UserWarning, match="the fused kernels are refused on some GPU: the output differs") as told:
+        reasons = [on_gpu(), on_gpu()]
+    assert all("refused on some GPU" in (reason or "") for reason in reasons)
+    assert len(told) == 1
 
 
 def test_nothing_is_compared_while_a_graph_is_captured_or_traced(found, monkeypatch) -> None:
