@@ -64,7 +64,8 @@ class SuffixSlot:
     configuration, 2048 where there is no model); what it gives is lost. The last position has none after it, so its row
     sums to one; so do rows beyond the context. Under a document mask positions count from the document's start. Equal
     to a softmax over all positions with p_tj = −γ j on later ones, then masked. `gamma`: a number for all heads, or
-    "alibi", 2^(−8 h / H) for head h of H. Source: Yin et al. 2024 (2402.04779); their code does not run, p is catalogue X21's.
+    "alibi", 2^(−8 h / H) for head h of H. Source: Yin et al. 2024 (2402.04779); their code does not run, p is
+    catalogue X21's.
     """
 
     context: Annotated[int, Field(ge=1)] | None = None
