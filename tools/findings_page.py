@@ -51,7 +51,7 @@ def _page(entries: Sequence[Entry], ran: Sequence[Entry]) -> Iterator[str]:
     runs = runs_of(ran)
     told = tally(judged.verdict for entry in entries for judged in entry.claims)
     yield BEFORE.format(
-        tally=f"Of the claims, {told}", runs=counted(len(runs), "run"), hours=cost(sum(run.seconds for run in runs))
+        tally=f"The verdicts: {told}", runs=counted(len(runs), "run"), hours=cost(sum(run.seconds for run in runs))
     )
     if ran:
         yield "## The verdicts\n"

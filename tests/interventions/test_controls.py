@@ -15,7 +15,7 @@ from sinkscope.interventions import (
     effect,
 )
 from sinkscope.interventions.finding import largest_activations, onset_depth, sink_heads
-from sinkscope.interventions.named import Question, named
+from sinkscope.interventions.named import Subject, named
 from sinkscope.interventions.positions import ReplacePosition, SwapPositions
 from sinkscope.probes import AttentionReceived, HiddenNorms, measure
 from tests.interventions.conftest import a_model, inputs_of, logits
@@ -128,7 +128,7 @@ def test_padding_on_the_left_predicts_nothing():
 
 def test_names_stand_for_what_they_say():
     model, ids = planted_model(F3), planted_ids(F3)
-    question = Question(model, ids, position=0, other=9, bands=(4,))
+    question = Subject(model, ids, position=0, other=9, bands=(4,))
     acts = {what: named(what, question).intervention for what in ("zero-massive", "forbid-sink", "first-view")}
     assert acts["zero-massive"].entries == ((1, 0, F3.dimension),)
     assert acts["forbid-sink"] == ForbidSink((0,))
@@ -137,9 +137,9 @@ def test_names_stand_for_what_they_say():
     assert named("remove-onset", question).intervention == RemoveContribution(1, (0,))
     assert set(named("zero-sink-heads", question).intervention.heads) == set(F3.attending(4, 4))
     assert named("suppress-bands", question).intervention == SuppressBands((4,), (0,))
-    spared = Question(model, ids, bands=(4,), spare_sink=False)
+    spared = Subject(model, ids, bands=(4,), spare_sink=False)
     assert named("suppress-bands", spared).intervention == SuppressBands((4,), ())
-    learned = Question(planted_gpt2(F3), ids, position=0, other=9)
+    learned = Subject(planted_gpt2(F3), ids, position=0, other=9)
     assert named("swap-position", learned).intervention == SwapPositions(0, 9)
     assert named("replace-position", learned).intervention == ReplacePosition(0, 9)
 

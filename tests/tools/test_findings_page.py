@@ -21,7 +21,7 @@ from tools.pages import write
 
 def test_every_experiment_with_its_verdicts_and_values(entries):
     page = findings_page.page(entries)
-    assert "Of the claims, 2 supported, 1 inconclusive, 1 not run at this scale." in page
+    assert "The verdicts: 2 supported, 1 inconclusive, 1 not run at this scale." in page
     assert "15 runs and 1.9 h of training" in page
     assert "Asked &lt;twice>." in page
     row = "| [normalisation](#nano-normalisation) | softmax has more by 3 points | > 3 in 3 seeds | 9 ± 1 | 3 |"
