@@ -84,7 +84,7 @@ def run_(
     from sinkscope.cli.experiment_live import watching
     from sinkscope.experiments import find, run
     from sinkscope.experiments.findings import path_of
-    from sinkscope.experiments.sweep.backends import backend_named
+    from sinkscope.experiments.running import backend_named
 
     question = find(name)
     chosen = backend_named(backend)

@@ -38,7 +38,7 @@ class _Reader:
     """What the logs of runs say; those of settled runs are read once."""
 
     def __init__(self, out: Path) -> None:
-        from sinkscope.experiments.sweep.runstore import RunStore
+        from sinkscope.experiments.sweep.store import RunStore
 
         self.store = RunStore(out)
         self.settled: dict[str, dict[str, Any]] = {}

@@ -18,9 +18,8 @@ from sinkscope.experiments.effects import (
 )
 from sinkscope.experiments.findings import Findings, verdicts
 from sinkscope.experiments.observed import Observed
-from sinkscope.experiments.question import Assertion, Question, Variation, above, below
-from sinkscope.experiments.questions import QUESTIONS
-from sinkscope.experiments.registry import find
+from sinkscope.experiments.question import Assertion, Question, Variation, above, below, within
+from sinkscope.experiments.questions import QUESTIONS, find
 
 if TYPE_CHECKING:
     from sinkscope.experiments.running import run as run
@@ -44,6 +43,7 @@ __all__ = [
     "rising",
     "run",
     "verdicts",
+    "within",
 ]
 
 

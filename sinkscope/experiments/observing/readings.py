@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sinkscope.data.windows import UNSCORED
+from sinkscope.experiments.observing.ablations import moved_positions, sink_heads_zeroed, spread_of_a_change
 from sinkscope.experiments.observing.mixing import RelativeMixing
-from sinkscope.experiments.observing.touched import moved_positions, sink_heads_zeroed, spread_of_a_change
 from sinkscope.probes import (
     AttentionEntropy,
     AttentionReceived,

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from sinkscope.experiments.effects import curve_correlation, gap, largest_of, level, metric_gap
-from sinkscope.experiments.job import Job
-from sinkscope.experiments.question import Assertion, Question, Variation, above, below
+from sinkscope.experiments.question import Assertion, Question, Variation, above, below, task
 
 GUO = "X26; Guo et al. 2024"
 SHOWN = ("excess_triggers", "excess_others", "bos_attention", "output_ratio", "value_ratio", "norm_ratio")
@@ -19,20 +15,13 @@ THREE_LAYERS = {"model.num_hidden_layers": 3}
 SGD = {"optimizer.name": "sgd", "optimizer.momentum": 0.9, "optimizer.lr": 0.3}
 
 
-def bigram_backcopy(scale: str, changes: Mapping[str, Any]) -> Job:
-    """A question's base: the Bigram-Backcopy task at a scale, with fields changed."""
-    from sinkscope.experiments.tasks.backcopy import backcopy
-
-    return backcopy(scale, changes)
-
-
 backcopy_ = Question(
     name="backcopy",
     note=STARTED,
     asks="Does a head that copies at triggers make the BOS its sink everywhere else?",
     rows=("X26", "C11"),
     source=GUO,
-    base=bigram_backcopy,
+    base=task("bigram_backcopy"),
     shown=SHOWN,
     variations=(Variation("AdamW"),),
     assertions=(
@@ -94,7 +83,7 @@ dynamics = Question(
     note=f"{STARTED} A correlation in time does not show which makes which.",
     rows=("X26",),
     source=GUO,
-    base=bigram_backcopy,
+    base=task("bigram_backcopy"),
     shown=SHOWN,
     variations=(Variation("AdamW"),),
     assertions=(
@@ -122,7 +111,7 @@ depth = Question(
     asks="Does the residual peak need several layers?",
     rows=("X26",),
     source=GUO,
-    base=bigram_backcopy,
+    base=task("bigram_backcopy"),
     shown=SHOWN,
     variations=(Variation("1 layer"), Variation("3 layers", THREE_LAYERS)),
     assertions=(
@@ -177,7 +166,7 @@ norms = Question(
     asks="Does the sink need LayerNorm?",
     rows=("X26",),
     source=f"{GUO}: other normalisations keep it",
-    base=bigram_backcopy,
+    base=task("bigram_backcopy"),
     shown=SHOWN,
     variations=(
         Variation("LayerNorm"),
@@ -198,7 +187,7 @@ feed_forward = Question(
     asks="Does the sink need a feed-forward?",
     rows=("X26",),
     source=f"{GUO}: the sink is made by attention and values",
-    base=bigram_backcopy,
+    base=task("bigram_backcopy"),
     shown=SHOWN,
     variations=(
         Variation("ReLU"),
@@ -214,7 +203,7 @@ optimiser = Question(
     asks="Does the optimiser make the residual peak, and not the sink?",
     rows=("X26", "X23"),
     source=GUO,
-    base=bigram_backcopy,
+    base=task("bigram_backcopy"),
     shown=SHOWN,
     shared=THREE_LAYERS,
     variations=(Variation("AdamW"), Variation("SGD with momentum", SGD)),
@@ -257,7 +246,7 @@ relu = Question(
     asks="Does ReLU attention do without the sink?",
     rows=("X26", "A14"),
     source=GUO,
-    base=bigram_backcopy,
+    base=task("bigram_backcopy"),
     shown=SHOWN,
     variations=(Variation("softmax"), Variation("relu", {"attention": "relu"})),
     assertions=(

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from sinkscope.experiments.effects import curve_correlation, gap, level
-from sinkscope.experiments.job import Job
-from sinkscope.experiments.question import Question, Variation, above, below
+from sinkscope.experiments.question import Question, Variation, above, below, task
 
 GUO = "X26; Guo et al. 2024"
 ALL, LOGITS, VALUE = "all trained", "logits to the BOS frozen", "value of the BOS frozen"
-
-
-def minimal_backcopy(scale: str, changes: Mapping[str, Any]) -> Job:
-    """A question's base: the minimal model at a scale, with fields changed."""
-    from sinkscope.experiments.tasks.minimal import minimal
-
-    return minimal(scale, changes)
 
 
 minimal = Question(
@@ -27,7 +16,7 @@ minimal = Question(
     "model as well; freezing a part is our way of asking which makes which.",
     rows=("X26",),
     source=f"{GUO}: larger attention makes the value smaller, a smaller value the attention larger",
-    base=minimal_backcopy,
+    base=task("bigram_backcopy_minimal"),
     shown=("excess_triggers", "excess_others", "bos_attention", "copy_attention", "logit_gap", "value_ratio"),
     variations=(
         Variation(ALL),

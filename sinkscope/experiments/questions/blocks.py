@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sinkscope.experiments.asserting import OURS, all_keep_sink, fewer_outliers, keeps_sink, less_sink, within
+from sinkscope.experiments.assertions import OURS, all_keep_sink, fewer_outliers, keeps_sink, less_sink
 from sinkscope.experiments.effects import gap, level, range_of
-from sinkscope.experiments.question import Question, Variation, above
-from sinkscope.experiments.questions.operation import SOFTMAX, model
+from sinkscope.experiments.question import Question, Variation, above, within
+from sinkscope.experiments.questions.variations import SOFTMAX, model
 
 TABLE_3 = "A1; Gu et al. 2025, Table 3"
 POSITIONS = {

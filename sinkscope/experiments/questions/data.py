@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.experiments.asserting import within
 from sinkscope.experiments.effects import gap, level, maximum_at, metric_gap, off
-from sinkscope.experiments.question import Question, Variation, above, below
+from sinkscope.experiments.question import Question, Variation, above, below, within
 
 TABLE_10 = "D3; Gu et al. 2025, Table 10"
 BOS = 0  # its id in the tokenizers that recipes train

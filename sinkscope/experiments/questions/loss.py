@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sinkscope.experiments.asserting import no_sink, within
-from sinkscope.experiments.effects import gap, level, maximum_at, peak, range_of, rank_correlation, rise, strongest_of
-from sinkscope.experiments.question import Question, Variation, above, below
+from sinkscope.experiments.assertions import no_sink
+from sinkscope.experiments.effects import gap, largest, level, maximum_at, peak, range_of, rank_correlation, rise
+from sinkscope.experiments.question import Question, Variation, above, below, within
 
 TABLE_2 = "L1; Gu et al. 2025, Table 2"
 SECTION_6 = "L2; Gu et al. 2025, section 6"
@@ -102,7 +102,7 @@ prefix = Question(
     assertions=(
         above(
             3.0,
-            strongest_of("prefix of 5", [f"sink_{position}" for position in range(5)]),
+            lambda runs: largest(runs["prefix of 5"][f"sink_{position}"] for position in range(5)),
             "in the prefix",
             "with a prefix of 5 tokens more than 3 % of heads have their sink on one of them",
             SECTION_6,

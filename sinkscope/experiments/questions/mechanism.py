@@ -5,7 +5,7 @@ from __future__ import annotations
 from sinkscope.experiments.effects import gap, level, metric_gap, quotient, rise
 from sinkscope.experiments.observed import OTHERS
 from sinkscope.experiments.question import Question, Variation, above, below
-from sinkscope.experiments.questions.operation import SOFTMAX, model
+from sinkscope.experiments.questions.variations import SOFTMAX, model
 
 SECTION_7 = "C11; Gu et al. 2025, section 7"
 

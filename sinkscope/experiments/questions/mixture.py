@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.experiments.asserting import OURS, POINTS, all_keep_sink, within
-from sinkscope.experiments.effects import gap, level, metric_gap, rising
-from sinkscope.experiments.question import Assertion, Effect, Question, Runs, Variation, above
+from sinkscope.experiments.assertions import OURS, POINTS, all_keep_sink
+from sinkscope.experiments.effects import gap, largest, least, level, metric_gap, rising
+from sinkscope.experiments.question import Assertion, Question, Runs, Variation, above, within
 
 SECTION_5 = "Gu et al. 2025, section 5"
 SLIDES = "K2; slides of Gu et al."
@@ -112,14 +112,10 @@ random_tokens = Question(
 )
 
 
-def over_domains(label: str) -> Effect:
+def over_domains(runs: Runs) -> float:
     """Largest minus smallest sink rate at position 0 over the domains of the corpus `python`."""
-
-    def effect(runs: Runs) -> float:
-        rates = [runs[label][f"sink_0/domain={domain}"] for domain in DOMAINS]
-        return max(rates) - min(rates) if all(rate == rate for rate in rates) else float("nan")
-
-    return effect
+    rates = [runs["softmax"][f"sink_0/domain={domain}"] for domain in DOMAINS]
+    return largest(rates) - least(rates)
 
 
 domains = Question(
@@ -131,7 +127,7 @@ domains = Question(
     assertions=(
         within(
             4.0,
-            over_domains("softmax"),
+            over_domains,
             "hardly",
             f"over validation text of {', '.join(DOMAINS)} it differs by at most 4 points (nano's heads are 6.25 each)",
             "D4; Gu et al. 2025: negligible over 17 domains of the Pile at thresholds of 0.2 and 0.3",

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from sinkscope.experiments.curves import LOSS, SINK
-from sinkscope.experiments.effects import curve_correlation, growth, lag, level, metric_gap, rise, rising_metrics
+from itertools import pairwise
+
+from sinkscope.experiments.effects import (
+    LOSS,
+    SINK,
+    curve_correlation,
+    half_way,
+    last,
+    least,
+    level,
+    metric_gap,
+    rise,
+)
 from sinkscope.experiments.question import Question, Variation, above, below
-from sinkscope.experiments.questions.relative import relative, times
+from sinkscope.experiments.questions.variations import relative, times
 
 FIGURE_3 = "C1; Gu et al. 2025, Figure 3"
 FIGURE_4 = "C10; Gu et al. 2025, Figure 4"
@@ -39,7 +50,10 @@ metric = Question(
         ),
         above(
             0.0,
-            rising_metrics("lr", [f"sink_0/tokens={tokens}" for tokens in (128, 64, 32)]),
+            lambda runs: least(
+                runs["lr"][f"sink_0/tokens={shorter}"] - runs["lr"][f"sink_0/tokens={longer}"]
+                for shorter, longer in pairwise(LENGTHS)
+            ),
             "length",
             "the rate falls as the text grows from 32 to 64 and 128 tokens",
             FIGURE_3,
@@ -105,14 +119,14 @@ emergence = Question(
         ),
         above(
             1.0,
-            growth("softmax", SINK, 0.25),
+            lambda runs: last(runs["softmax"], SINK) - last(runs["softmax"], SINK, 0.25),
             "after the start",
             "at the end the rate is higher than after a quarter of the steps, by more than 1 point",
             FIGURE_4,
         ),
         above(
             0.0,
-            lag("softmax", SINK, LOSS),
+            lambda runs: half_way(runs["softmax"], SINK) - half_way(runs["softmax"], LOSS),
             "as the loss has fallen",
             "the sink rate has made half of its way later than the validation loss",
             FIGURE_4,

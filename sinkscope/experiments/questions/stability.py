@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.experiments.asserting import converges, keeps_sink
+from sinkscope.experiments.assertions import converges, keeps_sink
 from sinkscope.experiments.effects import fails, gap
 from sinkscope.experiments.question import Question, Variation, above
-from sinkscope.experiments.questions.relative import relative, times
+from sinkscope.experiments.questions.variations import relative, times
 
 ZHAI = "X1; Zhai et al. 2023"
 REPARAM = "X2; Zhai et al. 2023"

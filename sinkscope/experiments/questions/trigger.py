@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from sinkscope.experiments.effects import largest_of, level, metric_gap
-from sinkscope.experiments.job import Job
-from sinkscope.experiments.question import Question, Variation, above, below
+from sinkscope.experiments.question import Question, Variation, above, below, task
 
 ONLY_NANO = "the task has one size"
 NOTHING_EMPTY = {"empty_first": False}
 TASK = "trigger-conditional task: rows that sum to one need a sink for it, ReLU attention does not"
-
-
-def after_trigger(scale: str, changes: Mapping[str, Any]) -> Job:
-    """A question's base: the trigger-conditional task, with fields changed."""
-    from sinkscope.experiments.tasks.conditional import trigger_conditional
-
-    return trigger_conditional(scale, changes)
 
 
 conditional = Question(
@@ -29,7 +18,7 @@ conditional = Question(
     asks="Must attention whose rows sum to one have a sink, to give nothing where nothing is asked for?",
     rows=("A14", "A24", "A8"),
     source=TASK,
-    base=after_trigger,
+    base=task("trigger_conditional"),
     shown=("loss", "output", "first", "first_share", "slot", "total", "total/triggers"),
     variations=(
         Variation("softmax"),
