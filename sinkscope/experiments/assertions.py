@@ -26,7 +26,7 @@ from sinkscope.experiments.question import Assertion, above, below, within
 POINTS, POINTS_AT_EQUAL_LOSS, NONE = 3.0, 1.0, 1.0
 BEHIND = 1.0  # nats above softmax at which training counts as failed
 OURS = "our question: the source reports outliers or losses, and no sink rates"
-EQUAL_LOSS = "where both have the validation loss that the slower one ends with"
+EQUAL_LOSS = "at equal validation loss, the one that the slower of the two ends with"
 
 
 def less_sink(
@@ -46,7 +46,8 @@ def less_sink(
             margin_at_loss,
             gap_at_equal_loss(than, label),
             f"{label}: lower than {than} at equal loss",
-            f"it is lower with '{label}' than with '{than}' by more than {_points(margin_at_loss)} {EQUAL_LOSS}",
+            f"the sink rate at position 0 is lower with '{label}' than with '{than}' by more than "
+            f"{_points(margin_at_loss)}, {EQUAL_LOSS}",
             source,
         ),
     )
@@ -67,7 +68,8 @@ def less_massive(label: str, than: str, source: str, margin: float = 1.0) -> tup
             margin / 2,
             gap_at_equal_loss(than, label, NORM_RATIO),
             f"{label}: less massive than {than} at equal loss",
-            f"it is lower with '{label}' than with '{than}' by more than {margin / 2:g} {EQUAL_LOSS}",
+            f"the first token's norm ratio is lower with '{label}' than with '{than}' by more than {margin / 2:g}, "
+            f"{EQUAL_LOSS}",
             source,
         ),
     )
@@ -99,8 +101,8 @@ def keeps_sink(label: str, beside: str, source: str, what: str = "position 0") -
             POINTS_AT_EQUAL_LOSS,
             at_equal_loss(label, beside),
             f"{label}: a sink at equal loss",
-            f"with '{label}' more than {POINTS_AT_EQUAL_LOSS:g} % of heads have it where the validation loss is the "
-            f"larger one of its own and that of '{beside}'",
+            f"with '{label}' more than {POINTS_AT_EQUAL_LOSS:g} % of heads have their sink at {what} at the larger of "
+            f"two final validation losses, its own and that of '{beside}'",
             source,
         ),
     )
@@ -113,15 +115,15 @@ def all_keep_sink(labels: Sequence[str], beside: str, source: str) -> tuple[Asse
             POINTS,
             least_of("sink_0", labels),
             "always a sink",
-            f"in each of them more than {POINTS:g} % of heads have their sink at position 0",
+            f"with each of {', '.join(labels)} more than {POINTS:g} % of heads have their sink at position 0",
             source,
         ),
         above(
             POINTS_AT_EQUAL_LOSS,
             lambda runs: least(at_equal_loss(label, beside)(runs) for label in labels),
             "always a sink at equal loss",
-            f"in each of them more than {POINTS_AT_EQUAL_LOSS:g} % have it there where the validation loss is the "
-            f"larger one of its own and that of '{beside}'",
+            f"with each of {', '.join(labels)} more than {POINTS_AT_EQUAL_LOSS:g} % of heads have their sink at "
+            f"position 0 at the larger of two final validation losses, its own and that of '{beside}'",
             source,
         ),
     )

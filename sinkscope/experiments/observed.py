@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sinkscope.errors import InputError
+
+Metrics = Iterator[tuple[str, float]]  # names and values, one after the other as they are measured
 
 OTHERS = (4, 9, 14, 19, 24)  # positions exchanged with the first [P5], 0-based; the paper's t = 5, 10, 15, 20, 25
 CURVES = (

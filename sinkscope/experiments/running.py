@@ -62,10 +62,6 @@ def backend_named(name: str) -> Backend:
     return BACKENDS[name]
 
 
-def nobody(progress: Progress) -> None:
-    """Watch nothing."""
-
-
 def run(
     question: Question,
     *,
@@ -76,7 +72,7 @@ def run(
     workers: int = 1,
     backend: Backend = work_locally,
     reuse: bool = False,
-    watch: Callable[[Progress], None] = nobody,
+    watch: Callable[[Progress], None] = lambda progress: None,
 ) -> Findings:
     """Run what of a question has not been run, and keep what was found under `results`.
 
@@ -93,7 +89,7 @@ def run(
     """
     recipes = question.recipes(scale, seeds)
     check_writable(results)
-    kept.read(results, question.name, scale)  # a damaged one is told of before anything runs
+    kept.read(results, question.name, scale)  # a damaged one is reported before anything runs
     store = RunStore(out)
     made = {cell: store.run(recipe) for cell, recipe in recipes.items()}
     cells = {cell: one.path.name for cell, one in made.items()}

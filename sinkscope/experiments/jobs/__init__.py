@@ -16,15 +16,14 @@ from sinkscope.experiments.jobs.job import Job, Task
 from sinkscope.experiments.jobs.lab import LabTraining
 from sinkscope.training import Run
 
-__all__ = ["JOBS", "RECIPE", "Job", "LabTraining", "job_class", "job_from", "task_named"]
+__all__ = ["JOBS", "Job", "LabTraining", "job_class", "job_from", "task_named"]
 
-RECIPE = "recipe"
 TASKS: dict[str, type[Task]] = {
     "bigram_backcopy": Backcopy,
     "bigram_backcopy_minimal": Minimal,
     "trigger_conditional": TriggerConditional,
 }
-JOBS: dict[str, type[Job]] = {RECIPE: LabTraining, **TASKS}
+JOBS: dict[str, type[Job]] = {"recipe": LabTraining, **TASKS}
 
 
 def task_named(name: str) -> type[Task]:

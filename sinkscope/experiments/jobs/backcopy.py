@@ -15,8 +15,8 @@ from sinkscope.errors import InputError
 from sinkscope.experiments.jobs.backcopy_ablations import ablated
 from sinkscope.experiments.jobs.backcopy_law import BigramTask, Sequences, tokenizer_of
 from sinkscope.experiments.jobs.backcopy_reading import Reading
-from sinkscope.experiments.jobs.job import Named
 from sinkscope.experiments.jobs.lab import training_metrics
+from sinkscope.experiments.observed import Metrics
 from sinkscope.training import Recipe, Run
 from sinkscope.training.kinds import LAB, Kind
 from sinkscope.training.loading import changed
@@ -106,7 +106,7 @@ class Backcopy(BigramTask):
         return train_kind(kind, self.recipe, out, resume=True, progress=False, device=device)
 
     @classmethod
-    def metrics(cls, run: Run) -> Named:
+    def metrics(cls, run: Run) -> Metrics:
         """What its log tells, `Reading`'s numbers, and those of `ablated`.
 
         Losses in nats; `sink_0` is the sink rate at the BOS (ε = 0.3, all tokens), in percent.

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from sinkscope.experiments.jobs.backcopy_law import Law
 from sinkscope.experiments.jobs.backcopy_reading import Reading
-from sinkscope.experiments.jobs.job import Named
+from sinkscope.experiments.observed import Metrics
 from sinkscope.interventions import ZeroHeads
 from sinkscope.probes.calls.interface import Editor, editing
 from sinkscope.probes.calls.reading import NAMES
@@ -104,7 +104,7 @@ def without_feed_forward(block: nn.Module) -> Iterator[None]:
         handle.remove()
 
 
-def ablated(reading: Reading, model: PreTrainedModel) -> Named:
+def ablated(reading: Reading, model: PreTrainedModel) -> Metrics:
     """Excess losses under each intervention: `excess_triggers/zero_head`, `excess_others/zero_head` and so on.
 
     `zero_head/layer=0` …: all heads of a layer give zero; `zero_head`: of the layer whose loss costs triggers most, the

@@ -80,8 +80,8 @@ class Law:
 
     def sha256(self) -> str:
         """Hex digest of all that decides what is drawn."""
-        told = f"{self.characters!r} {self.triggers} {self.copying}".encode()
-        return hashlib.sha256(told + np.ascontiguousarray(self.transition).tobytes()).hexdigest()
+        parameters = f"{self.characters!r} {self.triggers} {self.copying}".encode()
+        return hashlib.sha256(parameters + np.ascontiguousarray(self.transition).tobytes()).hexdigest()
 
     @cached_property
     def _cumulative(self) -> list[list[float]]:

@@ -1,7 +1,7 @@
 """The trigger-conditional task: the mean of the earlier tokens at a trigger, else nothing.
 
 Where the rows of attention sum to one, a query that shall give nothing must look somewhere that holds nothing: at a
-sink. Attention without normalisation may look nowhere.
+sink. Attention without normalization may look nowhere.
 """
 
 from __future__ import annotations

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
 from sinkscope.errors import unknown
+from sinkscope.experiments.observed import Metrics
 from sinkscope.invalid import in_one_line
 from sinkscope.training import Run
 from sinkscope.training.parts import Part
-
-Named = Iterator[tuple[str, float]]
 
 
 class Job(ABC):
@@ -41,7 +40,7 @@ class Job(ABC):
 
     @classmethod
     @abstractmethod
-    def metrics(cls, run: Run) -> Named:
+    def metrics(cls, run: Run) -> Metrics:
         """What is known of a finished run of such a job: `Observed.metrics`."""
 
     @abstractmethod

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sinkscope.experiments.jobs.job import Job, Named
+from sinkscope.experiments.jobs.job import Job
+from sinkscope.experiments.observed import Metrics
 from sinkscope.experiments.observing.other_texts import other_texts
 from sinkscope.experiments.observing.readings import readings
 from sinkscope.training import Recipe, Run, train
@@ -50,7 +51,7 @@ class LabTraining(Recipe, Job):
         return train(self, out, resume=True, progress=False, device=device)
 
     @classmethod
-    def metrics(cls, run: Run) -> Named:
+    def metrics(cls, run: Run) -> Metrics:
         """All metrics of `Observed`: on the first 64 tokens of up to 100 validation windows as the model was trained on
         them, and on other inputs."""
         yield from training_metrics(run)
@@ -60,7 +61,7 @@ class LabTraining(Recipe, Job):
         yield from other_texts(run.model, run.tokenizer, recipe.data, windows)
 
 
-def training_metrics(run: Run) -> Named:
+def training_metrics(run: Run) -> Metrics:
     """What its log tells of a run: the metrics of `Observed` that are of training."""
     log, validation = run.log, run.record["results"].get("validation_loss")
     if validation is not None:

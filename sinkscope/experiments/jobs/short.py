@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from pydantic import NonNegativeInt, PositiveInt
 
-from sinkscope.experiments.jobs.job import Named, Task
+from sinkscope.experiments.jobs.job import Task
+from sinkscope.experiments.observed import Metrics
 from sinkscope.files import write_text
 from sinkscope.training import Run, TrainingDiverged
 from sinkscope.training.log import LOG
@@ -67,7 +68,7 @@ class ShortTask(Task):
         return Run(folder)
 
     @classmethod
-    def metrics(cls, run: Run) -> Named:
+    def metrics(cls, run: Run) -> Metrics:
         """What `fit` read at the end of the run."""
         results = run.record["results"]
         yield "loss", results["validation_loss"]

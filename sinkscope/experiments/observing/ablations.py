@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.experiments.observed import OTHERS
+from sinkscope.experiments.observed import OTHERS, Metrics
 from sinkscope.interventions import (
     Intervention,
     ReplacePosition,
@@ -25,12 +25,10 @@ from sinkscope.probes.structure.sites import position_embedding
 CONTROLS = 3
 MOVED = 8  # the token that is perturbed
 
-Named = Iterator[tuple[str, float]]
-
 
 def sink_heads_zeroed(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], measured: Measurement, epsilon: float, batch_size: int
-) -> Named:
+) -> Metrics:
     """How much sink heads write beside the others, and what the loss (nats) loses without them [C11].
 
     `sink_heads`: how many there are; `output_norm/sink_heads`, `output_norm/other_heads`: mean ‖Σ_j A_tj v_j‖ over
@@ -59,7 +57,7 @@ def sink_heads_zeroed(
     yield "zeroing/other_heads", sum(others) / len(others) - baseline
 
 
-def moved_positions(model: PreTrainedModel, ids: Tensor, epsilon: float, batch_size: int) -> Named:
+def moved_positions(model: PreTrainedModel, ids: Tensor, epsilon: float, batch_size: int) -> Metrics:
     """Sink rates at 0 and t where position embedding 0 is replaced by, or exchanged with, that of t (0-based) [P5].
 
     `sink_0/replaced=9`, `sink_9/replaced=9`, `sink_0/swapped=9`, `sink_9/swapped=9`; nothing for models without a
@@ -83,7 +81,7 @@ def moved_positions(model: PreTrainedModel, ids: Tensor, epsilon: float, batch_s
 
 def spread_of_a_change(
     model: PreTrainedModel, text: Mapping[str, Tensor], without_first: Mapping[str, Tensor], batch_size: int
-) -> Named:
+) -> Metrics:
     """How far a change of one token reaches the later ones, with the window's first token and without it [K3].
 
     `perturbation`: mean of ‖Δh_j‖ / ‖δ‖ at the last depth over the same later tokens j, where δ is added to the same

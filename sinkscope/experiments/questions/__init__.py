@@ -25,7 +25,6 @@ TOPICS = (  # the files, in the order in which their questions are listed
     "softmaxes",
     "mechanism",
     "backcopy",
-    "backcopy_minimal",
     "trigger",
     "tuning",
 )

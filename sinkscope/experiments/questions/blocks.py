@@ -104,7 +104,7 @@ PROTECTED = {"attention": "qk_norm", "model.norm_placement": "outlier_protected"
 
 outlier_protected = Question(
     name="outlier-protected",
-    asks="Does a block without norms, with damped branches and normalised queries and keys, avoid outliers?",
+    asks="Does a block without norms, with damped branches and normalized queries and keys, avoid outliers?",
     rows=("X22",),
     source=HE,
     variations=(Variation("softmax"), Variation("protected", PROTECTED)),
@@ -114,7 +114,7 @@ outlier_protected = Question(
             0.0,
             gap("kurtosis_neurons", "softmax", "protected"),
             "even neurons",
-            "energy is spread more evenly over neurons (their kurtosis is lower)",
+            "the protected block spreads energy more evenly over neurons (their kurtosis is lower)",
             HE,
         ),
         *less_sink("protected", "softmax", f"X22; {OURS}", margin=0.0, margin_at_loss=0.0),

@@ -42,14 +42,14 @@ fixed_token = Question(
             1.0,
             metric_gap("token at 2", "sink_2", "sink_0"),
             "stands out",
-            "and the rate there is higher than at position 0 by more than 1 point",
+            "with a fixed token at position 2 the sink rate there is higher than at position 0, by more than 1 point",
             TABLE_10,
         ),
         above(
             3.0,
             level("sink_2", "token at 2"),
             "strong",
-            "more than 3 % of heads have their sink there",
+            "with a fixed token at position 2 more than 3 % of heads have their sink there",
             TABLE_10,
         ),
         below(

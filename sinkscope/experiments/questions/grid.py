@@ -12,7 +12,7 @@ TABLE_15 = "A16 to A21; Gu et al. 2025, Tables 6 and 15"
 
 normalization = Question(
     name="normalisation",
-    asks="Is it the softmax's normalisation that makes the sink?",
+    asks="Is it the softmax's normalization that makes the sink?",
     rows=("A14", "A15"),
     source=TABLE_6,
     variations=(
@@ -66,21 +66,22 @@ normalized_kernel = Question(
             0.0,
             gap("sink_0", "kernel_elu_normalized", "softmax"),
             "stronger",
-            "its sink rate is higher than softmax's, at equal steps",
+            "normalized linear attention has a higher sink rate than softmax, at equal steps",
             f"{TABLE_15}: 53.65 and 18.18 %",
         ),
         above(
             0.0,
             gap_at_equal_loss("kernel_elu_normalized", "softmax"),
             "stronger at equal loss",
-            "and where both have the validation loss that the slower one ends with",
+            "normalized linear attention has a higher sink rate than softmax at equal validation loss, the one that "
+            "the slower of the two ends with",
             f"{TABLE_15}: 53.65 and 18.18 %",
         ),
         above(
             0.1,
             gap("loss", "kernel_elu_normalized", "softmax"),
             "worse",
-            "its validation loss is higher than softmax's by more than 0.1 nats",
+            "the validation loss of normalized linear attention is higher than softmax's, by more than 0.1 nats",
             f"{TABLE_15}: 4.19 and 3.73",
         ),
     ),
@@ -90,7 +91,7 @@ FAILING = ("elu_normalized", "kernel_elu", "kernel_identity_normalized")
 
 failing = Question(
     name="failing",
-    asks="Which similarities do not train with which normaliser?",
+    asks="Which similarities do not train with which normalizer?",
     rows=("A17", "A18b", "A19b"),
     source=TABLE_15,
     variations=(SOFTMAX, *map(operation, FAILING)),

@@ -51,7 +51,7 @@ weight_decay = Question(
             1.0,
             gap("sink_0", "0.1", "2"),
             "too much",
-            "a decay of 2 lowers the rate by more than 1 point against 0.1",
+            "with a decay of 2 the sink rate is lower than with 0.1, by more than 1 point",
             TABLE_2,
         ),
         above(3.0, level("sink_0", "0"), "not needed", "without decay there is a sink (more than 3 %)", TABLE_2),
@@ -94,7 +94,7 @@ weight_decays = Question(
 
 prefix = Question(
     name="prefix",
-    asks="Where is the sink in prefix language modelling?",
+    asks="Where is the sink in prefix language modeling?",
     rows=("L2",),
     source=SECTION_6,
     shared={"data.bos": "none"},
@@ -111,7 +111,7 @@ prefix = Question(
             4.5,
             level("strongest_position", "prefix of 5"),
             "not behind it",
-            "the position with the highest sink rate is one of these five",
+            "with a prefix of 5 tokens the position with the highest sink rate is one of these five",
             SECTION_6,
         ),
     ),

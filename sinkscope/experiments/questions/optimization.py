@@ -1,4 +1,4 @@
-"""Questions about the optimiser [O2, O3, X20, X23]."""
+"""Questions about the optimizer [O2, O3, X20, X23]."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ learning_rate = Question(
             1.0,
             gap("sink_0", "lr", "lr / 8"),
             "large",
-            "an eighth of the rate costs more than 1 point",
+            "with an eighth of the learning rate the sink rate is lower by more than 1 point",
             f"{TABLE_9}: 18.18 and, at a quarter, 2.90 %",
         ),
     ),
@@ -40,7 +40,7 @@ learning_rate = Question(
 
 learning_rates = Question(
     name="learning-rates",
-    asks="And over the paper's four rates?",
+    asks="Does the sink rate rise over the paper's four learning rates?",
     rows=("O2",),
     source=TABLE_9,
     variations=(
@@ -61,8 +61,8 @@ learning_rates = Question(
             0.0,
             gap_at_equal_loss("lr", "lr / 4"),
             "also at equal loss",
-            "the rate is higher with all of the learning rate than with a quarter of it where both have the validation "
-            "loss that the slower one ends with",
+            "the sink rate is higher with all of the learning rate than with a quarter of it, at equal validation "
+            "loss, the one that the slower of the two ends with",
             f"{TABLE_9}; our question: the source compares equal steps",
         ),
     ),
@@ -77,7 +77,7 @@ def _rate(factor: float) -> dict[str, str]:
 
 equal_product = Question(
     name="equal-product",
-    asks="And where steps times learning rate is the same?",
+    asks="Where steps times learning rate is the same, does the larger rate make the stronger sink?",
     rows=("O2",),
     source=TABLE_9,
     variations=(
@@ -128,7 +128,7 @@ batch_size = Question(
             3.0,
             least_of("sink_0", BATCHES),
             "always there",
-            "with each of them more than 3 % of heads have their sink at position 0",
+            "with each of these batch sizes more than 3 % of heads have their sink at position 0",
             "O3; Gu et al. 2025, Table 10: 16.19 to 18.18 %",
         ),
     ),
@@ -141,7 +141,7 @@ MOMENTUM = {"optimizer.name": "sgd", "optimizer.momentum": 0.9, "optimizer.lr": 
 
 optimizers = Question(
     name="optimisers",
-    asks="Which optimisers make massive activations?",
+    asks="Which optimizers make massive activations?",
     rows=("X20", "X23"),
     source="X20, X23; Kaul et al. 2024; Guo et al. 2024",
     variations=(
