@@ -16,8 +16,7 @@ from rich.text import Text
 from sinkscope.report.terminal import flat, note, plain, stderr, table
 
 if TYPE_CHECKING:
-    from sinkscope.experiments.running import Progress
-    from sinkscope.experiments.sweep.sweeping import Sweep
+    from sinkscope.experiments import Progress, Sweep
 
 SHOWN = (("validation_loss", "loss"), ("sink/position_0", "sink"))
 OLD = "old"  # the state of a run that existed before
@@ -38,7 +37,7 @@ class _Reader:
     """What the logs of runs say; those of settled runs are read once."""
 
     def __init__(self, out: Path) -> None:
-        from sinkscope.experiments.sweep.store import RunStore
+        from sinkscope.experiments import RunStore
 
         self.store = RunStore(out)
         self.settled: dict[str, dict[str, Any]] = {}

@@ -10,9 +10,7 @@ from typing import Any
 
 from sinkscope.claims import Verdict
 from sinkscope.errors import InputError
-from sinkscope.experiments.findings import Findings
-from sinkscope.experiments.question import SCALES, Question
-from sinkscope.experiments.questions import QUESTIONS, questions_in
+from sinkscope.experiments import QUESTIONS, SCALES, Findings, Question, questions_in
 from sinkscope.probes import Measurement
 from sinkscope.report.experiments.entry import Entry, entry, unknown_entry
 from sinkscope.report.runs import StoredRun, read_run

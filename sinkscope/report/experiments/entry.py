@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sinkscope.claims import Evidence, Verdict
-from sinkscope.experiments.findings import Findings, verdicts
-from sinkscope.experiments.observed import Observed
-from sinkscope.experiments.question import RECIPE_OF, Assertion, Question, Variation, recipe
+from sinkscope.experiments import RECIPE_OF, Assertion, Findings, Observed, Question, Variation, recipe, verdicts
 from sinkscope.report.experiments import names
 from sinkscope.training.recipes import RECIPES
 

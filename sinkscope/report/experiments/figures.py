@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from sinkscope.experiments.observed import Observed
+from sinkscope.experiments import Observed
 from sinkscope.report.experiments.entry import Entry
 from sinkscope.report.theme import BLUE, INK, MUTED, PURPLE, layout, series_style, tint
 

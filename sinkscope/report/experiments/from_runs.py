@@ -6,9 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sinkscope.experiments.findings import Findings
-from sinkscope.experiments.observed import Observed
-from sinkscope.experiments.question import Variation
+from sinkscope.experiments import Findings, Observed, Variation
 from sinkscope.report.curves import LOSS, SINK, VALIDATION_LOSS
 from sinkscope.report.experiments.entry import Entry
 from sinkscope.report.experiments.names import counted, said

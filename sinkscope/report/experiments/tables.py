@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from sinkscope.experiments.observed import Observed
-from sinkscope.experiments.question import Variation
+from sinkscope.experiments import Observed, Variation
 from sinkscope.report.experiments.entry import FAILED, USUAL, Entry, Judged, evidence
 from sinkscope.report.experiments.names import cost, effect, number, said
 
