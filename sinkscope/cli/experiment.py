@@ -82,13 +82,11 @@ def run_(
     Exits with 1 if a run failed; the others are still trained and judged.
     """
     from sinkscope.cli.experiment_live import watching
-    from sinkscope.experiments import find, run
-    from sinkscope.experiments.findings import path_of
-    from sinkscope.experiments.sweep.backends import backend_named
+    from sinkscope.experiments import backend_named, find, findings, run
 
     question = find(name)
     chosen = backend_named(backend)
-    record = path_of(results, question.name, scale)
+    record = findings.path_of(results, question.name, scale)
     try:
         with only_json(as_json), watching(out) as watch:
             found = run(
@@ -143,8 +141,7 @@ def verdict_(
 
 def _found(question: Question, scale: str, results: Path) -> Findings | None:
     from sinkscope.errors import unknown
-    from sinkscope.experiments import findings
-    from sinkscope.experiments.question import SCALES
+    from sinkscope.experiments import SCALES, findings
 
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)

@@ -14,8 +14,7 @@ from sinkscope.live import Watch
 from sinkscope.report.terminal import flat, plain, stderr, table
 
 if TYPE_CHECKING:
-    from sinkscope.experiments.running import Progress
-    from sinkscope.experiments.sweep.sweeping import Sweep
+    from sinkscope.experiments import Progress, Sweep
 
 SHOWN = (("validation_loss", "loss"), ("sink/position_0", "sink"))
 OLD = "old"  # the state of a run that existed before
@@ -31,7 +30,7 @@ class _Reader:
     """What the logs of runs say; those of settled runs are read once."""
 
     def __init__(self, out: Path) -> None:
-        from sinkscope.experiments.sweep.runstore import RunStore
+        from sinkscope.experiments import RunStore
 
         self.store = RunStore(out)
         self.settled: dict[str, dict[str, Any]] = {}

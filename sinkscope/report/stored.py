@@ -10,9 +10,7 @@ from typing import Any
 
 from sinkscope.claims import Verdict
 from sinkscope.errors import InputError
-from sinkscope.experiments import QUESTIONS, Findings, Question
-from sinkscope.experiments.question import SCALES
-from sinkscope.experiments.registry import questions_in
+from sinkscope.experiments import QUESTIONS, SCALES, Findings, Question, questions_in
 from sinkscope.measurements import Measurement
 from sinkscope.report.experiments.entry import Entry, entry, unknown_entry
 from sinkscope.report.runs import StoredRun, read_run

@@ -127,12 +127,11 @@ def test_a_users_own_question_is_judged(sinkscope, tmp_path):
 def swept(monkeypatch, out, results, watched):
     """`experiment run` with a backend that does not train: `watched` is handed the sweep's callback."""
     from sinkscope.experiments import running
-    from sinkscope.experiments.sweep import backends
 
     def backend(jobs, out, workers, watch):
         return watched(jobs, watch)
 
-    monkeypatch.setitem(backends.BACKENDS, "local", backend)
+    monkeypatch.setitem(running.BACKENDS, "local", backend)
     monkeypatch.setattr(running, "observed", lambda run: observed(0, sink_0=1.0))
     monkeypatch.setattr(running.RunStore, "run", lambda self, recipe: Run(self.path / f"{recipe.hash({})}"))
     return ("experiment", "run", "fixed-token", "--seeds", "1", "--out", str(out), "--results", str(results))

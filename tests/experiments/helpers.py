@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from sinkscope.experiments import Question
 from sinkscope.experiments.sweep.sweeping import Sweep
-from sinkscope.experiments.sweep.work import SETTLED, work
+from sinkscope.experiments.sweep.worker import SETTLED, work
 from sinkscope.training import Run
 from tests.training.helpers import rows
 

@@ -10,7 +10,7 @@ import pytest
 
 from sinkscope.errors import InputError
 from sinkscope.experiments import Observed, Variation, above, findings, level
-from sinkscope.experiments.questions.trigger import after_trigger
+from sinkscope.experiments.question import task
 from sinkscope.report.experiments import entry
 from sinkscope.training.recipes import RECIPES
 from tests.report.experiments.conftest import EVIL, found, question, run
@@ -63,8 +63,8 @@ def test_tables_show_what_decides_in_words_of_the_task():
     seen = Observed("one", "finished", 0, dict.fromkeys(("slot", "first", "total", "loss"), 0.25))
     claims = tuple(above(0.0, level(metric, "softmax"), metric, metric, "A8") for metric in ("total", "slot", "first"))
     variations = (Variation("softmax", {}, {"loss": 0.5}),)
-    asked = question(variations=variations, assertions=claims, base=after_trigger)
-    page = findings_page.page([entry(asked, found(softmax={0: seen}))])
+    asked = question(variations=variations, assertions=claims, base=task("trigger_conditional"))
+    page = findings_page.pages([entry(asked, found(softmax={0: seen}))])["findings.md"]
     weights = "mean weight on all tokens, elsewhere | mean weight on slots, elsewhere | mean weight on the first token"
     head = f"| variation | changes | {weights}, elsewhere | error (giving nothing: 1): ours | published |"
     assert head in page

@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 
 from sinkscope.data import DataConfig, Inputs, adds_first_token, as_chat, is_chat, load_corpus, natural_windows
 from sinkscope.errors import InputError
+from sinkscope.experiments.observed import Metrics
 from sinkscope.experiments.observing.readings import (
     TOKENS,
-    Named,
     Windows,
     by_name,
     columns,
@@ -24,7 +24,7 @@ from sinkscope.experiments.observing.readings import (
 PER_DOMAIN, MOST_DOMAINS, MESSAGES = 50, 20, 100
 
 
-def other_texts(model: PreTrainedModel, tokenizer: Any, data: DataConfig, windows: Tensor | Windows) -> Named:
+def other_texts(model: PreTrainedModel, tokenizer: Any, data: DataConfig, windows: Tensor | Windows) -> Metrics:
     """Metrics of `Observed` for a model trained on `data`, whose validation windows are given as `readings` takes them.
 
     Trained without a fixed BOS: `sink_0/with_bos`, `loss/with_bos` (the windows behind one). On conversations:
@@ -51,7 +51,7 @@ def _behind(bos: int, windows: Windows) -> Windows:
     return behind
 
 
-def _beside_conversations(model: PreTrainedModel, tokenizer: Any, context: int) -> Named:
+def _beside_conversations(model: PreTrainedModel, tokenizer: Any, context: int) -> Metrics:
     plain = _text(tokenizer, DataConfig(), MESSAGES, context)
     yield "sink_0/plain_text", first_token_rate(model, plain)
     yield "loss/plain_text", mean_loss(model, plain)

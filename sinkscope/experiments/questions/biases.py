@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sinkscope.experiments.asserting import POINTS, keeps_sink, less_massive, less_sink
-from sinkscope.experiments.effects import across, gap, level, rise
+from sinkscope.experiments.assertions import POINTS, keeps_sink, less_massive, less_sink
+from sinkscope.experiments.effects import gap, level, rise
 from sinkscope.experiments.question import Assertion, Question, above
-from sinkscope.experiments.questions.operation import SOFTMAX, model, operation
+from sinkscope.experiments.questions.variations import SOFTMAX, model, operation
 
 TABLE_4 = "A8, A9; Gu et al. 2025, Table 4"
 ON_SLOT = 1.0  # percent of heads; the paper's 70 % are many times that
@@ -33,7 +33,7 @@ sink_token = Question(
         *keeps_sink("sink token", "softmax", "A6; Gu et al. 2025, Table 4: 74.12 %", what="the learned token"),
         above(
             POINTS,
-            across(("softmax", "sink_0"), ("sink token", "sink_1")),
+            lambda runs: runs["softmax"]["sink_0"] - runs["sink token"]["sink_1"],
             "takes it",
             "the first token of the text has a lower sink rate than without the learned token, by more than 3 points",
             "A6; Gu et al. 2025, Table 4: 18.18 and 0.00 %",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sinkscope.experiments.asserting import OURS, all_keep_sink, fewer_outliers, keeps_sink, less_sink, within
+from sinkscope.experiments.assertions import OURS, all_keep_sink, fewer_outliers, keeps_sink, less_sink
 from sinkscope.experiments.effects import gap, level, range_of
-from sinkscope.experiments.question import Question, Variation, above
-from sinkscope.experiments.questions.operation import SOFTMAX, model
+from sinkscope.experiments.question import Question, Variation, above, within
+from sinkscope.experiments.questions.variations import SOFTMAX, model
 
 TABLE_3 = "A1; Gu et al. 2025, Table 3"
 POSITIONS = {
@@ -104,7 +104,7 @@ PROTECTED = {"attention": "qk_norm", "model.norm_placement": "outlier_protected"
 
 outlier_protected = Question(
     name="outlier-protected",
-    asks="Does a block without norms, with damped branches and normalised queries and keys, avoid outliers?",
+    asks="Does a block without norms, with damped branches and normalized queries and keys, avoid outliers?",
     rows=("X22",),
     source=HE,
     variations=(Variation("softmax"), Variation("protected", PROTECTED)),
@@ -114,7 +114,7 @@ outlier_protected = Question(
             0.0,
             gap("kurtosis_neurons", "softmax", "protected"),
             "even neurons",
-            "energy is spread more evenly over neurons (their kurtosis is lower)",
+            "the protected block spreads energy more evenly over neurons (their kurtosis is lower)",
             HE,
         ),
         *less_sink("protected", "softmax", f"X22; {OURS}", margin=0.0, margin_at_loss=0.0),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.experiments.asserting import within
 from sinkscope.experiments.effects import gap, level, maximum_at, metric_gap, off
-from sinkscope.experiments.question import Question, Variation, above, below
+from sinkscope.experiments.question import Question, Variation, above, below, within
 
 TABLE_10 = "D3; Gu et al. 2025, Table 10"
 BOS = 0  # its id in the tokenizers that recipes train
@@ -43,14 +42,14 @@ fixed_token = Question(
             1.0,
             metric_gap("token at 2", "sink_2", "sink_0"),
             "stands out",
-            "and the rate there is higher than at position 0 by more than 1 point",
+            "with a fixed token at position 2 the sink rate there is higher than at position 0, by more than 1 point",
             TABLE_10,
         ),
         above(
             3.0,
             level("sink_2", "token at 2"),
             "strong",
-            "more than 3 % of heads have their sink there",
+            "with a fixed token at position 2 more than 3 % of heads have their sink there",
             TABLE_10,
         ),
         below(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sinkscope.experiments.asserting import no_sink, within
-from sinkscope.experiments.effects import gap, level, maximum_at, peak, range_of, rank_correlation, rise, strongest_of
-from sinkscope.experiments.question import Question, Variation, above, below
+from sinkscope.experiments.assertions import no_sink
+from sinkscope.experiments.effects import gap, largest, level, maximum_at, peak, range_of, rank_correlation, rise
+from sinkscope.experiments.question import Question, Variation, above, below, within
 
 TABLE_2 = "L1; Gu et al. 2025, Table 2"
 SECTION_6 = "L2; Gu et al. 2025, section 6"
@@ -51,7 +51,7 @@ weight_decay = Question(
             1.0,
             gap("sink_0", "0.1", "2"),
             "too much",
-            "a decay of 2 lowers the rate by more than 1 point against 0.1",
+            "with a decay of 2 the sink rate is lower than with 0.1, by more than 1 point",
             TABLE_2,
         ),
         above(3.0, level("sink_0", "0"), "not needed", "without decay there is a sink (more than 3 %)", TABLE_2),
@@ -94,7 +94,7 @@ weight_decays = Question(
 
 prefix = Question(
     name="prefix",
-    asks="Where is the sink in prefix language modelling?",
+    asks="Where is the sink in prefix language modeling?",
     rows=("L2",),
     source=SECTION_6,
     shared={"data.bos": "none"},
@@ -102,7 +102,7 @@ prefix = Question(
     assertions=(
         above(
             3.0,
-            strongest_of("prefix of 5", [f"sink_{position}" for position in range(5)]),
+            lambda runs: largest(runs["prefix of 5"][f"sink_{position}"] for position in range(5)),
             "in the prefix",
             "with a prefix of 5 tokens more than 3 % of heads have their sink on one of them",
             SECTION_6,
@@ -111,7 +111,7 @@ prefix = Question(
             4.5,
             level("strongest_position", "prefix of 5"),
             "not behind it",
-            "the position with the highest sink rate is one of these five",
+            "with a prefix of 5 tokens the position with the highest sink rate is one of these five",
             SECTION_6,
         ),
     ),

@@ -1,16 +1,16 @@
 """Questions about which text a model learns from, and how it is packed [D1, D2, D4, D5, K1, K2, K4].
 
-Margins as in `asserting`. The paper trains without a fixed BOS; where its question can be asked of models with one
-too, `nano` asks it there.
+Margins are those of `assertions`. The paper trains without a fixed BOS; `nano` asks its questions of models with one
+where that makes sense.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.experiments.asserting import OURS, POINTS, all_keep_sink, within
-from sinkscope.experiments.effects import gap, level, metric_gap, rising
-from sinkscope.experiments.question import Assertion, Effect, Question, Runs, Variation, above
+from sinkscope.experiments.assertions import OURS, POINTS, all_keep_sink
+from sinkscope.experiments.effects import gap, largest, least, level, metric_gap, rising
+from sinkscope.experiments.question import Assertion, Question, Runs, Variation, above, within
 
 SECTION_5 = "Gu et al. 2025, section 5"
 SLIDES = "K2; slides of Gu et al."
@@ -47,21 +47,21 @@ amount = Question(
             1.0,
             gap("gap", "1/700", "all"),
             "which overfits",
-            "and validation loss minus training loss is larger by more than 1 nat",
+            "with 1/700 of the text validation loss minus training loss is larger by more than 1 nat",
             f"D1; {SECTION_5}",
         ),
         above(
             0.1,
             gap("gap", "1/100", "all"),
             "overfitting starts before",
-            "with 1/100 of the text that gap is larger already, by more than 0.1 nats",
+            "with 1/100 of the text validation loss minus training loss is larger already, by more than 0.1 nats",
             f"D1; {SECTION_5}: not really related to overfitting",
         ),
         above(
             -POINTS,
             gap("sink_0", "1/100", "all"),
             "and leaves the sink",
-            "while the sink rate is at most 3 points lower",
+            "with 1/100 of the text the sink rate is at most 3 points lower",
             f"D1; {SECTION_5}: not really related to overfitting",
         ),
     ),
@@ -112,14 +112,10 @@ random_tokens = Question(
 )
 
 
-def over_domains(label: str) -> Effect:
+def over_domains(runs: Runs) -> float:
     """Largest minus smallest sink rate at position 0 over the domains of the corpus `python`."""
-
-    def effect(runs: Runs) -> float:
-        rates = [runs[label][f"sink_0/domain={domain}"] for domain in DOMAINS]
-        return max(rates) - min(rates) if all(rate == rate for rate in rates) else float("nan")
-
-    return effect
+    rates = [runs["softmax"][f"sink_0/domain={domain}"] for domain in DOMAINS]
+    return largest(rates) - least(rates)
 
 
 domains = Question(
@@ -131,7 +127,7 @@ domains = Question(
     assertions=(
         within(
             4.0,
-            over_domains("softmax"),
+            over_domains,
             "hardly",
             f"over validation text of {', '.join(DOMAINS)} it differs by at most 4 points (nano's heads are 6.25 each)",
             "D4; Gu et al. 2025: negligible over 17 domains of the Pile at thresholds of 0.2 and 0.3",
@@ -174,7 +170,7 @@ def lost_without(label: str) -> tuple[Assertion, Assertion]:
             0.1,
             metric_gap(label, "loss/without_first", "loss/with_first"),
             f"{label}: and its loss",
-            "and its loss rises by more than 0.1 nats",
+            f"trained with '{label}', a model loses more than 0.1 nats without the BOS",
             f"{SLIDES}: 2.7 to above 7.5",
         ),
     )
@@ -214,7 +210,7 @@ packing = Question(
 
 without_bos = Question(
     name="packing-without-bos",
-    asks="What do intra-document masking and a BOS of documents do where no BOS is fixed?",
+    asks="Where no BOS is fixed, what do intra-document masking and a BOS before each document do?",
     rows=("K1", "K2"),
     source=SLIDES,
     shared=WITHOUT_BOS,
@@ -242,7 +238,7 @@ without_bos = Question(
             POINTS,
             metric_gap("intra-document, BOS", "sink_0/with_bos", "sink_0"),
             "is missed",
-            "and loses more than 3 points without it",
+            "a model whose documents begin with a BOS loses more than 3 points of its sink rate without it",
             f"{SLIDES}: 83.33 to 50.24",
         ),
     ),

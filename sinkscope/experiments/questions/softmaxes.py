@@ -1,10 +1,10 @@
-"""Questions about how a softmax normalises [A12, A13, A24, A25, X17, X20, X21]."""
+"""Questions about how a softmax normalizes, and about gates behind it [A12, A13, A24, A25, X17, X18, X20, X21]."""
 
 from __future__ import annotations
 
 import math
 
-from sinkscope.experiments.asserting import (
+from sinkscope.experiments.assertions import (
     OURS,
     converges,
     does_not_converge,
@@ -15,7 +15,7 @@ from sinkscope.experiments.asserting import (
 )
 from sinkscope.experiments.effects import gap, level, rise
 from sinkscope.experiments.question import Question, Variation, above, below
-from sinkscope.experiments.questions.operation import SOFTMAX, operation
+from sinkscope.experiments.questions.variations import SOFTMAX, operation
 
 TABLE_14 = "A12; Gu et al. 2025, Table 14"
 SCALED = {2.0: (29.10, 3.72), 0.2: (9.41, 3.72), 0.1: (3.59, 3.76), 0.05: (4.53, 3.78)}
@@ -75,7 +75,7 @@ powers = Question(
             0.0,
             lambda runs: min(runs[label]["norm_ratio"] for label in SIGMOIDS) - runs["softmax"]["norm_ratio"] / 2,
             "sigmoid, p > 1: massive",
-            "with each of them the first token is more than half as long, beside the others, as with softmax",
+            "under each sigmoid with p > 1 the first token's norm ratio is more than half of softmax's",
             f"{SECTION_7}: still massive activations",
         ),
     ),
@@ -99,7 +99,7 @@ off_by_one = Question(
             1.0,
             gap("first_share", "softmax", "softmax_off_by_one"),
             "less attention",
-            "the mean attention on the first token is lower by more than 1 percent point",
+            "softmax-off-by-one gives the first token less attention on average, by more than 1 percentage point",
             f"{KAUL}: 33.3 and 2.2 %",
         ),
     ),
@@ -171,7 +171,7 @@ clipped = Question(
             0.0,
             gap("infinity_norm", "softmax", "gamma -0.025"),
             "smaller activations",
-            "the largest activation, averaged over texts, is smaller",
+            "the largest activation, averaged over texts, is smaller with a softmax that is clipped",
             f"{BONDARENKO}: 735 and 21.5",
         ),
     ),
@@ -191,10 +191,57 @@ stable_mask = Question(
             0.0,
             gap("loss", "softmax", "stable_mask"),
             "better",
-            "its validation loss is lower",
+            "the validation loss is lower with StableMask",
             f"{YIN}: perplexity 22.5 and 21.1 in the ablation",
         ),
     ),
 )
 
-QUESTIONS = (scaled, powers, off_by_one, off_by_one_and_orthoadam, softpick, clipped, stable_mask)
+BONDARENKO_OPT = "X18; Bondarenko et al. 2023, OPT-125M, from third parties' notes"
+QIU = "X18; Qiu et al. 2025, from memory"
+
+gated = Question(
+    name="gated",
+    asks="Does a head that can close a gate need a sink?",
+    rows=("X18",),
+    source=BONDARENKO_OPT,
+    variations=(
+        operation("softmax", infinity_norm=340.0, kurtosis=1778.0),
+        operation("gated_head", infinity_norm=8.7, kurtosis=18.9),
+    ),
+    assertions=(
+        *less_sink("gated_head", "softmax", f"X18; {OURS}", margin=1.0, margin_at_loss=0.0),
+        fewer_outliers("gated_head", "softmax", f"{BONDARENKO_OPT}: 1778 and 18.9"),
+        above(
+            0.0,
+            gap("infinity_norm", "softmax", "gated_head"),
+            "smaller activations",
+            "the largest activation, averaged over texts, is smaller with a gate",
+            f"{BONDARENKO_OPT}: 340 and 8.7",
+        ),
+    ),
+)
+
+gated_by_channel = Question(
+    name="gated-by-channel",
+    asks="And where every channel has a gate of its own?",
+    rows=("X18",),
+    source=QIU,
+    variations=(operation("softmax"), operation("gated_elementwise")),
+    assertions=(
+        *less_sink("gated_elementwise", "softmax", QIU),
+        *less_massive("gated_elementwise", "softmax", QIU),
+    ),
+)
+
+QUESTIONS = (
+    scaled,
+    powers,
+    off_by_one,
+    off_by_one_and_orthoadam,
+    softpick,
+    clipped,
+    stable_mask,
+    gated,
+    gated_by_channel,
+)

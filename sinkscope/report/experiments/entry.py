@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sinkscope.claims import Evidence, Verdict
-from sinkscope.experiments import Assertion, Findings, Observed, Question, Variation, verdicts
-from sinkscope.experiments.question import RECIPE_OF, recipe
+from sinkscope.experiments import RECIPE_OF, Assertion, Findings, Observed, Question, Variation, recipe, verdicts
 from sinkscope.report.experiments import names
 from sinkscope.training import RECIPES
 

@@ -6,7 +6,7 @@ import math
 
 from sinkscope.experiments import Findings, Variation, above, level
 from sinkscope.experiments.effects import curve_correlation
-from sinkscope.experiments.questions.trigger import after_trigger
+from sinkscope.experiments.question import task
 from sinkscope.report.experiments import entry, unknown_entry
 from sinkscope.report.experiments.entry import evidence, runs_of
 from tests.report.experiments.conftest import found, question, run
@@ -58,7 +58,7 @@ def test_where_claims_are_about_curves_the_questions_metrics_stand():
 
 def test_titles_are_those_of_the_task():
     claim = above(0.0, level("slot", "softmax"), "slot", "the slot has some", "A14")
-    asked = question(variations=(Variation("softmax"),), assertions=(claim,), base=after_trigger)
+    asked = question(variations=(Variation("softmax"),), assertions=(claim,), base=task("trigger_conditional"))
     assert entry(asked, None).task == "trigger_conditional"
     assert entry(asked, None).title("slot") == "mean weight on slots, elsewhere"
     assert (entry(question(), None).task, entry(question(), None).title("slot")) == ("", "sink rate of the slot (%)")
