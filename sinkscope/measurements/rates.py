@@ -20,7 +20,9 @@ from sinkscope.metrics import Interval
 def received(data: xr.Dataset, stack: str | None = None) -> Float[np.ndarray, "sample layer head position"]:
     """`attention_received`, of the layers of one stack or of all. Raises `InputError` for a stack that is not there."""
     values = need(data, "attention_received", "AttentionReceived").transpose(*PER_HEAD).values
-    if stack is not None and stack not in (stacks := [str(name) for name in data["stack"].values]):
+    if stack is None:
+        return values
+    if stack not in (stacks := [str(name) for name in data["stack"].values]):
         raise unknown("stack", stack, dict.fromkeys(stacks))
     return values[:, layers_of(data, stack)]
 
