@@ -8,8 +8,12 @@ import random
 import shutil
 import socket
 import tempfile
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
 
 # Read when the libraries are imported, and inherited by subprocesses.
 os.environ |= {
@@ -25,20 +29,25 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers of a run share the ca
     os.environ |= {"SINKSCOPE_CACHE": f"{caches}/sinkscope", "HF_HOME": f"{caches}/huggingface"}
 
 if not os.environ.get("SINKSCOPE_NO_SHAPE_CHECKS"):
-    from jaxtyping import install_import_hook
+    from tests.shapes import install
 
-    install_import_hook("sinkscope", "beartype.beartype")
+    install("sinkscope")
 
-import numpy as np
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
-torch.set_num_threads(1)
+# torch and transformers are imported where they are used: the process that only starts the workers needs neither.
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Every test draws the same numbers, whatever ran before it."""
+    import numpy as np
+    import torch
+
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
@@ -61,6 +70,9 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def tiny_llama() -> LlamaForCausalLM:
     """Two layers of random weights, grouped heads, attention far from uniform. Shared: leave it as it is."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     config = LlamaConfig(
         vocab_size=101,
         hidden_size=32,

@@ -121,19 +121,21 @@ def test_huge_logits_stay_finite(variant, size):
 
 
 def test_rows_of_the_weights(variant):
-    """`weights` in row chunks equals the whole map, which is what the reference used."""
+    """`weights` in row chunks equals the whole map, also where a window keeps first keys out of reach of a chunk; the
+    reference used that map."""
     case = problem(variant.spec, tokens=9)
     operation = case.built()
     query, key = operation.before_rotation(case.query, case.key)
     _, carried = operation.before_cache(case.value, case.hidden)
-    given = {"hidden": case.hidden, "carried": carried}
-    whole = operation.weights(query, key, **given)
-    parts = [operation.weights(query, key, rows=slice(start, start + 4), **given) for start in (0, 4, 8)]
-    assert_close(torch.cat([part.token for part in parts], 2), whole.token)
-    assert_close(torch.cat([part.slot for part in parts], 2), whole.slot)
-    attended = case.attend(path="reference")
-    assert torch.equal(attended.weights, whole.token)
-    assert torch.equal(attended.slot_weights, whole.slot)
+    for mask in (bound("causal", 9), bound("window", 9)):
+        given = {"hidden": case.hidden, "carried": carried, "visibility": mask}
+        whole = operation.weights(query, key, **given)
+        parts = [operation.weights(query, key, rows=slice(start, start + 4), **given) for start in (0, 4, 8)]
+        assert_close(torch.cat([part.token for part in parts], 2), whole.token)
+        assert_close(torch.cat([part.slot for part in parts], 2), whole.slot)
+        attended = case.attend(mask=mask, path="reference")
+        assert torch.equal(attended.weights, whole.token)
+        assert torch.equal(attended.slot_weights, whole.slot)
 
 
 def test_bfloat16_computes_in_float32(variant):

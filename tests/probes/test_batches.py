@@ -167,6 +167,22 @@ def test_a_cropped_cache_is_refused(ids: torch.Tensor) -> None:
             model(ids[:, 10:], past_key_values=cache)
 
 
+@pytest.mark.parametrize("change", ["batch_repeat_interleave", "batch_select_indices"])
+def test_a_cache_of_other_rows_is_refused(change: str, ids: torch.Tensor) -> None:
+    """As many tokens as were observed, but of twice or half the rows."""
+    model, cache = build("llama"), DynamicCache()
+    with observe(model, AttentionReceived()), torch.no_grad():
+        model(ids[:2, :10], past_key_values=cache)
+        if change == "batch_repeat_interleave":
+            cache.batch_repeat_interleave(2)
+            rows = ids[[0, 0, 1, 1], 10:]
+        else:
+            cache.batch_select_indices(torch.tensor([1]))
+            rows = ids[1:2, 10:]
+        with pytest.raises(InputError, match=f"holds {len(rows)} rows of 10 tokens, but 2 rows of 10"):
+            model(rows, past_key_values=cache)
+
+
 class Deaf(torch.nn.Module):
     """A model around a model that keeps the attention mask to itself."""
 

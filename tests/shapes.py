@@ -1,0 +1,148 @@
+"""Shapes in signatures are checked while tests run: those of every call that differs from the calls before it.
+
+A function that states a shape, and a dataclass with a field that does, is wrapped when its module is imported. Whether
+a call agrees with its signature depends on types, dtypes and shapes of what goes in and comes out alone. So jaxtyping
+and beartype look at each combination of them once: at every call, they would take two thirds of a test's time.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import re
+import sys
+from collections.abc import Callable, Hashable, Iterable
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import cache_from_source
+from types import FunctionType, ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import jaxtyping
+
+CHECKED = "__import__('tests.shapes').shapes.checked"
+BYTECODE = functools.partial(cache_from_source, optimization="shapes1")  # another name when `_Marks` changes
+
+
+def install(package: str) -> None:
+    """Check the modules of `package` that are imported from now on."""
+    sys.meta_path.insert(0, _Finder(package))
+
+
+def checked(what: Any) -> Any:
+    """A function, or a dataclass by its fields, whose calls are compared with their signature."""
+    if isinstance(what, type):
+        if dataclasses.is_dataclass(what):
+            what.__init__ = checked(what.__init__)
+        return what
+    stated = " ".join(re.findall(r"[\"'](.*?)[\"']", " ".join(map(str, what.__annotations__.values()))))
+    assert not re.search(r"\b[2-9]|\d\d|[-+/]", stated), (
+        f"{what.__qualname__}: `_kind` reads names of sizes, not {stated!r}"
+    )
+    compared: set[Hashable] = set()
+    comparison = functools.cache(functools.partial(_comparison, what))
+
+    @functools.wraps(what)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = what(*args, **kwargs)
+        sizes: dict[int, int] = {0: 0, 1: -1}
+        combination = [_kind(value, sizes) for value in (*args, *kwargs.values(), result)]
+        key = (*combination, *kwargs)
+        if key not in compared:
+            comparison()(result, args, kwargs)
+            compared.add(key)
+        return result
+
+    return call
+
+
+def _comparison(function: Callable[..., Any]) -> Callable[[Any, Any, Any], None]:
+    """Raises what jaxtyping raises where a result and its arguments do not agree with the signature."""
+    import beartype
+
+    results: list[object] = []
+
+    def known(*_: Any, **__: Any) -> object:
+        return results.pop()
+
+    same = FunctionType(known.__code__, function.__globals__, function.__name__, None, known.__closure__)
+    jaxtyped = jaxtyping.jaxtyped(functools.wraps(function)(same), typechecker=beartype.beartype)
+
+    def compare(result: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        results.append(result)
+        jaxtyped(*args, **kwargs)
+
+    return compare
+
+
+def _kind(value: Any, sizes: dict[int, int]) -> Hashable:
+    """All that a signature says of a value: its type, and dtype and shape or contents of what has them.
+
+    A signature gives names to sizes, no numbers: a shape is which sizes are equal (`sizes`: their numbers so far; 0 and
+    1, which broadcasts, stay).
+    """
+    if isinstance(value, tuple | list):
+        return (type(value), *(_kind(part, sizes) for part in value))
+    if isinstance(value, str):
+        return value
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if dtype is None or not isinstance(shape, tuple):
+        return type(value)
+    return (type(value), dtype, *(sizes.setdefault(size, len(sizes)) for size in shape))
+
+
+class _Marks(ast.NodeTransformer):
+    """Decorates what states a shape: with a name that is imported from jaxtyping, or made of such names."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        imports = (node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "jaxtyping")
+        self.names = {alias.name for node in imports for alias in node.names}
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and self._state_one([node.value]):
+                self.names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        self.generic_visit(node)
+        every = (part.annotation for part in ast.walk(node.args) if isinstance(part, ast.arg))
+        return self._marked(node, [*every, node.returns], len(node.decorator_list))
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        self.generic_visit(node)
+        return self._marked(node, (part.annotation for part in node.body if isinstance(part, ast.AnnAssign)), 0)
+
+    def _marked(self, node: Any, annotations: Iterable[ast.expr | None], place: int) -> Any:
+        unchecked = any("no_type_check" in ast.unparse(each) for each in node.decorator_list)
+        if not unchecked and self._state_one(annotations):
+            mark = ast.parse(CHECKED, mode="eval").body
+            for part in ast.walk(mark):
+                ast.copy_location(part, node)
+            node.decorator_list.insert(place, mark)
+        return node
+
+    def _state_one(self, annotations: Iterable[ast.expr | None]) -> bool:
+        parts = (part for annotation in annotations if annotation is not None for part in ast.walk(annotation))
+        return any(isinstance(part, ast.Name) and part.id in self.names for part in parts)
+
+
+class _Loader(SourceFileLoader):
+    def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> Any:
+        tree = ast.parse(data)
+        return compile(_Marks(tree).visit(tree), path, "exec", dont_inherit=True, optimize=_optimize)
+
+    def exec_module(self, module: ModuleType) -> None:
+        with patch("importlib._bootstrap_external.cache_from_source", BYTECODE):  # apart from the bytecode of users
+            super().exec_module(module)
+
+
+class _Finder:
+    def __init__(self, package: str) -> None:
+        self.package = package
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != self.package and not name.startswith(f"{self.package}."):
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Loader(spec.loader.name, spec.loader.path)
+        return spec
