@@ -5,7 +5,7 @@ with the case it was found in. Whatever is compared comes down to such a number:
 two sides; for an experiment the effect in one seed, such as the difference of two runs' sink rates, the smallest step
 of a series that should rise, or 1 where the maximum stands at the right position and 0 elsewhere.
 
-    claim = Claim("uniform", "A[t, i] = 1/t on repeated tokens", "P1", EachWithin(1e-6))
+    claim = Claim("uniform", "A[t, i] = 1/t on repeated tokens", "Gu et al. 2025, appendix B", EachWithin(1e-6))
     verdict = claim.judge([Evidence("T = 64", 2e-8)])
     verdict.outcome  # "supported"
 """
@@ -146,7 +146,7 @@ Rule = Annotated[EachWithin | EachAbove | SeedsAbove | SeedsBelow | SeedsWithin,
 class Claim:
     """What is asserted: a short name, a sentence with its numbers, where it comes from, and the rule that decides.
 
-    `source`: catalogue row and publication, such as "P1; Gu et al. 2025, appendix B". None of them may be empty.
+    `source`: the publication and the place in it, such as "Gu et al. 2025, appendix B". None of them may be empty.
     """
 
     name: _Words

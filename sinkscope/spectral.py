@@ -1,4 +1,4 @@
-"""Directions of the residual stream by how strongly the unembedding reads them [X10]."""
+"""Directions of the residual stream by how strongly the unembedding reads them (Cancedda 2024)."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def _page(entries: Sequence[Entry], ran: Sequence[Entry]) -> Iterator[str]:
         yield from _experiment(entry)
     absent = [entry for entry in entries if entry.findings is None]
     if absent:
-        rows = [_row((_name(entry), entry.asks, ", ".join(entry.rows), entry.reason)) for entry in absent]
+        rows = [_row((_name(entry), entry.asks, entry.source, entry.reason)) for entry in absent]
         yield NOT_RUN.format(rows="\n".join(rows)).rstrip()
     facts = [f"- {name}: {line}" for name, line in made_by(ran).items()]
     yield MADE_BY.format(facts="\n".join(facts) or "No experiment has a record yet.").rstrip() + "\n"

@@ -51,7 +51,7 @@ that it shares with others, while the sum above counts each run once.
 NOT_RUN = """
 ## Not run at this scale
 
-| experiment | question | rows | why |
+| experiment | question | source | why |
 |---|---|---|---|
 {rows}
 """

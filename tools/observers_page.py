@@ -13,7 +13,7 @@ from tools.pages import write
 HEAD = """# Observers
 
 What `measure` and `observe` can look at: each observer with its equation, its variables, their dimensions and its cost.
-Names in brackets are rows of the field's literature as the project numbers them. The first three run by default,
+Sources are listed in [the bibliography](bibliography.md). The first three run by default,
 `observers="all"` runs every one that a model has something for, in one pass; the last is made only when asked for.
 Thresholds are no part of an observer: they belong to the methods of `Measurement`, so that they can change without
 running the model again.

@@ -92,9 +92,9 @@ torch, Triton and sinkscope. Where a kernel disagrees or fails, one warning says
 under `torch.compile`, which does not trace these kernels. `sinkscope kernels check` compares all of them at once and
 prints the table.
 
-*Published effect* quotes the source; it was not reproduced here. Codes such as A12 or X17 are rows of the field's
-literature as the project numbers them. *Secondary*: taken from third parties' notes or a README, so a digit may be off.
-*From memory*: not checked against the text.
+*Published effect* quotes the source; it was not reproduced here. Sources are listed in [the
+bibliography](bibliography.md). *Secondary*: taken from third parties' notes or a README, so a digit may be off. *From
+memory*: not checked against the text.
 """
 
 AFTER = """

@@ -41,7 +41,7 @@ class Combination:
 
     @property
     def metric_weights(self) -> MetricWeights:
-        """Which weights the sink metric reads: `raw`, or rows `renormalized` to one (catalogue 12.3)."""
+        """Which weights the sink metric reads: `raw`, or rows `renormalized` to one."""
         return "renormalized" if self.difference is not None else self.normalizer.metric_weights
 
     @property

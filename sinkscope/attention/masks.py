@@ -58,7 +58,10 @@ class Full(Combinable):
 
 @dataclass(frozen=True, config=STRICT)
 class Window(Combinable):
-    """A query sees keys closer than `size`: |q − k| < size. With `Causal()`: `size` keys, itself included [L3]."""
+    """A query sees keys closer than `size`: |q − k| < size. With `Causal()`: `size` keys, itself included.
+
+    Source: Gu et al. 2025, section 6.
+    """
 
     size: Annotated[int, Field(ge=1)]
     kind: Literal["window"] = "window"
@@ -70,7 +73,7 @@ class Window(Combinable):
 
 @dataclass(frozen=True, config=STRICT)
 class Prefix(Combinable):
-    """The first `length` tokens of a row are seen by every query: k < length [L2]."""
+    """The first `length` tokens of a row are seen by every query: k < length (Gu et al. 2025, section 6)."""
 
     length: Annotated[int, Field(ge=1)]
     kind: Literal["prefix"] = "prefix"
@@ -81,7 +84,10 @@ class Prefix(Combinable):
 
 @dataclass(frozen=True, config=STRICT)
 class Document(Combinable):
-    """A query sees keys of its own document: doc(k) = doc(q) [K2]. The tokens must carry document numbers."""
+    """A query sees keys of its own document: doc(k) = doc(q). The tokens must carry document numbers.
+
+    Source: slides of Gu et al. 2025.
+    """
 
     kind: Literal["document"] = "document"
 
@@ -93,7 +99,7 @@ class Document(Combinable):
 
 @dataclass(frozen=True, config=STRICT)
 class Strict(Combinable):
-    """A query does not see its own key: k ≠ q. With `Causal()`: k < q, the diagonal masked [Z7]."""
+    """A query does not see its own key: k ≠ q. With `Causal()`: k < q, the diagonal masked (Wu & Tu 2024)."""
 
     kind: Literal["strict"] = "strict"
 

@@ -36,11 +36,11 @@ def list_(scale: Scale = "nano", results: Results = RESULTS, as_json: Json = Fal
     rows = [(q, verdicts(q, _found(q, scale, results), scale)) for q in QUESTIONS.values()]
     if as_json:
         show_json(
-            {"experiments": [{"name": q.name, "asks": q.asks, "rows": q.rows, "known": tally(v)} for q, v in rows]}
+            {"experiments": [{"name": q.name, "asks": q.asks, "source": q.source, "known": tally(v)} for q, v in rows]}
         )
         return
-    cells = [(q.name, q.asks, ", ".join(q.rows), tally(v)) for q, v in rows]
-    show(table(("experiment", "question", "rows", f"claims at {scale}"), cells, numbers_from=4))
+    cells = [(q.name, q.asks, q.source, tally(v)) for q, v in rows]
+    show(table(("experiment", "question", "source", f"claims at {scale}"), cells, numbers_from=4))
 
 
 @app.command("show", epilog="Example: sinkscope experiment show fixed-token")
@@ -53,7 +53,7 @@ def show_(name: Name, as_json: Json = False) -> None:
         show_json(_described(question))
         return
     show(Text(question.asks, "bold"))
-    show(plain(f"{question.source} (rows {', '.join(question.rows)})\n"))
+    show(plain(f"{question.source}\n"))
     if question.note:
         show(plain(f"{question.note}\n"))
     variations = [
@@ -200,7 +200,6 @@ def _described(question: Question) -> dict[str, Any]:
     return {
         "name": question.name,
         "asks": question.asks,
-        "rows": question.rows,
         "source": question.source,
         "note": question.note,
         "variations": [

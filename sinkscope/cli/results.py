@@ -130,7 +130,7 @@ def _cell(value: object) -> str:
 
 
 def _show_first_tokens(measured: Measurement, epsilon: float) -> None:
-    """How first tokens differ, and those that become no sink [C6]."""
+    """How first tokens differ, and those that become no sink."""
     frame = measured.first_tokens(epsilon)
     quartiles = frame["heads"].quantile([0, 0.25, 0.5, 0.75, 1]).tolist()
     show(plain(f"sink rate over {len(frame)} first tokens, quartiles: {', '.join(f'{q:.1f} %' for q in quartiles)}"))

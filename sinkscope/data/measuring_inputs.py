@@ -1,4 +1,7 @@
-"""What a model is measured on: natural text, random tokens, one repeated token, any token as the first (C6, C7)."""
+"""What a model is measured on: natural text, random tokens, one repeated token, any token as the first.
+
+Source: Gu et al. 2025, Table 1.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def build_inputs(
     - `random`: every id drawn uniformly from the vocabulary without special tokens.
     - `repeated`: one id, drawn likewise for each row, at every position of it.
     - `first-token`: a different id for each row at position 0, special tokens among them, the same natural text after
-      it in all; every id of the vocabulary where `samples` is at least their number [C6].
+      it in all; every id of the vocabulary where `samples` is at least their number.
 
     `bos="auto"` puts around natural text what the tokenizer itself puts around every text: the BOS of a model that was
     trained with one (`with_bos`), an encoder's [CLS] and [SEP], for many models nothing; the other kinds get none.
@@ -101,7 +104,7 @@ def natural_windows(
     in seeded order), then a second one of each, so that few stretches come from many documents. Only as many documents
     are read and encoded as that takes. A `corpus` by name is split as `DataConfig` does by default: these documents are
     the ones that models trained on it with default settings never saw; pass a model's own `DataConfig` otherwise.
-    `domain` takes those that lie in one folder at the corpus's top [D4].
+    `domain` takes those that lie in one folder at the corpus's top.
 
     Raises `InputError` if no document is `tokens` long, and for an unknown domain.
     """

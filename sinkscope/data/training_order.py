@@ -1,4 +1,4 @@
-"""The order in which training sees its windows, and mixtures of several sets of windows [D5]."""
+"""The order in which training sees its windows, and mixtures of several sets of windows (Gu et al. 2025)."""
 
 from __future__ import annotations
 

@@ -61,10 +61,10 @@ def framed(
 
 
 class FixedToken(BaseModel):
-    """The same `token` at the 0-based `position` of every window (D3; the paper's x_k is position k − 1).
+    """The same `token` at the 0-based `position` of every window; the paper's x_k is position k − 1.
 
-    It overwrites the window's own, the labels keep the text (D3: "labels unchanged"). A fixed BOS is something else: it
-    stands before the text and shifts it, so no token is lost (`Windows`).
+    It overwrites the window's own, the labels keep the text, as in the paper's code. A fixed BOS is something else: it
+    stands before the text and shifts it, so no token is lost (`Windows`). Source: Gu et al. 2025, Table 10.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -84,9 +84,9 @@ class FixedToken(BaseModel):
 
 
 class RandomTokens(BaseModel):
-    """Uniformly random tokens at the 0-based positions [start, stop), drawn once for each window (D2).
+    """Uniformly random tokens at the 0-based positions [start, stop), drawn once for each window.
 
-    They overwrite the window's own tokens, as `FixedToken` does.
+    They overwrite the window's own tokens, as `FixedToken` does. Source: Gu et al. 2025, section 5.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -111,7 +111,8 @@ class Windows(Dataset[Window]):
 
     Without `bos_id` window i holds the tokens [i·context, (i+1)·context). With it every window is the BOS and then
     context − 1 tokens of the text: the text is shifted, none of it is lost. Either way the windows' text parts put
-    together are a prefix of `tokens`; what does not fill a window at the end is left out. Documents cross windows (K1).
+    together are a prefix of `tokens`; what does not fill a window at the end is left out. Documents cross windows
+    (slides of Gu et al. 2025).
 
     Where the stream knows its documents' starts, windows also hold `document_ids` (context,): 0 for the document that
     the window begins in, one more at every start of another; a leading BOS belongs to the first.
@@ -180,9 +181,9 @@ class Windows(Dataset[Window]):
 
 
 class SomeWindows(Dataset[Window]):
-    """A share of the windows, at least one: which ones is drawn from `seed`, and a larger share holds a smaller (D1).
+    """A share of the windows, at least one: which ones is drawn from `seed`, and a larger share holds a smaller.
 
-    The paper keeps a share of its shuffled files instead (pretrain/tinyllama.py).
+    The paper keeps a share of its shuffled files instead (pretrain/tinyllama.py). Source: Gu et al. 2025, section 5.
     """
 
     def __init__(self, windows: Windows, share: float, seed: int) -> None:

@@ -11,7 +11,7 @@ from sinkscope.errors import InputError
 
 Metrics = Iterator[tuple[str, float]]  # names and values, one after the other as they are measured
 
-OTHERS = (4, 9, 14, 19, 24)  # positions exchanged with the first [P5], 0-based; the paper's t = 5, 10, 15, 20, 25
+OTHERS = (4, 9, 14, 19, 24)  # positions exchanged with the first, 0-based (Gu et al. 2025, Table 7)
 CURVES = (
     "validation_loss",
     "loss",

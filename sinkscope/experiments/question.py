@@ -77,14 +77,13 @@ def within(tolerance: float, effect: SeedEffect, name: str, statement: str, sour
 class Question:
     """What is asked, of which variations, and what the source claims.
 
-    `rows`: catalogue rows. `shared`: changes of every variation. `not_at`: scales at which the question can not be
+    `shared`: changes of every variation. `not_at`: scales at which the question can not be
     asked, and why. `base`: what is varied, a recipe or a `task`. `shown`: metrics in a table of the runs. `note`: what
     a reader must know of how the question came about. Raises `InputError` for two variations of one label.
     """
 
     name: str
     asks: str
-    rows: tuple[str, ...]
     source: str
     variations: tuple[Variation, ...]
     assertions: tuple[Assertion, ...]

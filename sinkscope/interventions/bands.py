@@ -1,4 +1,4 @@
-"""Spectral filters on the residual stream [X10]."""
+"""Spectral filters on the residual stream (Cancedda 2024)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sinkscope.spectral import spectral_bands
 
 @dataclass(frozen=True)
 class SuppressBands(Intervention):
-    """h ← h − V_b V_bᵀ h, V_b the right singular vectors of the unembedding in `bands`, band 0 the largest [X10].
+    """h ← h − V_b V_bᵀ h, V_b the right singular vectors of the unembedding in `bands`, band 0 the largest.
 
     `count` bands of equal width; with 20, band 19 is the "dark" one. `spared`: positions that keep their stream, by
     default the first token's; `positions`: only these, None for all others. `depths`: where, None for every block's

@@ -34,11 +34,11 @@ class MassiveActivation:
 
 
 def largest_activations(model: nn.Module, inputs: Any, count: int = 3, batch_size: int = 8) -> list[MassiveActivation]:
-    """The `count` activations that stand out most, each at the depth where it does so first, in falling order [X8].
+    """The `count` activations that stand out most, each at the depth where it does so first, in falling order.
 
     mean over rows of |h^(depth)[position, dim]|, in medians of its depth. Of one (position, dim), the depth of onset is
     the first, not 0, where the ratio reaches half of its largest. The last depth, which a final norm follows, counts
-    where nothing stands out earlier. Costs one pass and depth × T × width numbers.
+    where nothing stands out earlier. Costs one pass and depth × T × width numbers. Source: Sun et al. 2024.
     """
     model = unwrapped(model)
     given, samples = checked_inputs(model, inputs, batch_size)

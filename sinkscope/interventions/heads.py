@@ -1,4 +1,4 @@
-"""Taking heads out [C11]."""
+"""Taking heads out (Gu et al. 2025, section 7)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sinkscope.interventions.intervention import Intervention, draw, whole
 
 @dataclass(frozen=True)
 class ZeroHeads(Intervention):
-    """Σ_j A_tj v_j = 0 for each (layer, head): what the attention function returns for the head is zero [C11].
+    """Σ_j A_tj v_j = 0 for each (layer, head): what the attention function returns for the head is zero.
 
     Layers are running numbers over the attention layers, as in a measurement. `positions`: only for these queries; None
     for all. What a layer does between heads and output projection (gates, norms) follows from the zeros; the weights
     that are measured stay those of the layer. Control: as many other heads of
     the same model. Raises `InputError` for pairs of another form, and when applied for a layer or head that does not
-    exist. Source: Gu et al., section 7, "is the sink head doing nothing?".
+    exist. Source: Gu et al. 2025, section 7, "is the sink head doing nothing?".
     """
 
     heads: Sequence[Any]

@@ -39,7 +39,8 @@ class Outcome:
     """What a model does under an intervention: averages over samples and tokens.
 
     `loss`: mean next-token negative log-likelihood in nats, None where the model predicts no next token; `kl`:
-    KL(baseline ‖ intervened) of its predictions in nats, averaged over tokens; `sink_rate`: Sink^eps in percent [C1].
+    KL(baseline ‖ intervened) of its predictions in nats, averaged over tokens; `sink_rate`: Sink^eps in percent (Gu et
+    al. 2025, section 3).
     """
 
     loss: float | None

@@ -1,4 +1,4 @@
-"""Interventions on the residual stream: single activations, and what a block adds for a token [X8]."""
+"""Interventions on the residual stream: single activations, and what a block adds for a token (Sun et al. 2024)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Entry = tuple[int, int | None, int]
 
 @dataclass(frozen=True)
 class SetActivations(Intervention):
-    """h^(depth)[position, dim] = 0, or its mean over data, for each entry (depth, position, dim) [X8].
+    """h^(depth)[position, dim] = 0, or its mean over data, for each entry (depth, position, dim).
 
     Depth 0 enters the first block, depth d leaves block d − 1, before any final norm; position None is every token.
     `value="mean"` needs `means`, one number an entry: `SetActivations.at_mean` computes them. Control: as many entries
@@ -84,7 +84,7 @@ class SetActivations(Intervention):
 
 @dataclass(frozen=True)
 class RemoveContribution(Intervention):
-    """h^(depth) = h^(depth−1) for the tokens at `positions`: block depth − 1 adds nothing to them [X8].
+    """h^(depth) = h^(depth−1) for the tokens at `positions`: block depth − 1 adds nothing to them (Sun et al. 2024).
 
     With the depth of onset, where a token's norm jumps, the massive activation never appears. Control: as many other
     tokens at the same depth.

@@ -1,4 +1,4 @@
-"""How far a change of one token spreads [K3]."""
+"""How far a change of one token spreads (Barbero et al. 2025)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sinkscope.hooks import (
 def perturbation_spread(
     model: nn.Module, inputs: Any, position: int, scale: float = 0.01, *, seed: int = 0, batch_size: int = 8
 ) -> xr.DataArray:
-    """‖h̃_j^(l) − h_j^(l)‖ / ‖δ‖ (sample, depth, position j) where δ was added to token `position` at depth 0 [K3].
+    """‖h̃_j^(l) − h_j^(l)‖ / ‖δ‖ (sample, depth, position j) where δ was added to token `position` at depth 0.
 
     δ points in a random direction and is `scale` times as long as that token's vector. A finite difference of the
     sensitivity ‖∂h_j^(l) / ∂h_i^(0)‖ that sinks are said to keep small (Barbero et al. 2025); it depends on the

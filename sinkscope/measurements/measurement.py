@@ -40,7 +40,7 @@ class Measurement:
         return record_of(self.data)
 
     def sink_rate(self, epsilon: float = 0.3, position: int | None = None, stack: str | None = None) -> Any:
-        """Sink_k^eps in percent [C1]: a DataArray over positions, or a float for one position.
+        """Sink_k^eps in percent (Gu et al. 2025, section 3): a DataArray over positions, or a float for one position.
 
         `stack` restricts it to one stack of a model that has several. Warns (`UserWarning`) below 10 tokens, where
         uniform attention itself exceeds 0.3. Raises `InputError` for an epsilon outside (0, 1) and unknown positions.
@@ -65,18 +65,22 @@ class Measurement:
         return rates.layer_sink_rate(self.data, epsilon)
 
     def slot_rate(self, epsilon: float = 0.3, *, paper_compatible: bool = False) -> float:
-        """Percent of samples, layers and heads whose mean weight on slots exceeds epsilon: Sink_* of the paper [A7].
+        """Percent of samples, layers and heads whose mean weight on slots exceeds epsilon: Sink_* of the paper.
 
         Layers without slots do not count. `paper_compatible` counts the paper's extra query, (T · slot + 1) / (T + 1).
+        Source: Gu et al. 2025, Table 4.
         """
         return rates.slot_rate(self.data, epsilon, paper_compatible)
 
     def hidden_norm_ratio(self) -> xr.DataArray:
-        """‖h_0‖ / mean over t ≠ 0 of ‖h_t‖ per depth, averaged over samples [C3]."""
+        """‖h_0‖ / mean over t ≠ 0 of ‖h_t‖ per depth, averaged over samples (Gu et al. 2025, section 3)."""
         return rates.hidden_norm_ratio(self.data)
 
     def value_norm_ratio(self) -> xr.DataArray:
-        """‖v_0‖ / mean over t ≠ 0 of ‖v_t‖ per layer, taken per sample and head and then averaged [C5]."""
+        """‖v_0‖ / mean over t ≠ 0 of ‖v_t‖ per layer, taken per sample and head and then averaged.
+
+        Source: Gu et al. 2025, section 3.
+        """
         return rates.value_norm_ratio(self.data)
 
     def definitions(self, epsilon: float = 0.3) -> pd.DataFrame:
@@ -94,27 +98,29 @@ class Measurement:
         return definitions.agreement(self.data, epsilon)
 
     def sink_tokens(self, epsilon: float = 0.3, *, least: float = 0.0) -> pd.DataFrame:
-        """A row per token that is a sink somewhere: text, id, how often, in how many heads, where [X7].
+        """A row per token that is a sink somewhere: text, id, how often, in how many heads, where.
 
         `least`: percentage of (layer, head) pairs that must exceed epsilon. Texts need `measure(..., tokenizer=...)`.
+        Source: Sun et al. 2024; Yu et al. 2024.
         """
         return tokens.sink_tokens(self.data, epsilon, least)
 
     def token_kinds(self, epsilon: float = 0.3) -> pd.DataFrame:
-        """A row per kind of token [X6]: each special token, punctuation, words; what such a token receives."""
+        """A row per kind of token: each special token, punctuation, words; what such a token receives."""
         return tokens.token_kinds(self.data, epsilon)
 
     def first_tokens(self, epsilon: float = 0.3) -> pd.DataFrame:
-        """A row per sample: its first token, in what percentage of heads it is a sink, its norm ratio [C6].
+        """A row per sample: its first token, in what percentage of heads it is a sink, its norm ratio (Gu et al. 2025).
 
         `becomes_sink` is False where the percentage is at most half the median over samples. Weakest first.
         """
         return tokens.first_tokens(self.data, epsilon)
 
     def patches(self, *, cutoff: float | None = None, times: float = 3.0) -> pd.DataFrame:
-        """CLS, registers, artefact patches and other patches of a vision model: number, norm, attention [X5].
+        """CLS, registers, artefact patches and other patches of a vision model: number, norm, attention.
 
         A patch is an artefact above `cutoff`, or above `times` the image's median patch norm where there is none.
+        Source: Darcet et al. 2023.
         """
         return tokens.patches(self.data, cutoff, times)
 
@@ -131,14 +137,14 @@ class Measurement:
         return depths.depth_table(self.data)
 
     def massive_activations(self, magnitude: float = 100.0, ratio: float = 1000.0) -> pd.DataFrame:
-        """A row per massive entry (position, dimension) of the residual stream: onset, decay, peak, value [X8].
+        """A row per massive entry (position, dimension) of the residual stream: onset, decay, peak, value.
 
         Both criteria of Sun et al. 2024: |a| > magnitude and at least ratio × the median of its depth.
         """
         return depths.massive_activations(self.data, magnitude, ratio)
 
     def sweep(self, epsilons: Sequence[float] = EPSILONS) -> xr.DataArray:
-        """Sink rate in percent over epsilon and the numbers of tokens that texts have, as in Gu et al., Fig. 3 [C1]."""
+        """Sink rate in percent over epsilon and the numbers of tokens that texts have, as in Gu et al. 2025, Fig. 3."""
         return rates.sweep(self.data, epsilons)
 
     def super_experts(self) -> pd.DataFrame:

@@ -63,13 +63,14 @@ class KeyManifold:
 def principal_angles(
     a: Float[np.ndarray, "point width"], b: Float[np.ndarray, "other _"], dims: int = 8
 ) -> Float[np.ndarray, "angle"]:
-    """Angles in radians, smallest first, between the subspaces spanned by two sets of vectors [C2].
+    """Angles in radians, smallest first, between the subspaces spanned by two sets of vectors.
 
     Each subspace is spanned by the `dims` strongest right singular vectors of its set, about the origin and not the
     mean; a set of smaller rank spans all that it has. There are min(dims, width) angles, NaN where the smaller subspace
     has no further direction. θ_i = arccos σ_i, the
     singular values of Q_aᵀ Q_b (Björck & Golub 1973), where σ_i² > 1/2 from its sine, ‖Q_b v_i − Q_a Q_aᵀ Q_b v_i‖,
-    which stays exact for small angles. Raises `InputError` for dims < 1 and for sets of different widths.
+    which stays exact for small angles. Raises `InputError` for dims < 1 and for sets of different widths. Source: Gu et
+    al. 2025, section 3.
     """
     if dims < 1 or a.shape[1] != b.shape[1]:
         raise InputError(
@@ -91,7 +92,7 @@ def principal_angles(
 
 
 def principal_components(vectors: Float[np.ndarray, "point width"], count: int = 2) -> Projection:
-    """Principal component analysis [X4]: x − mean in the `count` directions of largest variance.
+    """Principal component analysis (Han et al. 2024): x − mean in the `count` directions of largest variance.
 
     A component's sign is such that its largest coordinate is positive. Components beyond the rank are 0.
     """
@@ -113,7 +114,7 @@ def principal_components(vectors: Float[np.ndarray, "point width"], count: int =
 
 
 def separation(vectors: Float[np.ndarray, "sample position width"], position: int = 0) -> float:
-    """Mean silhouette of the points at `position` against those at all other positions, −1 to 1 [X4].
+    """Mean silhouette of the points at `position` against those at all other positions, −1 to 1 (Han et al. 2024).
 
     For a point i of the group, s_i = (b_i − a_i) / max(a_i, b_i): a_i is its mean Euclidean distance to the other
     points of the group, b_i that to the points outside it (Rousseeuw 1987). Positive: the group keeps to itself. NaN
@@ -140,10 +141,10 @@ def secondary_sinks(
 ) -> SecondarySinks:
     """Tokens t ≠ 0 with |cos(h_t, h_0)| > threshold at depths between the jump and the drop of the first token's norm.
 
-    With r_l = ‖h_0‖ / mean over t ≠ 0 of ‖h_t‖ at depth l [C3], the first token is large at the depths with
-    r_l > max_l r_l / 2, of which the first is the jump and the last the drop, both counted: thresholds are relative to
-    the model and its depth. Samples whose ratio never exceeds `least` have no jump, so no secondary sinks. The depths
-    are those of one stack. Raises `InputError` for a threshold outside 0 to 1.
+    With r_l = ‖h_0‖ / mean over t ≠ 0 of ‖h_t‖ at depth l (Gu et al. 2025, section 3), the first token is large at the
+    depths with r_l > max_l r_l / 2, of which the first is the jump and the last the drop, both counted: thresholds are
+    relative to the model and its depth. Samples whose ratio never exceeds `least` have no jump, so no secondary sinks.
+    The depths are those of one stack. Raises `InputError` for a threshold outside 0 to 1.
     """
     if not 0 < threshold < 1:
         raise InputError(f"threshold = {threshold}: a cosine between 0 and 1")
@@ -163,13 +164,13 @@ def secondary_sinks(
 def key_manifold(
     key_vectors: Float[np.ndarray, "kept layer head position dim"], position: int = 0, dims: int = 8
 ) -> KeyManifold:
-    """The angle between the direction u of the sink's keys and the `dims` strongest directions of all other keys [C2].
+    """The angle between the direction u of the sink's keys and the `dims` strongest directions of all other keys.
 
     u is the strongest singular direction of the keys at index `position`; the subspace holds the strongest right
     singular vectors of the keys elsewhere, about the origin (`principal_angles`). In a width of d a random direction is
     at arccos √(r / d) in the mean square, r the directions there are: that is `chance`, to be exceeded by a sink that
-    lives elsewhere. NaN for heads without both kinds of keys. Source: Gu et al., section 3 (their claim; the statistic
-    is ours). Raises `InputError` for a position that was not kept.
+    lives elsewhere. NaN for heads without both kinds of keys. Source: Gu et al. 2025, section 3 (their claim; the
+    statistic is ours). Raises `InputError` for a position that was not kept.
     """
     index_of(position, range(key_vectors.shape[3]))
     _, layers, heads, _, _ = key_vectors.shape

@@ -37,7 +37,7 @@ def is_massive(
     magnitude: float = 100.0,
     ratio: float = 1000.0,
 ) -> Bool[np.ndarray, "*shape top"]:
-    """|h| > magnitude and |h| ≥ ratio · median |h| of the row at that depth: both criteria of Sun et al. 2024 [X8].
+    """|h| > magnitude and |h| ≥ ratio · median |h| of the row at that depth: both criteria of Sun et al. 2024.
 
     `top`: `hidden_top`, `median`: `hidden_median`. False where nothing was measured. Raises `InputError` for thresholds
     that are not positive.
@@ -112,7 +112,7 @@ def infinity_norms(hidden_max: Float[np.ndarray, "sample depth position"]) -> Fl
 
 
 def infinity_norm(hidden_max: Float[np.ndarray, "sample depth position"]) -> float:
-    """The largest of `infinity_norms`: mean over samples, then maximum over depths [X16] (Bondarenko et al. 2023).
+    """The largest of `infinity_norms`: mean over samples, then maximum over depths (Bondarenko et al. 2023).
 
     They take the outputs of attention layers; here it is the residual stream.
     """
@@ -171,7 +171,7 @@ def dark_shares(
     band_energy_mean: Float[np.ndarray, "sample depth band"],
     tokens: Int[np.ndarray, "sample"],
 ) -> DarkShares:
-    """The last band of a probed token against all other tokens [X10].
+    """The last band of a probed token against all other tokens.
 
     `band_energy`: at one probe position, `tokens`: real tokens T of each sample. The mean over all tokens holds the
     probed one, so that of the others is (T · mean − probed) / (T − 1); NaN with T < 2. Source: Cancedda 2024.

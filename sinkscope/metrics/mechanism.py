@@ -1,4 +1,7 @@
-"""How a head makes and uses its sink: value drain, angle against norm, what its output does [C2, C5, C11, X11]."""
+"""How a head makes and uses its sink: value drain, angle against norm, what its output does.
+
+Source: Gu et al. 2025, sections 3 and 7; Bondarenko et al. 2023; Guo et al. 2024b.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +33,15 @@ class AngleSplit:
 
 
 def value_drain_correlation(received: PerToken, value_norm: PerToken) -> PerHead:
-    """Spearman's ρ over a row's tokens of alpha_k with ‖v_k‖ [X11]: negative where what is attended to is drained.
+    """Spearman's ρ over a row's tokens of alpha_k with ‖v_k‖: negative where what is attended to is drained.
 
-    NaN where either is constant or fewer than three tokens have both. Source: Bondarenko et al. 2023; Guo et al. 2024.
+    NaN where either is constant or fewer than three tokens have both. Source: Bondarenko et al. 2023; Guo et al. 2024b.
     """
     return rank_correlation(received, value_norm)
 
 
 def angle_split(cos_query_key: PerToken, key_norm: PerToken, query_norm: PerToken, position: int = 0) -> AngleSplit:
-    """Whether the angle or the norm makes the sink [C2]. Source: Gu et al., section 3.
+    """Whether the angle or the norm makes the sink. Source: Gu et al. 2025, section 3.
 
     cos_sink: mean over queries t ≠ s of cos(q_t, k_s); cos_others: mean over keys j ≠ s of that mean for k_j;
     key_sink: ‖k_s‖; key_others: mean of ‖k_j‖; query: mean of ‖q_t‖ over t ≠ s. s is the index `position`; NaN where
@@ -55,10 +58,10 @@ def angle_split(cos_query_key: PerToken, key_norm: PerToken, query_norm: PerToke
 
 
 def dormant(output_norm: PerToken, threshold: float = 0.1) -> Bool[np.ndarray, "layer head"]:
-    """True for heads that write next to nothing: mean ‖o_t‖ < threshold · the mean over their layer's heads [C11].
+    """True for heads that write next to nothing: mean ‖o_t‖ < threshold · the mean over their layer's heads.
 
     Means over a row's tokens and then samples. A head that a layer does not have is not dormant. Raises `InputError`
-    for a threshold outside (0, 1).
+    for a threshold outside (0, 1). Source: Gu et al. 2025, section 7.
     """
     if not 0 < threshold < 1:
         raise InputError(f"threshold = {threshold}: a share of the layer's mean output norm, between 0 and 1")
@@ -67,7 +70,10 @@ def dormant(output_norm: PerToken, threshold: float = 0.1) -> Bool[np.ndarray, "
 
 
 def value_ratio(value_norm: PerToken, position: int = 0) -> PerHead:
-    """‖v_s‖ / mean over k ≠ s of ‖v_k‖ per head [C5]; NaN where all others are zero or none exists."""
+    """‖v_s‖ / mean over k ≠ s of ‖v_k‖ per head; NaN where all others are zero or none exists.
+
+    Source: Gu et al. 2025, section 3.
+    """
     index_of(position, range(value_norm.shape[-1]))
     rest = mean_elsewhere(value_norm, position)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -89,7 +95,7 @@ def head_kinds(
     "no-op": a sink head, alpha_s > epsilon, whose value there is small, ‖v_s‖ < drained · mean of the others: attending
     to it writes next to nothing. "broadcast": a sink head with a larger value and an output of one direction,
     `output_rank_one` > rank_one: it writes the same to every token. "active": every other head. "" for a head that a
-    layer does not have. Source: the two uses of a sink in Guo et al. 2024; thresholds ours. Raises `InputError` for
+    layer does not have. Source: the two uses of a sink in Guo et al. 2024a; thresholds ours. Raises `InputError` for
     thresholds that are no shares, and for a position that was not measured.
     """
     check_epsilon(epsilon)

@@ -1,4 +1,4 @@
-"""Artefact patches and registers of vision transformers [X5]."""
+"""Artefact patches and registers of vision transformers (Darcet et al. 2023)."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def sample_rates(
 def sink_rate(
     received: Float[np.ndarray, "sample layer head position"], epsilon: float
 ) -> Float[np.ndarray, "position"]:
-    """Sink_k^eps = 100 · mean over samples, layers and heads of [alpha_k > eps] [C1]. Source: Gu et al., section 3.
+    """Sink_k^eps = 100 · mean over samples, layers and heads of [alpha_k > eps]. Source: Gu et al. 2025, section 3.
 
     The indicator is taken per sample, layer and head and then averaged, never the other way round.
     """
@@ -64,15 +64,18 @@ def sink_rate(
 def paper_slot(
     slot: Float[np.ndarray, "sample layer head"], tokens: Int[np.ndarray, "sample layer"]
 ) -> Float[np.ndarray, "sample layer head"]:
-    """(T · slot + 1) / (T + 1): the slot's mass as the paper's code counts it [A7].
+    """(T · slot + 1) / (T + 1): the slot's mass as the paper's code counts it (Gu et al. 2025, Table 4).
 
-    There a zero query, all of whose attention is on the slot, stands before the others and is counted (catalogue 9.6).
+    There a zero query, all of whose attention is on the slot, stands before the others and is counted.
     """
     return (tokens[..., None] * slot + 1) / (tokens[..., None] + 1)
 
 
 def first_over_rest(lengths: Float[np.ndarray, "*shape position"]) -> Float[np.ndarray, "*shape"]:
-    """‖x_0‖ / mean over t ≠ 0 of ‖x_t‖ along the last axis [C3, C5]; NaN with fewer than two tokens."""
+    """‖x_0‖ / mean over t ≠ 0 of ‖x_t‖ along the last axis; NaN with fewer than two tokens.
+
+    Source: Gu et al. 2025, section 3.
+    """
     rest = nanmean(lengths[..., 1:], -1)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = lengths[..., 0] / rest
@@ -82,7 +85,7 @@ def first_over_rest(lengths: Float[np.ndarray, "*shape position"]) -> Float[np.n
 def sweep(
     received: Float[np.ndarray, "sample layer head length"], epsilons: Sequence[float] = EPSILONS
 ) -> Float[np.ndarray, "epsilon length"]:
-    """Sink_k^eps in percent for every threshold and every number of tokens T, as in Gu et al., Fig. 3 [C1].
+    """Sink_k^eps in percent for every threshold and every number of tokens T, as in Gu et al. 2025, Fig. 3.
 
     `received`: alpha_k when only the first T tokens existed (`attention_received_by_length`). NaN for a T that no
     sample has. Never increases with epsilon. Raises `InputError` for an epsilon outside (0, 1).
@@ -101,7 +104,7 @@ def mass_on_first(
     """Mean over a row's queries of the attention on its first `count` tokens, from 0 to 1.
 
     Σ_{k < n} alpha_k (T − k) / T in causal layers, as k is seen by T − k of the T queries; Σ_{k < n} alpha_k in
-    bidirectional ones. `received`: alpha_k of C1 from position 0 on, without gaps; `tokens`: T. In rows that are
+    bidirectional ones. `received`: alpha_k from position 0 on, without gaps; `tokens`: T. In rows that are
     shorter, all their tokens; NaN where position 0 was not measured. Raises `InputError` where fewer positions were.
     """
     if not 1 <= count <= received.shape[-1]:

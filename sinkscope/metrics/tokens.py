@@ -1,4 +1,4 @@
-"""Which tokens are sinks: by position, by token, by kind of token [X6, X7]."""
+"""Which tokens are sinks: by position, by token, by kind of token (Sun et al. 2024; Yu et al. 2024)."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def sinks_by_token(
     *,
     least: float = 0.0,
 ) -> pd.DataFrame:
-    """A row per token id that is a sink somewhere: how often, in how many heads, and where [X7].
+    """A row per token id that is a sink somewhere: how often, in how many heads, and where.
 
     A token is a sink where the percentage of (layer, head) pairs in which it receives more than `epsilon` exceeds
     `least`. Columns: token (its text), id, sinks (occurrences that are one), occurrences, share (percent of them),
     heads (mean percentage of pairs, over the sinks), alpha (largest attention received in a head), first, last
-    (positions). Sorted by sinks. Only `counted` places are looked at.
+    (positions). Sorted by sinks. Only `counted` places are looked at. Source: Sun et al. 2024; Yu et al. 2024.
     """
     rates, strongest = token_rates(received, epsilon), _strongest(received)
     known = counted & (ids >= 0) & ~np.isnan(rates)
@@ -99,7 +99,7 @@ def sinks_by_kind(
     special: Collection[int],
     epsilon: float,
 ) -> pd.DataFrame:
-    """A row per kind of token [X6]: special tokens each, punctuation, words.
+    """A row per kind of token: special tokens each, punctuation, words.
 
     Columns: kind, occurrences, alpha (mean attention received, over samples, layers and heads), sink_rate (percent of
     (token, layer, head) in which it exceeds `epsilon`), largest (percent of (layer, head) pairs for the occurrence with

@@ -1,4 +1,4 @@
-"""A Mamba layer in place of attention, for hybrids [X27]."""
+"""A Mamba layer in place of attention, for hybrids (Lieber et al. 2024)."""
 
 from __future__ import annotations
 

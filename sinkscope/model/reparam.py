@@ -1,4 +1,4 @@
-"""Sigma-reparametrization: every matrix of the blocks with a spectral norm that is learned [X2]."""
+"""Sigma-reparametrization: every matrix of the blocks with a spectral norm that is learned (Zhai et al. 2023)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sinkscope.model.initial import starting_std
 
 
 class Sigma(nn.Module):
-    """Ŵ = γ / σ · W with σ = uᵀ W v, a power iteration's estimate of the largest singular value [X2, 12.12].
+    """Ŵ = γ / σ · W with σ = uᵀ W v, a power iteration's estimate of the largest singular value.
 
     γ, one number, is learned and starts at the σ of the starting W, so that Ŵ = W then. u (out), v (in) are buffers:
     they start as W's first singular vectors and take a step of power iteration, v ← Wᵀu / ‖·‖, u ← Wv / ‖·‖, in

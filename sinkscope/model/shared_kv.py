@@ -1,4 +1,4 @@
-"""Layers that attend to another layer's keys and values: layer-condensed caches [Z7, 12.10].
+"""Layers that attend to another layer's keys and values: layer-condensed caches.
 
 Layer l reads what layer t_l = `config.kv_layers[l]` made. From below (t_l < l), or from itself, that exists already.
 From above (t_l > l) it takes the keys and values of an earlier run over the layers; there a token does not see itself.

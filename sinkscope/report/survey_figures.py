@@ -45,7 +45,7 @@ def over_depth(rows: Sequence[Row], highest: float) -> go.Figure:
 
 
 def over_steps(rows: Sequence[Row]) -> go.Figure:
-    """Sink rate over the checkpoints of training runs [C10]; the rows have a curve and a step."""
+    """Sink rate over the checkpoints of training runs (Gu et al. 2025, Figure 4); the rows have a curve and a step."""
     result = figure(height=360)
     curves: dict[tuple[str | None, str], list[Row]] = {}
     for row in rows:
@@ -66,7 +66,7 @@ def over_steps(rows: Sequence[Row]) -> go.Figure:
 
 
 def over_size(rows: Sequence[Row]) -> go.Figure:
-    """Sink rate against the number of parameters, on a logarithmic axis, by input [C9]."""
+    """Sink rate against the number of parameters, on a logarithmic axis, by input (Gu et al. 2025, Table 8)."""
     result = figure(height=380)
     for index, kind in enumerate(dict.fromkeys(row.input for row in rows)):
         points = [row for row in rows if row.input == kind]

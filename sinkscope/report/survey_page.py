@@ -1,4 +1,4 @@
-"""The page of a survey: many models on several inputs [C8, C9, C10]."""
+"""The page of a survey: many models on several inputs (Gu et al. 2025, Tables 1 and 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The page of the theory checks: the verdicts, and the two pictures behind them [P1–P4, K3]."""
+"""The page of the theory checks: the verdicts, and the two pictures behind them.
+
+Source: Gu et al. 2025, appendix B; Barbero et al. 2025.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Survey:
         return pd.DataFrame(lines, columns=COLUMNS).convert_dtypes()
 
     def wide(self) -> pd.DataFrame:
-        """Models × inputs like the paper's Table 1 [C7, C8]: sink rates at position 0 in percent, with intervals."""
+        """Models × inputs like Table 1 of Gu et al. 2025: sink rates at position 0 in percent, with intervals."""
         import pandas as pd
 
         inputs = list(dict.fromkeys(row.input for row in self.rows))
@@ -53,7 +53,7 @@ class Survey:
         return pd.DataFrame(lines, columns=["model", "parameters", *inputs])
 
     def pairs(self) -> pd.DataFrame:
-        """Models of one pair side by side, per input: the pair's first member against each of the others [C8]."""
+        """Models of one pair side by side, per input: the pair's first member against each of the others."""
         import pandas as pd
 
         lines = []

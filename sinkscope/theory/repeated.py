@@ -1,4 +1,4 @@
-"""Propositions 1–4: what position schemes leave of attention when every token is the same [P1–P4].
+"""Propositions 1–4: what position schemes leave of attention when every token is the same (Gu et al. 2025, appendix B).
 
 With equal tokens and no absolute position all hidden states stay equal, so that weights depend only on distances and
 have closed forms. Source: Gu et al. 2025, appendix B.
@@ -122,7 +122,7 @@ def _overstep(model: LabForCausalLM, layer: int, seen: Seen) -> float:
 
 
 def rotary_bound_is() -> Iterator[Evidence]:
-    """|mean over t of the bound − catalogue|."""
+    """|mean over t of the bound − reference|."""
     for xi, value in {0.5: 0.144, 1.0: 0.269, 1.5: 0.455, 2.0: 0.666}.items():
         bound = closed.rotary_bound(torch.tensor([xi], dtype=torch.float64), 64)
         yield Evidence(f"ξ = {xi:g}", float(bound.mean()) - value)

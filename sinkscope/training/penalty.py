@@ -1,4 +1,4 @@
-"""A term of the training loss that keeps activations small [X16, X20]."""
+"""A term of the training loss that keeps activations small (Bondarenko et al. 2023; Kaul et al. 2024)."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def l2(hidden: Float[Tensor, "batch position width"]) -> Float[Tensor, ""]:
 
 
 def infinity(hidden: Float[Tensor, "batch position width"]) -> Float[Tensor, ""]:
-    """Mean over sequences of max |h| over tokens and channels, the infinity norm of [X16]."""
+    """Mean over sequences of max |h| over tokens and channels, the infinity norm of Bondarenko et al. 2023."""
     return hidden.abs().flatten(1).amax(1).mean()
 
 
 def kurtosis(hidden: Float[Tensor, "batch position width"]) -> Float[Tensor, ""]:
-    """Mean over sequences of E(h − μ)⁴ / (σ⁴ + 1e-6) over tokens and channels, as [X16] measures it."""
+    """Mean over sequences of E(h − μ)⁴ / (σ⁴ + 1e-6) over tokens and channels, as Bondarenko et al. 2023 measure it."""
     flat = hidden.flatten(1)
     centered = flat - flat.mean(1, keepdim=True)
     return (centered.pow(4).mean(1) / (centered.square().mean(1).square() + GUARD)).mean()

@@ -39,7 +39,10 @@ class Cosine(Part):
 
 
 class Linear(Part):
-    """Linear warm-up from 0, then a straight line from lr at step `warmup` to `min_lr` at the last step [X18]."""
+    """Linear warm-up from 0, then a straight line from lr at step `warmup` to `min_lr` at the last step.
+
+    Source: Bondarenko et al. 2023.
+    """
 
     kind: Literal["linear"] = "linear"
     warmup: NonNegativeInt = 100

@@ -1,4 +1,4 @@
-"""Initial weights from a model that was trained before [C8]."""
+"""Initial weights from a model that was trained before (Gu et al. 2025, appendix E)."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_the_list_names_every_question(sinkscope, results):
 
 def test_a_question_is_shown_with_what_decides_it(sinkscope):
     shown = json.loads(sinkscope("experiment", "show", "fixed-token", "--json").out)
-    assert shown["rows"] == ["D3"]
+    assert shown["source"] == "Gu et al. 2025, Table 10"
     assert [variation["label"] for variation in shown["variations"]] == ["BOS at 0", "token at 2", "no fixed token"]
     claim = QUESTIONS["fixed-token"].assertions[0].claim
     said = {"name": claim.name, "statement": claim.statement, "asked": str(claim.rule), "source": claim.source}
@@ -107,7 +107,7 @@ def test_a_damaged_record_is_named(sinkscope, results):
 MINE = (
     "from sinkscope.experiments import Question, Variation, above, gap\n"
     "b = Variation('b', {'attention': 'sigmoid'})\n"
-    "q = Question('mine', 'Is it so?', ('A14',), 'me', (Variation('a'), b),\n"
+    "q = Question('mine', 'Is it so?', 'me', (Variation('a'), b),\n"
     "    (above(1.0, gap('sink_0', 'a', 'b'), 'lower', 'b is lower', 'me'),))\n"
 )
 

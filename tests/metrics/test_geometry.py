@@ -107,7 +107,7 @@ def test_separation_has_its_extremes_and_needs_points() -> None:
 
 @pytest.mark.parametrize("sink", [0, 7])
 def test_the_states_of_a_planted_sink_stand_apart(sink: int) -> None:
-    """[X4]: principal components separate the sink's position, silhouette above 0."""
+    """Principal components separate the sink's position, silhouette above 0."""
     plant = Plant(sinks=(sink,), onset=2)
     data = measure(planted_model(plant), planted_ids(plant), [HiddenVectors(positions=range(16))]).data
     vectors = data["hidden_vectors"].values

@@ -1,4 +1,4 @@
-"""Both criteria of massive activations, and their table, on entries written by hand [X8]."""
+"""Both criteria of massive activations, and their table, on entries written by hand (Sun et al. 2024)."""
 
 from __future__ import annotations
 

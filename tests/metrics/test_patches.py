@@ -1,4 +1,4 @@
-"""Artefact patches of planted norms are found exactly [X5]."""
+"""Artefact patches of planted norms are found exactly (Darcet et al. 2023)."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_an_epsilon_outside_zero_and_one_is_refused(epsilon: float) -> None:
 
 
 def test_the_papers_slot_counts_its_dummy_query() -> None:
-    """T + 1 rows over T + 1 columns, written out: row 0 is all on the slot (catalogue 12.2)."""
+    """T + 1 rows over T + 1 columns, written out: row 0 is all on the slot."""
     slot = np.random.default_rng(0).random((2, 7))
     whole = np.concatenate([np.ones((2, 1)), slot], 1)
     wanted = whole.sum(1) / 8

@@ -1,4 +1,4 @@
-"""Sigma-reparametrisation: what the formula promises, when it iterates, and what it covers [X2]."""
+"""Sigma-reparametrisation: what the formula promises, when it iterates, and what it covers (Zhai et al. 2023)."""
 
 from __future__ import annotations
 

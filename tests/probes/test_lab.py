@@ -75,7 +75,7 @@ class Written:
 
     @property
     def read(self) -> tuple[Tensor, Tensor]:
-        """Weights on tokens, and on slots in sum, as the sink rate reads them [catalogue 12.3]."""
+        """Weights on tokens, and on slots in sum, as the sink rate reads them."""
         weights, slots = self.weights, self.slots
         if self.spec.metric_weights == "renormalized":
             total = weights.abs().sum(-1, keepdim=True) + slots.abs().sum(-1, keepdim=True) + 1e-8

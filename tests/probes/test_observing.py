@@ -281,7 +281,7 @@ def test_compiled_models_are_observed_before_and_after_compilation() -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3"])
 def test_the_first_token_mixes_with_nobody(name: str, ids: torch.Tensor) -> None:
-    """Its softmax has one entry [C6]: its head outputs are its values, and no other text reaches its states."""
+    """Its softmax has one entry: its head outputs are its values, and no other text reaches its states."""
     model, other = build(name), ids.clone()
     other[:, 1:] = ids[:, 1:].flip(1) + 1
     found, changed = measure(model, ids, EXPERTLESS).data, measure(model, other, EXPERTLESS).data

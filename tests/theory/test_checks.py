@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 
 import pytest
 import torch
@@ -26,13 +25,23 @@ def test_every_claim_is_one_of_its_kind():
     assert len({each.claim.statement for each in CHECKS}) == len(names)
 
 
-ROWS = ("P1", "P2", "P3", "P4", "P5", "A7", "A8", "A9", "A10", "A11", "A12", "A13", "A23", "A24", "X1", "K3")
+SOURCES = (
+    *(f"Gu et al. 2025, appendix B, proposition {number}" for number in (1, 2, 3, 4)),
+    *(
+        f"Gu et al. 2025, {place}"
+        for place in ("Table 4", "Table 5", "Table 7", "Table 13", "section 7", "equations 32–42")
+    ),
+    "Barbero et al. 2025",
+    "Dong et al. 2021",
+    "Katharopoulos et al. 2020",
+    "Miller 2023",
+    "Zhai et al. 2023, Theorem 3.1",
+)
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_a_row_of_the_literature_has_a_claim(row):
-    sources = " ".join(each.claim.source.replace("P1–P4", "P1 P2 P3 P4") for each in CHECKS)
-    assert re.search(rf"\b{row}\b", sources)
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_place_in_the_literature_has_a_claim(source):
+    assert any(source in each.claim.source for each in CHECKS)
 
 
 def toy(name: str, value: float) -> Check:

@@ -30,7 +30,7 @@ def test_every_experiment_with_its_verdicts_and_values(entries):
     assert "- **supported**: softmax has more by 3 points (found 9 ± 1 in 3 seeds, asked > 3 in 3 seeds)" in page
     assert "| softmax | the recipe as it is | 10 (9 to 11) | 18.2 | 3 (3 to 3) | 3.73 |" in page
     assert "| sigmoid | `attention` = sigmoid | 1 (1 to 1) | 0.44 | 3.4 (3.4 to 3.4) | – |" in page
-    assert "| inputs | Text? | C7 | no BOS |" in page
+    assert "| inputs | Text? | Table 1 | no BOS |" in page
     assert "- versions: torch 2.13.0 · python 3.11.7" in page
 
 
@@ -61,7 +61,9 @@ def test_a_figure_for_each_that_has_values(entries):
 
 def test_tables_show_what_decides_in_words_of_the_task():
     seen = Observed("one", "finished", 0, dict.fromkeys(("slot", "first", "total", "loss"), 0.25))
-    claims = tuple(above(0.0, level(metric, "softmax"), metric, metric, "A8") for metric in ("total", "slot", "first"))
+    claims = tuple(
+        above(0.0, level(metric, "softmax"), metric, metric, "Table 4") for metric in ("total", "slot", "first")
+    )
     variations = (Variation("softmax", {}, {"loss": 0.5}),)
     asked = question(variations=variations, assertions=claims, base=task("trigger_conditional"))
     page = findings_page.pages([entry(asked, found(softmax={0: seen}))])["findings.md"]
@@ -74,7 +76,7 @@ def test_tables_show_what_decides_in_words_of_the_task():
 
 def test_a_table_has_eight_metrics_at_most():
     names = [f"metric {index}" for index in range(10)]
-    claims = tuple(above(0.0, level(name, "softmax"), name, name, "A14") for name in names)
+    claims = tuple(above(0.0, level(name, "softmax"), name, name, "Tables 6 and 15") for name in names)
     asked = question(variations=(Variation("softmax"),), assertions=claims)
     page = findings_page.page([entry(asked, found(softmax={0: run("softmax", 0, 9.0)}))])
     assert f"| variation | changes | {' | '.join(names[:8])} |" in page

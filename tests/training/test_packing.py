@@ -1,4 +1,4 @@
-"""Packed windows as a recipe makes them, in the model that reads them [K1, K2]."""
+"""Packed windows as a recipe makes them, in the model that reads them (slides of Gu et al. 2025)."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Normalizer:
     """From scores to weights: a frozen piece with a `kind`.
 
     `metric_weights`: which weights the sink metric reads, `raw`, or `renormalized` (|w| / Σ|w|) for families whose
-    rows do not sum to one (catalogue 12.3).
+    rows do not sum to one.
     """
 
     metric_weights: ClassVar[MetricWeights] = "raw"

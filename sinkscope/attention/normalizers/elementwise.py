@@ -51,10 +51,10 @@ class _Elementwise(Differentiated):
 
 @dataclass(frozen=True, config=STRICT)
 class Sigmoid(_Elementwise):
-    """f(s) = σ(s + b) [A14], rows `normalized` [A15]. Source: Gu et al., Table 6.
+    """f(s) = σ(s + b), rows `normalized`. Source: Gu et al. 2025, Table 6.
 
     `bias`: b. `minus_log_n`: b gains −log n with n the number of tokens that the query sees, so that a row of zero
-    scores sums to n / (1 + n). Source: Ramapuram et al. 2024 (2409.04431) [A22]; they take the length of the sequence.
+    scores sums to n / (1 + n). Source: Ramapuram et al. 2024 (2409.04431); they take the length of the sequence.
     """
 
     normalized: bool = False
@@ -73,7 +73,7 @@ class Sigmoid(_Elementwise):
 
 @dataclass(frozen=True, config=STRICT)
 class Elu(_Elementwise):
-    """f(s) = elu(s) + 1 = max(s, 0) + e^min(s, 0) [A16], rows `normalized` [A17]. Source: Gu et al., Table 6."""
+    """f(s) = elu(s) + 1 = max(s, 0) + e^min(s, 0), rows `normalized`. Source: Gu et al. 2025, Table 6."""
 
     normalized: bool = False
     kind: Literal["elu"] = "elu"
@@ -89,8 +89,8 @@ class Elu(_Elementwise):
 class Relu(_Elementwise):
     """f(s) = relu(s), divided by n, the number of tokens that the query sees, where `over_n`; rows `normalized`.
 
-    Sources: Wortsman et al. 2023 (2309.08586, who divide by the length of the sequence); Guo et al. 2024 divide by the
-    position of the query [X26].
+    Sources: Wortsman et al. 2023b (2309.08586, who divide by the length of the sequence); Guo et al. 2024a divide by
+    the position of the query.
     """
 
     normalized: bool = False

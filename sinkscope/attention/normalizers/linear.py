@@ -15,7 +15,7 @@ from sinkscope.attention.pieces import STRICT
 
 @dataclass(frozen=True, config=STRICT)
 class Linear(Differentiated):
-    """w_j = s_j / Z; with a feature map φ, s = φ(q)·φ(k) / √d. Source: Gu et al., Tables 6 and 15 [A18 to A21].
+    """w_j = s_j / Z; with a feature map φ, s = φ(q)·φ(k) / √d. Source: Gu et al. 2025, Tables 6 and 15.
 
     `divisor`: "one" (Z = 1), "sum" (Z = Σ s + 1e-8, for positive features), "abs_sum" (Z = max(|Σ s|, 1), for scores of
     either sign). Sums run over what is visible.

@@ -19,7 +19,7 @@ Positive = Annotated[float, Field(gt=0)]
 
 @dataclass(frozen=True, config=STRICT)
 class Softmax(Normalizer):
-    """w_j = exp(s_j) / Σ_visible exp(s_i); rows sum to one over tokens and slots. Source: Vaswani et al. 2017 [A26]."""
+    """w_j = exp(s_j) / Σ_visible exp(s_i); rows sum to one over tokens and slots. Source: Vaswani et al. 2017."""
 
     kind: Literal["softmax"] = "softmax"
 
@@ -47,7 +47,7 @@ class Softmax(Normalizer):
 
 @dataclass(frozen=True, config=STRICT)
 class ScaledSoftmax(Normalizer):
-    """w = α · softmax(s), rows sum to α: the normalizer Z divided by α. Source: Gu et al., Table 14 [A12]."""
+    """w = α · softmax(s), rows sum to α: the normalizer Z divided by α. Source: Gu et al. 2025, Table 14."""
 
     alpha: Positive
     kind: Literal["scaled_softmax"] = "scaled_softmax"
@@ -64,7 +64,7 @@ class ScaledSoftmax(Normalizer):
 
 @dataclass(frozen=True, config=STRICT)
 class PowerSoftmax(Differentiated):
-    """w_j = exp(s_j) / (Σ exp(p · s_i))^(1/p) = softmax(p · s)_j^(1/p). Source: Gu et al., section 7 [A13].
+    """w_j = exp(s_j) / (Σ exp(p · s_i))^(1/p) = softmax(p · s)_j^(1/p). Source: Gu et al. 2025, section 7.
 
     Rows sum to at most 1 for p ≤ 1 and lie in [1, n^(1 − 1/p)] for p ≥ 1. Computed as exp(s − lse(p · s) / p).
     """
@@ -94,9 +94,10 @@ class PowerSoftmax(Differentiated):
 
 @dataclass(frozen=True, config=STRICT)
 class PowerSigmoid(PowerSoftmax):
-    """w_j = σ(s_j) / (Σ σ(s_i)^p)^(1/p), a `PowerSoftmax` of log σ(s). Source: Gu et al., section 7 [A13].
+    """w_j = σ(s_j) / (Σ σ(s_i)^p)^(1/p), a `PowerSoftmax` of log σ(s). Source: Gu et al. 2025, section 7.
 
-    p = 1 is A15 without its 1e-8 in the divisor: where every score is far below zero rows keep their sum.
+    p = 1 is `sigmoid_normalized` without its 1e-8 in the divisor: where every score is far below zero rows keep their
+    sum.
     """
 
     kind: Literal["power_sigmoid"] = "power_sigmoid"  # type: ignore[assignment]
@@ -118,7 +119,7 @@ class PowerSigmoid(PowerSoftmax):
 
 @dataclass(frozen=True, config=STRICT)
 class ClippedSoftmax(Differentiated):
-    """w = clip((ζ − γ) · softmax(s) + γ, 0, 1): weights can be exactly zero. Source: Bondarenko et al. 2023 [X17].
+    """w = clip((ζ − γ) · softmax(s) + γ, 0, 1): weights can be exactly zero. Source: Bondarenko et al. 2023.
 
     `alpha` in place of γ: γ = −α / n, with n the number of tokens that the query sees (the authors write the maximum
     length); both together are refused. Rows sum to between 0 and ζ. Clipped entries have no gradient.
@@ -161,7 +162,7 @@ class ClippedSoftmax(Differentiated):
 
 @dataclass(frozen=True, config=STRICT)
 class Softpick(Differentiated):
-    """w_j = relu(e^s_j − 1) / (Σ |e^s_i − 1| + ε), rows sum to at most 1. Source: Zuhri et al. 2025 [A25].
+    """w_j = relu(e^s_j − 1) / (Σ |e^s_i − 1| + ε), rows sum to at most 1. Source: Zuhri et al. 2025.
 
     Multiplied through by e^−m with m = max(max s, 0), so that neither term overflows (the authors' m = max s does where
     all scores are far below zero). ε is added after that, as theirs is. Negative scores get a gradient through the

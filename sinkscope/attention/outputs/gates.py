@@ -28,7 +28,7 @@ def logit(share: float) -> float:
 
 @dataclass(frozen=True, config=STRICT)
 class HeadGate:
-    """y_h = g_h(x) · (A V)_h with one gate per head and token, g = σ(…). Source: Bondarenko et al. 2023 [X18].
+    """y_h = g_h(x) · (A V)_h with one gate per head and token, g = σ(…). Source: Bondarenko et al. 2023.
 
     x is the input of the attention block. `reads`: "slice", head h reads the h-th of H slices of x by weights of its
     own (theirs); "all", every head reads the whole x; "nothing", a learned scalar. `mlp_width`: a hidden layer of that

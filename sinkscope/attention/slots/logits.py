@@ -26,7 +26,7 @@ WITHOUT_MODEL = 2048  # positions of StableMask where no model says how many it 
 
 @piece(frozen=True, config=STRICT)
 class ZeroSlot:
-    """k* = 0, b = 0, v* = 0: the denominator gains exp(0) = 1, which is softmax-off-by-one [A24]."""
+    """k* = 0, b = 0, v* = 0: the denominator gains exp(0) = 1, which is softmax-off-by-one (Miller 2023)."""
 
     kind: Literal["zero"] = "zero"
     has_value = False
@@ -58,7 +58,7 @@ class LogitSlot:
 
 @piece(frozen=True, config=STRICT)
 class SuffixSlot:
-    """The pseudo logits of StableMask: b_t = log Σ_{t < j < context} exp(−γ j), j and t counted from 0 [X21].
+    """The pseudo logits of StableMask: b_t = log Σ_{t < j < context} exp(−γ j), j and t counted from 0.
 
     A query gives mass to the positions after its own, up to the maximum `context` (None: that of the model's
     configuration, 2048 where there is no model); what it gives is lost. The last position has none after it, so its row

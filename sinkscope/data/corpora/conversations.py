@@ -1,4 +1,4 @@
-"""Conversations as text, where in it the assistant speaks, and the corpus `chat:GLOB` [C8]."""
+"""Conversations as text, where in it the assistant speaks, and the corpus `chat:GLOB` (Gu et al. 2025, appendix E)."""
 
 from __future__ import annotations
 

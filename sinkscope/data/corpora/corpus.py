@@ -46,7 +46,7 @@ class Corpus:
         return tuple(entry.name for entry in self.entries)
 
     def domains(self) -> dict[str, Corpus]:
-        """What lies in each folder at the top, by the folder's name: `torch` holds `torch/nn/functional.py` [D4]."""
+        """What lies in each folder at the top, by the folder's name: `torch` holds `torch/nn/functional.py`."""
         held: dict[str, list[Entry]] = {}
         for entry in self.entries:
             domain, slash, _ = entry.name.partition("/")

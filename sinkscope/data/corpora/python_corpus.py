@@ -2,7 +2,7 @@
 
 Sources of the running interpreter's standard library, its help topics, and the sources of the installed torch, numpy
 and transformers: about 65 MB, 21 million tokens at a vocabulary of 2048. The parts differ in kind: its code, its prose,
-and conversations about it [D4, D5, C8].
+and conversations about it.
 """
 
 from __future__ import annotations

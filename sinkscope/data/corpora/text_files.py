@@ -88,11 +88,11 @@ def _pieces(path: Path) -> list[Entry]:
 
 
 def domains(folder: Path) -> dict[str, Path]:
-    """Name and path of every domain in `folder`, in the order of their names; hidden entries are left out [D4].
+    """Name and path of every domain in `folder`, in the order of their names; hidden entries are left out.
 
     Each file, and each folder of files, is one domain of text.
 
-    Raises `InputError` for what is no folder, and for one without domains.
+    Raises `InputError` for what is no folder, and for one without domains. Source: Gu et al. 2025, appendix.
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder of domains: expected a folder with a file, or a folder, per domain")

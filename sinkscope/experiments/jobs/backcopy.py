@@ -1,4 +1,7 @@
-"""The Bigram-Backcopy task as a job: a law, a recipe, and the training session that every recipe has [X26]."""
+"""The Bigram-Backcopy task as a job: a law, a recipe, and the training session that every recipe has.
+
+Source: Guo et al. 2024a.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ablations of Bigram-Backcopy models [X26; GuoTianYu2000/Active-Dormant-Attention, BBM]."""
+"""Ablations of Bigram-Backcopy models (Guo et al. 2024a; GuoTianYu2000/Active-Dormant-Attention, BBM)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law of the Bigram-Backcopy task: what follows what, and sequences drawn from it [X26]."""
+"""The law of the Bigram-Backcopy task: what follows what, and sequences drawn from it (Guo et al. 2024a)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Law:
     Token 0 is the BOS, which stands at position 0 and nowhere else; token i > 0 is `characters[i − 1]`, the most
     frequent first, and tokens 1 … `triggers` are the triggers. `transition` (tokens, tokens), fp64: rows sum to 1; what
     follows the BOS are single frequencies without the triggers, so that every trigger has a token before it. `copying`:
-    c, 1 in the task, 0 for a plain Markov chain. Source: Guo et al. 2024 (2410.13835), section 2 [X26].
+    c, 1 in the task, 0 for a plain Markov chain. Source: Guo et al. 2024a (2410.13835), section 2.
     """
 
     characters: tuple[str, ...]

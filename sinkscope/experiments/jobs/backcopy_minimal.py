@@ -1,4 +1,7 @@
-"""The Bigram-Backcopy task in a model of four kinds of numbers, small enough to see what feeds what [X26]."""
+"""The Bigram-Backcopy task in a model of four kinds of numbers, small enough to see what feeds what.
+
+Source: Guo et al. 2024a.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,7 @@ class MinimalModel(nn.Module):
     Trained are `bos_logits` α (tokens,), `bos_value` β (tokens,), `previous_logit` λ and `value` ξ (numbers); α and λ
     start at 0, ξ at 1. Without the head the prediction is perfect off triggers: whatever it writes there does harm.
 
-    After the minimal model of Guo et al. 2024 (2410.13835), whose code trains logits towards the BOS by token, one
+    After the minimal model of Guo et al. 2024a (2410.13835), whose code trains logits towards the BOS by token, one
     towards the token before, and a value of the BOS, with the bigrams given; rebuilt from that description, so that the
     details (one ξ for all tokens, starts, the BOS's own prediction left out) are ours.
     """

@@ -1,4 +1,4 @@
-"""What a Bigram-Backcopy model does: losses against the law, and where its heads look [X26]."""
+"""What a Bigram-Backcopy model does: losses against the law, and where its heads look (Guo et al. 2024a)."""
 
 from __future__ import annotations
 

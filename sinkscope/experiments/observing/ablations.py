@@ -1,4 +1,7 @@
-"""What becomes of a model under ablations: heads zeroed [C11], positions exchanged [P5], a token changed [K3]."""
+"""What becomes of a model under ablations: heads zeroed, positions exchanged, a token changed.
+
+Source: Gu et al. 2025, section 7 and Table 7; Barbero et al. 2025.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,12 @@ MOVED = 8  # the token that is perturbed
 def sink_heads_zeroed(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], measured: Measurement, epsilon: float, batch_size: int
 ) -> Metrics:
-    """How much sink heads write beside the others, and what the loss (nats) loses without them [C11].
+    """How much sink heads write beside the others, and what the loss (nats) loses without them.
 
     `sink_heads`: how many there are; `output_norm/sink_heads`, `output_norm/other_heads`: mean ‖Σ_j A_tj v_j‖ over
     queries t > 0; `zeroing/sink_heads`: by how much the loss rises when the strongest of them, at most half of all
     heads, give zero, `zeroing/other_heads` when as many others do (mean of three draws). Without sink heads only their
-    number, 0.
+    number, 0. Source: Gu et al. 2025, section 7.
     """
     try:
         found = sink_heads(model, measured, epsilon)
@@ -58,10 +61,10 @@ def sink_heads_zeroed(
 
 
 def moved_positions(model: PreTrainedModel, ids: Tensor, epsilon: float, batch_size: int) -> Metrics:
-    """Sink rates at 0 and t where position embedding 0 is replaced by, or exchanged with, that of t (0-based) [P5].
+    """Sink rates at 0 and t where position embedding 0 is replaced by, or exchanged with, that of t (0-based).
 
     `sink_0/replaced=9`, `sink_9/replaced=9`, `sink_0/swapped=9`, `sink_9/swapped=9`; nothing for models without a
-    table of absolute positions.
+    table of absolute positions. Source: Gu et al. 2025, Table 7.
     """
     try:
         position_embedding(model)
@@ -82,10 +85,11 @@ def moved_positions(model: PreTrainedModel, ids: Tensor, epsilon: float, batch_s
 def spread_of_a_change(
     model: PreTrainedModel, text: Mapping[str, Tensor], without_first: Mapping[str, Tensor], batch_size: int
 ) -> Metrics:
-    """How far a change of one token reaches the later ones, with the window's first token and without it [K3].
+    """How far a change of one token reaches the later ones, with the window's first token and without it.
 
     `perturbation`: mean of ‖Δh_j‖ / ‖δ‖ at the last depth over the same later tokens j, where δ is added to the same
     token's vector (`perturbation_spread`); `perturbation/without_first`: in the window that lacks its first token.
+    Source: Barbero et al. 2025.
     """
     length = min(text["input_ids"].shape[1], without_first["input_ids"].shape[1] + 1)
     if length <= MOVED + 1:

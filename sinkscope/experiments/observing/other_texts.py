@@ -29,8 +29,9 @@ def other_texts(model: PreTrainedModel, tokenizer: Any, data: DataConfig, window
 
     Trained without a fixed BOS: `sink_0/with_bos`, `loss/with_bos` (the windows behind one). On conversations:
     `sink_0/plain_text`, `loss/plain_text` (validation text of the corpus `python`), `sink_0/as_chat` (that text as a
-    user's message in the chat template) [C8]. Otherwise, where the corpus has domains: `sink_0/domain=torch` … on
-    validation text of each of up to 20 [D4]. Texts have 64 tokens, or as many as the windows where these are shorter.
+    user's message in the chat template). Otherwise, where the corpus has domains: `sink_0/domain=torch` … on
+    validation text of each of up to 20 (Gu et al. 2025, appendix). Texts have 64 tokens, or as many as the windows
+    where these are shorter.
     """
     context = by_name(windows)["input_ids"].shape[1]
     if data.bos == "none" and tokenizer.bos_token_id is not None:

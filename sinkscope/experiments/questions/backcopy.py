@@ -1,4 +1,4 @@
-"""Questions on the Bigram-Backcopy task [X26, C11]."""
+"""Questions on the Bigram-Backcopy task (Guo et al. 2024a; Gu et al. 2025, section 7)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from sinkscope.experiments.effects import curve_correlation, gap, largest_of, level, metric_gap
 from sinkscope.experiments.question import Assertion, Question, Variation, above, below, task
 
-GUO = "X26; Guo et al. 2024"
+GUO = "Guo et al. 2024a"
 STARTED = (
     "With the lab model's own small initial embeddings the model learns the task without a sink (one seed was tried). "
     "The runs therefore start from torch's N(0, 1), as in the authors' code; this was changed after seeing that seed."
@@ -16,7 +16,6 @@ THREE_LAYERS = {"model.num_hidden_layers": 3}
 SGD = {"optimizer.name": "sgd", "optimizer.momentum": 0.9, "optimizer.lr": 0.3}
 on_backcopy = partial(
     Question,
-    rows=("X26",),
     source=GUO,
     base=task("bigram_backcopy"),
     shown=("excess_triggers", "excess_others", "bos_attention", "output_ratio", "value_ratio", "norm_ratio"),
@@ -26,7 +25,6 @@ on_backcopy = partial(
 backcopy_ = on_backcopy(
     name="backcopy",
     asks="Does a head that copies at triggers make the BOS its sink everywhere else?",
-    rows=("X26", "C11"),
     variations=(Variation("AdamW"),),
     assertions=(
         below(
@@ -69,14 +67,14 @@ backcopy_ = on_backcopy(
             metric_gap("AdamW", "excess_triggers/zero_head", "excess_triggers"),
             "needed at triggers",
             "without the head the loss at triggers rises by more than 1 nat",
-            "X26, C11; Guo et al. 2024",
+            "Guo et al. 2024a",
         ),
         above(
             -0.1,
             metric_gap("AdamW", "excess_others", "excess_others/zero_head"),
             "a no-op elsewhere",
             "without the head the loss elsewhere rises by less than 0.1 nats",
-            "X26, C11; Guo et al. 2024",
+            "Guo et al. 2024a",
         ),
     ),
 )
@@ -189,7 +187,6 @@ feed_forward = on_backcopy(
 optimizer = on_backcopy(
     name="backcopy-optimiser",
     asks="Does the optimizer make the residual peak, and not the sink?",
-    rows=("X26", "X23"),
     shared=THREE_LAYERS,
     variations=(Variation("AdamW"), Variation("SGD with momentum", SGD)),
     assertions=(
@@ -234,7 +231,6 @@ optimizer = on_backcopy(
 relu = on_backcopy(
     name="backcopy-relu",
     asks="Does ReLU attention do without the sink?",
-    rows=("X26", "A14"),
     variations=(Variation("softmax"), Variation("relu", {"attention": "relu"})),
     assertions=(
         below(
@@ -269,7 +265,6 @@ minimal = Question(
     asks="Do attention to the BOS and the shrinking of its value need each other?",
     note="The claims were written down after the first 100 steps of one run had been seen. The source trains this "
     "model as well; freezing a part is our way of asking which makes which.",
-    rows=("X26",),
     source=f"{GUO}: larger attention makes the value smaller, a smaller value the attention larger",
     base=task("bigram_backcopy_minimal"),
     shown=("excess_triggers", "excess_others", "bos_attention", "copy_attention", "logit_gap", "value_ratio"),

@@ -1,4 +1,4 @@
-"""Questions about similarity and normalizer [A14 to A21; Gu et al. 2025, Tables 6 and 15]."""
+"""Questions about similarity and normalizer (Gu et al. 2025, Tables 6 and 15)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from sinkscope.experiments.effects import gap, gap_at_equal_loss, level
 from sinkscope.experiments.question import Question, Variation, above, below
 from sinkscope.experiments.questions.variations import SOFTMAX, operation, relative, times
 
-TABLE_6 = "A14, A15; Gu et al. 2025, Table 6"
-TABLE_15 = "A16 to A21; Gu et al. 2025, Tables 6 and 15"
+TABLE_6 = "Gu et al. 2025, Table 6"
+TABLE_15 = "Gu et al. 2025, Tables 6 and 15"
 
 normalization = Question(
     name="normalisation",
     asks="Is it the softmax's normalization that makes the sink?",
-    rows=("A14", "A15"),
     source=TABLE_6,
     variations=(
         SOFTMAX,
@@ -39,7 +38,6 @@ UNNORMALIZED = ("elu", "kernel_identity", "kernel_mlp", "kernel_mlp_normalized")
 unnormalized = Question(
     name="unnormalised",
     asks="Does the sink stay away from every operation whose rows need not sum to one?",
-    rows=("A16", "A19", "A20", "A21"),
     source=TABLE_15,
     variations=(
         SOFTMAX,
@@ -57,7 +55,6 @@ unnormalized = Question(
 normalized_kernel = Question(
     name="normalised-kernel",
     asks="Does linear attention have a sink where its rows sum to one?",
-    rows=("A18",),
     source=TABLE_15,
     variations=(SOFTMAX, operation("kernel_elu_normalized", sink_0=53.65, loss=4.19)),
     assertions=(
@@ -92,7 +89,6 @@ FAILING = ("elu_normalized", "kernel_elu", "kernel_identity_normalized")
 failing = Question(
     name="failing",
     asks="Which similarities do not train with which normalizer?",
-    rows=("A17", "A18b", "A19b"),
     source=TABLE_15,
     variations=(SOFTMAX, *map(operation, FAILING)),
     assertions=tuple(does_not_converge(name, "softmax", f"{TABLE_15}: fails to converge") for name in FAILING),
@@ -104,8 +100,7 @@ DECAYS = {"decay 0": (0.0, 0.64, 3.77), "decay 0.5": (0.5, 0.18, 3.76), "decay 1
 sigmoid_settings = Question(
     name="sigmoid-settings",
     asks="Does sigmoid attention stay without a sink under other rates and decays?",
-    rows=("A14",),
-    source="A14; Gu et al. 2025, Table 6 and appendix",
+    source="Gu et al. 2025, Table 6 and appendix",
     shared={"attention": "sigmoid"},
     variations=(
         Variation("sigmoid", {}, {"sink_0": 0.44, "loss": 3.70}),
@@ -116,8 +111,8 @@ sigmoid_settings = Question(
         ),
     ),
     assertions=(
-        no_sink(("sigmoid", *RATES, *DECAYS), "A14; Gu et al. 2025: 0.18 to 0.81 % in six settings"),
-        *(converges(label, "sigmoid", "A14; Gu et al. 2025: losses 3.68 to 4.08") for label in (*RATES, *DECAYS)),
+        no_sink(("sigmoid", *RATES, *DECAYS), "Gu et al. 2025: 0.18 to 0.81 % in six settings"),
+        *(converges(label, "sigmoid", "Gu et al. 2025: losses 3.68 to 4.08") for label in (*RATES, *DECAYS)),
     ),
     base=relative,
 )

@@ -1,4 +1,4 @@
-"""Questions about what a sink does in a finished model [C11, P5, K3]."""
+"""Questions about what a sink does in a finished model (Gu et al. 2025, section 7 and Table 7; Barbero et al. 2025)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from sinkscope.experiments.observed import OTHERS
 from sinkscope.experiments.question import Question, Variation, above, below
 from sinkscope.experiments.questions.variations import SOFTMAX, model
 
-SECTION_7 = "C11; Gu et al. 2025, section 7"
+SECTION_7 = "Gu et al. 2025, section 7"
 
 no_op = Question(
     name="no-op",
     asks="Do heads with a sink do nothing?",
-    rows=("C11",),
     source=SECTION_7,
     variations=(SOFTMAX,),
     assertions=(
@@ -40,7 +39,7 @@ no_op = Question(
     ),
 )
 
-TABLE_7 = "P5; Gu et al. 2025, Table 7, GPT2-XL on one repeated token"
+TABLE_7 = "Gu et al. 2025, Table 7, GPT2-XL on one repeated token"
 REPLACED = dict(zip(OTHERS, (0.20, 2.36, 7.73, 10.63, 10.97), strict=True))
 SWAPPED = dict(zip(OTHERS, ((1.44, 57.63), (3.73, 54.48), (6.78, 52.81), (8.95, 51.70), (9.42, 51.13)), strict=True))
 PUBLISHED_7 = {
@@ -54,7 +53,6 @@ PUBLISHED_7 = {
 moved_positions = Question(
     name="moved-positions",
     asks="With learned positions, is it the first position's embedding that makes the sink?",
-    rows=("P5", "C7"),
     source=TABLE_7,
     variations=(Variation("learned positions", {"model.position": "learned"}, PUBLISHED_7),),
     assertions=(
@@ -83,14 +81,13 @@ moved_positions = Question(
     ),
 )
 
-BARBERO = "K3; Barbero et al. 2025"
+BARBERO = "Barbero et al. 2025"
 DEPTHS = (2, 4, 8)
 REACH = 1.05  # of the change that arrives without the sink over the one that arrives with it
 
 over_mixing = Question(
     name="over-mixing",
     asks="Does the sink keep tokens from mixing, and do deeper models have more of it?",
-    rows=("K3",),
     source=BARBERO,
     variations=tuple(model(f"{layers} layers", {"num_hidden_layers": layers}) for layers in DEPTHS),
     assertions=(
@@ -123,7 +120,6 @@ over_mixing = Question(
 collapse = Question(
     name="collapse",
     asks="Does a sink keep a model's tokens from becoming alike?",
-    rows=("K3",),
     source=BARBERO,
     note="The question was first asked of absolute lengths over all tokens, where the first token's length alone "
     "decides. It was restated for the other tokens, relative to their own lengths, before those numbers were known.",

@@ -1,4 +1,7 @@
-"""Questions about the optimizer [O2, O3, X20, X23]."""
+"""Questions about the optimizer.
+
+Source: Gu et al. 2025, Tables 9 and 10; Kaul et al. 2024; Guo et al. 2024a; He et al. 2024.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,11 @@ from sinkscope.experiments.effects import gap, gap_at_equal_loss, least_of, leve
 from sinkscope.experiments.question import Question, Variation, above, below, within
 from sinkscope.experiments.questions.variations import NANO_RATES, relative, times
 
-TABLE_9 = "O2; Gu et al. 2025, Table 9"
+TABLE_9 = "Gu et al. 2025, Table 9"
 
 learning_rate = Question(
     name="learning-rate",
     asks="Does a smaller learning rate weaken the sink, at equal steps?",
-    rows=("O2",),
     source=TABLE_9,
     variations=(
         Variation("lr / 8", {"optimizer.lr": times(1 / 8)}),
@@ -41,7 +43,6 @@ learning_rate = Question(
 learning_rates = Question(
     name="learning-rates",
     asks="Does the sink rate rise over the paper's four learning rates?",
-    rows=("O2",),
     source=TABLE_9,
     variations=(
         Variation("lr / 4", {"optimizer.lr": times(1 / 4)}, {"sink_0": 2.90, "loss": 3.92}),
@@ -78,7 +79,6 @@ def _rate(factor: float) -> dict[str, str]:
 equal_product = Question(
     name="equal-product",
     asks="Where steps times learning rate is the same, does the larger rate make the stronger sink?",
-    rows=("O2",),
     source=TABLE_9,
     variations=(
         Variation("lr x 2, half", _rate(2.0), {"sink_0": 23.44, "loss": 3.79}),
@@ -108,8 +108,7 @@ def _batch(factor: float) -> dict[str, str]:
 batch_size = Question(
     name="batch-size",
     asks="Does the batch size matter?",
-    rows=("O3",),
-    source="O3; Gu et al. 2025, Table 10",
+    source="Gu et al. 2025, Table 10",
     variations=(
         Variation("a quarter", _batch(1 / 4), {"sink_0": 16.45, "loss": 3.92}),
         Variation("half", _batch(1 / 2), {"sink_0": 17.19, "loss": 3.78}),
@@ -122,28 +121,27 @@ batch_size = Question(
             range_of("sink_0", BATCHES),
             "little",
             "at equal tokens the sink rates of a quarter, half, all and twice the batch lie within 5 points",
-            "O3; Gu et al. 2025, Table 10: 16.19 to 18.18 %",
+            "Gu et al. 2025, Table 10: 16.19 to 18.18 %",
         ),
         above(
             3.0,
             least_of("sink_0", BATCHES),
             "always there",
             "with each of these batch sizes more than 3 % of heads have their sink at position 0",
-            "O3; Gu et al. 2025, Table 10: 16.19 to 18.18 %",
+            "Gu et al. 2025, Table 10: 16.19 to 18.18 %",
         ),
     ),
     base=relative,
 )
 
-KAUL = "X20; Kaul et al. 2024, GPT-2 of 130M, from third parties' notes"
-GUO = "X23; Guo et al. 2024; Kaul et al. 2024"
+KAUL = "Kaul et al. 2024, GPT-2 of 130M, from third parties' notes"
+GUO = "Guo et al. 2024a; Kaul et al. 2024"
 MOMENTUM = {"optimizer.name": "sgd", "optimizer.momentum": 0.9, "optimizer.lr": 0.5}
 
 optimizers = Question(
     name="optimisers",
     asks="Which optimizers make massive activations?",
-    rows=("X20", "X23"),
-    source="X20, X23; Kaul et al. 2024; Guo et al. 2024",
+    source="Kaul et al. 2024; Guo et al. 2024a",
     variations=(
         Variation("AdamW", {}, {"kurtosis": 140.0}),
         Variation("Adam with L2", {"optimizer.name": "adam"}),
@@ -163,7 +161,7 @@ optimizers = Question(
             level("norm_ratio", "SGD with momentum"),
             "none under SGD",
             "under SGD with momentum the first token is less than twice as long as the others, at every depth",
-            "X23; Guo et al. 2024",
+            "Guo et al. 2024a",
         ),
         above(
             0.0,

@@ -1,4 +1,7 @@
-"""Questions about how a finished model is read: metric and input [C1, C7, C10, K2]."""
+"""Questions about how a finished model is read: metric and input.
+
+Source: Gu et al. 2025, section 3, Table 1, Figure 4; slides of Gu et al. 2025.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,15 @@ from sinkscope.experiments.effects import (
 from sinkscope.experiments.question import Question, Variation, above, below
 from sinkscope.experiments.questions.variations import relative, times
 
-FIGURE_3 = "C1; Gu et al. 2025, Figure 3"
-FIGURE_4 = "C10; Gu et al. 2025, Figure 4"
-TABLE_1 = "C7; Gu et al. 2025, Table 1, LLaMA2-7B"
+FIGURE_3 = "Gu et al. 2025, Figure 3"
+FIGURE_4 = "Gu et al. 2025, Figure 4"
+TABLE_1 = "Gu et al. 2025, Table 1, LLaMA2-7B"
 
 THRESHOLDS, LENGTHS = (0.2, 0.3, 0.4, 0.5), (32, 64, 128)
 
 metric = Question(
     name="metric",
     asks="Do threshold and length of the text decide which model has the stronger sink?",
-    rows=("C1",),
     source=FIGURE_3,
     variations=(
         Variation("lr / 8", {"optimizer.lr": times(1 / 8)}),
@@ -65,7 +67,6 @@ metric = Question(
 inputs = Question(
     name="inputs",
     asks="Does the sink need natural text?",
-    rows=("C7", "K2"),
     source=TABLE_1,
     variations=(
         Variation("softmax", {}, {"sink_0": 92.47, "sink_0/random_after_first": 90.13, "sink_0/repeated": 0.0}),
@@ -90,14 +91,14 @@ inputs = Question(
             metric_gap("softmax", "sink_0", "sink_0/without_first"),
             "needs its BOS",
             "a model trained with a fixed BOS loses more than 3 points of its sink rate without it",
-            "K2; slides of Gu et al.: 90.84 to 0.05 %",
+            "slides of Gu et al. 2025: 90.84 to 0.05 %",
         ),
         above(
             0.1,
             metric_gap("softmax", "loss/without_first", "loss/with_first"),
             "and its loss",
             "the loss of a model trained with a fixed BOS rises by more than 0.1 nats without it",
-            "K2; slides of Gu et al.: 2.69 to 7.56",
+            "slides of Gu et al. 2025: 2.69 to 7.56",
         ),
     ),
     not_at={"paper": "the paper trains without a fixed BOS"},
@@ -106,7 +107,6 @@ inputs = Question(
 emergence = Question(
     name="emergence",
     asks="When does the sink emerge in training?",
-    rows=("C10", "O1"),
     source=FIGURE_4,
     variations=(Variation("softmax", {}, {"sink_0": 18.18, "loss": 3.73}),),
     assertions=(

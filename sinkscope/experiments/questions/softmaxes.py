@@ -1,4 +1,8 @@
-"""Questions about how a softmax normalizes, and about gates behind it [A12, A13, A24, A25, X17, X18, X20, X21]."""
+"""Questions about how a softmax normalizes, and about gates behind it.
+
+Source: Gu et al. 2025, Table 14 and section 7; Miller 2023; Zuhri et al. 2025; Bondarenko et al. 2023; Kaul et al.
+2024; Yin et al. 2024.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +21,13 @@ from sinkscope.experiments.effects import gap, level, rise
 from sinkscope.experiments.question import Question, Variation, above, below
 from sinkscope.experiments.questions.variations import SOFTMAX, operation
 
-TABLE_14 = "A12; Gu et al. 2025, Table 14"
+TABLE_14 = "Gu et al. 2025, Table 14"
 SCALED = {2.0: (29.10, 3.72), 0.2: (9.41, 3.72), 0.1: (3.59, 3.76), 0.05: (4.53, 3.78)}
 
 
 scaled = Question(
     name="scaled",
     asks="Does the sink weaken where softmax's rows sum to less than one?",
-    rows=("A12",),
     # What alpha is equal to under SGD and AdamW are identities, not findings: `sinkscope theory` checks them.
     source=TABLE_14,
     variations=(
@@ -48,14 +51,13 @@ scaled = Question(
     ),
 )
 
-SECTION_7 = "A13; Gu et al. 2025, section 7"
+SECTION_7 = "Gu et al. 2025, section 7"
 SIGMOIDS = ("sigmoid, p = 2", "sigmoid, p = 3", "sigmoid, p = 4")
 POWERS = {"1/4": 0.25, "1/3": 1 / 3, "1/2": 0.5, "2": 2.0, "3": 3.0, "4": 4.0}
 
 powers = Question(
     name="powers",
     asks="What does the p-norm of a row's weights do to training and to massive activations?",
-    rows=("A13",),
     source=SECTION_7,
     variations=(
         SOFTMAX,
@@ -81,20 +83,19 @@ powers = Question(
     ),
 )
 
-KAUL = "X20; Kaul et al. 2024, GPT-2 of 130M, from third parties' notes"
+KAUL = "Kaul et al. 2024, GPT-2 of 130M, from third parties' notes"
 
 off_by_one = Question(
     name="off-by-one",
     asks="Does softmax-off-by-one remove the sink?",
-    rows=("A24",),
-    source="A24; Miller 2023; Kaul et al. 2024",
+    source="Miller 2023; Kaul et al. 2024",
     variations=(
         operation("softmax", first_share=33.3, kurtosis=140.0),
         operation("softmax_off_by_one", first_share=2.2, kurtosis=244.7),
     ),
     assertions=(
-        *less_sink("softmax_off_by_one", "softmax", "A24; Kaul et al. 2024", margin=1.0, margin_at_loss=0.0),
-        no_sink(("softmax_off_by_one",), "A24; our reading of Miller 2023, who gives no rates"),
+        *less_sink("softmax_off_by_one", "softmax", "Kaul et al. 2024", margin=1.0, margin_at_loss=0.0),
+        no_sink(("softmax_off_by_one",), "our reading of Miller 2023, who gives no rates"),
         above(
             1.0,
             gap("first_share", "softmax", "softmax_off_by_one"),
@@ -108,7 +109,6 @@ off_by_one = Question(
 off_by_one_and_orthoadam = Question(
     name="off-by-one-and-orthoadam",
     asks="Do softmax-off-by-one and OrthoAdam together remove sink and outliers?",
-    rows=("X20", "A24"),
     source=KAUL,
     variations=(
         operation("softmax", first_share=65.0, kurtosis=1657.0),
@@ -134,12 +134,11 @@ off_by_one_and_orthoadam = Question(
     ),
 )
 
-ZUHRI = "A25; Zuhri et al. 2025, 340M, from their README; the 63.41 from memory"
+ZUHRI = "Zuhri et al. 2025, 340M, from their README; the 63.41 from memory"
 
 softpick = Question(
     name="softpick",
     asks="Does softpick remove sink and outliers?",
-    rows=("A25",),
     source=ZUHRI,
     variations=(
         operation("softmax", sink_0=63.41, kurtosis=33510.0),
@@ -152,12 +151,11 @@ softpick = Question(
     ),
 )
 
-BONDARENKO = "X17; Bondarenko et al. 2023, BERT, from third parties' notes"
+BONDARENKO = "Bondarenko et al. 2023, BERT, from third parties' notes"
 
 clipped = Question(
     name="clipped",
     asks="Does a softmax that can give exact zeros need a sink?",
-    rows=("X17",),
     source=BONDARENKO,
     variations=(
         operation("softmax", infinity_norm=735.0, kurtosis=3076.0),
@@ -165,7 +163,7 @@ clipped = Question(
         operation("clipped_softmax", "gamma -0.1, zeta 1.1", {"gamma": -0.1, "zeta": 1.1}),
     ),
     assertions=(
-        *less_sink("gamma -0.025", "softmax", f"X17; {OURS}", margin=1.0, margin_at_loss=0.0),
+        *less_sink("gamma -0.025", "softmax", OURS, margin=1.0, margin_at_loss=0.0),
         fewer_outliers("gamma -0.025", "softmax", f"{BONDARENKO}: 3076 and 80"),
         above(
             0.0,
@@ -177,16 +175,15 @@ clipped = Question(
     ),
 )
 
-YIN = "X21; Yin et al. 2024, from third parties' notes"
+YIN = "Yin et al. 2024, from third parties' notes"
 
 stable_mask = Question(
     name="stable-mask",
     asks="Does giving mass to the future, as StableMask does, take the place of the sink?",
-    rows=("X21",),
     source=YIN,
     variations=(operation("softmax", loss=math.log(22.5)), operation("stable_mask", loss=math.log(21.1))),
     assertions=(
-        *less_sink("stable_mask", "softmax", f"X21; {OURS}", margin=1.0, margin_at_loss=0.0),
+        *less_sink("stable_mask", "softmax", OURS, margin=1.0, margin_at_loss=0.0),
         above(
             0.0,
             gap("loss", "softmax", "stable_mask"),
@@ -197,20 +194,19 @@ stable_mask = Question(
     ),
 )
 
-BONDARENKO_OPT = "X18; Bondarenko et al. 2023, OPT-125M, from third parties' notes"
-QIU = "X18; Qiu et al. 2025, from memory"
+BONDARENKO_OPT = "Bondarenko et al. 2023, OPT-125M, from third parties' notes"
+QIU = "Qiu et al. 2025, from memory"
 
 gated = Question(
     name="gated",
     asks="Does a head that can close a gate need a sink?",
-    rows=("X18",),
     source=BONDARENKO_OPT,
     variations=(
         operation("softmax", infinity_norm=340.0, kurtosis=1778.0),
         operation("gated_head", infinity_norm=8.7, kurtosis=18.9),
     ),
     assertions=(
-        *less_sink("gated_head", "softmax", f"X18; {OURS}", margin=1.0, margin_at_loss=0.0),
+        *less_sink("gated_head", "softmax", OURS, margin=1.0, margin_at_loss=0.0),
         fewer_outliers("gated_head", "softmax", f"{BONDARENKO_OPT}: 1778 and 18.9"),
         above(
             0.0,
@@ -225,7 +221,6 @@ gated = Question(
 gated_by_channel = Question(
     name="gated-by-channel",
     asks="And where every channel has a gate of its own?",
-    rows=("X18",),
     source=QIU,
     variations=(operation("softmax"), operation("gated_elementwise")),
     assertions=(

@@ -1,7 +1,8 @@
-"""Questions about training at high rates: entropy, logits, and what bounds them [X1, X2, X3].
+"""Questions about training at high rates: entropy, logits, and what bounds them.
 
 The sources' claims are about instability. How high a rate a small model stands is part of the answer: a run that
-diverges counts where a claim says so, and decides nothing elsewhere.
+diverges counts where a claim says so, and decides nothing elsewhere. Source: Zhai et al. 2023; Dehghani et al. 2023;
+Wortsman et al. 2023a.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from sinkscope.experiments.effects import fails, gap
 from sinkscope.experiments.question import Question, Variation, above
 from sinkscope.experiments.questions.variations import relative, times
 
-ZHAI = "X1; Zhai et al. 2023"
-REPARAM = "X2; Zhai et al. 2023"
-DEHGHANI = "X3; Dehghani et al. 2023; Wortsman et al. 2023"
+ZHAI = "Zhai et al. 2023"
+REPARAM = "Zhai et al. 2023"
+DEHGHANI = "Dehghani et al. 2023; Wortsman et al. 2023a"
 HIGH = {"optimizer.lr": times(4.0)}
 HIGHER = {"optimizer.lr": times(8.0)}
 SIGMA: dict[str, Any] = {"model.weight_reparam": "sigma"}
@@ -24,7 +25,6 @@ QK_NORM: dict[str, Any] = {"attention": "qk_norm"}
 entropy_collapse = Question(
     name="entropy-collapse",
     asks="Does attention lose its entropy at high learning rates, and training its stability?",
-    rows=("X1",),
     source=ZHAI,
     variations=(Variation("lr"), Variation("lr x 4", HIGH), Variation("lr x 8", HIGHER)),
     assertions=(
@@ -57,7 +57,6 @@ entropy_collapse = Question(
 sigma_reparam = Question(
     name="sigma-reparam",
     asks="Does sigma-reparametrization keep the entropy up at high learning rates?",
-    rows=("X2",),
     source=REPARAM,
     variations=(
         Variation("lr"),
@@ -89,7 +88,6 @@ sigma_reparam = Question(
 logit_growth = Question(
     name="logit-growth",
     asks="Do attention logits grow with the learning rate, and does qk-norm hold them?",
-    rows=("X3", "X24"),
     source=DEHGHANI,
     variations=(
         Variation("lr"),
@@ -126,7 +124,7 @@ logit_growth = Question(
             "at four times the rate the validation loss is lower with qk-norm",
             DEHGHANI,
         ),
-        *keeps_sink("qk-norm, lr", "lr", "X3; our question: the sources report no sink rates"),
+        *keeps_sink("qk-norm, lr", "lr", "our question: the sources report no sink rates"),
     ),
     base=relative,
 )

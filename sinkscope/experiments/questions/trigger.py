@@ -7,7 +7,7 @@ from sinkscope.experiments.question import Question, Variation, above, below, ta
 
 ONLY_NANO = "the task has one size"
 NOTHING_EMPTY = {"empty_first": False}
-TASK = "trigger-conditional task: rows that sum to one need a sink for it, ReLU attention does not"
+TASK = "Ran-Milo 2026, trigger-conditional task: rows that sum to one need a sink for it, ReLU attention does not"
 
 
 conditional = Question(
@@ -16,7 +16,6 @@ conditional = Question(
     "on shares were added after all runs: rows that need not sum to one hold little weight off triggers, and that "
     "little may still go to the first token.",
     asks="Does attention whose rows sum to one need a sink, to give nothing where nothing is asked for?",
-    rows=("A14", "A24", "A8"),
     source=TASK,
     base=task("trigger_conditional"),
     shown=("loss", "output", "first", "first_share", "slot", "total", "total/triggers"),
@@ -78,14 +77,14 @@ conditional = Question(
             metric_gap("off-by-one", "slot", "first"),
             "off-by-one's slot takes it",
             "under softmax-off-by-one the slot has more weight than the first token, by more than 0.3",
-            "A24; Miller 2023",
+            "Miller 2023",
         ),
         above(
             0.3,
             metric_gap("k_bias", "slot", "first"),
             "the key bias takes it",
             "with a key bias that bias has more weight than the first token, by more than 0.3",
-            "A8; Gu et al. 2025, Table 4",
+            "Gu et al. 2025, Table 4",
         ),
         above(
             0.3,

@@ -1,4 +1,4 @@
-"""A question about instruction tuning [C8]."""
+"""A question about instruction tuning (Gu et al. 2025, appendix E)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sinkscope.experiments.question import Question, Variation, above, within
 if TYPE_CHECKING:
     from sinkscope.experiments.jobs import Job
 
-TABLE_1 = "C8; Gu et al. 2025, base and chat models"
+TABLE_1 = "Gu et al. 2025, base and chat models"
 NONE_TO_START = "no model of this scale is shipped to start from"
 
 
@@ -32,7 +32,6 @@ READINGS = {
 tuning = Question(
     name="tuning",
     asks="Does instruction tuning change the sink?",
-    rows=("C8",),
     source=TABLE_1,
     base=nano_sft,
     variations=(

@@ -19,7 +19,7 @@ BUCKETS, REACH = 32, 128
 
 
 class RelativeT5(Scheme, Learned):
-    """b[h, q, k] = table[bucket(q − k), h]: learned per head, one table for all layers, drawn N(0, 1 / width) [A1].
+    """b[h, q, k] = table[bucket(q − k), h]: learned per head, one table for all layers, drawn N(0, 1 / width).
 
     Source: Raffel et al. 2020. Buckets are one-sided in a causal model and two-sided in a bidirectional one. T5 does
     not scale its scores; here the bias is added to scaled ones, as in the rest of the lab model.
@@ -39,9 +39,9 @@ class RelativeT5(Scheme, Learned):
 
 
 class RelativePaper(Scheme):
-    """b[q, k] = +bucket(q − k), not learned, the same for all heads and layers: it grows toward the far past [A1].
+    """b[q, k] = +bucket(q − k), not learned, the same for all heads and layers: it grows toward the far past.
 
-    Source: sail-sg/Attention-Sink, lit_gpt/model_relpos.py, "relative" (discrepancy 2: the paper calls it T5's). In a
+    Source: sail-sg/Attention-Sink, lit_gpt/model_relpos.py, "relative", which the paper calls T5's. In a
     bidirectional model, which that code does not have, it is bucket(|q − k|).
     """
 
@@ -54,7 +54,7 @@ class RelativePaper(Scheme):
 
 
 class Alibi(Scheme):
-    """b[h, q, k] = −m_h · |q − k| with fixed slopes m_h. Source: Press et al. 2022 [A1].
+    """b[h, q, k] = −m_h · |q − k| with fixed slopes m_h. Source: Press et al. 2022.
 
     A key after its query (prefix masks, bidirectional models) is as far away as one before it.
     """

@@ -87,7 +87,7 @@ class Rope:
 
 
 class Rotary(Scheme):
-    """Pair (i, i + d/2) of the d turning channels turns by position · theta^(−2i/d), in Llama's layout [A1].
+    """Pair (i, i + d/2) of the d turning channels turns by position · theta^(−2i/d), in Llama's layout.
 
     Source: Su et al. 2021; partial rotation as in GPT-NeoX; scaled frequencies are transformers' own.
     """

@@ -14,7 +14,8 @@ Rotation = tuple[Tensor, Tensor]  # cos and sin, each (batch, position, rotated 
 class Scheme(nn.Module):
     """A scheme fills one of three roles: it adds to embeddings, rotates queries and keys, or biases scores.
 
-    This base fills none, which is the scheme `none` (NoPE): only the mask tells positions apart [A1].
+    This base fills none, which is the scheme `none` (NoPE): only the mask tells positions apart (Gu et al. 2025, Table
+    3).
     """
 
     def embed(

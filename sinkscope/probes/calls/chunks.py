@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sinkscope.probes.calls.call import AttentionCall
 
-EPSILON = 1e-8  # of the renormalisation, as in catalogue 12.3
+EPSILON = 1e-8  # of the renormalisation, as in the paper's code
 
 
 @dataclass(frozen=True, eq=False)

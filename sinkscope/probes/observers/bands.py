@@ -1,4 +1,4 @@
-"""Energy of the residual stream in the spectral bands of the unembedding [X10]."""
+"""Energy of the residual stream in the spectral bands of the unembedding (Cancedda 2024)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Basis:
 @in_every
 @dataclass(frozen=True)
 class SpectralBands(Observer):
-    """Share of ‖h_t‖² in each of `count` bands of right singular directions of the unembedding, strongest first [X10].
+    """Share of ‖h_t‖² in each of `count` bands of right singular directions of the unembedding, strongest first.
 
     `band_energy` (sample, depth, probe_position, band) for the tokens at `positions` (counting real tokens),
     `band_energy_mean` (sample, depth, band) as the mean of the shares over all real tokens. W_U = U S Vᵀ is cut as

@@ -1,4 +1,4 @@
-"""Entropy of attention rows, and the lower bound that their logits set [X1]."""
+"""Entropy of attention rows, and the lower bound that their logits set (Zhai et al. 2023)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def entropy_bound(spread: Float[Tensor, "*rows"], count: Float[Tensor, "*#rows"]
     """log(1 + (n − 1) b) + σ √(n (n − 1)) b / (1 + (n − 1) b),  b = exp(−σ √(n / (n − 1))): the least entropy, in nats.
 
     `spread`: σ, the l2 norm of a row's centred logits; `count`: n, how many they are. 0 for n = 1, log n for σ = 0; it
-    is reached by one logit above n − 1 equal ones. Source: Zhai et al. 2023, Theorem 3.1 [X1].
+    is reached by one logit above n − 1 equal ones. Source: Zhai et al. 2023, Theorem 3.1.
     """
     others = count - 1
     rest = others * torch.exp(-spread * (count / others.clamp(min=1)).sqrt())

@@ -83,11 +83,11 @@ class HiddenSimilarity(Observer):
 @in_every
 @dataclass(frozen=True)
 class Mixing(Observer):
-    """How far the tokens of a row are from being one and the same [K3], per row and depth.
+    """How far the tokens of a row are from being one and the same, per row and depth.
 
     `hidden_spread` = ‖H − 1 mean(H)ᵀ‖_F over real tokens, 0 at rank collapse; `last_pair_distance` = ‖h_n − h_{n−1}‖ of
     the last two real tokens, which goes to 0 as representations collapse (NaN in rows of one token). NaN for rows that
-    a cache continues. Cost: O(T · width) a block. Source: Barbero et al. 2024, 2025.
+    a cache continues. Cost: O(T · width) a block. Source: Barbero et al. 2024 and 2025.
     """
 
     @property
@@ -109,10 +109,11 @@ class Mixing(Observer):
 @in_every
 @dataclass(frozen=True)
 class HiddenVectors(Observer):
-    """Raw states h_t of the first `kept` samples: `hidden_vectors` (kept, depth, kept_position, width) [X4].
+    """Raw states h_t of the first `kept` samples: `hidden_vectors` (kept, depth, kept_position, width).
 
     `positions` count real tokens; beyond a row's end they are NaN. Passes over a cache add their tokens. For
     `metrics.principal_components` and `metrics.separation`. Cost: memory only, kept · depths · positions · width.
+    Source: Han et al. 2024.
     """
 
     kept: int = 8

@@ -1,4 +1,7 @@
-"""What keys receive beyond the mean: the largest weight, the votes, and what uniform attention would give [C1, X7]."""
+"""What keys receive beyond the mean: the largest weight, the votes, and what uniform attention would give.
+
+Source: Gu et al. 2025, section 3; Sun et al. 2024; Yu et al. 2024.
+"""
 
 from __future__ import annotations
 

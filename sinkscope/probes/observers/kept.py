@@ -1,4 +1,7 @@
-"""What is kept as it is, of a few samples: attention maps, and the keys of a few tokens for the manifold [C2]."""
+"""What is kept as it is, of a few samples: attention maps, and the keys of a few tokens for the manifold.
+
+Source: Gu et al. 2025, section 3.
+"""
 
 from __future__ import annotations
 

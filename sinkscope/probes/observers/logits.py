@@ -1,4 +1,4 @@
-"""The size of attention logits [X3]."""
+"""The size of attention logits (Dehghani et al. 2023; Wortsman et al. 2023a)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MaximalLogits(Observer):
 
     Scores as the normaliser gets them: of feature maps where there are some, scaled, softcapped, with position bias and
     forgetting, the larger of both where weights are a difference; slots are no keys. Their growth marks unstable
-    training. Source: Dehghani et al. 2023 (ViT-22B), Wortsman et al. 2023. Cost: three cheap passes over the
+    training. Source: Dehghani et al. 2023 (ViT-22B), Wortsman et al. 2023a. Cost: three cheap passes over the
     scores in chunks; operations without a softmax compute their scores once more.
     """
 

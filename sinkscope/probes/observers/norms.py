@@ -1,4 +1,7 @@
-"""Lengths of the residual stream [C3] and of queries, keys and values [C5], and the angles between queries and keys."""
+"""Lengths of the residual stream and of queries, keys and values, and the angles between queries and keys.
+
+Source: Gu et al. 2025, section 3.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observ
 @in_every
 @dataclass(frozen=True)
 class HiddenNorms(Observer):
-    """‖h‖₂ of the residual stream per depth and token: `hidden_norm` [C3].
+    """‖h‖₂ of the residual stream per depth and token: `hidden_norm` (Gu et al. 2025, section 3).
 
     Depth 0 enters the first block, depth l + 1 leaves block l, before any final norm. Cost: O(T · width) a block.
     """
@@ -37,9 +40,10 @@ class HiddenNorms(Observer):
 @in_every
 @dataclass(frozen=True)
 class QueryKeyValueNorms(Observer):
-    """‖q‖₂, ‖k‖₂, ‖v‖₂ per head and token, after rotation: `query_norm`, `key_norm`, `value_norm` [C5].
+    """‖q‖₂, ‖k‖₂, ‖v‖₂ per head and token, after rotation: `query_norm`, `key_norm`, `value_norm`.
 
     Key-value heads are repeated over their group, so that `head` is always the query head. Cost: O(T · head width).
+    Source: Gu et al. 2025, section 3.
     """
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
@@ -75,12 +79,13 @@ def _where_shown(found: LayerSums, name: str) -> Float[Tensor, "batch heads n"]:
 @in_every
 @dataclass(frozen=True)
 class QueryKeyAngles(Observer):
-    """Mean over the real queries t ≠ k that see key k of cos(q_t, k_k), after rotation: `cos_query_key` [C2].
+    """Mean over the real queries t ≠ k that see key k of cos(q_t, k_k), after rotation: `cos_query_key`.
 
     In causal layers these are the queries t > k, so the last token has none (NaN). In cross-attention, where queries
     and keys are different tokens, every query that sees the key counts. Since q·k = ‖q‖ ‖k‖ cos(q, k), this with
     `QueryKeyValueNorms` splits the logits of a sink. Cost: O(T · head width) where the mask is the plain triangle or
-    everything; with windows and padding one pass in chunks, O(T²) time and O(T) memory.
+    everything; with windows and padding one pass in chunks, O(T²) time and O(T) memory. Source: Gu et al. 2025, section
+    3.
     """
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:

@@ -1,4 +1,7 @@
-"""How outlying the entries of the residual stream are, and whether by token or by dimension [X12, X16]."""
+"""How outlying the entries of the residual stream are, and whether by token or by dimension.
+
+Source: Lin et al. 2024; Bondarenko et al. 2023.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ EPSILON = 1e-6  # of the published code, added to std⁴
 @in_every
 @dataclass(frozen=True)
 class OutlierStatistics(Observer):
-    """Kurtosis by two definitions, max over median, and where the outliers are, per row and depth [X12, X16].
+    """Kurtosis by two definitions, max over median, and where the outliers are, per row and depth (Lin et al. 2024).
 
     With the entries x of a row's real tokens × dimensions, their mean µ and population standard deviation σ:
 

@@ -1,4 +1,4 @@
-"""What heads write: how much, and whether it is the same for every query [C11]."""
+"""What heads write: how much, and whether it is the same for every query (Gu et al. 2025, section 7)."""
 
 from __future__ import annotations
 

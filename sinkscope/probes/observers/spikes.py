@@ -1,4 +1,4 @@
-"""Spike dimensions of a token, and the key that they alone make [C4]."""
+"""Spike dimensions of a token, and the key that they alone make (Gu et al. 2025)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sinkscope.probes.observers.rows import checked_count, checked_positions
 @in_every
 @dataclass(frozen=True)
 class SpikeDimensions(Observer):
-    """How much of a token its largest dimensions hold, and how much of its key they make, for 1 … `count` of them [C4].
+    """How much of a token its largest dimensions hold, and how much of its key they make, for 1 … `count` of them.
 
     For the tokens at `positions` (counting real tokens), n = 1 … `count` on the axis `spikes`:
 
@@ -45,7 +45,7 @@ class SpikeDimensions(Observer):
 
     Passes over a cache add their tokens. Cross-attention, whose keys come from elsewhere, is left out; layers whose
     keys are made in another way have no cosine, and the record says why. Cost per probed token: O(width) a block, and
-    the keys of 1 + `count` vectors a layer; nothing grows with T.
+    the keys of 1 + `count` vectors a layer; nothing grows with T. Source: Gu et al. 2025.
     """
 
     count: int = 8

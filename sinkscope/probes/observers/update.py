@@ -1,4 +1,4 @@
-"""What a sink writes into every other token: the split of the attention output [X8]."""
+"""What a sink writes into every other token: the split of the attention output (Sun et al. 2024)."""
 
 from __future__ import annotations
 

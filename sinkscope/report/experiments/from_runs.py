@@ -34,7 +34,6 @@ def entry_of_runs(runs: Sequence[StoredRun]) -> Entry:
         "runs",
         f"{counted(len(runs), 'run')}, {counted(len(variations), 'configuration')}",
         "",
-        (),
         "",
         tuple(variations.values()),
         findings=Findings("runs", "", len({_seed(run) for run in runs}), found),

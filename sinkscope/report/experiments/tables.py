@@ -101,7 +101,7 @@ def verdict_row(entry: Entry, judged: Judged, place: str, several_scales: bool) 
     spent = cost(entry.seconds) if entry.findings else MISSING
     name = f"{entry.name} ({entry.scale})" if several_scales else entry.name
     reason = f'<span class="why">{escape(verdict.reason)}</span>' if verdict.reason else ""
-    words = " ".join((name, entry.asks, verdict.claim.name, verdict.claim.statement, verdict.claim.source, *entry.rows))
+    words = " ".join((name, entry.asks, verdict.claim.name, verdict.claim.statement, verdict.claim.source))
     return (
         f'<tr data-outcome="{escape(verdict.outcome)}" data-words="{escape(words.lower())}">'
         f'<th scope="row"><a href="#{place}">{escape(name)}</a></th>'

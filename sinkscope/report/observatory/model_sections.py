@@ -126,7 +126,7 @@ def _plane(data: xr.Dataset, position: int) -> Section:
 
 
 def sweep_table(data: xr.Dataset) -> pd.DataFrame:
-    """Sink rate at position 0 in percent, a row per length, a column per ε [C1]."""
+    """Sink rate at position 0 in percent, a row per length, a column per ε (Gu et al. 2025, section 3)."""
     rates = sweep(data, EPSILONS)
     columns = {f"ε = {epsilon:g}": rate for epsilon, rate in zip(EPSILONS, rates.values, strict=True)}
     return pd.DataFrame({"tokens": rates["length"].values, **columns})
@@ -212,7 +212,10 @@ def over_depth(
 
 
 def bands(data: xr.Dataset) -> tuple[dict[str, go.Figure], pd.DataFrame]:
-    """Share of ‖h‖² in each band of the unembedding, per depth: the first probed token, and the mean of all [X10]."""
+    """Share of ‖h‖² in each band of the unembedding, per depth: the first probed token, and the mean of all.
+
+    Source: Cancedda 2024.
+    """
     depths = depth_labels(data)
     shares: dict[str, xr.DataArray] = {}
     if "band_energy" in data:
@@ -246,7 +249,7 @@ def bands(data: xr.Dataset) -> tuple[dict[str, go.Figure], pd.DataFrame]:
 
 
 def hidden_plane(data: xr.Dataset, position: int) -> tuple[go.Figure, pd.DataFrame]:
-    """Hidden states in their two principal components; a slider leads through the depths [X4].
+    """Hidden states in their two principal components; a slider leads through the depths (Han et al. 2024).
 
     Each depth has components of its own, around its own mean. The table gives their shares of the variance.
     """

@@ -181,7 +181,7 @@ def _ratios(measurement: Measurement) -> list[Headline]:
 
 
 def _massive(data: xr.Dataset) -> list[Headline]:
-    """Entries by both criteria [X8] and by the relative one alone, as (position, dimension) pairs."""
+    """Entries by both criteria (Sun et al. 2024) and by the relative one alone, as (position, dimension) pairs."""
     tops = data["hidden_top"].transpose("sample", "depth", "top").values
     median = data["hidden_median"].transpose("sample", "depth").values
     both, relative = is_massive(tops, median), is_massive(tops, median, magnitude=NEGLIGIBLE)

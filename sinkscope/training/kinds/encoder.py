@@ -1,4 +1,4 @@
-"""A bidirectional encoder: transformers' `BertForMaskedLM`, trained to fill in masked tokens [X6]."""
+"""A bidirectional encoder: transformers' `BertForMaskedLM`, trained to fill in masked tokens (Devlin et al. 2019)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Optimizers that update every number by itself: Adam with decoupled decay or a true L2 term, SGD, RMSProp [X23]."""
+"""Optimizers that update every number by itself: Adam with decoupled decay or a true L2 term, SGD, RMSProp.
+
+Source: Guo et al. 2024a; He et al. 2024; Kaul et al. 2024.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,8 @@ class AdamW(OptimizerPart):
 class Adam(OptimizerPart):
     """Decay as an L2 term of the loss: g ← g + weight_decay · p, then p ← p − lr · m̂ / (√v̂ + eps).
 
-    This is how the paper writes its decay [L1]; its code decouples it (`adamw`). Clipping comes before the decay.
+    This is how the paper writes its decay (Gu et al. 2025, Table 2); its code decouples it (`adamw`). Clipping comes
+    before the decay.
     """
 
     elementwise: ClassVar[bool] = True

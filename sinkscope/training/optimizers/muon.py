@@ -13,11 +13,11 @@ from sinkscope.training.optimizers.base import Decay, OptimizerPart, evaluated
 
 
 class Muon(OptimizerPart):
-    """torch's Muon: momentum, orthogonalized by Newton-Schulz. Sources: Jordan 2024; Liu et al. 2025 (2502.16982).
+    """torch's Muon: momentum, orthogonalized by Newton-Schulz.
 
     It takes the matrices of the blocks; embeddings, the output layer and everything without two dimensions get AdamW
     with `betas` and `eps`, as its authors advise. Updates are scaled to AdamW's size ("match_rms_adamw"), so that one
-    `lr` serves both.
+    `lr` serves both. Source: Jordan et al. 2024; Liu et al. 2025 (2502.16982).
     """
 
     name: Literal["muon"] = "muon"

@@ -15,7 +15,7 @@ from sinkscope.training.optimizers.base import Decay, OptimizerPart, evaluated
 
 class OrthoAdam(OptimizerPart):
     """AdamW whose moments live in a fixed random basis, so that no single coordinate is special. Source: Kaul et al.
-    2024 (2410.17174) [X20, 12.13].
+    2024 (2410.17174).
 
     g̃ = Q g;  m ← β₁ m + (1 − β₁) g̃;  v ← β₂ v + (1 − β₂) g̃²;  p ← p − lr · (Qᵀ (m̂ / (√v̂ + eps)) + weight_decay · p).
 

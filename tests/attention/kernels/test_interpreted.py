@@ -43,7 +43,7 @@ def test_values_and_gradients_equal_the_reference_at_every_length_mask_and_dtype
 def test_extremes_goldens_refusals_and_planted_errors() -> None:
     found = interpreted("golden", "extreme", "refused", "planted")
     rows = {one["row"]: one["weights"] for one in found["golden"]}
-    assert rows["picked"] == pytest.approx([0.731059, 0.196612, 0.0], abs=1e-6)  # catalogue, section 0
+    assert rows["picked"] == pytest.approx([0.731059, 0.196612, 0.0], abs=1e-6)  # computed elsewhere
     assert rows["negative"] == rows["far below"] == [0.0, 0.0, 0.0]
     assert all(one["finite"] for one in found["extreme"]), found["extreme"]
     assert not any(one["agrees"] for one in found["planted"]), found["planted"]

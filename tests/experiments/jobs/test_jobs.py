@@ -69,7 +69,6 @@ def test_a_question_about_a_task_is_run_as_any_other(tmp_path):
     question = Question(
         name="of-a-task",
         asks="?",
-        rows=("A14",),
         source="a test",
         variations=(Variation("softmax"), Variation("relu", {"attention": "relu"})),
         assertions=(claimed(2, 0.0, level("total", "softmax")),),

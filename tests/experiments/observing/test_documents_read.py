@@ -1,4 +1,4 @@
-"""Windows that number their documents are read as they were trained: under the mask between documents [K2]."""
+"""Windows that number their documents are read as they were trained: under the mask between documents."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def turned(x: torch.Tensor, **options: object) -> torch.Tensor:
 
 
 def test_golden_logits():
-    """Base 10000, head width 8, q = k = 1, scale 8^-1/2 (catalogue section 0)."""
+    """Base 10000, head width 8, q = k = 1, scale 8^-1/2, computed elsewhere."""
     ones = turned(torch.ones(1, 1, 64, 8))[0, 0]
     logits = ones @ ones.T / 8**0.5
     assert logits[3, :4].tolist() == pytest.approx([1.389387, 1.812822, 2.499803, 2.828427], abs=1e-5)

@@ -1,4 +1,4 @@
-"""Band energies against projections on the singular vectors of the unembedding [X10]."""
+"""Band energies against projections on the singular vectors of the unembedding (Cancedda 2024)."""
 
 from __future__ import annotations
 
