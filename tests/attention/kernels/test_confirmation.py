@@ -237,7 +237,10 @@ def test_a_warning_that_is_an_error_leaves_the_outcome_known(lab: Lab) -> None:
     assert lab.made == 1
 
 
-def test_threads_wait_for_the_one_that_compares(lab: Lab) -> None:
+@pytest.mark.parametrize("cache", ["cache", "file/cache"])  # where files cannot be locked, threads still wait
+def test_threads_wait_for_the_one_that_compares(lab: Lab, tmp_path: Path, cache: str) -> None:
+    (tmp_path / "file").write_text("")
+    lab.cache(tmp_path / cache)
     lab.takes = 0.2
     found: list[Outcome] = []
     threads = [threading.Thread(target=lambda: found.append(confirm(SIGMOID, CPU))) for _ in range(4)]
