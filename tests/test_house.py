@@ -56,7 +56,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 
 def upward_imports(source: str, room: str) -> list[str]:
-    """Imports that do not point downward. The package's lazy top is nobody's neighbour: it leads everywhere."""
+    """Imports that do not point downward. The package's lazy top is nobody's neighbor: it leads everywhere."""
 
     def points_down(name: str) -> bool:
         package, _, rest = name.partition(".")

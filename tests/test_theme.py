@@ -11,8 +11,8 @@ PALETTE = {
 }
 
 
-def luminance(colour):
-    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+def luminance(color):
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -25,19 +25,19 @@ def contrast(a, b):
 def test_every_colour_has_a_dark_partner():
     used = set(re.findall(r"#[0-9a-f]{6}", theme.template().to_plotly_json().__repr__()))
     assert set(PALETTE.values()) | set(theme.SERIES) | set(theme.BELOW) | set(theme.ABOVE) <= set(theme.DARK)
-    assert {colour for colour in used if colour in PALETTE.values()} <= set(theme.DARK)
+    assert {color for color in used if color in PALETTE.values()} <= set(theme.DARK)
 
 
-@pytest.mark.parametrize("colour", [*theme.SERIES, theme.SINK])
-def test_series_stand_out_on_both_papers(colour):
-    assert contrast(colour, theme.PAPER) >= 3
-    assert contrast(theme.DARK[colour], theme.DARK[theme.PAPER]) >= 3
+@pytest.mark.parametrize("color", [*theme.SERIES, theme.SINK])
+def test_series_stand_out_on_both_papers(color):
+    assert contrast(color, theme.PAPER) >= 3
+    assert contrast(theme.DARK[color], theme.DARK[theme.PAPER]) >= 3
 
 
-@pytest.mark.parametrize("colour", [theme.INK, theme.MUTED])
-def test_text_is_legible_on_both_papers(colour):
-    assert contrast(colour, theme.PAPER) >= 4.5
-    assert contrast(theme.DARK[colour], theme.DARK[theme.PAPER]) >= 4.5
+@pytest.mark.parametrize("color", [theme.INK, theme.MUTED])
+def test_text_is_legible_on_both_papers(color):
+    assert contrast(color, theme.PAPER) >= 4.5
+    assert contrast(theme.DARK[color], theme.DARK[theme.PAPER]) >= 4.5
 
 
 def test_a_tint_keeps_its_palette_colour():

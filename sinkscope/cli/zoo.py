@@ -46,7 +46,7 @@ def zoo(
 
 
 def described(entry: Entry) -> dict[str, Any]:
-    """Everything the catalogue knows of an operation, as JSON-able data."""
+    """Everything the catalog knows of an operation, as JSON-able data."""
     from sinkscope.attention import explain
 
     return {

@@ -77,7 +77,7 @@ def within(tolerance: float, effect: SeedEffect, name: str, statement: str, sour
 class Question:
     """What is asked, of which variations, and what the source claims.
 
-    `shared`: changes of every variation. `not_at`: scales at which the question can not be
+    `shared`: changes of every variation. `not_at`: scales at which the question cannot be
     asked, and why. `base`: what is varied, a recipe or a `task`. `shown`: metrics in a table of the runs. `note`: what
     a reader must know of how the question came about. Raises `InputError` for two variations of one label.
     """
@@ -104,7 +104,7 @@ class Question:
     def recipes(self, scale: str, seeds: int) -> dict[tuple[str, int], Job]:
         """The job of every variation and seed (0, 1, …) at a scale.
 
-        Raises `InputError` for an unknown scale, one at which the question can not be asked, and wrong recipes.
+        Raises `InputError` for an unknown scale, one at which the question cannot be asked, and wrong recipes.
         """
         if scale not in RECIPE_OF:
             raise unknown("scale", scale, RECIPE_OF)

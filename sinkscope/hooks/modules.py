@@ -218,7 +218,7 @@ def position_embedding(model: nn.Module) -> PositionTable:
 
 
 def unembedding(model: nn.Module) -> Float[Tensor, "vocabulary width"]:
-    """W_U, the weight of the language-modelling head. Raises `UnsupportedModelError` where there is none."""
+    """W_U, the weight of the language-modeling head. Raises `UnsupportedModelError` where there is none."""
     head = model.get_output_embeddings() if isinstance(model, PreTrainedModel) else None
     weight = getattr(head, "weight", None)
     if not isinstance(weight, Tensor):

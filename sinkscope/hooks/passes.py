@@ -204,7 +204,7 @@ class Samples:
             raise InputError(
                 f"the cache holds {forward.batch} rows of {forward.seen} tokens, but {self.size} rows of {self.length} "
                 "were observed: it was cropped or expanded between two passes (as assisted decoding does), and what "
-                "was counted can not be taken back; observe a plain decoding loop"
+                "was counted cannot be taken back; observe a plain decoding loop"
             )
         return True
 

@@ -53,7 +53,7 @@ class Projection:
 
     `path`: of its module; `owner`: of the attention layer it stands in or beside, empty for one outside attention.
     `columns`: which entries of y are its own, None for all. `experts` are the stacked experts of a mixture: what goes
-    in are tokens before they are routed, what comes out is the mixture; the maps inside run in one call and can not be
+    in are tokens before they are routed, what comes out is the mixture; the maps inside run in one call and cannot be
     told apart from outside.
     """
 

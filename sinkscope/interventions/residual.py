@@ -174,7 +174,7 @@ def _entries(entries: Any) -> tuple[Entry, ...]:
         if len(entry) != 3 or not all(value is None or (isinstance(value, int) and value >= 0) for value in entry):
             raise InputError(f"entry {given!r}: expected (depth, position or None, dimension), whole numbers from 0 on")
         if entry[0] is None or entry[2] is None:
-            raise InputError(f"entry {given!r}: depth and dimension can not be None")
+            raise InputError(f"entry {given!r}: depth and dimension cannot be None")
     if not found or len(set(found)) != len(found):
         raise InputError("entries: expected at least one, all different")
     return tuple(found)

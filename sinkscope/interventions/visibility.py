@@ -20,7 +20,7 @@ from sinkscope.interventions.residual import other_positions
 
 @dataclass(frozen=True)
 class ForbidSink(Intervention):
-    """A[t, k] = 0 for the keys k at `positions` and every query t ≠ k; the other weights of a row are renormalised.
+    """A[t, k] = 0 for the keys k at `positions` and every query t ≠ k; the other weights of a row are renormalized.
 
     In all self-attention layers of the changed stack. A query sees its own key still, and one for which nothing else
     would be left keeps what it saw. Masks are written out, (batch, 1, query, key). Control: as many other keys, of
@@ -98,7 +98,7 @@ class _Restriction(Editor):
         if name not in ("eager", "sdpa", IMPLEMENTATION) or not written:
             raise UnsupportedModelError(
                 f"family '{self.opened.stream.family}': attn_implementation='{name}' takes no written mask, so what "
-                "a query sees can not be changed; load the model with attn_implementation='sdpa' or 'eager'"
+                "a query sees cannot be changed; load the model with attn_implementation='sdpa' or 'eager'"
             )
         query, keys = given["query"], given["key"].shape[2]
         allowed = self._allowed(query.shape[2], keys, query.device)

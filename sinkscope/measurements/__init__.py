@@ -1,4 +1,4 @@
-"""What was measured: labelled statistics with their file and selection; rates, tables, definitions, figures of them.
+"""What was measured: labeled statistics with their file and selection; rates, tables, definitions, figures of them.
 
 `Measurement` is the value that people hold; its methods call the functions of this room, which take its dataset.
 """

@@ -1,4 +1,4 @@
-"""What was measured: labelled sufficient statistics, from which every rate, table and figure follows."""
+"""What was measured: labeled sufficient statistics, from which every rate, table and figure follows."""
 
 from __future__ import annotations
 

@@ -100,9 +100,9 @@ def principal_components(vectors: Float[np.ndarray, "point width"], count: int =
     points = np.full((len(vectors), count), np.nan)
     shares = np.zeros(count)
     if known.any():
-        centred = vectors[known].astype(np.float64)
-        centred -= centred.mean(0)
-        left, strengths, _ = np.linalg.svd(centred, full_matrices=False)
+        centered = vectors[known].astype(np.float64)
+        centered -= centered.mean(0)
+        left, strengths, _ = np.linalg.svd(centered, full_matrices=False)
         scores = (left * strengths)[:, :count]
         largest = np.abs(scores).argmax(0)
         scores = scores * np.where(scores[largest, np.arange(scores.shape[1])] < 0, -1, 1)

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from sinkscope.metrics.rates import exceeds
 from sinkscope.metrics.statistics import nanmean
 
-MARKS = "▁Ġ Ċ"  # how tokenisers write spaces and line ends in the texts of tokens
+MARKS = "▁Ġ Ċ"  # how tokenizers write spaces and line ends in the texts of tokens
 
 
 def comparable(

@@ -25,7 +25,7 @@ from sinkscope.model.initial import starting_std
 from sinkscope.model.mamba import JambaMambaMixer, JambaRMSNorm
 from sinkscope.model.mamba import start as start_mamba
 from sinkscope.model.norms import PLACEMENTS, norm
-from sinkscope.model.positions import Places
+from sinkscope.model.positions import TokenPositions
 from sinkscope.model.positions.build import scheme_of
 from sinkscope.model.reparam import iterate, start_sigma
 from sinkscope.model.shared_kv import run_layers, tokens_seen
@@ -110,13 +110,13 @@ class LabModel(LabPreTrainedModel):
         visibility = self._visibility(hidden_states, seen, attention_mask, document_ids)
         if self.training:
             iterate(self)
-        places = Places.of(
+        positions = TokenPositions.of(
             visibility, position_ids, sinks=self.config.sink_tokens, restart=self.config.restart_positions
         )
-        hidden_states = self.position.embed(hidden_states, places.query[:, new:])
+        hidden_states = self.position.embed(hidden_states, positions.query[:, new:])
         if self.sinks is not None and new:
             hidden_states = self.sinks(hidden_states)
-        rotation, bias = self.position.rotation(places), self.position.bias(places)
+        rotation, bias = self.position.rotation(positions), self.position.bias(positions)
         given = {"visibility": visibility, "rotation": rotation, "bias": bias, **kwargs}
         if self.config.shares_kv:
             hidden_states = run_layers(self.layers, hidden_states, self.config, past_key_values, **given)

@@ -1,4 +1,4 @@
-"""From the sums of all batches to one labelled measurement."""
+"""From the sums of all batches to one labeled measurement."""
 
 from __future__ import annotations
 

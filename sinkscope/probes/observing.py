@@ -80,12 +80,12 @@ class Observation:
         kinds = [type(observer).__name__ for observer in observers]
         if repeated := next((kind for kind in kinds if kinds.count(kind) > 1), None):
             raise InputError(f"{repeated} was given twice: one observer of a kind, with all the positions it needs")
-        labelled: dict[str, list[Any]] = {}
+        labeled: dict[str, list[Any]] = {}
         for observer in observers:
             for name, labels in observer.coordinates.items():
-                if labelled.setdefault(name, list(labels)) != list(labels):
+                if labeled.setdefault(name, list(labels)) != list(labels):
                     raise InputError(
-                        f"the observers label the axis '{name}' differently: {labelled[name]}, {list(labels)}"
+                        f"the observers label the axis '{name}' differently: {labeled[name]}, {list(labels)}"
                     )
         self.model = model
         self.family = family(model)

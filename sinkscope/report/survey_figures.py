@@ -96,7 +96,7 @@ def paired(frame: pd.DataFrame) -> go.Figure:
         result.add_scatter(
             x=[first, second], y=[name, name], mode="lines", line=line, showlegend=False, hoverinfo="skip"
         )
-    for title, column, colour, symbol in (
+    for title, column, color, symbol in (
         ("first of the pair", "first_rate", BLUE, "circle"),
         ("second", "second_rate", SINK, "diamond"),
     ):
@@ -105,7 +105,7 @@ def paired(frame: pd.DataFrame) -> go.Figure:
             y=names,
             mode="markers",
             name=title,
-            marker={"color": colour, "symbol": symbol, "size": 11},
+            marker={"color": color, "symbol": symbol, "size": 11},
             hovertemplate="%{y}: %{x:.2f} %<extra>%{fullData.name}</extra>",
         )
     return result.update_layout(

@@ -51,7 +51,7 @@ def sinks_figure(curves: Sequence[Curve]) -> go.Figure:
     """alpha_1 against T on logarithmic axes: closed forms as lines, measurements as marks, the threshold in orange."""
     result = figure(height=420)
     for index, curve in enumerate(curves):
-        colour = SERIES[index % len(SERIES)]
+        color = SERIES[index % len(SERIES)]
         name = escape(SCHEMES.get(curve.name, curve.name))
         result.add_scatter(
             x=curve.x,
@@ -59,7 +59,7 @@ def sinks_figure(curves: Sequence[Curve]) -> go.Figure:
             name=name,
             legendgroup=name,
             mode="lines",
-            line={"color": colour, "width": 2, "dash": DASHES[index % len(DASHES)]},
+            line={"color": color, "width": 2, "dash": DASHES[index % len(DASHES)]},
             hovertemplate="T = %{x}: %{y:.4f}<extra>%{fullData.name}, closed form</extra>",
         )
         result.add_scatter(
@@ -69,7 +69,7 @@ def sinks_figure(curves: Sequence[Curve]) -> go.Figure:
             legendgroup=name,
             showlegend=False,
             mode="markers",
-            marker={"color": colour, "size": 8, "symbol": SYMBOLS[index % len(SYMBOLS)]},
+            marker={"color": color, "size": 8, "symbol": SYMBOLS[index % len(SYMBOLS)]},
             hovertemplate="T = %{x}: %{y:.4f}<extra>%{fullData.name}, measured</extra>",
         )
     result.add_hline(y=EPSILON, line={"color": SINK, "width": 1.5, "dash": "dot"})
@@ -123,7 +123,7 @@ def _spreads(curves: Sequence[Curve]) -> Section:
     frame = pd.DataFrame({"layer": curves[0].x if curves else (), **{curve.name: curve.found for curve in curves}})
     return Section(
         "Rank collapse, and what slows it",
-        "Layers of uniform attention with a residual stream, tokens kept at length one: the tokens turn towards one "
+        "Layers of uniform attention with a residual stream, tokens kept at length one: the tokens turn toward one "
         "direction. A sink without a value takes attention that would have mixed them; the stronger it is, the longer "
         "they stay apart.",
         {"Spread of the tokens over depth": spread_figure(curves)},

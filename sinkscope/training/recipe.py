@@ -80,7 +80,7 @@ class Recipe(Part):
     """Everything that decides a training run, and how often it saves (`save_every`), evaluates and logs, in steps.
 
     `batch_size` counts sequences of `context` tokens per step; `micro_batch` of them, if given, are in memory at once.
-    `attention` is an `AttentionSpec`, its dict, its catalogue name, or `{"name": ..., option: value}`. `model` holds
+    `attention` is an `AttentionSpec`, its dict, its catalog name, or `{"name": ..., option: value}`. `model` holds
     fields of `LabConfig`; what the tokenizer or the recipe decides (ids, context) is not repeated there, but
     `vocab_size` may pad the vocabulary.
     `start_from` names a lab model to start from instead of random weights: a shipped one, or the folder of a run or of

@@ -1,4 +1,4 @@
-"""What the catalogue claims about the sum of a row."""
+"""What the catalog claims about the sum of a row."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_small_sums_are_left_alone(name):
 
 
 def test_features_act_after_rotation():
-    """Catalogue section 9.4: φ(R q), not R φ(q); what an operation is given is rotated, and it maps that."""
+    """Catalog section 9.4: φ(R q), not R φ(q); what an operation is given is rotated, and it maps that."""
     case = problem(zoo.CATALOG["kernel_elu"], tokens=6, kv_heads=4)
     frequencies, _ = Rope(head_dim=DIM, length=8).frequencies()
     angle = torch.arange(6)[None, :, None] * frequencies

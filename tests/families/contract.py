@@ -93,7 +93,7 @@ def refusal(name: str) -> str:
             observed(model, family.inputs(), AttentionReceived())
     except UnsupportedModelError as error:
         return str(error)
-    raise AssertionError(f"{name} was measured although its numbers can not be right")
+    raise AssertionError(f"{name} was measured although its numbers cannot be right")
 
 
 def by_stack(measurement: Measurement) -> dict[str, list[Float[Tensor, "batch heads position"]]]:

@@ -54,7 +54,7 @@ class Family:
         return hasattr(transformers, self.config)
 
     def obstacle(self, host: Host) -> str | None:
-        """Why this host can not be checked with the installed transformers; None where it can."""
+        """Why this host cannot be checked with the installed transformers; None where it can."""
         if not self.exists:
             return f"the installed transformers has no {self.config}"
         since = self.faults.get(host)

@@ -1,4 +1,4 @@
-"""The same contract for the lab model, under every operation of the catalogue."""
+"""The same contract for the lab model, under every operation of the catalog."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "nu
 
 
 def tiny(attention: str, seed: int = 0) -> LabForCausalLM:
-    """A random lab model under an operation of the catalogue, what it learns far from where it starts."""
+    """A random lab model under an operation of the catalog, what it learns far from where it starts."""
     torch.manual_seed(seed)
     config = LabConfig(vocab_size=VOCABULARY, intermediate_size=48, attention=attention, **TINY)
     model = LabForCausalLM(config).eval()
@@ -43,7 +43,7 @@ def check(attention: str) -> Row:
 
 
 def rows() -> Iterator[Row]:
-    """A row for each operation of the catalogue."""
+    """A row for each operation of the catalog."""
     return map(check, CATALOG)
 
 

@@ -16,7 +16,7 @@ CASES = [(name, host) for name, family in FAMILIES.items() for host in family.ho
 
 
 def checked(name: str, host: str) -> Row:
-    """The family's row; skipped, with the reason, where the installed transformers can not have it."""
+    """The family's row; skipped, with the reason, where the installed transformers cannot have it."""
     if reason := FAMILIES[name].obstacle(host):
         pytest.skip(f"{name}: {reason}")
     return contract.check(name, host)

@@ -57,7 +57,7 @@ def check(function: Check) -> Check:
 
 
 def every_case() -> list:
-    """All checks of all operations; the fast tier has two for each line of the catalogue and all for each kind."""
+    """All checks of all operations; the fast tier has two for each line of the catalog and all for each kind."""
 
     def is_slow(operation: str, name: str) -> bool:
         return operation not in KINDS and not (operation in zoo.CATALOG and name in ALWAYS)
@@ -236,7 +236,7 @@ def attentions_and_hidden_states_on_request(model, ids, folder):
 def packed_documents(model, ids, folder):
     """Equal documents alone, in one forward and when the second one is decoded from a cache.
 
-    Positions restart: learned keys are not rotated and feature maps act after rotation, so both know absolute places.
+    Positions restart: learned keys are not rotated and feature maps act after rotation, so both know absolute positions.
     """
     spec = model.config.spec
     packing = build(replace(spec, mask=spec.mask & zoo.Document()), restart_positions=True)

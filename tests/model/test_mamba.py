@@ -1,4 +1,4 @@
-"""Hybrids: transformers' Jamba at the same weights, the recurrence written out, and what a state can not do."""
+"""Hybrids: transformers' Jamba at the same weights, the recurrence written out, and what a state cannot do."""
 
 from __future__ import annotations
 

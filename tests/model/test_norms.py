@@ -22,8 +22,8 @@ def rms(x: Tensor, module: nn.Module) -> Tensor:
 
 
 def layer(x: Tensor, module: nn.Module) -> Tensor:
-    centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * module.weight + module.bias
+    centered = x - x.mean(-1, keepdim=True)
+    return centered / (centered.square().mean(-1, keepdim=True) + 1e-5).sqrt() * module.weight + module.bias
 
 
 def run(model: LabForCausalLM, block: Callable[[LabBlock, nn.Module | None, Tensor, Callable], Tensor]) -> Tensor:

@@ -52,7 +52,7 @@ def build(name: str, host: str = "sdpa") -> PreTrainedModel:
     return family.build(host if host in family.hosts else "eager")
 
 
-# One operation for each way of being read; the fast tests of passes take these, the slow ones the whole catalogue.
+# One operation for each way of being read; the fast tests of passes take these, the slow ones the whole catalog.
 FEW = {"softmax_off_by_one", "stable_mask", "sigmoid_bias", "kv_bias", "gated_value", "forgetting_gate", "differential"}
 
 

@@ -1,4 +1,4 @@
-"""How observers' pieces become labelled arrays: extra axes, maxima, kept samples, modules of their own."""
+"""How observers' pieces become labeled arrays: extra axes, maxima, kept samples, modules of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lab model under every operation of the catalogue: what observers say against weights written out whole."""
+"""The lab model under every operation of the catalog: what observers say against weights written out whole."""
 
 from __future__ import annotations
 

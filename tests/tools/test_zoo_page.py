@@ -1,4 +1,4 @@
-"""The page of the zoo is what the catalogue says, names every piece, and only what exists."""
+"""The page of the zoo is what the catalog says, names every piece, and only what exists."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The three kernels: forward, one tile of queries against all the keys that it sees; backward without atomics, over
 tiles of queries for dq and over tiles of keys for dk and dv. All in O(T) memory.
 
-With w = u / D and δ_t = Σ_j w_tj (do_t·v_j):  ds_tj = (u'_tj (do_t·v_j) − a'_tj δ_t) / D_t  where rows are normalised,
+With w = u / D and δ_t = Σ_j w_tj (do_t·v_j):  ds_tj = (u'_tj (do_t·v_j) − a'_tj δ_t) / D_t  where rows are normalized,
 else ds_tj = u'_tj (do_t·v_j);  dv_j = Σ_t w_tj do_t,  dq_t = scaling Σ_j ds_tj k_j,  dk_j = scaling Σ_t ds_tj q_t.
 
 δ_t equals do_t·o_t, but is summed anew in fp32: where a row's scores are near zero, so is softpick's D, and 1 / D would

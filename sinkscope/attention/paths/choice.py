@@ -16,7 +16,7 @@ Taken = Literal["reference", "fused", "sdpa", "streamed", "chunked"]
 def chosen(spec: Combination, path: Path | str, queries: int, keys: int, *, biased: bool = False) -> Taken:
     """The path that `path` means for this problem, fused kernels aside (`paths/fused.py`).
 
-    "fast" is SDPA where that is exact, else the streamed path where the normaliser knows its derivative, else query
+    "fast" is SDPA where that is exact, else the streamed path where the normalizer knows its derivative, else query
     chunks; "auto" the same, but the reference in place of a single chunk. Raises `InputError` for "sdpa" and "streamed"
     where that would not be exact.
     """

@@ -30,7 +30,7 @@ class Minimal(BigramTask, ShortTask):
     """`MinimalModel` trained on sequences of a law (`law_of`), none of which is met twice.
 
     AdamW with a constant rate `lr`, decay 1e-4 and betas (0.9, 0.99). `frozen`: what stays as it started, the logits
-    towards the BOS (`bos_logits`, 0) or its value (`bos_value`, standard normal numbers times `value_start`). Wrong
+    toward the BOS (`bos_logits`, 0) or its value (`bos_value`, standard normal numbers times `value_start`). Wrong
     values raise `InputError`.
     """
 
@@ -97,8 +97,8 @@ class MinimalModel(nn.Module):
     Trained are `bos_logits` α (tokens,), `bos_value` β (tokens,), `previous_logit` λ and `value` ξ (numbers); α and λ
     start at 0, ξ at 1. Without the head the prediction is perfect off triggers: whatever it writes there does harm.
 
-    After the minimal model of Guo et al. 2024a (2410.13835), whose code trains logits towards the BOS by token, one
-    towards the token before, and a value of the BOS, with the bigrams given; rebuilt from that description, so that the
+    After the minimal model of Guo et al. 2024a (2410.13835), whose code trains logits toward the BOS by token, one
+    toward the token before, and a value of the BOS, with the bigrams given; rebuilt from that description, so that the
     details (one ξ for all tokens, starts, the BOS's own prediction left out) are ours.
     """
 

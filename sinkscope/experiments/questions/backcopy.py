@@ -158,7 +158,7 @@ def with_sink(label: str, source: str) -> tuple[Assertion, ...]:
 norms = on_backcopy(
     name="backcopy-norms",
     asks="Does the sink need LayerNorm?",
-    source=f"{GUO}: other normalisations keep it",
+    source=f"{GUO}: other normalizations keep it",
     variations=(
         Variation("LayerNorm"),
         Variation("RMSNorm", {"model.norm": "rmsnorm"}),

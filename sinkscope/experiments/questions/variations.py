@@ -14,7 +14,7 @@ TIMES = "times "
 
 
 def operation(name: str, label: str = "", options: dict[str, Any] | None = None, **published: float) -> Variation:
-    """The recipe under an operation of the catalogue with options."""
+    """The recipe under an operation of the catalog with options."""
     return Variation(label or name, {"attention": {"name": name, **options} if options else name}, published)
 
 

@@ -26,7 +26,7 @@ VERSION = 1  # of what stands in files
 
 @dataclass(frozen=True)
 class Attachment:
-    """What is attached to a model: the operation as it started and the catalogue name it was asked for by, how its
+    """What is attached to a model: the operation as it started and the catalog name it was asked for by, how its
     layers attended before, and the pieces by which it changes the model from the start (none: logits are what they
     were)."""
 

@@ -35,7 +35,7 @@ def unchanged(spec: AttentionSpec) -> AttentionSpec:
 
     Slots with a logit start closed (b = -30; a learned key gets a logit for that), value biases at zero, gates open
     (relative to their openness, with weights of zero). What has nothing to start differently stays as it is; `changes`
-    names it. Under normalisers for which a very negative logit is no empty slot, slots stay as they are.
+    names it. Under normalizers for which a very negative logit is no empty slot, slots stay as they are.
     """
     closes = not isinstance(spec.normalizer, Linear | Softpick)
     return replace(

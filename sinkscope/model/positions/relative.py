@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from sinkscope.attention import Learned
 from sinkscope.model.positions.bias import DistanceBias
-from sinkscope.model.positions.places import Places
 from sinkscope.model.positions.scheme import Scheme
+from sinkscope.model.positions.tokens import TokenPositions
 
 BUCKETS, REACH = 32, 128
 
@@ -34,8 +34,8 @@ class RelativeT5(Scheme, Learned):
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table, std=self.width**-0.5)
 
-    def bias(self, places: Places) -> DistanceBias:
-        return _bound(places, partial(_looked_up, self.table, not self.is_causal))
+    def bias(self, positions: TokenPositions) -> DistanceBias:
+        return _bound(positions, partial(_looked_up, self.table, not self.is_causal))
 
 
 class RelativePaper(Scheme):
@@ -49,8 +49,8 @@ class RelativePaper(Scheme):
         super().__init__()
         self.is_causal = is_causal
 
-    def bias(self, places: Places) -> DistanceBias:
-        return _bound(places, partial(_growing, not self.is_causal))
+    def bias(self, positions: TokenPositions) -> DistanceBias:
+        return _bound(positions, partial(_growing, not self.is_causal))
 
 
 class Alibi(Scheme):
@@ -63,8 +63,8 @@ class Alibi(Scheme):
         super().__init__()
         self.heads = heads
 
-    def bias(self, places: Places) -> DistanceBias:
-        return _bound(places, partial(_sloped, alibi_slopes(self.heads).to(places.query.device)))
+    def bias(self, positions: TokenPositions) -> DistanceBias:
+        return _bound(positions, partial(_sloped, alibi_slopes(self.heads).to(positions.query.device)))
 
 
 def alibi_slopes(heads: int) -> Float[Tensor, "heads"]:
@@ -94,8 +94,8 @@ def bucket(distance: Int[Tensor, "*n"], *, two_sided: bool = False) -> Int[Tenso
     return offset + torch.where(distance < steps, distance.clamp(min=0), far)
 
 
-def _bound(places: Places, of: Callable[[Tensor], Tensor]) -> DistanceBias:
-    known = places.known()
+def _bound(positions: TokenPositions, of: Callable[[Tensor], Tensor]) -> DistanceBias:
+    known = positions.known()
     return DistanceBias(known.query, known.key, of)
 
 

@@ -14,8 +14,8 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.model.positions.places import Places
 from sinkscope.model.positions.scheme import Rotation, Scheme
+from sinkscope.model.positions.tokens import TokenPositions
 
 # Options of each rope type: those it needs, and those it may have.
 SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -97,10 +97,10 @@ class Rotary(Scheme):
         frequencies, self.factor = rope.frequencies()
         self.frequencies: tuple[float, ...] = tuple(frequencies.tolist())  # no buffer: nothing to load or to lose
 
-    def rotation(self, places: Places) -> Rotation:
-        frequency = torch.tensor(self.frequencies, device=places.query.device)
+    def rotation(self, positions: TokenPositions) -> Rotation:
+        frequency = torch.tensor(self.frequencies, device=positions.query.device)
         # fp32 whatever the model's dtype: bf16 has no odd integers above 256, so neighbors would share an angle.
-        angle = places.query[..., None].float() * frequency
+        angle = positions.query[..., None].float() * frequency
         return angle.cos() * self.factor, angle.sin() * self.factor
 
 

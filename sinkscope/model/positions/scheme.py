@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from sinkscope.model.positions.bias import DistanceBias
-from sinkscope.model.positions.places import Places
+from sinkscope.model.positions.tokens import TokenPositions
 
 Rotation = tuple[Tensor, Tensor]  # cos and sin, each (batch, position, rotated channels / 2)
 
@@ -24,11 +24,11 @@ class Scheme(nn.Module):
         """The embeddings of real tokens with their positions added; sink tokens have none and stay as they are."""
         return hidden
 
-    def rotation(self, places: Places) -> Rotation | None:
+    def rotation(self, positions: TokenPositions) -> Rotation | None:
         """How queries and new keys turn, in fp32; None where they do not."""
         return None
 
-    def bias(self, places: Places) -> DistanceBias | None:
+    def bias(self, positions: TokenPositions) -> DistanceBias | None:
         """What is added to the scores, bound to the tokens at hand; None where nothing is.
 
         Raises `InputError` where the keys' positions are not known.

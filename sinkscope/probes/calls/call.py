@@ -132,7 +132,7 @@ class AttentionCall:
         )
 
     def operation_logits(self, rows: slice) -> tuple[Float[Tensor, "batch heads query key"], ...]:
-        """Scores of a lab or attached layer as its normaliser gets them, −inf where masked, for each of its maps."""
+        """Scores of a lab or attached layer as its normalizer gets them, −inf where masked, for each of its maps."""
         assert self.operation is not None
         assert self.context is not None
         return self.operation.logits(self.query, self.key, self.context, rows)

@@ -22,7 +22,7 @@ def read(
 ) -> AttentionCall:
     """The call in one form for all families and implementations.
 
-    Raises `UnsupportedModelError` for masks, and for caches, whose keys can not be told apart.
+    Raises `UnsupportedModelError` for masks, and for caches, whose keys cannot be told apart.
     """
     given: dict[str, Any] = {**invocation.arguments, **hosted(invocation.module)}
     refuse = Refusal(family, layer.name)

@@ -19,7 +19,7 @@ from sinkscope.probes.observers.rows import checked_count, checked_positions, wh
 class MatrixEntropy(Observer):
     """−Σ p_i log p_i in nats, p_i = σ_i² / Σ σ_j² of the row's hidden states (token × width): `matrix_entropy`.
 
-    Not centred. 0: all tokens lie on one line, as when one massive token outweighs all others (the compression
+    Not centered. 0: all tokens lie on one line, as when one massive token outweighs all others (the compression
     valley); log of the number of tokens: orthogonal ones of one length. (sample, depth). Of longer rows `tokens` real
     tokens are taken, evenly spaced, the first included; entropies of different numbers of tokens do not compare. NaN
     for rows that a cache continues. Cost: O(tokens² · width + tokens³) a block, in float64 on the CPU: rounding of the

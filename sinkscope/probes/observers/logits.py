@@ -18,7 +18,7 @@ from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piec
 class MaximalLogits(Observer):
     """max over real queries and the keys they see of |s_tk|: `max_logit` (sample, layer, head).
 
-    Scores as the normaliser gets them: of feature maps where there are some, scaled, softcapped, with position bias and
+    Scores as the normalizer gets them: of feature maps where there are some, scaled, softcapped, with position bias and
     forgetting, the larger of both where weights are a difference; slots are no keys. Their growth marks unstable
     training. Source: Dehghani et al. 2023 (ViT-22B), Wortsman et al. 2023a. Cost: three cheap passes over the
     scores in chunks; operations without a softmax compute their scores once more.

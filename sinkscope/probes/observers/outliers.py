@@ -28,7 +28,7 @@ class OutlierStatistics(Observer):
 
     - `kurtosis` = mean (x − µ)⁴ / (σ⁴ + 10⁻⁶), all entries as one list; 3 for Gaussian ones (Bondarenko et al. 2023).
       Where σ is not far above 0.03, as in the first depths of small models, the published constant pulls it down.
-    - `kurtosis_neurons` = mean_j s_j⁴ / (mean_j s_j²)², s_j² the mean over tokens of x_tj², without centring: 1 where
+    - `kurtosis_neurons` = mean_j s_j⁴ / (mean_j s_j²)², s_j² the mean over tokens of x_tj², without centering: 1 where
       all neurons are equally strong, width where one has all the energy (He et al. 2024).
     - `max_median_ratio` = mean over tokens of max_j |x_tj| / median_j |x_tj| (He et al. 2024; the mean is our choice;
       tokens with median 0 count nowhere).

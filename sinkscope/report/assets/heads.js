@@ -41,11 +41,11 @@
       const pen = canvas.getContext("2d");
       pen.scale(dense, dense);
       const style = getComputedStyle(document.documentElement);
-      const scale = sinkscope.scale(metric.scale.colours);
+      const scale = sinkscope.scale(metric.scale.colors);
       bar.style.background = scale.css;
       grid(metric).forEach((row, layer) => row.forEach((value, head) => {
         const [x, y] = corner(layer, head);
-        pen.fillStyle = value === null ? style.getPropertyValue("--line") : scale.colour(part(metric.scale, value));
+        pen.fillStyle = value === null ? style.getPropertyValue("--line") : scale.color(part(metric.scale, value));
         const gap = cell.width > 7 ? 1 : 0.4;
         if (value === null) pen.fillRect(x + cell.width / 2 - 1, y + cell.height / 2 - 1, 2, 2);
         else pen.fillRect(x, y, cell.width - gap, cell.height - gap);
@@ -56,8 +56,8 @@
 
     const corner = (layer, head) => [MARGIN.left + head * cell.width, MARGIN.top + (data.layers.length - 1 - layer) * cell.height];
 
-    function ticks(pen, colour) {
-      pen.fillStyle = colour;
+    function ticks(pen, color) {
+      pen.fillStyle = color;
       pen.font = "10px system-ui, sans-serif";
       pen.textBaseline = "middle";
       pen.textAlign = "right";
@@ -74,9 +74,9 @@
 
     function frame(pen, style) {
       const [x, y] = corner(selection.layer, selection.head);
-      for (const [width, colour] of [[4, "--panel"], [2, "--ink"]]) {
+      for (const [width, color] of [[4, "--panel"], [2, "--ink"]]) {
         pen.lineWidth = width;
-        pen.strokeStyle = style.getPropertyValue(colour);
+        pen.strokeStyle = style.getPropertyValue(color);
         pen.strokeRect(x - 1, y - 1, cell.width + 1, cell.height + 1);
       }
     }

@@ -61,8 +61,8 @@ def dose_response(entry: Entry, metric: str) -> Drawing:
         "yaxis": {"title": {"text": f"ours: {entry.title(metric)}"}, "rangemode": "tozero"},
     }
     if published:
-        colours = {"tickfont": {"color": PURPLE}, "title": {"text": "published", "font": {"color": PURPLE}}}
-        axes["yaxis2"] = {**colours, "overlaying": "y", "side": "right", "rangemode": "tozero", "showgrid": False}
+        colors = {"tickfont": {"color": PURPLE}, "title": {"text": "published", "font": {"color": PURPLE}}}
+        axes["yaxis2"] = {**colors, "overlaying": "y", "side": "right", "rangemode": "tozero", "showgrid": False}
         axes["yaxis2"]["tickmode"] = "auto"  # else Plotly divides it as the left one, into odd numbers
         axes["margin"] = {"t": 48, "r": 64}
     return {"data": data, "layout": {**layout(340), **axes, "showlegend": True}}

@@ -222,7 +222,7 @@ def _data(entry: Entry) -> dict[str, Any]:
     if figures.compares_losses(names):
         drawings["loss"] = figures.at_equal_loss(entry)
     runs = [{"name": f"{label}, seed {run.seed}", "curves": figures.curves(run, names)} for label, run in entry.runs]
-    return {"figures": drawings, "runs": runs, "curves": names, "template": _template(), "colour": INK}
+    return {"figures": drawings, "runs": runs, "curves": names, "template": _template(), "color": INK}
 
 
 def _shown(entry: Entry) -> list[str]:

@@ -48,7 +48,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], label: str, ki
 
 
 def pill(outcome: str) -> str:
-    """An outcome as a word with its mark; colour is never the only difference."""
+    """An outcome as a word with its mark; color is never the only difference."""
     kind = outcome.split()[0]
     return f'<span class="pill {escape(kind)}">{escape(WORDS_OF.get(outcome, outcome))}</span>'
 

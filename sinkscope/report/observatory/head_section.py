@@ -135,15 +135,15 @@ def scale(metric: HeadMetric, grids: np.ndarray, epsilon: float) -> dict[str, An
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
     both = [[0, BLUE], [0.5, BELOW[0]], [1, ORANGE]]
     if metric.draw == "share":
-        return {"low": 0.0, "high": 1.0, "colours": threshold_scale(epsilon)}
+        return {"low": 0.0, "high": 1.0, "colors": threshold_scale(epsilon)}
     if metric.draw == "ratio":
         positive = known[known > 0]
         reach = float(np.abs(np.log2(positive)).max(initial=0.0)) if positive.size else 0.0
         bound = 2.0 ** min(max(reach, 0.1), 10.0)
-        return {"low": short(np.array(1 / bound)), "high": short(np.array(bound)), "colours": both, "log": True}
+        return {"low": short(np.array(1 / bound)), "high": short(np.array(bound)), "colors": both, "log": True}
     if metric.draw == "signed":
         bound = max(abs(low), abs(high)) or 1.0
-        return {"low": short(np.array(-bound)), "high": short(np.array(bound)), "colours": both}
-    steps = [[index / (len(SEQUENTIAL) - 1), colour] for index, colour in enumerate(SEQUENTIAL)]
+        return {"low": short(np.array(-bound)), "high": short(np.array(bound)), "colors": both}
+    steps = [[index / (len(SEQUENTIAL) - 1), color] for index, color in enumerate(SEQUENTIAL)]
     low = min(low, 0.0)
-    return {"low": short(np.array(low)), "high": short(np.array(max(high, low + 1e-12))), "colours": steps}
+    return {"low": short(np.array(low)), "high": short(np.array(max(high, low + 1e-12))), "colors": steps}

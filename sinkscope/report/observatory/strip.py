@@ -1,4 +1,4 @@
-"""The token strip: a sample's tokens in reading order, coloured by the attention they receive."""
+"""The token strip: a sample's tokens in reading order, colored by the attention they receive."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def strip_section(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> S
     payload = strip_payload(data, epsilon, record)
     return Section(
         "Token by token",
-        "The text as the model read it. The stronger its colour, the more attention it receives, on average over "
+        "The text as the model read it. The stronger its color, the more attention it receives, on average over "
         f"heads and the tokens that see it. Framed with ◆: a sink, that is, over ε = {epsilon:g} in a head. Pale "
         "letters: in causal models, fewer than half of the tokens see it, so it is not marked. Hover, or move with the "
         f"arrow keys, for the numbers; the layer can follow the head selected above.{_cut(payload)}",
@@ -85,7 +85,7 @@ def strip_payload(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> d
         "epsilon": epsilon,
         "tokens": int(lengths.max()),
         "most": most,
-        "colours": [[index / (len(SEQUENTIAL) - 1), colour] for index, colour in enumerate(SEQUENTIAL)],
+        "colors": [[index / (len(SEQUENTIAL) - 1), color] for index, color in enumerate(SEQUENTIAL)],
     }
 
 

@@ -135,7 +135,7 @@ def test_without_a_restart_a_second_document_stands_later(position, ids):
 
 @torch.no_grad()
 def test_every_scheme_but_none_tells_places_apart(scheme):
-    """Two tokens that change places before the last one: without positions, one layer cannot tell."""
+    """Two tokens that change positions before the last one: without positions, one layer cannot tell."""
     model = build(**scheme, num_hidden_layers=1)
     ids = torch.tensor([[1, 2, 3, 4], [2, 1, 3, 4]])
     first, second = model(ids).logits[:, -1]

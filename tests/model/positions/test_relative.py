@@ -7,13 +7,21 @@ import torch
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from sinkscope.attention import Bias, Causal, Visibility
-from sinkscope.model.positions import Alibi, DistanceBias, Places, RelativePaper, RelativeT5, alibi_slopes, bucket
+from sinkscope.model.positions import (
+    Alibi,
+    DistanceBias,
+    RelativePaper,
+    RelativeT5,
+    TokenPositions,
+    alibi_slopes,
+    bucket,
+)
 
 DISTANCES = [0, 1, 15, 16, 17, 31, 32, 63, 64, 90, 127, 128, 500]
 
 
-def causal(length: int, queries: int | None = None) -> Places:
-    return Places.of(Visibility.of(Causal(), queries or length, length))
+def causal(length: int, queries: int | None = None) -> TokenPositions:
+    return TokenPositions.of(Visibility.of(Causal(), queries or length, length))
 
 
 def first_received(bias: torch.Tensor) -> list[float]:

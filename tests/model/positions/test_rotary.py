@@ -10,7 +10,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from sinkscope.attention import Causal, Visibility
 from sinkscope.errors import InputError
-from sinkscope.model.positions import Places, Rope, Rotary, rotate
+from sinkscope.model.positions import Rope, Rotary, TokenPositions, rotate
 
 SCALINGS = {
     "linear": {"rope_type": "linear", "factor": 4.0},
@@ -22,8 +22,8 @@ SCALINGS = {
 def turned(x: torch.Tensor, **options: object) -> torch.Tensor:
     """(batch, heads, position, dim), each token turned by its place."""
     rope = Rope(head_dim=x.shape[-1], length=64, **options)
-    places = Places.of(Visibility.of(Causal(), x.shape[2], x.shape[2]))
-    return rotate(x, Rotary(rope).rotation(places))
+    positions = TokenPositions.of(Visibility.of(Causal(), x.shape[2], x.shape[2]))
+    return rotate(x, Rotary(rope).rotation(positions))
 
 
 def test_golden_logits():

@@ -144,6 +144,6 @@ def test_the_last_tokens_are_no_sink_however_much_they_look_at_themselves(comple
     assert "position 0" in cards(late).values()
     page = observatory_page(late, "planted", EPSILON)
     section = next(section for section in page.sections if section.title == "Sink rate, per position")
-    colours = next(iter(section.figures.values())).data[0].marker.color
-    assert colours[0] == SINK
-    assert colours.count(SINK) == 1
+    colors = next(iter(section.figures.values())).data[0].marker.color
+    assert colors[0] == SINK
+    assert colors.count(SINK) == 1

@@ -13,7 +13,7 @@ from sinkscope.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class TokenPositions:
     """Positions of the queries of a pass and of all keys they may meet, cached ones among them.
 
     A token's position is its index among the real tokens of its row, from 0. Sink tokens stand before it at −n … −1, so
@@ -30,7 +30,7 @@ class Places:
     @classmethod
     def of(
         cls, visibility: Visibility, position_ids: object = None, *, sinks: int = 0, restart: bool = False
-    ) -> Places:
+    ) -> TokenPositions:
         """Positions of the tokens that `visibility` binds, of which the first `sinks` are sink tokens.
 
         `position_ids` (batch or 1, position): of the other tokens of this pass. Raises `InputError` for another shape.
@@ -46,7 +46,7 @@ class Places:
             return cls(given, given, visibility)
         return cls(_after_sinks(position_ids, queries, 0), key, visibility, own=query)
 
-    def known(self) -> Places:
+    def known(self) -> TokenPositions:
         """These positions, for a scheme that needs the keys' positions.
 
         Raises `InputError` where `position_ids` were given that do not continue those of the cached keys.
