@@ -7,7 +7,7 @@ import torch
 
 from sinkscope.attention import CATALOG, Causal, Document, Full, Prefix, Window
 from sinkscope.attention.kernels import Plan, every, fused, plan_of
-from sinkscope.attention.kernels.comparison import FAMILY, LIMITS
+from sinkscope.attention.kernels.comparison import FAMILY, LIMITS, _FreshMemoryIsNan
 from sinkscope.attention.normalizers import Sigmoid, Softmax, Softpick
 from sinkscope.errors import InputError
 
@@ -48,3 +48,13 @@ def test_on_a_cpu_without_interpreter_fused_refuses() -> None:
     q = torch.zeros(1, 2, 5, 4)
     with pytest.raises(InputError, match=r"triton is not installed|TRITON_INTERPRET"):
         fused(q, q, q, "sigmoid")
+
+
+def test_memory_that_a_kernel_leaves_unwritten_is_nan_in_a_comparison() -> None:
+    like, whole = torch.ones(3, 5), torch.ones(3, 5, dtype=torch.int64)
+    with _FreshMemoryIsNan():
+        made = torch.empty_like(like), like.new_empty(7), like.new_empty(7, dtype=torch.bfloat16)
+        written, counts = like + like, torch.empty_like(whole)
+    assert all(bool(each.isnan().all()) for each in made)
+    assert bool((written == 2).all())
+    assert counts.dtype == torch.int64
