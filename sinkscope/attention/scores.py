@@ -15,7 +15,7 @@ from sinkscope.attention.visibility import Visibility
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class ScoreRows:
     """Scores on slots (first) and tokens `keys`, which of them are visible, and how many tokens each query sees."""
 
     scores: Float[Tensor, "batch heads query column"]
@@ -39,7 +39,7 @@ class Scores:
     decay: tuple[Float[Tensor, "batch heads query"], Float[Tensor, "batch heads key"]] | None = None
     bias: Bias | None = None
 
-    def rows(self, rows: slice) -> Rows:
+    def rows(self, rows: slice) -> ScoreRows:
         """The rows of these queries, on the keys within their reach."""
         keys = self.visibility.reach(rows)
         query = self.query[:, :, rows]
@@ -57,7 +57,7 @@ class Scores:
             scores = torch.cat([self.slot_logits(rows), scores], -1)
             awake = visible.any(-1, keepdim=True)  # a query that sees no token sees no slot: its row stays empty
             visible = torch.cat([awake.expand(*awake.shape[:3], len(self.slots)), visible], -1)
-        return Rows(scores, visible, count, keys)
+        return ScoreRows(scores, visible, count, keys)
 
     def slot_logits(self, rows: slice) -> Float[Tensor, "batch heads query slots"]:
         """scaling · q·k* + b of every slot."""

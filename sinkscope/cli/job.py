@@ -23,7 +23,7 @@ Observers = Literal["all", "few"]
 
 
 @dataclass(frozen=True)
-class Job:
+class MeasuringJob:
     """A loaded model with its tokenizer (None where it has none), and the options of `sinkscope measure`."""
 
     name: str

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinkscope.cli import options
-from sinkscope.cli.job import Job, Observers
+from sinkscope.cli.job import MeasuringJob, Observers
 from sinkscope.errors import InputError
 from sinkscope.files import check_writable
 from sinkscope.report.terminal import only_json, plain, show, show_json
@@ -65,7 +65,7 @@ def measure(
         raise InputError("--maps draws one measurement's heads: give --text a file, not a folder of domains")
     disable_progress_bar()  # of loading weights; downloads keep theirs
     with only_json(as_json):
-        job = Job(
+        job = MeasuringJob(
             name=model,
             model=load(model, dtype=dtype, device=options.usable_device(device), revision=revision, attn=attn),
             tokenizer=tokenizer_of(model, revision),
@@ -95,7 +95,7 @@ def measure(
         show(plain(f"written: {', '.join(str(path) for path in written)}"))
 
 
-def _at_once(job: Job, text: Path | None, folder: Path, wanted: list[Head]) -> tuple[Measurement, list[Path]]:
+def _at_once(job: MeasuringJob, text: Path | None, folder: Path, wanted: list[Head]) -> tuple[Measurement, list[Path]]:
     """The measurement on one input, and the files that it left."""
     from sinkscope.cli.maps import head_maps
     from sinkscope.cli.results import write_results
@@ -107,7 +107,7 @@ def _at_once(job: Job, text: Path | None, folder: Path, wanted: list[Head]) -> t
     return found, write_results(found, folder, f"{job.name}, {job.kind} input", job.epsilon, maps, again)
 
 
-def _by_domain(job: Job, places: Path, folder: Path) -> list[dict[str, Any]]:
+def _by_domain(job: MeasuringJob, places: Path, folder: Path) -> list[dict[str, Any]]:
     """A row per domain."""
     from sinkscope.cli.results import measure_domains
     from sinkscope.data import domains
@@ -115,7 +115,7 @@ def _by_domain(job: Job, places: Path, folder: Path) -> list[dict[str, Any]]:
     return measure_domains(job, domains(places), folder)
 
 
-def _show_domains(job: Job, rows: list[dict[str, Any]], folder: Path, as_json: bool) -> None:
+def _show_domains(job: MeasuringJob, rows: list[dict[str, Any]], folder: Path, as_json: bool) -> None:
     from sinkscope.cli.results import show_domains
 
     if as_json:

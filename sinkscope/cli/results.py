@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from rich.text import Text
 
-from sinkscope.cli.job import Job
+from sinkscope.cli.job import MeasuringJob
 from sinkscope.errors import InputError
 from sinkscope.files import write_json, write_text
 from sinkscope.measurements import HEAD_METRICS, Measurement, rate_at
@@ -153,7 +153,7 @@ ABOUT = (
 )
 
 
-def measure_domains(job: Job, places: Mapping[str, Path], folder: Path) -> list[dict[str, Any]]:
+def measure_domains(job: MeasuringJob, places: Mapping[str, Path], folder: Path) -> list[dict[str, Any]]:
     """Measure domain after domain, write `DOMAIN/measurement.nc`, and then the table, JSON and page over all.
 
     A domain whose files are too short, or are not text, is a row with the reason. Raises `InputError` if all are.
@@ -189,7 +189,7 @@ def show_domains(rows: list[dict[str, Any]], folder: Path) -> None:
     show(plain(f"written: {folder}/domains.csv, {folder}/domains.json, {folder}/figure.html"))
 
 
-def _write(job: Job, rows: list[dict[str, Any]], found: Mapping[str, Measurement], folder: Path) -> None:
+def _write(job: MeasuringJob, rows: list[dict[str, Any]], found: Mapping[str, Measurement], folder: Path) -> None:
     frame = pd.DataFrame(rows)
     known = frame[frame["sink_rate"].notna()].rename(columns={"domain": "input"})
     page = Page(

@@ -27,7 +27,7 @@ from sinkscope.theme import DARK, GREEN, GRID, INK, MONO, MUTED, OCHRE, PAPER, S
 FIGURES = "<!--figures-->"
 """Where a widget's markup takes in the figures of its section."""
 
-_CSS_COLOURS = {
+_CSS_COLORS = {
     "ink": INK,
     "muted": MUTED,
     "line": GRID,
@@ -238,8 +238,8 @@ def _digest(script: str) -> str:
 
 
 def _css_colours() -> str:
-    light = "".join(f"--{name}:{color};" for name, color in _CSS_COLOURS.items())
-    dark = "".join(f"--{name}:{DARK[color]};" for name, color in _CSS_COLOURS.items())
+    light = "".join(f"--{name}:{color};" for name, color in _CSS_COLORS.items())
+    dark = "".join(f"--{name}:{DARK[color]};" for name, color in _CSS_COLORS.items())
     return f":root{{{light}--mono:{MONO}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
 
 

@@ -236,7 +236,7 @@ def attentions_and_hidden_states_on_request(model, ids, folder):
 def packed_documents(model, ids, folder):
     """Equal documents alone, in one forward and when the second one is decoded from a cache.
 
-    Positions restart: learned keys are not rotated and feature maps act after rotation, so both know absolute positions.
+    Positions restart: learned keys are not rotated and feature maps act after rotation, so both know absolute ones.
     """
     spec = model.config.spec
     packing = build(replace(spec, mask=spec.mask & zoo.Document()), restart_positions=True)

@@ -3,15 +3,15 @@
 from sinkscope.attention.kernels.comparison import Agreement, Case, Specialization, compare, compared, every
 from sinkscope.attention.kernels.confirmation import Machine, Outcome, confirm, keep, known, machine
 from sinkscope.attention.kernels.entry import fused, misfit, unavailable
-from sinkscope.attention.kernels.plan import ACTIVATIONS, Plan, plan_of
+from sinkscope.attention.kernels.plan import ACTIVATIONS, KernelPlan, plan_of
 
 __all__ = [
     "ACTIVATIONS",
     "Agreement",
     "Case",
+    "KernelPlan",
     "Machine",
     "Outcome",
-    "Plan",
     "Specialization",
     "compare",
     "compared",

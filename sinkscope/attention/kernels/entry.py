@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.attention.kernels.plan import Plan
+from sinkscope.attention.kernels.plan import KernelPlan
 from sinkscope.errors import InputError
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -25,14 +25,14 @@ def fused(
     window: int | None = None,
     scaling: float | None = None,
 ) -> Float[Tensor, "batch heads query value_dim"]:
-    """o_t = Σ_j w_tj v_j with w of `Plan(activation, normalized, mask, window)`, s = scaling · q·k, in O(T) memory.
+    """o_t = Σ_j w_tj v_j with w of `KernelPlan(activation, normalized, mask, window)`, s = scaling · q·k, in O(T) memory.
 
     fp32, bf16 or fp16 in and out, sums in fp32; heads of up to 128 channels; with fewer queries than keys the queries
     are the last ones. Differentiable once, without atomics: gradients are the same in every run. `scaling` defaults to
     dim^-1/2. This runs whether or not the kernels were compared with the reference: `confirmation` is what guards them.
     Raises `InputError` for what the kernels cannot do, and where there is neither a GPU nor Triton's interpreter.
     """
-    plan = Plan(activation, normalized, mask, window)
+    plan = KernelPlan(activation, normalized, mask, window)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if not scaling > 0:
         raise InputError(f"scaling = {scaling}: must be positive")
@@ -44,7 +44,7 @@ def fused(
         return ElementwiseAttention.apply(query, key, value, plan, scaling)[0]
 
 
-def misfit(query: Tensor, key: Tensor, value: Tensor, plan: Plan) -> str | None:
+def misfit(query: Tensor, key: Tensor, value: Tensor, plan: KernelPlan) -> str | None:
     """Why the kernels cannot take these tensors; None where they can."""
     tensors = (query, key, value)
     heads, kv_heads = query.shape[1], key.shape[1]

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.attention.kernels.passes import forward_kernel, key_kernel, query_kernel
-from sinkscope.attention.kernels.plan import UNBOUNDED, Plan
+from sinkscope.attention.kernels.plan import UNBOUNDED, KernelPlan
 from sinkscope.errors import InputError
 
 INTERPRETED = not isinstance(forward_kernel, triton.JITFunction)  # TRITON_INTERPRET=1 when the kernels were imported
@@ -48,10 +48,10 @@ def backward_tiling(dim: int, itemsize: int) -> Tiling:
 
 
 class ElementwiseAttention(torch.autograd.Function):
-    """o = W v with W of `Plan`, and its first derivatives; keeps q, k, v and two numbers a row: O(T) memory."""
+    """o = W v with W of `KernelPlan`, and its first derivatives; keeps q, k, v and two numbers a row: O(T) memory."""
 
     @staticmethod
-    def forward(query: Tensor, key: Tensor, value: Tensor, plan: Plan, scaling: float) -> tuple[Tensor, ...]:
+    def forward(query: Tensor, key: Tensor, value: Tensor, plan: KernelPlan, scaling: float) -> tuple[Tensor, ...]:
         return forward(query, key, value, plan, scaling)
 
     @staticmethod
@@ -72,7 +72,7 @@ def forward(
     query: Float[Tensor, "batch heads query dim"],
     key: Float[Tensor, "batch kv_heads key dim"],
     value: Float[Tensor, "batch kv_heads key value_dim"],
-    plan: Plan,
+    plan: KernelPlan,
     scaling: float,
 ) -> tuple[Tensor, ...]:
     """The output (batch, heads, query, value_dim); where rows are divided also, for `backward`, each row's denominator
@@ -97,7 +97,7 @@ def backward(
     key: Float[Tensor, "batch kv_heads key dim"],
     value: Float[Tensor, "batch kv_heads key value_dim"],
     state: Sequence[Tensor],
-    plan: Plan,
+    plan: KernelPlan,
     scaling: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v; `state`: what `forward` gave beside the output."""
@@ -120,7 +120,9 @@ def backward(
     return to_query, to_key, to_value
 
 
-def settings(query: Tensor, key: Tensor, value: Tensor, plan: Plan, scaling: float, tiling: Tiling) -> dict[str, Any]:
+def settings(
+    query: Tensor, key: Tensor, value: Tensor, plan: KernelPlan, scaling: float, tiling: Tiling
+) -> dict[str, Any]:
     """What all three kernels are told, by the names of their parameters, and how the compiler is to tile."""
     dim, value_dim = query.shape[-1], value.shape[-1]
     return {

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sinkscope.attention.combination import Combination
 from sinkscope.attention.normalizers.base import Differentiated, Split
-from sinkscope.attention.paths.blocks import Rows, rows_of
+from sinkscope.attention.paths.blocks import RowBlock, rows_of
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 
@@ -81,7 +81,7 @@ class _Problem:
 class _Block:
     """Some queries of some heads; `samples`: which sample each of the heads belongs to."""
 
-    part: Rows
+    part: RowBlock
     heads: slice
     samples: Int[Tensor, "kv_head"]
     normalizer: Differentiated

@@ -66,7 +66,7 @@ def _before(family: HostFamily, spec: AttentionSpec) -> Iterator[str]:
 def _masks(model: PreTrainedModel, spec: AttentionSpec) -> Iterator[str]:
     if not all(isinstance(mask, RELATIVE) for mask in leaves(spec.mask)):
         yield (
-            f"the mask '{describe(spec.mask)}' needs positions in a row or documents, which it does not pass on; its own "
+            f"the mask '{describe(spec.mask)}' needs positions in a row or documents, which it does not pass on; its "
             "mask (causal, padding, window, packed documents) stays in force, and a window can be added"
         )
     if any(slot.kind == "suffix" for slot in spec.slots):

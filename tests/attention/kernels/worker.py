@@ -24,7 +24,7 @@ with install_import_hook("sinkscope", "beartype.beartype"):
     import sinkscope.attention as zoo
     from sinkscope.attention.kernels import comparison, confirmation, fused, launch
     from sinkscope.attention.kernels.comparison import CAUSAL, FAMILY, Case, Specialization, compare, compared
-    from sinkscope.attention.kernels.plan import Plan, plan_of
+    from sinkscope.attention.kernels.plan import KernelPlan, plan_of
     from sinkscope.attention.masks import Full, Window
     from sinkscope.attention.normalizers import Elu, Normalizer, Relu, Sigmoid, Softpick
     from sinkscope.attention.paths import fused as fused_path
@@ -98,7 +98,7 @@ def planted() -> list[Found]:
     return [{"plan": str(plan), "agrees": _instead(case, plan)} for plan in wrong]
 
 
-def _instead(case: Case, plan: Plan) -> bool:
+def _instead(case: Case, plan: KernelPlan) -> bool:
     with patch.object(comparison, "plan_of", lambda *_: plan):
         return compare(case, "cpu").agrees
 
