@@ -25,7 +25,7 @@ def fused(
     window: int | None = None,
     scaling: float | None = None,
 ) -> Float[Tensor, "batch heads query value_dim"]:
-    """o_t = Σ_j w_tj v_j with w of `KernelPlan(activation, normalized, mask, window)`, s = scaling · q·k, in O(T) memory.
+    """o_t = Σ_j w_tj v_j with w of `KernelPlan(activation, normalized, mask, window)`, s = scaling · q·k; O(T) memory.
 
     fp32, bf16 or fp16 in and out, sums in fp32; heads of up to 128 channels; with fewer queries than keys the queries
     are the last ones. Differentiable once, without atomics: gradients are the same in every run. `scaling` defaults to
