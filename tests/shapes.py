@@ -40,38 +40,46 @@ def checked(what: Any) -> Any:
     assert not re.search(r"\b[2-9]|\d\d|[-+/]", stated), (
         f"{what.__qualname__}: `_kind` reads names of sizes, not {stated!r}"
     )
-    compared: set[Hashable] = set()
-    comparison = functools.cache(functools.partial(_comparison, what))
+    seen: dict[Hashable, set[Hashable]] = {}
+    compared = functools.cache(functools.partial(_compared, what))
 
     @functools.wraps(what)
     def call(*args: Any, **kwargs: Any) -> Any:
-        result = what(*args, **kwargs)
         sizes: dict[int, int] = {0: 0, 1: -1}
-        combination = [_kind(value, sizes) for value in (*args, *kwargs.values(), result)]
-        key = (*combination, *kwargs)
-        if key not in compared:
-            comparison()(result, args, kwargs)
-            compared.add(key)
+        given = (*(_kind(value, sizes) for value in (*args, *kwargs.values())), *kwargs)
+        if given not in seen:
+            result = compared()(what, args, kwargs)
+            seen[given] = {_kind(result, sizes)}
+            return result
+        result = what(*args, **kwargs)
+        returned = _kind(result, sizes)
+        if returned not in seen[given]:
+            compared()(lambda *_, **__: result, args, kwargs)
+            seen[given].add(returned)
         return result
 
     return call
 
 
-def _comparison(function: Callable[..., Any]) -> Callable[[Any, Any, Any], None]:
-    """Raises what jaxtyping raises where a result and its arguments do not agree with the signature."""
+def _compared(function: Callable[..., Any]) -> Callable[[Callable[..., Any], Any, Any], Any]:
+    """What runs another function as if it were this one; raises where arguments or result are not as signed."""
     import beartype
 
-    results: list[object] = []
+    pending: list[Callable[..., Any]] = []
 
-    def known(*_: Any, **__: Any) -> object:
-        return results.pop()
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return pending.pop()(*args, **kwargs)
 
-    same = FunctionType(known.__code__, function.__globals__, function.__name__, None, known.__closure__)
-    jaxtyped = jaxtyping.jaxtyped(functools.wraps(function)(same), typechecker=beartype.beartype)
+    same = FunctionType(run.__code__, function.__globals__, function.__name__, None, run.__closure__)
+    signed = jaxtyping.jaxtyped(functools.wraps(function)(same), typechecker=beartype.beartype)
 
-    def compare(result: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        results.append(result)
-        jaxtyped(*args, **kwargs)
+    def compare(other: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        outer = len(pending)
+        pending.append(other)
+        try:
+            return signed(*args, **kwargs)
+        finally:
+            del pending[outer:]
 
     return compare
 
