@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import random
 import shutil
@@ -32,6 +33,15 @@ if not os.environ.get("SINKSCOPE_NO_SHAPE_CHECKS"):
     from tests.shapes import install
 
     install("sinkscope")
+
+
+gc.disable()  # until everything is imported
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector passes over a million objects of the libraries and the tests, which stay till the end."""
+    gc.freeze()
+    gc.enable()
 
 
 # torch and transformers are imported where they are used: the process that only starts the workers needs neither.
