@@ -129,7 +129,7 @@ def test_no_other_list_is_pointed_to():
 
 
 @pytest.mark.parametrize(
-    "text", ["[X17]", "[L2]", "(catalog 12.3)", '"A14; Gu et al."', "[C2, C5]", "pitfall P1", "| K1, K2 |"]
+    "text", ["[X17]", "[L2]", "(catalogue 12.3)", '"A14; Gu et al."', "[C2, C5]", "pitfall P1", "| K1, K2 |"]
 )
 def test_a_code_is_noticed(text):
     assert CODE.search(text)

@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+from tests.families.registry import FAMILIES
+
 
 @pytest.fixture
 def ids() -> torch.Tensor:

@@ -80,7 +80,7 @@ def test_a_restarted_packing_trains(tiny: Callable[..., Recipe], runs) -> None:
 
 def test_a_hybrid_has_no_documents_apart() -> None:
     for change, reason in (
-        ("data.packing=intra_document", "the state of a Mamba layer runs on over a document's border"),
+        ("data.packing=intra_document", "a Mamba layer carries its state across the borders of documents"),
         ("model.restart_positions=true", "a Mamba layer .* has no positions to restart"),
     ):
         with pytest.raises(InputError, match=reason):

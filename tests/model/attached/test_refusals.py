@@ -47,8 +47,8 @@ def test_lab_models_and_modules_are_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "spec", "words"),
     [
-        ("qwen3", "qk_norm", "family 'qwen3': it normalises queries and keys itself"),
-        ("gemma3_text", "qk_norm", "it normalises queries and keys itself"),
+        ("qwen3", "qk_norm", "family 'qwen3': it normalizes queries and keys itself"),
+        ("gemma3_text", "qk_norm", "it normalizes queries and keys itself"),
         ("gpt2", "qk_norm", "come from one map"),
         ("gpt_neox", "gated_value", "come from one map"),
         ("mistral", "stable_mask", "which a sliding window hides"),
