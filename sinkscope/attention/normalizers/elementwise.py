@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from jaxtyping import Float
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from sinkscope.attention.normalizers.base import Differentiated, Split, exponential
+from sinkscope.attention.normalizers.base import Differentiated, Map, PerQuery, Split, exponential
 from sinkscope.attention.pieces import STRICT
 
 EPSILON = 1e-8  # added to the sum of a normalized row, as in the paper's code
@@ -25,18 +24,11 @@ class _Elementwise(Differentiated):
     def couples_keys(self) -> bool:
         return self.normalized
 
-    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Split:
         weights = self._each(scores, count)
         return Split(weights, weights.sum(-1, keepdim=True) + EPSILON if self.normalized else None)
 
-    def slope(
-        self,
-        scores: Float[Tensor, "... query key"],
-        count: Float[Tensor, "... query 1"],
-        split: Split,
-        upstream: Float[Tensor, "... query key"],
-        delta: Float[Tensor, "... query 1"],
-    ) -> Float[Tensor, "... query key"]:
+    def slope(self, scores: Map, count: PerQuery, split: Split, upstream: Map, delta: PerQuery) -> Map:
         """f'(s) · (upstream − delta), the second term where rows are normalized."""
         return self._times_slope(upstream.sub_(delta) if self.normalized else upstream, split.numerator)
 
@@ -97,7 +89,7 @@ class Relu(_Elementwise):
     over_n: bool = True
     kind: Literal["relu"] = "relu"
 
-    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Split:
         """With the n of each row in its divisor, where it costs nothing."""
         weights, n = scores.relu(), count if self.over_n else None
         if not self.normalized:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxtyping import Float
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
-from sinkscope.attention.normalizers.base import Differentiated, Split
+from sinkscope.attention.normalizers.base import Differentiated, Map, PerQuery, Split
 from sinkscope.attention.normalizers.elementwise import EPSILON
 from sinkscope.attention.pieces import STRICT
 
@@ -30,20 +28,13 @@ class Linear(Differentiated):
     def couples_keys(self) -> bool:
         return self.divisor != "one"
 
-    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Split:
         if self.divisor == "one":
             return Split(scores)
         total = scores.sum(-1, keepdim=True)
         return Split(scores, total + EPSILON if self.divisor == "sum" else total.abs().clamp(min=1), total)
 
-    def slope(
-        self,
-        scores: Float[Tensor, "... query key"],
-        count: Float[Tensor, "... query 1"],
-        split: Split,
-        upstream: Float[Tensor, "... query key"],
-        delta: Float[Tensor, "... query 1"],
-    ) -> Float[Tensor, "... query key"]:
+    def slope(self, scores: Map, count: PerQuery, split: Split, upstream: Map, delta: PerQuery) -> Map:
         """upstream − Z' · delta with Z' = ∂Z / ∂Σ s."""
         if split.inner is None:
             return upstream

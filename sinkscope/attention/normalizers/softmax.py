@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from sinkscope.attention.normalizers.base import Differentiated, Normalizer, Split, exponential
+from sinkscope.attention.normalizers.base import Differentiated, Map, Normalizer, PerQuery, Split, Visible, exponential
 from sinkscope.attention.pieces import STRICT
 from sinkscope.errors import InputError
 
@@ -23,12 +23,7 @@ class Softmax(Normalizer):
 
     kind: Literal["softmax"] = "softmax"
 
-    def weights(
-        self,
-        scores: Float[Tensor, "... query key"],
-        visible: Bool[Tensor, "... query key"],
-        count: Float[Tensor, "... query 1"],
-    ) -> Float[Tensor, "... query key"]:
+    def weights(self, scores: Map, visible: Visible, count: PerQuery) -> Map:
         """Rows in which nothing is visible are zero, in values and gradients."""
         # −inf gives hidden keys weight 0 exactly, but a row of nothing else is NaN, and NaN times 0 stays NaN in the
         # backward pass. Such rows get finite scores first and are zeroed after, in values and gradients.
@@ -37,9 +32,7 @@ class Softmax(Normalizer):
         shielded = scores.masked_fill(hidden & ~blank, -torch.inf).masked_fill(blank, 0.0)
         return torch.softmax(shielded, -1).masked_fill(hidden, 0.0)
 
-    def log_partition(
-        self, scores: Float[Tensor, "... query key"], visible: Bool[Tensor, "... query key"]
-    ) -> Float[Tensor, "... query"]:
+    def log_partition(self, scores: Map, visible: Visible) -> Float[Tensor, "... query"]:
         """log Σ_visible exp(s_i), in nats; −inf where nothing is visible."""
         # logsumexp subtracts the row's maximum first; exp of a logit above 88 would overflow fp32.
         return torch.logsumexp(scores.masked_fill(~visible, -torch.inf), -1)
@@ -53,12 +46,7 @@ class ScaledSoftmax(Normalizer):
     kind: Literal["scaled_softmax"] = "scaled_softmax"
     metric_weights = "renormalized"
 
-    def weights(
-        self,
-        scores: Float[Tensor, "... query key"],
-        visible: Bool[Tensor, "... query key"],
-        count: Float[Tensor, "... query 1"],
-    ) -> Float[Tensor, "... query key"]:
+    def weights(self, scores: Map, visible: Visible, count: PerQuery) -> Map:
         return self.alpha * Softmax().weights(scores, visible, count)
 
 
@@ -73,19 +61,12 @@ class PowerSoftmax(Differentiated):
     kind: Literal["power_softmax"] = "power_softmax"
     metric_weights = "renormalized"
 
-    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Split:
         # In logs, since exp(s) and Σ exp(p · s) each overflow where their ratio does not.
         shares = torch.log_softmax(self.p * scores, -1)
         return Split(exponential(shares, 1 / self.p), inner=shares)
 
-    def slope(
-        self,
-        scores: Float[Tensor, "... query key"],
-        count: Float[Tensor, "... query 1"],
-        split: Split,
-        upstream: Float[Tensor, "... query key"],
-        delta: Float[Tensor, "... query 1"],
-    ) -> Float[Tensor, "... query key"]:
+    def slope(self, scores: Map, count: PerQuery, split: Split, upstream: Map, delta: PerQuery) -> Map:
         """x − softmax(p · s) · Σ x with x = w · upstream."""
         assert split.inner is not None
         each = upstream.mul_(split.numerator)
@@ -102,17 +83,10 @@ class PowerSigmoid(PowerSoftmax):
 
     kind: Literal["power_sigmoid"] = "power_sigmoid"  # type: ignore[assignment]
 
-    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Split:
         return super().split(torch.nn.functional.logsigmoid(scores), count)
 
-    def slope(
-        self,
-        scores: Float[Tensor, "... query key"],
-        count: Float[Tensor, "... query 1"],
-        split: Split,
-        upstream: Float[Tensor, "... query key"],
-        delta: Float[Tensor, "... query 1"],
-    ) -> Float[Tensor, "... query key"]:
+    def slope(self, scores: Map, count: PerQuery, split: Split, upstream: Map, delta: PerQuery) -> Map:
         """That of `PowerSoftmax`, times ∂ log σ(s) / ∂s = σ(−s)."""
         return super().slope(scores, count, split, upstream, delta).mul_(torch.sigmoid(-scores))
 
@@ -136,19 +110,12 @@ class ClippedSoftmax(Differentiated):
                 f"clipped softmax: gamma = {self.gamma} and alpha = {self.alpha}: alpha decides gamma, so give one"
             )
 
-    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Split:
         gamma = self._gamma(count)
         shares = torch.softmax(scores, -1)
         return Split((shares * (self.zeta - gamma) + gamma).clamp(0, 1), inner=shares)
 
-    def slope(
-        self,
-        scores: Float[Tensor, "... query key"],
-        count: Float[Tensor, "... query 1"],
-        split: Split,
-        upstream: Float[Tensor, "... query key"],
-        delta: Float[Tensor, "... query 1"],
-    ) -> Float[Tensor, "... query key"]:
+    def slope(self, scores: Map, count: PerQuery, split: Split, upstream: Map, delta: PerQuery) -> Map:
         """The slope of a softmax, where the clipped weights lie between 0 and 1."""
         assert split.inner is not None
         gamma, shares = self._gamma(count), split.inner
@@ -173,21 +140,14 @@ class Softpick(Differentiated):
     kind: Literal["softpick"] = "softpick"
     hidden = 0.0  # e^0 − 1 = 0
 
-    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Split:
         # Detached: e^−m cancels in the fraction, up to ε, so no gradient belongs to it.
         largest = scores.detach().amax(-1, keepdim=True).clamp(min=0)
         excess = exponential(scores - largest) - exponential(-largest)
         excess = excess.masked_fill(scores == 0, 0.0)  # two roundings of one exp would let a hidden key leak through
         return Split(excess.relu(), excess.abs().sum(-1, keepdim=True) + self.epsilon, excess)
 
-    def slope(
-        self,
-        scores: Float[Tensor, "... query key"],
-        count: Float[Tensor, "... query 1"],
-        split: Split,
-        upstream: Float[Tensor, "... query key"],
-        delta: Float[Tensor, "... query 1"],
-    ) -> Float[Tensor, "... query key"]:
+    def slope(self, scores: Map, count: PerQuery, split: Split, upstream: Map, delta: PerQuery) -> Map:
         """e^(s − m) · (upstream − delta) above zero, e^(s − m) · delta below it."""
         assert split.inner is not None
         excess = split.inner
