@@ -49,9 +49,9 @@ def _ran(entries: Sequence[Entry]) -> list[Entry]:
 
 def _page(entries: Sequence[Entry], ran: Sequence[Entry]) -> Iterator[str]:
     runs = runs_of(ran)
-    told = tally(judged.verdict for entry in entries for judged in entry.claims)
+    wording = tally(judged.verdict for entry in entries for judged in entry.claims)
     yield BEFORE.format(
-        tally=f"The verdicts: {told}", runs=counted(len(runs), "run"), hours=cost(sum(run.seconds for run in runs))
+        tally=f"The verdicts: {wording}", runs=counted(len(runs), "run"), hours=cost(sum(run.seconds for run in runs))
     )
     if ran:
         yield "## The verdicts\n"
@@ -119,8 +119,8 @@ def _verdict(entry: Entry, judged: Judged) -> tuple[str, ...]:
 
 def _columns(entry: Entry, metric: str) -> tuple[str, ...]:
     """Ours, and beside it the published values where any variation has one."""
-    told = escaped(entry.title(metric))
-    return (f"{told}: ours", "published") if metric in entry.published else (told,)
+    wording = escaped(entry.title(metric))
+    return (f"{wording}: ours", "published") if metric in entry.published else (wording,)
 
 
 def _rows(entry: Entry, metrics: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -146,8 +146,8 @@ def _alt(entry: Entry, metric: str) -> str:
     ours = ", ".join(f"{variation.label} {number(mean(found))}" for variation, found in values)
     other = ", ".join(f"{v.label} {number(v.published[metric])}" for v in entry.variations if metric in v.published)
     published = f" Published: {other}." if other else ""
-    told = escaped(f"{entry.title(metric)}, mean over seeds: {ours}.{published}")
-    return told.replace("]", "\\]").replace("[", "\\[")
+    wording = escaped(f"{entry.title(metric)}, mean over seeds: {ours}.{published}")
+    return wording.replace("]", "\\]").replace("[", "\\[")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -51,8 +51,8 @@ class _Reader:
         if state in ("done", "failed"):
             return 1.0
         if name not in self.lengths:
-            told = flat(progress.jobs[name].model_dump(mode="json"))
-            self.lengths[name] = next((value for field, value in told if field.split(".")[-1] == "steps"), 0)
+            fields = flat(progress.jobs[name].model_dump(mode="json"))
+            self.lengths[name] = next((value for field, value in fields if field.split(".")[-1] == "steps"), 0)
         steps = self.lengths[name]
         return min(1.0, self.newest(name, state).get("step", 0) / steps) if steps else 0.0
 

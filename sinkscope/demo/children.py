@@ -41,8 +41,8 @@ class Child:
         if code:
             self.messages.seek(0)
             lines = self.messages.read().decode(errors="replace").splitlines()[-LAST_LINES:]
-            told = "\n".join(f"  {line}" for line in lines)
-            raise ChildFailed(f"training {self.label} ended with exit code {code}; its last lines:\n{told}")
+            wording = "\n".join(f"  {line}" for line in lines)
+            raise ChildFailed(f"training {self.label} ended with exit code {code}; its last lines:\n{wording}")
 
     def stop(self) -> None:
         """End the process: politely, then for certain. Its run can be gone on with."""

@@ -1,4 +1,4 @@
-"""How a transformers model is touched: attention calls, passes, the residual stream, linear maps, modules, inputs.
+"""How a transformers model is read and changed: attention calls, passes, residual stream, linear maps, modules, inputs.
 
 Observers, interventions, attached operations and caches all stand on this room, and it knows no statistic. To write
 something new that reads or changes a model:

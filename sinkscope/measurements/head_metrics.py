@@ -30,7 +30,7 @@ class HeadMetric:
     `name`: its column in `Measurement.heads`. `title`, `about`: what a reader sees on the page. `formula`: of one
     sample, with s the position that is asked about; the mean over samples follows, unless the formula says otherwise.
     `needs`: variables of the measurement. `value` makes the array (layer, head). `draw`: how the page colors its map,
-    None for what is no number. `placed`: whether it moves with the position that a reader chooses on the page.
+    None for what is no number. `positioned`: whether it moves with the position that a reader chooses on the page.
     """
 
     name: str
@@ -42,7 +42,7 @@ class HeadMetric:
     value: Value
     unit: str = ""
     draw: Drawing | None = "amount"
-    placed: bool = False
+    positioned: bool = False
 
     def applies(self, data: xr.Dataset) -> bool:
         """Whether the measurement holds what this needs, anywhere."""
@@ -50,12 +50,12 @@ class HeadMetric:
 
     def at(self, data: xr.Dataset, epsilon: float, positions: Sequence[int]) -> np.ndarray:
         """The array (place, layer, head): at each position; at the first alone for a metric that does not move."""
-        chosen = positions if self.placed else positions[:1]
+        chosen = positions if self.positioned else positions[:1]
         return np.stack([self.value(HeadView(data, epsilon, position)) for position in chosen])
 
     def heading(self, position: int | None = None) -> str:
         """The title with its unit, and with the position where it is about one."""
-        where = "" if position is None or not self.placed else f", position {position}"
+        where = "" if position is None or not self.positioned else f", position {position}"
         return f"{self.title}{where}{f' ({self.unit})' if self.unit else ''}"
 
 
@@ -92,7 +92,7 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
         needs=("attention_received",),
         value=lambda at: at.here("attention_received"),
         draw="share",
-        placed=True,
+        positioned=True,
     ),
     HeadMetric(
         name="sink",
@@ -105,7 +105,7 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
             100 * metrics.nanmean(metrics.exceeds(at["attention_received"][..., at.column], at.epsilon), 0)
         ),
         unit="%",
-        placed=True,
+        positioned=True,
     ),
     HeadMetric(
         name="slot",
@@ -127,7 +127,7 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
         value=_over_others("value_norm"),
         unit="×",
         draw="ratio",
-        placed=True,
+        positioned=True,
     ),
     HeadMetric(
         name="key_ratio",
@@ -139,7 +139,7 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
         value=_over_others("key_norm"),
         unit="×",
         draw="ratio",
-        placed=True,
+        positioned=True,
     ),
     HeadMetric(
         name="cos_sink",
@@ -150,7 +150,7 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
         needs=("cos_query_key",),
         value=lambda at: at.here("cos_query_key"),
         draw="signed",
-        placed=True,
+        positioned=True,
     ),
     HeadMetric(
         name="drain_correlation",
@@ -185,7 +185,7 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
         needs=("cos_query_key",),
         value=lambda at: metrics.nanmean(metrics.mean_elsewhere(at["cos_query_key"], at.column), 0),
         draw="signed",
-        placed=True,
+        positioned=True,
     ),
     HeadMetric(
         name="boost",
@@ -197,7 +197,7 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
         value=_boost,
         unit="×",
         draw="ratio",
-        placed=True,
+        positioned=True,
     ),
     HeadMetric(
         name="peak",
@@ -208,7 +208,7 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
         needs=("attention_peak",),
         value=lambda at: at.here("attention_peak"),
         draw="share",
-        placed=True,
+        positioned=True,
     ),
     HeadMetric(
         name="spike_cosine",

@@ -20,7 +20,7 @@ def test_every_metric_is_present_and_has_a_value_for_every_head(complete):
     assert applicable(complete.data) == list(HEAD_METRICS)
     for metric in HEAD_METRICS:
         found = metric.at(complete.data, EPSILON, [0, 3])
-        assert found.shape == (2 if metric.placed else 1, 4, 3), metric.name
+        assert found.shape == (2 if metric.positioned else 1, 4, 3), metric.name
         assert np.isfinite(found).all() if metric.draw else found.dtype.kind in "bU", metric.name
 
 

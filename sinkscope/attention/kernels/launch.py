@@ -123,7 +123,7 @@ def backward(
 def settings(
     query: Tensor, key: Tensor, value: Tensor, plan: KernelPlan, scaling: float, tiling: Tiling
 ) -> dict[str, Any]:
-    """What all three kernels are told, by the names of their parameters, and how the compiler is to tile."""
+    """The arguments of all three kernels, by the names of their parameters, and how the compiler is to tile."""
     dim, value_dim = query.shape[-1], value.shape[-1]
     return {
         "group": query.shape[1] // key.shape[1],

@@ -3,7 +3,7 @@
 While an operation is attached, the model's configuration is of a class of its own, derived from the host's: it behaves
 as the host's in everything, but what it writes is an `AttachedConfig`. So every way of saving writes a folder that,
 without sinkscope, no class of transformers opens: the Auto classes do not know its `model_type`, and the host's own
-class knows no `attn_implementation` of the name that it is told.
+class knows no `attn_implementation` of the name that it is given.
 """
 
 from __future__ import annotations

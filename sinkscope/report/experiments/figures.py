@@ -34,13 +34,13 @@ def dose_response(entry: Entry, metric: str) -> Drawing:
     points, without = [], []
     for label, run in _drawn_runs(entry):
         value = run[metric]
-        told = f"{escape(label)}, seed {run.seed}"
+        wording = f"{escape(label)}, seed {run.seed}"
         place = labels.index(label) - BESIDE
         if math.isnan(value):
-            without.append((place, f"{told}: {run.status}"))
+            without.append((place, f"{wording}: {run.status}"))
         else:
             values[label].append(value)
-            points.append((place, value, told))
+            points.append((place, value, wording))
     data = [_seeds(points), _means(labels, values, joined=_is_a_dose(entry))] if points else []
     if without:
         data.append(_crosses(without))
@@ -204,7 +204,7 @@ def _seeds(points: Sequence[tuple[float, float, str]]) -> Drawing:
     return {
         **_marks([place for place, _, _ in points], [value for _, value, _ in points]),
         "name": "each seed",
-        "text": [told for _, _, told in points],
+        "text": [wording for _, _, wording in points],
         "marker": {"color": tint(BLUE, 0.55), "size": 8},
         "hovertemplate": "%{text}: %{y:.4g}<extra></extra>",
     }
@@ -245,7 +245,7 @@ def _crosses(points: Sequence[tuple[float, str]]) -> Drawing:
     return {
         **_marks([place for place, _ in points], [0.0] * len(points)),
         "name": "no value",
-        "text": [told for _, told in points],
+        "text": [wording for _, wording in points],
         "marker": {"color": INK, "size": 9, "symbol": "x-thin", "line": {"color": MUTED, "width": 2}},
         "hovertemplate": "%{text}<extra></extra>",
         "cliponaxis": False,

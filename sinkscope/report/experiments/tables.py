@@ -87,9 +87,9 @@ def runs_table(runs: Sequence[tuple[str, Observed]], metrics: Sequence[str], pre
     for index, (label, run) in enumerate(runs):
         name = f'<span class="run" id="{prefix}-r{index}">{escape(run.run or MISSING)}</span>'
         button = f'<button type="button" data-run="{index}">curves</button>' if run.curves and run.steps else MISSING
-        told = [text(label), Cell(str(run.seed), True), Cell(name), Cell(_status(run))]
+        wording = [text(label), Cell(str(run.seed), True), Cell(name), Cell(_status(run))]
         spent = Cell(MISSING if run.status == FAILED else cost(run.seconds), True)
-        rows.append([*told, *(figure(run[metric]) for metric in columns), spent, Cell(button), text(run.reason)])
+        rows.append([*wording, *(figure(run[metric]) for metric in columns), spent, Cell(button), text(run.reason)])
     head = ["variation", "seed", "run", "status", *columns, "cost", "over training", "reason"]
     return table(head, rows, "Runs", "runs")
 

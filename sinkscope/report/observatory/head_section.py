@@ -22,7 +22,7 @@ CHOICES = 16
 
 MARKUP = f"""<div class="observatory" id="heads">
 <div class="maps-side">
-<p class="control" id="head-place"><label>Maps marked ◆ show position <input type="range" min="0" step="1">
+<p class="control" id="head-position"><label>Maps marked ◆ show position <input type="range" min="0" step="1">
 <output></output></label></p>
 <div class="maps" id="head-maps"></div>
 </div>
@@ -47,14 +47,16 @@ def head_section(
     """
     if maps is not None:
         maps.check(data)
-    places = choices(data, epsilon) if "position" in data.coords else [position]
-    here = places.index(position)
-    grids = {metric: metric.at(data, epsilon, places if metric.placed else [position]) for metric in applicable(data)}
+    positions = choices(data, epsilon) if "position" in data.coords else [position]
+    here = positions.index(position)
+    grids = {
+        metric: metric.at(data, epsilon, positions if metric.positioned else [position]) for metric in applicable(data)
+    }
     payload: dict[str, Any] = {
         "layers": layer_labels(data),
         "heads": data.sizes["head"],
-        "places": places,
-        "place": here,
+        "positions": positions,
+        "index": here,
         "epsilon": epsilon,
         "metrics": [
             _payload(metric, values, epsilon)
@@ -66,7 +68,7 @@ def head_section(
     }
     figures: dict[str, go.Figure] = {}
     if "attention_received" in data:
-        payload["profile"] = heads.profile(data, places)
+        payload["profile"] = heads.profile(data, positions)
         figures[heads.PROFILE] = heads.profile_figure(epsilon)
     if "cos_query_key" in data and position in data["position"].values:
         payload["angles"] = heads.angles(data, position)
@@ -86,7 +88,9 @@ def head_section(
         "samples. Click on a head, or move with the arrow keys: the same head is framed in all maps, and its details "
         "stand beside them.",
         figures,
-        _numbers(data, {metric: values[here if metric.placed else 0] for metric, values in grids.items()}, position),
+        _numbers(
+            data, {metric: values[here if metric.positioned else 0] for metric, values in grids.items()}, position
+        ),
         widget=Widget(MARKUP, {DATA: payload}),
     )
 
@@ -111,8 +115,8 @@ def start(data: xr.Dataset, position: int) -> list[int]:
 def _numbers(data: xr.Dataset, values: Mapping[HeadMetric, np.ndarray], position: int) -> pd.DataFrame:
     """The table of heads in words for people."""
     frame = head_table(data, values)
-    places = zip(data["stack"].values, data["layer_index"].values, strict=True)
-    labels = dict(zip(places, layer_labels(data), strict=True))
+    rows = zip(data["stack"].values, data["layer_index"].values, strict=True)
+    labels = dict(zip(rows, layer_labels(data), strict=True))
     frame["layer"] = [labels[place] for place in zip(frame["stack"], frame["layer"], strict=True)]
     return frame.drop(columns="stack").rename(columns={metric.name: metric.heading(position) for metric in values})
 
@@ -123,14 +127,14 @@ def _payload(metric: HeadMetric, grids: np.ndarray, epsilon: float) -> dict[str,
         "title": metric.title,
         "about": f"{metric.about} {metric.formula} ({metric.source}).",
         "unit": metric.unit,
-        "placed": metric.placed,
+        "positioned": metric.positioned,
         "scale": scale(metric, grids, epsilon),
         "values": short(grids),
     }
 
 
 def scale(metric: HeadMetric, grids: np.ndarray, epsilon: float) -> dict[str, Any]:
-    """Ends of the color scale, and its colors; with `log`, a ratio is placed by its logarithm."""
+    """Ends of the color scale, and its colors; with `log`, a ratio is drawn by its logarithm."""
     known = grids[np.isfinite(grids)]
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
     both = [[0, BLUE], [0.5, BELOW[0]], [1, ORANGE]]

@@ -160,21 +160,21 @@ def _ratios(measurement: Measurement) -> list[Headline]:
     if "hidden_norm" in data:
         ratio = measurement.hidden_norm_ratio()
         if ratio.notnull().any():
-            place = int(ratio.fillna(-np.inf).values.argmax())
-            depth = int(data["depth_index"].values[place])
+            index = int(ratio.fillna(-np.inf).values.argmax())
+            depth = int(data["depth_index"].values[index])
             cards.append(
                 Headline(
-                    f"{float(ratio[place]):.3g} ×", f"largest hidden norm of position 0 over others: depth {depth}"
+                    f"{float(ratio[index]):.3g} ×", f"largest hidden norm of position 0 over others: depth {depth}"
                 )
             )
     if "value_norm" in data:
         ratio = measurement.value_norm_ratio()
         if ratio.notnull().any():
-            place = int(ratio.fillna(np.inf).values.argmin())
-            layer = int(data["layer_index"].values[place])
+            index = int(ratio.fillna(np.inf).values.argmin())
+            layer = int(data["layer_index"].values[index])
             cards.append(
                 Headline(
-                    f"{float(ratio[place]):.3g} ×", f"smallest value norm of position 0 over others: layer {layer}"
+                    f"{float(ratio[index]):.3g} ×", f"smallest value norm of position 0 over others: layer {layer}"
                 )
             )
     return cards
@@ -187,14 +187,14 @@ def _massive(data: xr.Dataset) -> list[Headline]:
     both, relative = is_massive(tops, median), is_massive(tops, median, magnitude=NEGLIGIBLE)
     return [
         Headline(
-            str(_places(data, both) or "none"),
+            str(_entries(data, both) or "none"),
             "massive activations (entries over 100 and 1000 × the median); over 1000 × the median alone: "
-            f"{_places(data, relative) or 'none'}",
+            f"{_entries(data, relative) or 'none'}",
         )
     ]
 
 
-def _places(data: xr.Dataset, found: np.ndarray) -> int:
+def _entries(data: xr.Dataset, found: np.ndarray) -> int:
     position = data["hidden_top_position"].transpose("sample", "depth", "top").values[found]
     dimension = data["hidden_top_dimension"].transpose("sample", "depth", "top").values[found]
     return len({*zip(position.tolist(), dimension.tolist(), strict=True)})

@@ -114,7 +114,7 @@ def test_the_attention_map_is_shown_for_its_head_alone(opened):
 
 
 def test_the_position_of_the_maps_can_be_chosen(opened, complete):
-    opened.locator("#head-place input").focus()
+    opened.locator("#head-position input").focus()
     opened.keyboard.press("ArrowRight")
     layer, head = (int(part) for part in next(iter(selected(opened))).split("."))
     shown = opened.locator("[data-metric=alpha] output").inner_text()
