@@ -46,7 +46,7 @@ from sinkscope.hooks.modules import (
     unwrapped,
     vision_prefix,
 )
-from sinkscope.hooks.passes import Axis, Forward, Pass, Passes, Samples, axes, cache_of, check_order
+from sinkscope.hooks.passes import Axis, Edit, Forward, Pass, Passes, Samples, axes, cache_of, check_order
 from sinkscope.hooks.projections import (
     Keys,
     Projection,
@@ -59,7 +59,7 @@ from sinkscope.hooks.projections import (
     projection,
     projections,
 )
-from sinkscope.hooks.stream import Edit, OpenStream, Stream, checked, read_blocks, read_stream, row_length, width_of
+from sinkscope.hooks.stream import OpenStream, Stream, checked, read_blocks, read_stream, row_length, width_of
 
 __all__ = [
     "ARGUMENTS",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from sinkscope.hooks.dispatch import was_reordered
 from sinkscope.hooks.modules import is_encoder_decoder, sink_tokens
 
 Axis = Literal["tokens", "memory", "vision", "audio"]
+Edit = Callable[[Tensor], Tensor]
 MAIN_INPUTS = (
     "input_ids",
     "inputs_embeds",
@@ -67,7 +69,7 @@ class Forward:
         main = next((given[name] for name in MAIN_INPUTS if isinstance(given.get(name), Tensor)), None)
         main = main if main is not None else next((v for v in given.values() if isinstance(v, Tensor)), None)
         if main is None:
-            raise InputError("the observed model was called without tensors")
+            raise InputError("the model was called without tensors")
         writes = is_encoder_decoder(model)
         prefix = "decoder_" if writes else ""
         masks: dict[Axis, Any] = {
@@ -141,8 +143,10 @@ class Passes:
     def __init__(self, model: nn.Module, opened: Opened | None = None, closed: Closed | None = None) -> None:
         self.model = model
         self.under_way: Pass | None = None
+        self._last: Pass | None = None
+        self._handled: BaseException | None = None
         self._opened, self._closed = opened, closed
-        self._required: list[tuple[set[Any], str]] = []
+        self._required: list[tuple[Callable[[Pass], bool], str]] = []
 
     def attach(self, stack: ExitStack, *, first: bool = False) -> None:
         """Follow the passes for as long as `stack` is open; `first`: end them before the caller's own hooks do."""
@@ -153,30 +157,43 @@ class Passes:
 
     @property
     def now(self) -> Pass:
-        """The pass under way. Raises `InputError` where there is none."""
-        if self.under_way is None:
-            raise InputError("the passes of a model are followed: call that model itself, not a part of it")
-        return self.under_way
+        """The pass under way; while a backward pass recomputes a checkpoint, the one that it belongs to.
 
-    def require(self, owners: set[Any], otherwise: str) -> None:
-        """One of `owners` at least must be noted in every pass; else it ends in an `UnsupportedModelError(otherwise)`.
+        Raises `InputError` where there is none.
+        """
+        found = self._last if self.recomputing else self.under_way
+        if found is None:
+            raise InputError("the passes of a model are followed: call that model itself, not a part of it")
+        return found
+
+    @property
+    def recomputing(self) -> bool:
+        """Whether a backward pass runs parts of a finished pass again (gradient checkpointing)."""
+        return self.under_way is None and torch._C._current_graph_task_id() != -1
+
+    def require(self, met: Callable[[Pass], bool], otherwise: str, stack: ExitStack) -> None:
+        """Until `stack` closes, a pass of which `met` is not true ends in an `UnsupportedModelError(otherwise)`.
 
         A change that nothing came by looks just like one without an effect.
         """
-        self._required.append((owners, otherwise))
+        required = met, otherwise
+        self._required.append(required)
+        stack.callback(self._required.remove, required)
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         begun = Pass(Forward.of(model, args, kwargs))
         changed = None if self._opened is None else self._opened(begun, args, kwargs)
-        self.under_way = begun
+        self.under_way = self._last = begun
+        self._handled = sys.exception()
         return changed
 
     def _end(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         done, self.under_way = self.under_way, None
-        if done is None or output is None:  # the pass ended in an error, which goes on
+        # An error in the model leaves no output. One in another hook, such as a refused pass, is being handled now.
+        if done is None or output is None or sys.exception() is not self._handled:
             return None
-        for owners, otherwise in self._required:
-            if not owners & done.noted:
+        for met, otherwise in self._required:
+            if not met(done):
                 raise UnsupportedModelError(otherwise)
         return None if self._closed is None else self._closed(done, output)
 

@@ -19,13 +19,12 @@ from transformers.pytorch_utils import Conv1D
 
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks.modules import attention_layers, blocks, family, has_attention
-from sinkscope.hooks.passes import Passes
+from sinkscope.hooks.passes import Edit, Passes
 
 Kind = Literal[
     "query", "key", "value", "output", "query_latent", "latent", "rotary_key", "gate", "up", "down", "experts", "other"
 ]
 Keys = Callable[[Float[Tensor, "batch position width"]], Float[Tensor, "batch kv_heads position head_dim"]]
-Edit = Callable[[Tensor], Tensor]
 
 QUERY = ("q_proj", "query", "q", "q_lin")
 KEY = ("k_proj", "key", "k", "k_lin")
@@ -98,24 +97,26 @@ class Projection:
     def edit_input(self, edit: Edit, passes: Passes, stack: ExitStack) -> None:
         """Replace x by `edit` of it. What a fused map makes beside this projection is made of the edited x as well.
 
-        A pass that does not use the module ends in an `UnsupportedModelError`. Readers see the edited x.
+        Where a pass ends and the module was never used, that is an `UnsupportedModelError`. Readers see the edited x.
         """
+        used: list[bool] = []
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            passes.now.note(hook)
+            used[:] = [True]
             edited = edit(_given(args, kwargs))
             if args:
                 return (edited, *args[1:]), kwargs
             return args, {**kwargs, next(iter(kwargs)): edited}
 
         stack.callback(self.module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True).remove)
-        passes.require({hook}, self._unused(passes.model))
+        passes.require(lambda _: bool(used), self._unused(passes.model), stack)
 
     def edit_output(self, edit: Edit, passes: Passes, stack: ExitStack) -> None:
         """Replace its part of y by `edit` of it. Otherwise as `edit_input`."""
+        used: list[bool] = []
 
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-            passes.now.note(hook)
+            used[:] = [True]
             whole = _returned(output)
             if self.columns is None:
                 edited = edit(whole)
@@ -124,11 +125,11 @@ class Projection:
             return (edited, *output[1:]) if isinstance(output, tuple) else edited
 
         stack.callback(self.module.register_forward_hook(hook, prepend=True).remove)
-        passes.require({hook}, self._unused(passes.model))
+        passes.require(lambda _: bool(used), self._unused(passes.model), stack)
 
     def _unused(self, model: nn.Module) -> str:
         return (
-            f"family '{family(model)}': '{self.path}' was not called in this pass (its weight may be read "
+            f"family '{family(model)}': '{self.path}' was not called by the end of a pass (its weight may be read "
             "directly), so nothing was changed there"
         )
 

@@ -26,9 +26,7 @@ from sinkscope.hooks.modules import (
     no_attention,
     own_stack,
 )
-from sinkscope.hooks.passes import Axis, Pass, Passes, axes
-
-Edit = Callable[[Tensor], Tensor]
+from sinkscope.hooks.passes import Axis, Edit, Pass, Passes, axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +101,7 @@ class OpenStream:
         self.passes = Passes(model)
         self._stack = stack
         self._single: set[nn.Module] = set()
-        self.passes.attach(stack)
+        self.passes.attach(stack, first=True)  # a pass that is refused counts nowhere, also where somebody observes it
 
     @property
     def seen(self) -> int:
@@ -159,7 +157,7 @@ class OpenStream:
         """
 
         def hook(used: nn.Module, args: tuple[Any, ...]) -> None:
-            if self.passes.now.use(used):
+            if not self.passes.recomputing and self.passes.now.use(used):
                 raise UnsupportedModelError(
                     f"family '{self.stream.family}' uses one {type(used).__name__} several times in a pass, so no "
                     "depth or layer of its own can be changed"
@@ -174,9 +172,10 @@ class OpenStream:
         for group in map(set, groups):
             kinds = ", ".join(sorted({type(module).__name__ for module in group}))
             self.passes.require(
-                group,
+                lambda done, group=group: bool(group & done.noted),  # type: ignore[misc]
                 f"family '{self.stream.family}': its {kinds} never asked transformers' AttentionInterface for a "
                 "function in this pass, so nothing was changed there",
+                self._stack,
             )
 
 

@@ -87,8 +87,8 @@ def sink_rate_by_position(rates: pd.DataFrame) -> go.Figure:
     counted = rates.get("counted", pd.Series(True, index=rates.index))
     highest = rates["sink_rate"][counted].max()
     colors = [
-        (SINK if rate == highest else BLUE) if sure else tint(BLUE, 0.3)
-        for rate, sure in zip(rates["sink_rate"], counted, strict=True)
+        (SINK if rate == highest else BLUE) if is_counted else tint(BLUE, 0.3)
+        for rate, is_counted in zip(rates["sink_rate"], counted, strict=True)
     ]
     result = figure(height=280, legend=False)
     result.add_bar(

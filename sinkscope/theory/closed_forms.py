@@ -12,11 +12,6 @@ EPSILON = 0.3
 """The threshold of the paper's sink metric (strict)."""
 
 
-def harmonic(tokens: int) -> float:
-    """H_T = 1 + 1/2 + … + 1/T."""
-    return math.fsum(1 / t for t in range(1, tokens + 1))
-
-
 def by_distance(bias: Float[Tensor, "heads tokens"]) -> Float[Tensor, "heads query key"]:
     """A[t, i] = e^{g(t−i)} / Σ_{j ≤ t} e^{g(t−j)}: causal weights where the content of all tokens is equal.
 
@@ -33,11 +28,6 @@ def received(weights: Float[Tensor, "*heads query key"]) -> Float[Tensor, "*head
     """alpha_k = Σ_{t ≥ k} A[t, k] / (T − k), positions from 0 (Gu et al. 2025, section 3)."""
     tokens = weights.shape[-1]
     return weights.sum(-2) / torch.arange(tokens, 0, -1, dtype=weights.dtype)
-
-
-def received_first(weights: Float[Tensor, "heads query key"]) -> list[float]:
-    """alpha_0 of each head."""
-    return received(weights)[..., 0].tolist()
 
 
 def bucket(distance: int, buckets: int = 32, furthest: int = 128) -> int:

@@ -187,7 +187,7 @@ def test_an_edit_that_nothing_came_by_is_an_error() -> None:
         # As in a layer that reads the weight itself and never calls the module.
         model.get_submodule(one.owner).v_proj = deepcopy(one.module)
         model.get_submodule(one.owner).v_proj._forward_hooks.clear()
-        with pytest.raises(UnsupportedModelError, match=r"v_proj' was not called in this pass"):
+        with pytest.raises(UnsupportedModelError, match=r"v_proj' was not called by the end of a pass"):
             output_of("llama", model)
 
 
@@ -195,3 +195,27 @@ def test_a_projection_that_is_not_there_names_those_that_are() -> None:
     model = build("deepseek_v3")
     with pytest.raises(UnsupportedModelError, match=r"no projection 'gate'.*there are:.*rotary_key"):
         projection(model, next(iter(attention_layers(model))), "gate")
+
+
+def test_generation_may_leave_out_what_a_cache_holds() -> None:
+    model = build("t5")
+    wanted = model.generate(torch.arange(5)[None], max_new_tokens=3, do_sample=False)
+    with ExitStack() as stack:
+        passes = Passes(model)
+        passes.attach(stack)
+        kept = [one for one in projections(model) if one.kind in ("key", "value")]
+        assert {"encoder", "decoder"} <= {one.path.split(".")[0] for one in kept}
+        for one in kept:
+            one.edit_output(lambda values: values, passes, stack)
+        assert torch.equal(model.generate(torch.arange(5)[None], max_new_tokens=3, do_sample=False), wanted)
+
+
+def test_an_edit_that_ended_is_required_no_more() -> None:
+    model = build("llama")
+    one = projection(model, next(iter(attention_layers(model))), "value")
+    with ExitStack() as outer:
+        passes = Passes(model)
+        passes.attach(outer)
+        with ExitStack() as inner:
+            one.edit_output(torch.zeros_like, passes, inner)
+        output_of("llama", model)

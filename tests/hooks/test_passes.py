@@ -81,12 +81,15 @@ def test_what_is_required_must_be_noted_in_every_pass(model: LlamaForCausalLM) -
     layer = model.model.layers[0]
     with ExitStack() as stack:
         passes.attach(stack)
-        passes.require({"a", "b"}, "neither a nor b was there")
+        inner = stack.enter_context(ExitStack())
+        passes.require(lambda done: "b" in done.noted, "b was not there", inner)
         note = layer.register_forward_hook(lambda *_: passes.now.note("b"))
         model(ids(1, 3))
         note.remove()
-        with pytest.raises(UnsupportedModelError, match="neither a nor b was there"):
+        with pytest.raises(UnsupportedModelError, match="b was not there"):
             model(ids(1, 3))
+        inner.close()
+        model(ids(1, 3))  # what was required is required no more
 
 
 def test_samples_continue_with_their_own_cache_alone() -> None:
@@ -103,3 +106,14 @@ def test_samples_continue_with_their_own_cache_alone() -> None:
 def test_uses_are_counted_by_owner() -> None:
     under_way = Pass(Forward(batch=1, seen=0, cache=None, ids=None))
     assert [under_way.use("a"), under_way.use("a"), under_way.use("b")] == [0, 1, 0]
+
+
+def test_a_pass_counts_also_while_somebody_handles_an_error(model: LlamaForCausalLM) -> None:
+    closed: list[Any] = []
+    with ExitStack() as stack:
+        Passes(model, closed=lambda done, output: closed.append(done)).attach(stack)
+        try:
+            raise ValueError("earlier")
+        except ValueError:
+            model(ids(1, 2))
+    assert len(closed) == 1

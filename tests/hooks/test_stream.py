@@ -12,7 +12,8 @@ from transformers import AlbertConfig, AlbertModel, BloomConfig, BloomForCausalL
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks.modules import blocks
 from sinkscope.hooks.stream import OpenStream, Stream, read_stream, row_length, width_of
-from sinkscope.interventions import ForbidSink
+from sinkscope.interventions import ForbidSink, Intervention, SetActivations, ZeroHeads
+from sinkscope.probes import HiddenNorms, observe
 from tests.families.registry import FAMILIES
 from tests.probes.conftest import build
 
@@ -118,3 +119,34 @@ def test_layers_depths_and_widths_that_do_not_exist() -> None:
     assert width_of(model) == model.config.hidden_size
     mask = torch.tensor([[0, 1, 1], [1, 1, 1]])
     assert row_length(model, {"input_ids": torch.zeros(2, 3), "attention_mask": mask}) == 2
+
+
+@pytest.mark.parametrize("intervention", [ZeroHeads([(0, 1)]), SetActivations([(1, 0, 3)]), ForbidSink((0,))])
+def test_recomputation_is_changed_as_the_pass_was(intervention: Intervention) -> None:
+    model, inputs = build("llama"), FAMILIES["llama"].inputs()
+    gradients = []
+    for checkpointing in (False, True):
+        model.zero_grad()
+        if checkpointing:
+            enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+            enable({"use_reentrant": False})
+            model.train()
+        with intervention.applied(model):
+            model(**inputs, use_cache=False).logits.square().mean().backward()
+        gradients.append(model.model.layers[0].self_attn.v_proj.weight.grad.clone())
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+def test_a_pass_that_is_refused_counts_nowhere() -> None:
+    model, inputs = build("llama"), FAMILIES["llama"].inputs()
+
+    def own(hidden_states: Tensor, **_: object) -> tuple[Tensor, None]:
+        return torch.zeros_like(hidden_states), None
+
+    with observe(model, HiddenNorms()) as seen, ForbidSink((0,)).applied(model):
+        for layer in Stream.of(model).layers:
+            layer.forward = own
+        with pytest.raises(UnsupportedModelError, match="nothing was changed there"):
+            model(**inputs)
+    with pytest.raises(InputError, match="nothing was observed"):
+        seen.measurement()

@@ -1,6 +1,6 @@
 """The jobs that questions vary: training the lab model, and synthetic tasks, which need seconds to minutes.
 
-A new one is a class in a file of its own and a line in `JOBS`.
+A new one is a class in a file of its own and a line in `TASKS`.
 """
 
 from __future__ import annotations

@@ -39,7 +39,10 @@ def equip(module: nn.Module, operation: Operation, projections: Projections | No
     """Put `operation` into an attention layer; its parameters become the layer's."""
     module.operation = operation
     setattr(module, PLACE, None)
-    handles = [module.register_forward_pre_hook(_enter, with_kwargs=True), module.register_forward_hook(_leave)]
+    handles = [
+        module.register_forward_pre_hook(_take_input, with_kwargs=True),
+        module.register_forward_hook(_forget_input),
+    ]
     hooks: dict[str, Callable[..., Any]] = {}
     if projections is not None and operation.spec.query_key is not None:
         hooks |= {projections.query: _normalize_queries, projections.key: _normalize_keys}
@@ -108,7 +111,7 @@ def attached_attention(
     return attended.output.transpose(1, 2), attended.weights
 
 
-def _enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _take_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Note the block's input, and how many tokens the layer's cache holds before it grows."""
     hidden = args[0] if args else kwargs["hidden_states"]
     cache = next((given for given in (*args, *kwargs.values()) if isinstance(given, Cache)), None)
@@ -118,7 +121,7 @@ def _enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     setattr(module, PLACE, Hosted(hidden, seen))
 
 
-def _leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+def _forget_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
     """Forget the call; raise where the operation was not part of it."""
     call = getattr(module, PLACE)
     setattr(module, PLACE, None)
