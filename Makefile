@@ -9,6 +9,7 @@ venv := .venv/bin
 oldest := .venv-oldest/bin
 inputs := pyproject.toml .ci/install
 fast := -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
+style := $(venv)/ruff check . && $(venv)/ruff format --check .
 
 .NOTPARALLEL:
 .PHONY: help demo test test-slow test-all test-oldest lint pages bench clean
@@ -19,8 +20,12 @@ help: ## list these targets
 demo: .venv/run.stamp ## measure a model, train two, write the report: the main job
 	$(venv)/sinkscope demo $(ARGS)
 
-test: lint ## lint, type-check and run the fast tests
-	$(venv)/python $(fast) $(ARGS)
+test: .venv/dev.stamp ## lint, type-check and run the fast tests
+	$(style)
+	$(venv)/mypy & types=$$!; \
+	$(venv)/python $(fast) $(ARGS); tests=$$?; \
+	wait $$types || { echo "mypy found what stands above, among the lines of the tests" >&2; exit 1; }; \
+	exit $$tests
 
 test-slow: .venv/dev.stamp ## the slow tests: browser, kills, the wheel, full matrices; without shape checks
 	SINKSCOPE_NO_SHAPE_CHECKS=1 $(venv)/python -m pytest -m slow -n $(WORKERS) --dist worksteal $(ARGS)
@@ -31,8 +36,7 @@ test-oldest: .venv-oldest/dev.stamp ## the fast tests with the oldest supported 
 	$(oldest)/python $(fast) $(ARGS)
 
 lint: .venv/dev.stamp ## style and types
-	$(venv)/ruff check .
-	$(venv)/ruff format --check .
+	$(style)
 	$(venv)/mypy
 
 pages: .venv/dev.stamp ## write the pages of docs/ that are made from code or from records

@@ -154,9 +154,9 @@ class _Loader(SourceFileLoader):
         tree = ast.parse(data)
         return compile(_Marks(tree).visit(tree), path, "exec", dont_inherit=True, optimize=_optimize)
 
-    def exec_module(self, module: ModuleType) -> None:
+    def get_code(self, fullname: str) -> Any:
         with patch("importlib._bootstrap_external.cache_from_source", BYTECODE):  # apart from the bytecode of users
-            super().exec_module(module)
+            return super().get_code(fullname)
 
 
 class _Finder:

@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
 import pytest
 
 
 def thinned(cases: Iterable[Any], keep: int) -> list[Any]:
-    """Every `keep`-th case as it is, the others marked slow. Tuples are the values of several arguments."""
-    marked = []
-    for number, case in enumerate(cases):
-        values = case if isinstance(case, tuple) else (case,)
-        marked.append(pytest.param(*values, marks=() if number % keep == 0 else pytest.mark.slow))
-    return marked
+    """One case of `keep` as it is, the others marked slow. Tuples are the values of several arguments: then every value
+    of every argument is among the first, about equally often, for which more are kept where need be."""
+    rows = [case if isinstance(case, tuple) else (case,) for case in cases]
+    width = len(rows[0])
+    kept = set(range(0, len(rows), keep)) if width == 1 else _spread(rows, -(-len(rows) // keep))
+    return [pytest.param(*row, marks=() if number in kept else pytest.mark.slow) for number, row in enumerate(rows)]
+
+
+def crossed(*values: Iterable[Any]) -> list[Any]:
+    """All combinations; as many of them fast as the longest of the arguments has values."""
+    arguments = [list(each) for each in values]
+    cases = list(product(*arguments))
+    return thinned(cases, len(cases) // max(map(len, arguments)))
+
+
+def _spread(rows: list[tuple[Any, ...]], wanted: int) -> set[int]:
+    """Numbers of rows that meet the values of each column equally often, those not met yet first."""
+    columns = [[repr(row[place]) for row in rows] for place in range(len(rows[0]))]
+    met: list[Counter[str]] = [Counter(dict.fromkeys(column, 0)) for column in columns]
+    kept: set[int] = set()
+
+    def often(number: int) -> tuple[int, float]:
+        counts = [counter[column[number]] for counter, column in zip(met, columns, strict=True)]
+        shares = (count * len(counter) for count, counter in zip(counts, met, strict=True))
+        return -counts.count(0), sum(shares)
+
+    while len(kept) < wanted or not all(map(all, (counter.values() for counter in met))):
+        number = min((number for number in range(len(rows)) if number not in kept), key=often)
+        kept.add(number)
+        for counter, column in zip(met, columns, strict=True):
+            counter[column[number]] += 1
+    return kept

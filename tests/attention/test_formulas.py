@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -51,9 +53,7 @@ def row_of(case: Problem, variant: Variant, mask: str, batch: int, head: int, pl
     )
 
 
-@pytest.mark.parametrize("kv_heads", thinned([2, 4], 2))
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize(("variant", "mask", "kv_heads"), thinned(list(product(VARIANTS, MASKS, [2, 4])), 4), ids=str)
 def test_reference_is_the_formula(variant, mask, kv_heads):
     case = problem(variant.spec, tokens=TOKENS, kv_heads=kv_heads, dtype=torch.float64)
     output = case.attend(mask=bound(mask, TOKENS), path="reference").output

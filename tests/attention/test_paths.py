@@ -12,11 +12,17 @@ import sinkscope.attention as zoo
 from sinkscope.attention.paths import chunked, sdpa
 from sinkscope.attention.paths.choice import Path, chosen
 from sinkscope.errors import InputError
+from tests.thinning import crossed
 
 from .problems import MASKS, assert_close, assert_paths_agree, bound, problem
+from .variants import KINDS, VARIANTS
 
 LENGTHS = [1, 2, 7, 63, 130]
 SEVERAL_CHUNKS = 300
+kinds = pytest.mark.parametrize(
+    "spec",
+    [pytest.param(zoo.CATALOG[name], marks=() if name in KINDS else pytest.mark.slow, id=name) for name in zoo.CATALOG],
+)
 
 
 def paths(spec: zoo.AttentionSpec, tokens: int = 8) -> list[str]:
@@ -34,6 +40,7 @@ def test_paths_agree(spec, length, kv_heads, mask):
     assert_paths_agree(problem(spec, tokens=length, kv_heads=kv_heads), paths(spec), mask=bound(mask, length))
 
 
+@kinds
 def test_several_chunks_agree(spec):
     """300 tokens are more than one chunk, with a border inside a chunk, under a written mask and under none."""
     assert chunked.rows_of(SEVERAL_CHUNKS, SEVERAL_CHUNKS) < SEVERAL_CHUNKS
@@ -52,7 +59,7 @@ def test_all_paths_agree(variant, kv_heads, mask):
         assert_paths_agree(case, paths(variant.spec), tolerance, mask=bound(mask, length))
 
 
-@pytest.mark.parametrize("mask", ["causal", "window"])
+@pytest.mark.parametrize(("variant", "mask"), crossed(VARIANTS, ["causal", "window"]), ids=str)
 def test_fewer_queries_than_keys_are_the_last_ones(variant, mask):
     case = problem(variant.spec, tokens=9)
     whole = case.attend(mask=bound(mask, 9), path="reference").output
@@ -91,6 +98,7 @@ class Slope:
         return (places[None, :] - places[rows, None]).mul(0.1).expand(1, 4, -1, -1)
 
 
+@kinds
 def test_a_position_bias_in_chunks_is_the_bias_at_once(spec):
     case = problem(spec, tokens=SEVERAL_CHUNKS)
     plain = case.attend(path="reference").output

@@ -57,6 +57,22 @@ STARTING_VALUES = {
     ("forgetting_gate", "openness"),
 }
 
+# An operation for each piece that is computed in a way of its own; the rest of the catalogue varies what these do.
+KINDS = [
+    "softmax",
+    "softmax_power",
+    "sigmoid_bias",
+    "relu",
+    "kernel_elu_normalized",
+    "kv_bias",
+    "stable_mask",
+    "softpick",
+    "gated_value",
+    "scalable_softmax",
+    "forgetting_gate",
+    "differential",
+    "stick_breaking",
+]
 ENTRIES = [Variant(name) for name in zoo.ENTRIES]
 VARIANTS = ENTRIES + [Variant(name, options) for name, several in OTHERS.items() for options in several]
 

@@ -1,46 +1,59 @@
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import json
+from pathlib import Path
 
 import pytest
 
+from sinkscope.cli import main
 from sinkscope.measurements import Measurement
 from sinkscope.model import LabConfig, LabForCausalLM
 
 FEW = ("--tokens", 16, "--samples", 4)
+QUICK = (*FEW, "--observers", "few")  # where what all observers say is not the point
 
 
 FILES = {"figure.html", "measurement.nc", "table.csv"}
 TABLES = {"definitions.csv", "heads.csv", "depths.csv", "tokens.csv", "kinds.csv", "massive.csv"}
 
 
-def test_prints_tables_with_intervals_and_writes_the_files(sinkscope, model, text, tmp_path):
-    answer = sinkscope("measure", model, "--text", text, *FEW, "--out", "found")
-    assert answer.code == 0
-    assert "95 % interval" in answer.out
-    assert "position 0 receives over 0.3" in answer.out
-    assert "found/figure.html" in answer.out
-    assert {path.name for path in (tmp_path / "found").iterdir()} == FILES | TABLES
-    stored = Measurement.load(tmp_path / "found" / "measurement.nc")
+@pytest.fixture(scope="module")
+def whole(model, text, tmp_path_factory) -> tuple[str, Path]:
+    """What is printed, and the folder that is written, where nothing is left out."""
+    folder, out = tmp_path_factory.mktemp("whole") / "found", io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main(["measure", str(model), "--text", str(text), *map(str, FEW), "--out", str(folder)]) == 0
+    return out.getvalue(), folder
+
+
+def test_prints_tables_with_intervals_and_writes_the_files(whole):
+    out, folder = whole
+    assert "95 % interval" in out
+    assert "position 0 receives over 0.3" in out
+    assert "found/figure.html" in "".join(out.split())
+    assert {path.name for path in folder.iterdir()} == FILES | TABLES
+    stored = Measurement.load(folder / "measurement.nc")
     assert stored.data["attention_received"].shape == (4, 2, 4, 16)
     assert stored.record["input"]["kind"] == "natural"
-    rows = list(csv.DictReader((tmp_path / "found" / "table.csv").read_text().splitlines()))
+    rows = list(csv.DictReader((folder / "table.csv").read_text().splitlines()))
     assert [row["layer"] for row in rows] == ["0", "1"]
 
 
-def test_every_definition_is_printed_and_stored(sinkscope, model, text, tmp_path):
-    answer = sinkscope("measure", model, "--text", text, *FEW, "--out", "found")
-    stored = Measurement.load(tmp_path / "found" / "measurement.nc")
-    rows = list(csv.DictReader((tmp_path / "found" / "definitions.csv").read_text().splitlines()))
+def test_every_definition_is_printed_and_stored(whole):
+    out, folder = whole
+    stored = Measurement.load(folder / "measurement.nc")
+    rows = list(csv.DictReader((folder / "definitions.csv").read_text().splitlines()))
     assert [row["definition"] for row in rows] == stored.definitions()["definition"].tolist()
     assert all(row["note"] == "" for row in rows)
-    assert "massive" in answer.out
-    assert "agreement" in answer.out
+    assert "massive" in out
+    assert "agreement" in out
 
 
 def test_few_observers_are_fewer(sinkscope, model, text, tmp_path):
-    assert sinkscope("measure", model, "--text", text, *FEW, "--observers", "few", "--out", "few").code == 0
+    assert sinkscope("measure", model, "--text", text, *QUICK, "--out", "few").code == 0
     stored = Measurement.load(tmp_path / "few" / "measurement.nc")
     assert {"attention_received", "hidden_norm"} < set(stored.data)
     assert "attention_entropy" not in stored.data
@@ -72,7 +85,7 @@ def test_a_folder_of_domains_is_a_row_per_domain(sinkscope, model, text, tmp_pat
     (places / "code.txt").write_text(text.read_text())
     (places / "law" / "a.txt").write_text(text.read_text()[::-1])
     (places / "short.txt").write_text("def")
-    answer = sinkscope("measure", model, "--text", places, *FEW, "--observers", "few", "--out", "found", "--json")
+    answer = sinkscope("measure", model, "--text", places, *QUICK, "--out", "found", "--json")
     rows = {row["domain"]: row for row in answer.json["domains"]}
     assert list(rows) == ["code.txt", "law", "short.txt"]
     assert "a window takes 16" in rows["short.txt"]["reason"]
@@ -86,7 +99,7 @@ def test_a_folder_of_domains_is_a_row_per_domain(sinkscope, model, text, tmp_pat
         "figure.html",
     }
     assert "by domain" in (tmp_path / "found" / "figure.html").read_text()
-    shown = sinkscope("measure", model, "--text", places, *FEW, "--observers", "few", "--out", "found")
+    shown = sinkscope("measure", model, "--text", places, *QUICK, "--out", "found")
     assert "law" in shown.out
 
 
@@ -103,7 +116,7 @@ def test_a_bos_can_be_left_out_and_doubled(sinkscope, model, text):
 def test_natural_text_from_another_corpus(sinkscope, model, tmp_path):
     for index in range(40):
         (tmp_path / f"{index}.txt").write_text(f"def return attention sink token {index} " * 60)
-    answer = sinkscope("measure", model, "--corpus", "text:*.txt", *FEW, "--observers", "few", "--json")
+    answer = sinkscope("measure", model, "--corpus", "text:*.txt", *QUICK, "--json")
     assert "text:*.txt" in answer.json["input_details"]["description"]
 
 
@@ -118,7 +131,7 @@ def test_activations_that_overflow_are_a_finding(sinkscope, model, text, tmp_pat
     tensors = load_file(loud / "model.safetensors")
     tensors["model.layers.0.mlp.up_proj.weight"] *= 1e38
     save_file(tensors, loud / "model.safetensors", metadata={"format": "pt"})
-    answer = sinkscope("measure", loud, "--text", text, *FEW, "--out", "found")
+    answer = sinkscope("measure", loud, "--text", text, *QUICK, "--out", "found")
     assert answer.code == 0
     assert "NaN or infinite" in answer.err
     assert "first at depth 1" in answer.err
@@ -126,7 +139,7 @@ def test_activations_that_overflow_are_a_finding(sinkscope, model, text, tmp_pat
 
 
 def test_json_is_alone_on_stdout_and_has_the_fixed_keys(sinkscope, model, text):
-    answer = sinkscope("measure", model, "--text", text, *FEW, "--json")
+    answer = sinkscope("measure", model, "--text", text, *QUICK, "--json")
     assert answer.code == 0
     found = answer.json
     assert found["model"] == str(model)
@@ -139,14 +152,15 @@ def test_json_is_alone_on_stdout_and_has_the_fixed_keys(sinkscope, model, text):
 
 
 def test_text_and_json_agree_with_the_stored_measurement(sinkscope, model, text, tmp_path):
-    found = sinkscope("measure", model, "--text", text, *FEW, "--epsilon", 0.1, "--out", "m", "--json").json
+    found = sinkscope("measure", model, "--text", text, *QUICK, "--epsilon", 0.1, "--out", "m", "--json").json
     stored = Measurement.load(tmp_path / "m" / "measurement.nc")
     assert found["sink_rate"]["0"] == pytest.approx(stored.sink_rate(0.1, position=0))
 
 
 def test_the_shipped_model_has_a_sink_on_text_and_none_on_repeated_tokens(sinkscope):
-    natural = sinkscope("measure", "nano", "--samples", 50, "--json").json
-    repeated = sinkscope("measure", "nano", "--input", "repeated", "--samples", 50, "--json").json
+    options = ("--samples", 50, "--observers", "few", "--json")
+    natural = sinkscope("measure", "nano", *options).json
+    repeated = sinkscope("measure", "nano", "--input", "repeated", *options).json
     assert natural["sink_rate"]["0"] >= 8
     assert repeated["sink_rate"]["0"] < 1
     assert natural["input_details"]["first"] == "<bos> (id 0)"
@@ -155,13 +169,13 @@ def test_the_shipped_model_has_a_sink_on_text_and_none_on_repeated_tokens(sinksc
 @pytest.mark.parametrize("kind", ["random", "repeated", "first-token"])
 def test_every_kind_of_input(sinkscope, model, text, kind):
     source = ("--text", text) if kind == "first-token" else ()
-    answer = sinkscope("measure", model, "--input", kind, *source, *FEW, "--json")
+    answer = sinkscope("measure", model, "--input", kind, *source, *QUICK, "--json")
     assert answer.code == 0
     assert answer.json["input"] == kind
 
 
 def test_repeated_tokens_share_the_attention(sinkscope, model):
-    found = sinkscope("measure", model, "--input", "repeated", "--tokens", 32, "--samples", 4, "--json").json
+    found = sinkscope("measure", model, "--input", "repeated", *QUICK, "--tokens", 32, "--json").json
     assert found["sink_rate"]["0"] == 0.0
     assert found["hidden_norm_ratio"] == pytest.approx([1.0, 1.0, 1.0], abs=1e-4)
 
@@ -188,7 +202,7 @@ def test_the_models_name_is_text_in_table_and_page(sinkscope, model, text, tmp_p
     evil.mkdir()
     for path in model.iterdir():
         (evil / path.name).write_bytes(path.read_bytes())
-    answer = sinkscope("measure", evil.name, "--text", text, *FEW, "--out", "m")
+    answer = sinkscope("measure", evil.name, "--text", text, *QUICK, "--out", "m")
     assert answer.code == 0
     assert "[red]<img src=x onerror=alert(1)>" in answer.out
     assert "<img" not in (tmp_path / "m" / "figure.html").read_text()
@@ -196,7 +210,7 @@ def test_the_models_name_is_text_in_table_and_page(sinkscope, model, text, tmp_p
 
 @pytest.mark.filterwarnings("always:sink rates over")
 def test_few_tokens_are_warned_about(sinkscope, model, text):
-    answer = sinkscope("measure", model, "--text", text, "--tokens", 8, "--samples", 2)
+    answer = sinkscope("measure", model, "--text", text, *QUICK, "--tokens", 8, "--samples", 2)
     assert answer.code == 0
     assert "warning: " in answer.err
     assert "below 10 tokens" in answer.err
@@ -300,6 +314,6 @@ def test_a_full_disk_leaves_no_half_file(sinkscope, model, tmp_path, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    answer = sinkscope("measure", model, "--input", "random", *FEW, "--out", "found")
+    answer = sinkscope("measure", model, "--input", "random", *QUICK, "--out", "found")
     assert "No space left" in answer.error
     assert not [path for path in (tmp_path / "found").rglob("*") if path.is_file()]

@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import shutil
+from pathlib import Path
 
 import pytest
+
+from sinkscope.cli import main
 
 
 @pytest.fixture
@@ -10,12 +16,28 @@ def tiny(recipe):
     return ("train", recipe, "--out", "runs")
 
 
-def test_trains_and_says_where(sinkscope, tiny, tmp_path):
-    answer = sinkscope(*tiny, "--json")
-    assert answer.code == 0
-    found = answer.json
+@pytest.fixture(scope="module")
+def once(recipe, tmp_path_factory):
+    """A folder of one run, and what `--json` said of it."""
+    place, out = tmp_path_factory.mktemp("once"), io.StringIO()
+    with contextlib.chdir(place), contextlib.redirect_stdout(out):
+        assert main(["train", str(recipe), "--out", "runs", "--json"]) == 0
+    return place, out.getvalue()
+
+
+@pytest.fixture
+def trained(once, sinkscope, tmp_path):
+    """The folder of a copy of that run, below the working directory."""
+    place, said = once
+    shutil.copytree(place, tmp_path, dirs_exist_ok=True)
+    return Path(json.loads(said)["run"])
+
+
+def test_trains_and_says_where(once):
+    place, said = once
+    found = json.loads(said)
     assert set(found) == {"run", "record", "last"}
-    assert (tmp_path / found["run"] / "model" / "model.safetensors").is_file()
+    assert (place / found["run"] / "model" / "model.safetensors").is_file()
     assert found["record"]["status"] == "finished"
     assert found["last"]["step"] == 4
     assert {"loss", "validation_loss", "sink/position_0"} <= set(found["last"])
@@ -42,7 +64,8 @@ def test_options_of_an_operation_are_trained_shown_and_told_apart(sinkscope, tin
     found = sinkscope(*tiny, *options, "--set", "steps=2", "--json").json
     assert found["run"].startswith("runs/tiny-softmax_scaled-alpha=0.2-")
     assert found["record"]["recipe"]["attention"] == {"name": "softmax_scaled", "alpha": 0.2}
-    assert sinkscope("measure", found["run"], "--samples", 2, "--tokens", 16, "--json").code == 0
+    few = ("--samples", 2, "--tokens", 16, "--observers", "few")
+    assert sinkscope("measure", found["run"], *few, "--json").code == 0
 
 
 def test_resume_with_nothing_starts_and_with_a_finished_run_returns_it(sinkscope, tiny):
@@ -52,17 +75,16 @@ def test_resume_with_nothing_starts_and_with_a_finished_run_returns_it(sinkscope
     assert first.json == again.json
 
 
-def test_an_unfinished_run_needs_resume(sinkscope, tiny, tmp_path):
-    path = tmp_path / sinkscope(*tiny, "--json").json["run"]
-    record = json.loads((path / "record.json").read_text())
-    (path / "record.json").write_text(json.dumps(record | {"status": "running"}))
+def test_an_unfinished_run_needs_resume(sinkscope, tiny, trained):
+    record = json.loads((trained / "record.json").read_text())
+    (trained / "record.json").write_text(json.dumps(record | {"status": "running"}))
     assert "--resume" in sinkscope(*tiny).error
     assert sinkscope(*tiny, "--resume").code == 0
 
 
-def test_a_trained_run_can_be_measured_and_reported(sinkscope, tiny, tmp_path):
-    run = sinkscope(*tiny, "--json").json["run"]
-    assert sinkscope("measure", run, "--input", "random", "--tokens", 12, "--samples", 2, "--out", "m").code == 0
+def test_a_trained_run_can_be_measured_and_reported(sinkscope, trained, tmp_path):
+    few = ("--input", "random", "--tokens", 12, "--samples", 2, "--observers", "few")
+    assert sinkscope("measure", trained, *few, "--out", "m").code == 0
     answer = sinkscope("report", "runs", "m/measurement.nc", "--out", "page.html", "--json")
     assert answer.code == 0
     assert "The sink over training" in answer.json["sections"]
@@ -134,12 +156,11 @@ def test_a_text_shorter_than_the_window(sinkscope, tiny):
     assert "100000" in sinkscope(*tiny, "--set", "context=100000").error
 
 
-def test_a_run_folder_of_another_configuration(sinkscope, tiny, tmp_path):
-    path = tmp_path / sinkscope(*tiny, "--json").json["run"]
-    other = json.loads((path / "recipe.json").read_text()) | {"seed": 7}
-    (path / "recipe.json").write_text(json.dumps(other))
-    record = json.loads((path / "record.json").read_text())
-    (path / "record.json").write_text(json.dumps(record | {"status": "running"}))
+def test_a_run_folder_of_another_configuration(sinkscope, tiny, trained):
+    other = json.loads((trained / "recipe.json").read_text()) | {"seed": 7}
+    (trained / "recipe.json").write_text(json.dumps(other))
+    record = json.loads((trained / "record.json").read_text())
+    (trained / "record.json").write_text(json.dumps(record | {"status": "running"}))
     assert "another configuration" in sinkscope(*tiny, "--resume").error
 
 

@@ -20,6 +20,7 @@ from sinkscope.training.trainer import RecipeTrainer
 from tests.training.helpers import Killed, assert_same_run, patched
 
 CONTEXT = 61
+SHORT = ("steps=3", "save_every=2", "eval_every=2", "model.num_hidden_layers=4")
 CLS, SEP, PAD = 0, 1, 2
 Make = Callable[..., Recipe]
 
@@ -121,16 +122,21 @@ def test_the_hybrid_attends_in_every_fourth_layer(tiny: Make, tokenizer, layers:
 
 
 @pytest.mark.parametrize("kind", [ENCODER, HYBRID], ids=["encoder", "hybrid"])
+def test_a_training_measures_its_sink(kind: Kind, tiny: Make, tmp_path: Path) -> None:
+    whole = train_tiny(kind, tiny(*SHORT), tmp_path)
+    assert whole.record["status"] == "finished"
+    assert kind.about.items() <= whole.record["data"].items()
+    assert whole.log["loss"].notna().any()
+    assert whole.log["sink/position_0"].dropna().between(0, 100).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [ENCODER, HYBRID], ids=["encoder", "hybrid"])
 def test_an_interrupted_training_ends_as_an_undisturbed_one(
     kind: Kind, tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = tiny("steps=3", "save_every=2", "eval_every=2", "model.num_hidden_layers=4")
+    recipe = tiny(*SHORT)
     whole = train_tiny(kind, recipe, tmp_path / "whole")
-    assert whole.record["status"] == "finished"
-    assert kind.about.items() <= whole.record["data"].items()
-    rows = whole.log
-    assert rows["loss"].notna().any()
-    assert rows["sink/position_0"].dropna().between(0, 100).all()
     step = RecipeTrainer.training_step
 
     def deadly(self: RecipeTrainer, *args: object, **kwargs: object) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 import sinkscope.attention as zoo
 from sinkscope.attention.paths import chunked, sdpa, streamed
+from tests.thinning import thinned
 
 from ..problems import problem
 
@@ -39,11 +41,13 @@ class Zero:
         return torch.zeros(1, 1, rows.stop - rows.start, 300)
 
 
-@pytest.mark.parametrize("bias", [None, Zero()])
-@pytest.mark.parametrize("tokens", [8, 300])
-def test_explain_names_the_path_that_runs(spec, tokens, bias, ran):
+@pytest.mark.parametrize(
+    ("name", "tokens", "biased"), thinned(list(product(zoo.CATALOG, [8, 300], [False, True])), 2), ids=str
+)
+def test_explain_names_the_path_that_runs(name, tokens, biased, ran):
+    spec, bias = zoo.CATALOG[name], Zero() if biased else None
     case = problem(spec, tokens=tokens, batch=1)
-    told = zoo.explain(spec, case.query, biased=bias is not None)
+    told = zoo.explain(spec, case.query, biased=biased)
     attended = case.attend(bias=bias)
     kernels = set(ran) or {"reference"}
     assert kernels == {told.kernel}

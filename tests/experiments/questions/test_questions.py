@@ -66,11 +66,6 @@ ASKED = {  # by source: the questions that ask about it
 OPERATIONS = (*biases.QUESTIONS, *blocks.QUESTIONS, *grid.QUESTIONS, *softmaxes.QUESTIONS)
 NOT_COMPARED = {"failing", "sigmoid-settings"}  # about convergence; about one operation
 OF_RECIPES = [question for question in QUESTIONS.values() if question.base in (recipe, relative)]
-CLAIMS = [
-    pytest.param(question, assertion, id=f"{question.name}: {assertion.claim.name}")
-    for question in QUESTIONS.values()
-    for assertion in question.assertions
-]
 
 
 @pytest.fixture(scope="module")
@@ -95,53 +90,53 @@ def question(request: pytest.FixtureRequest) -> Question:
     return request.param
 
 
-@pytest.mark.parametrize(("source", "name"), [(s, name) for s, names in ASKED.items() for name in names.split()])
-def test_every_source_that_training_can_answer_is_asked_about(source, name):
-    assert source in QUESTIONS[name].source
+def test_every_source_that_training_can_answer_is_asked_about():
+    for source, names in ASKED.items():
+        for name in names.split():
+            assert source in QUESTIONS[name].source, name
 
 
 def test_names_are_unique():
     assert sum(len(import_module(f"{questions.__name__}.{topic}").QUESTIONS) for topic in TOPICS) == len(QUESTIONS)
+    for question in QUESTIONS.values():
+        names = [assertion.claim.name for assertion in question.assertions]
+        assert len(names) == len(set(names)), question.name
 
 
-def test_claims_of_a_question_have_names_of_their_own(question):
-    names = [assertion.claim.name for assertion in question.assertions]
-    assert len(names) == len(set(names))
+def test_names_can_stand_in_a_command():
+    assert [name for name in QUESTIONS if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)] == []
 
 
-def test_its_names_can_stand_in_a_command(question):
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", question.name)
+def test_recipes_are_valid_at_every_scale_at_which_it_can_be_asked(question):
+    for scale in SCALES:
+        if scale in question.not_at:
+            with pytest.raises(InputError, match="is not run at scale"):
+                question.recipes(scale, 1)
+            continue
+        made = question.recipes(scale, 1)
+        assert len({job.model_dump_json() for job in made.values()}) == len(question.variations)
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_recipes_are_valid_at_every_scale_at_which_it_can_be_asked(question, scale):
-    if scale in question.not_at:
-        with pytest.raises(InputError, match="is not run at scale"):
-            question.recipes(scale, 1)
-        return
-    made = question.recipes(scale, 1)
-    assert len({job.model_dump_json() for job in made.values()}) == len(question.variations)
+def test_published_numbers_are_numbers_that_are_observed(known_metrics):
+    for question in QUESTIONS.values():
+        for variation in question.variations:
+            for metric, value in variation.published.items():
+                assert math.isfinite(value)
+                assert question not in OF_RECIPES or metric in known_metrics
 
 
-def test_published_numbers_are_numbers_that_are_observed(question, known_metrics):
-    for variation in question.variations:
-        for metric, value in variation.published.items():
-            assert math.isfinite(value)
-            assert question not in OF_RECIPES or metric in known_metrics
+def test_claims_read_what_is_observed(known_metrics):
+    for asked in OF_RECIPES:
+        read = {name for one in asked.assertions for names in reads(one, asked)[0].values() for name in names}
+        assert without_domains(read) <= known_metrics, asked.name
 
 
-@pytest.mark.parametrize("asked", OF_RECIPES, ids=lambda asked: asked.name)
-def test_claims_read_what_is_observed(asked, known_metrics):
-    read = {name for one in asked.assertions for names in reads(one, asked)[0].values() for name in names}
-    assert without_domains(read) <= known_metrics
-
-
-@pytest.mark.parametrize(("asked", "assertion"), CLAIMS)
-def test_runs_can_support_a_claim_and_refute_it(asked, assertion):
-    for wanted in ("supported", "refuted"):
-        runs = runs_where(asked, (assertion,), wanted)
-        assert runs is not None
-        assert outcome(assertion, runs) == wanted
+def test_runs_can_support_a_claim_and_refute_it(question):
+    for assertion in question.assertions:
+        for wanted in ("supported", "refuted"):
+            runs = runs_where(question, (assertion,), wanted)
+            assert runs is not None, assertion.claim.name
+            assert outcome(assertion, runs) == wanted, assertion.claim.name
 
 
 def test_all_claims_can_hold_together_and_all_can_fail(question):
@@ -149,18 +144,18 @@ def test_all_claims_can_hold_together_and_all_can_fail(question):
         assert any(runs_where(question, question.assertions, wanted, seed) is not None for seed in range(3))
 
 
-@pytest.mark.parametrize("asked", OPERATIONS, ids=lambda asked: asked.name)
-def test_operations_are_compared_at_equal_loss_too(asked):
+def test_operations_are_compared_at_equal_loss_too():
     """Whatever a claim compares the sink rate of at equal steps stands in one at equal loss as well."""
-    at_steps, at_loss = set(), set()
-    for assertion in asked.assertions:
-        metrics, curves = reads(assertion, asked)
-        compared = {label for label, names in metrics.items() if "sink_0" in names}
-        at_steps |= compared if len(compared) > 1 else set()
-        at_loss |= set(curves)
-    if asked.name not in NOT_COMPARED:
-        assert at_steps <= at_loss
-        assert at_loss
+    for asked in OPERATIONS:
+        at_steps, at_loss = set(), set()
+        for assertion in asked.assertions:
+            metrics, curves = reads(assertion, asked)
+            compared = {label for label, names in metrics.items() if "sink_0" in names}
+            at_steps |= compared if len(compared) > 1 else set()
+            at_loss |= set(curves)
+        if asked.name not in NOT_COMPARED:
+            assert at_steps <= at_loss, asked.name
+            assert at_loss, asked.name
 
 
 def test_multiples_are_of_the_scale_s_own_recipe():

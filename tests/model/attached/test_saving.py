@@ -107,6 +107,7 @@ def test_a_copy_is_a_model_of_its_own() -> None:
     assert torch.equal(output(model, given), before)
 
 
+@pytest.mark.slow
 def test_without_sinkscope_the_folder_fails_loudly(folder: Path) -> None:
     """Neither the Auto classes nor the family's own class, which transformers lets open other models' folders."""
     done = subprocess.run(

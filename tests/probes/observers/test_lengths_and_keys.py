@@ -13,14 +13,14 @@ from sinkscope.probes.observers.lengths import ReceivedByLength
 from tests.probes.conftest import build
 from tests.probes.observers.naive import ALL, HUB, close, look
 from tests.probes.test_batches import padded
+from tests.thinning import crossed
 
 LENGTHS = (4, 7, 16, 24, 25)
 CAUSAL = [name for name in ALL if name not in ("bert", "t5")]
 NAME = "attention_received_by_length"
 
 
-@pytest.mark.parametrize("position", [0, 5])
-@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize(("name", "position"), crossed(CAUSAL, (0, 5)))
 def test_each_length_is_a_text_of_that_length(name: str, position: int, ids: torch.Tensor) -> None:
     model = build(name)
     found = measure(model, ids, [ReceivedByLength(LENGTHS, position)]).data[NAME]

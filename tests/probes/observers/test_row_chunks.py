@@ -10,13 +10,13 @@ import torch
 from sinkscope.probes import measure
 from sinkscope.probes.calls import call
 from tests.probes.conftest import ADDITIVE, build
+from tests.thinning import crossed
 
 # Several chunks of rows in 24 tokens; windows of 5, so that columns of a chunk begin beyond the first.
 FAMILIES = ["llama", "mistral", "gemma2", "gpt_oss", "bert", "lab:sigmoid", "lab:sink_logit", "lab:differential"]
 
 
-@pytest.mark.parametrize("rows", [1, 5, 7])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("name", "rows"), crossed(FAMILIES, (1, 5, 7)))
 def test_chunks_of_rows_add_up(
     name: str, rows: int, ids: torch.Tensor, assert_same: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,35 @@
+"""Thinned lists still meet every value."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from tests.thinning import crossed, thinned
+
+
+def fast(marked: list) -> list[tuple]:
+    return [case.values for case in marked if not case.marks]
+
+
+def test_one_list_is_thinned_evenly() -> None:
+    assert fast(thinned("abcdefg", 3)) == [("a",), ("d",), ("g",)]
+
+
+@pytest.mark.parametrize("sizes", [(3, 3), (7, 3), (2, 8, 4), (5, 1)])
+def test_every_value_of_every_argument_stays_about_equally_often(sizes: tuple[int, ...]) -> None:
+    for keep in (2, 3, 4):
+        cases = list(product(*map(range, sizes)))
+        marked = thinned(cases, keep)
+        assert [case.values for case in marked] == cases
+        found = fast(marked)
+        assert len(found) == max(-(-len(cases) // keep), max(sizes))
+        for place, size in enumerate(sizes):
+            counts = [sum(case[place] == value for case in found) for value in range(size)]
+            assert max(counts) - min(counts) <= 1
+
+
+def test_crossed_meets_the_longest_once() -> None:
+    assert sorted(fast(crossed("abcd", (1, 2)))) == [("a", 1), ("b", 2), ("c", 1), ("d", 2)]
+    assert len(crossed("abcd", (1, 2))) == 8
