@@ -11,6 +11,7 @@ import socket
 import tempfile
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if not os.environ.get("SINKSCOPE_NO_SHAPE_CHECKS"):
     install("sinkscope")
 
 
+hypothesis.settings.register_profile("fast", max_examples=30, deadline=None)  # machines are slow at times
+hypothesis.settings.load_profile("fast")
 gc.disable()  # until everything is imported
 
 

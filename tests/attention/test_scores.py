@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import sinkscope.attention as zoo
+from sinkscope.attention.decay import accumulated
 from sinkscope.attention.difference import halves
 from sinkscope.model.positions import Rope, rotate
 
@@ -163,6 +164,14 @@ def test_what_is_carried_is_a_log_per_query_head_of_a_group():
     assert carried.shape == (2, 2, 5, 2)
     assert_close(carried.transpose(2, 3).flatten(1, 2), expected.transpose(1, 2))
     assert (carried < 0).all()
+
+
+def test_forgetting_is_exact_far_into_a_text():
+    """Sums of ten thousands keep the small steps between neighbours: float32 would round them to 0.004."""
+    steps = -torch.rand(1, 1, 60_000, 1)
+    total = accumulated(steps)
+    assert total[0, 0, -1] < -25_000
+    assert_close(total[0, 0, 1:] - total[0, 0, :-1], steps[0, 0, 1:, 0].double(), 1e-6)
 
 
 def test_keys_after_the_query_are_forgotten_too():
