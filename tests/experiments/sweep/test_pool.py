@@ -157,8 +157,8 @@ def test_interrupted_it_leaves_no_process(tmp_path):
     started = []
 
     def watch(sweep: Sweep) -> None:
-        if (tmp_path / "a").exists():
-            started.append(int((tmp_path / "a").read_text().split()[0]))
+        if (tmp_path / "a").exists() and (words := (tmp_path / "a").read_text().split()):  # it may be there unwritten
+            started.append(int(words[0]))
             raise KeyboardInterrupt
 
     began = time.monotonic()

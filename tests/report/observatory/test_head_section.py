@@ -16,12 +16,12 @@ def test_the_payload_holds_the_numbers_of_the_maps(complete):
     section = head_section(complete.data, EPSILON, 0, None, "measure --map")
     payload = section.widget.data[DATA]
     for metric in payload["metrics"]:
-        for index, position in enumerate(payload["places"] if metric["placed"] else [0]):
+        for index, position in enumerate(payload["positions"] if metric["positioned"] else [0]):
             [entry] = [entry for entry in HEAD_METRICS if entry.name == metric["key"]]
             expected = entry.at(complete.data, EPSILON, [position])[0]
             np.testing.assert_allclose(np.array(metric["values"][index]), expected, rtol=1e-3)
     assert [metric["key"] for metric in payload["metrics"]] == [entry.name for entry in HEAD_METRICS if entry.draw]
-    assert payload["places"] == list(range(16))
+    assert payload["positions"] == list(range(16))
     assert payload["layers"] == ["0", "1", "2", "3"]
     assert payload["heads"] == 3
     assert payload["start"][1] == SINK_HEAD

@@ -95,7 +95,7 @@ def test_a_sink_elsewhere_is_where_the_page_looks(complete):
     assert "position 5" in cards(moved).values()
     page = observatory_page(moved, "planted", EPSILON)
     payload = page.sections[0].widget.data["heads-data"]
-    assert payload["places"][payload["place"]] == 5
+    assert payload["positions"][payload["index"]] == 5
 
 
 def test_nothing_massive_and_no_sink_are_said(complete):
