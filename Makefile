@@ -12,7 +12,7 @@ fast := -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
 style := $(venv)/ruff check . && $(venv)/ruff format --check .
 
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-all test-oldest lint bench clean
+.PHONY: help demo test test-slow test-all test-oldest lint pages bench clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -39,6 +39,9 @@ lint: .venv/dev.stamp ## style and types
 	$(style)
 	$(venv)/mypy
 
+pages: .venv/dev.stamp ## write the pages of docs/ that are made from code or from records
+	set -e; for tool in tools/*_page.py; do $(venv)/python -m tools.$$(basename $$tool .py); done
+
 bench: .venv/run.stamp ## print what the scripts in benchmarks/ time and weigh
 	set -e; for script in $$(grep -l __main__ benchmarks/*.py); do \
 		$(venv)/python -m benchmarks.$$(basename $$script .py) $(ARGS); \
@@ -46,7 +49,7 @@ bench: .venv/run.stamp ## print what the scripts in benchmarks/ time and weigh
 
 clean: ## remove the environments, builds and caches; runs/ stays
 	rm -rf .venv .venv-oldest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find sinkscope tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find sinkscope tests tools benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 # A stamp stands for a finished installation, so it is written last.
 .venv/run.stamp: $(inputs) constraints.txt

@@ -27,7 +27,7 @@ FASTER, SLOWER, GROWTH = 1.25, 3.0, 4.5
 
 
 def side(name: str | None, length: int = LENGTH) -> Callable[[], object]:
-    """Forward and backward of a catalogue entry, or of plain SDPA."""
+    """Forward and backward of a catalog entry, or of plain SDPA."""
     random = torch.Generator().manual_seed(0)
     query, key, value, upstream = (torch.randn(1, HEADS, length, DIM, generator=random) for _ in range(4))
     inputs = [tensor.requires_grad_() for tensor in (query, key, value)]

@@ -33,8 +33,8 @@ import torch
 
 from benchmarks.sides import Figure, beside, in_turns, report
 from sinkscope.experiments import Question, Variation, above, gap, run
-from sinkscope.experiments.sweep.runstore import RunStore
-from sinkscope.experiments.sweep.work import SETTLED, work
+from sinkscope.experiments.sweep.store import RunStore
+from sinkscope.experiments.sweep.worker import SETTLED, work
 
 TINY = "--tiny" in sys.argv
 RUNS, ROUNDS = (2, 1) if TINY else (8, 2)

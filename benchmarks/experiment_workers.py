@@ -19,7 +19,7 @@ from benchmarks.experiment_runner import RUNS, SHORT, TINY, fresh, question
 from benchmarks.sides import Figure, at_most, in_turns, report
 from sinkscope.experiments import Question
 from sinkscope.experiments.sweep.pool import work_locally
-from sinkscope.experiments.sweep.runstore import RunStore
+from sinkscope.experiments.sweep.store import RunStore
 from sinkscope.experiments.sweep.sweeping import Jobs
 
 STEPS, ROUNDS = (2, 1) if TINY else (60, 2)

@@ -33,9 +33,7 @@ TOKENS_PER_STEP = 32 * 128
 
 def ours() -> dict[str, float]:
     """Tokens a second of the recipe's own run; seconds of `EVERY` steps of training alone, and of one observation."""
-    from sinkscope.training import keep_freed_memory, train
-    from sinkscope.training.loading import changed
-    from sinkscope.training.sink import SinkCallback
+    from sinkscope.training import SinkCallback, changed, keep_freed_memory, train
 
     keep_freed_memory()
     spent: list[float] = []

@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import sinkscope as ss
 from benchmarks.sides import at_most, beside, in_turns, report
-from sinkscope.probes.metrics.spectral import spectral_bands
+from sinkscope.spectral import spectral_bands
 
 LENGTH, ROUNDS = 512, 7
 

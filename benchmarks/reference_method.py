@@ -41,7 +41,7 @@ def child(what: str, folder: Path) -> None:
 
 
 def _maps(model: Any, ids: Any, folder: Path) -> tuple[list[float], list[float]]:
-    """Every map of every text in memory and on disk, then catalogue C1's reduction over the whole stack."""
+    """Every map of every text in memory and on disk, then the paper's reduction over the whole stack."""
     import numpy as np
     import torch
 

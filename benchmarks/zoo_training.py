@@ -1,4 +1,4 @@
-"""A training step of the lab model with every operation of the catalogue against softmax, at nano's shape. fp32, CPU.
+"""A training step of the lab model with every operation of the catalog against softmax, at nano's shape. fp32, CPU.
 
 4 layers, width 128, 4 heads, T = 128, batch 32: forward, backward, AdamW.
 

@@ -13,6 +13,8 @@ __version__ = "0.1.0"
 
 _ROOMS = (
     "attention",
+    "metrics",
+    "measurements",
     "probes",
     "interventions",
     "model",
@@ -27,8 +29,8 @@ _ROOMS = (
 _HOME = {
     "measure": "sinkscope.probes",
     "observe": "sinkscope.probes",
-    "Measurement": "sinkscope.probes",
-    "compare": "sinkscope.probes",
+    "Measurement": "sinkscope.measurements",
+    "compare": "sinkscope.measurements",
     "AttentionReceived": "sinkscope.probes",
     "SlotReceived": "sinkscope.probes",
     "HiddenNorms": "sinkscope.probes",
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from sinkscope import data as data
     from sinkscope import experiments as experiments
     from sinkscope import interventions as interventions
+    from sinkscope import measurements as measurements
+    from sinkscope import metrics as metrics
     from sinkscope import model as model
     from sinkscope import probes as probes
     from sinkscope import report as report
@@ -59,17 +63,17 @@ if TYPE_CHECKING:
     from sinkscope import training as training
     from sinkscope.errors import InputError as InputError
     from sinkscope.interventions import effect as effect
+    from sinkscope.measurements import Measurement as Measurement
+    from sinkscope.measurements import compare as compare
     from sinkscope.model import attach as attach
     from sinkscope.model import detach as detach
     from sinkscope.model import load as load
     from sinkscope.model import trainable_only as trainable_only
     from sinkscope.probes import AttentionReceived as AttentionReceived
     from sinkscope.probes import HiddenNorms as HiddenNorms
-    from sinkscope.probes import Measurement as Measurement
     from sinkscope.probes import QueryKeyAngles as QueryKeyAngles
     from sinkscope.probes import QueryKeyValueNorms as QueryKeyValueNorms
     from sinkscope.probes import SlotReceived as SlotReceived
-    from sinkscope.probes import compare as compare
     from sinkscope.probes import measure as measure
     from sinkscope.probes import observe as observe
     from sinkscope.training import SinkCallback as SinkCallback

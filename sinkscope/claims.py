@@ -5,7 +5,7 @@ with the case it was found in. Whatever is compared comes down to such a number:
 two sides; for an experiment the effect in one seed, such as the difference of two runs' sink rates, the smallest step
 of a series that should rise, or 1 where the maximum stands at the right position and 0 elsewhere.
 
-    claim = Claim("uniform", "A[t, i] = 1/t on repeated tokens", "P1", EachWithin(1e-6))
+    claim = Claim("uniform", "A[t, i] = 1/t on repeated tokens", "Gu et al. 2025, appendix B", EachWithin(1e-6))
     verdict = claim.judge([Evidence("T = 64", 2e-8)])
     verdict.outcome  # "supported"
 """
@@ -41,7 +41,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgment:
     """What a rule makes of the numbers. `residual` is the one that decides, `spread` how far replicates differ."""
 
     outcome: Outcome
@@ -63,10 +63,10 @@ class EachWithin:
     def __str__(self) -> str:
         return f"≤ {self.tolerance:g}"
 
-    def judge(self, evidence: Sequence[Evidence]) -> Judgement:
+    def judge(self, evidence: Sequence[Evidence]) -> Judgment:
         worst = max(evidence, key=lambda found: math.inf if math.isnan(found.value) else abs(found.value))
         residual = abs(worst.value)
-        return Judgement("supported" if residual <= self.tolerance else "refuted", residual, worst=worst)
+        return Judgment("supported" if residual <= self.tolerance else "refuted", residual, worst=worst)
 
 
 @validated(frozen=True, config=_STRICT)
@@ -79,9 +79,9 @@ class EachAbove:
     def __str__(self) -> str:
         return f"> {self.margin:g}"
 
-    def judge(self, evidence: Sequence[Evidence]) -> Judgement:
+    def judge(self, evidence: Sequence[Evidence]) -> Judgment:
         worst = min(evidence, key=lambda found: -math.inf if math.isnan(found.value) else found.value)
-        return Judgement("supported" if worst.value > self.margin else "refuted", worst.value, worst=worst)
+        return Judgment("supported" if worst.value > self.margin else "refuted", worst.value, worst=worst)
 
 
 @validated(frozen=True, config=_STRICT)
@@ -100,7 +100,7 @@ class SeedsAbove:
     def __str__(self) -> str:
         return f"> {self.margin:g} in {self.seeds} seeds"
 
-    def judge(self, evidence: Sequence[Evidence]) -> Judgement:
+    def judge(self, evidence: Sequence[Evidence]) -> Judgment:
         return _of_seeds(evidence, self.seeds, lambda value: value > self.margin)
 
 
@@ -115,7 +115,7 @@ class SeedsBelow:
     def __str__(self) -> str:
         return f"< {self.limit:g} in {self.seeds} seeds"
 
-    def judge(self, evidence: Sequence[Evidence]) -> Judgement:
+    def judge(self, evidence: Sequence[Evidence]) -> Judgment:
         return _of_seeds(evidence, self.seeds, lambda value: value < self.limit)
 
 
@@ -135,7 +135,7 @@ class SeedsWithin:
     def __str__(self) -> str:
         return f"|x| ≤ {self.tolerance:g} in {self.seeds} seeds"
 
-    def judge(self, evidence: Sequence[Evidence]) -> Judgement:
+    def judge(self, evidence: Sequence[Evidence]) -> Judgment:
         return _of_seeds(evidence, self.seeds, lambda value: abs(value) <= self.tolerance)
 
 
@@ -146,7 +146,7 @@ Rule = Annotated[EachWithin | EachAbove | SeedsAbove | SeedsBelow | SeedsWithin,
 class Claim:
     """What is asserted: a short name, a sentence with its numbers, where it comes from, and the rule that decides.
 
-    `source`: catalogue row and publication, such as "P1; Gu et al. 2025, appendix B". None of them may be empty.
+    `source`: the publication and the place in it, such as "Gu et al. 2025, appendix B". None of them may be empty.
     """
 
     name: _Words
@@ -195,18 +195,18 @@ class Verdict:
             return _adapter().validate_python(dict(data))
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in problem["loc"])
-            raise InputError(f"verdict: {place}: {problem['msg']}") from error
+            field = ".".join(str(part) for part in problem["loc"])
+            raise InputError(f"verdict: {field}: {problem['msg']}") from error
 
     @property
     def row(self) -> tuple[str, ...]:
         """The cells of `COLUMNS`, as text."""
         found = "–" if self.residual is None else f"{self.residual:.2g}"
         spread = f" ± {self.spread:.2g}" if self.spread else ""
-        told = f"{self.outcome} ({self.reason})" if self.reason else self.outcome
+        verdict = f"{self.outcome} ({self.reason})" if self.reason else self.outcome
         claim = self.claim
         cases = str(len(self.evidence))
-        return claim.name, claim.statement, claim.source, str(claim.rule), found + spread, cases, told
+        return claim.name, claim.statement, claim.source, str(claim.rule), found + spread, cases, verdict
 
 
 def cells(verdict: Verdict, *columns: str) -> tuple[str, ...]:
@@ -231,7 +231,7 @@ def markdown(verdicts: Iterable[Verdict]) -> str:
     return "\n".join(lines)
 
 
-def _of_seeds(evidence: Sequence[Evidence], seeds: int, holds: Callable[[float], bool]) -> Judgement:
+def _of_seeds(evidence: Sequence[Evidence], seeds: int, holds: Callable[[float], bool]) -> Judgment:
     """All seeds or none: what at least `seeds` replicates agree on."""
     values = [found.value for found in evidence]
     mean, spread = math.fsum(values) / len(values), (max(values) - min(values)) / 2
@@ -239,7 +239,7 @@ def _of_seeds(evidence: Sequence[Evidence], seeds: int, holds: Callable[[float],
     if len(values) >= seeds and not any(map(math.isnan, values)):
         held = [holds(value) for value in values]
         outcome = "supported" if all(held) else "inconclusive" if any(held) else "refuted"
-    return Judgement(outcome, mean, spread)
+    return Judgment(outcome, mean, spread)
 
 
 def _adapter() -> Any:  # a TypeAdapter[Verdict]; runtime checkers of annotations do not know that type

@@ -1,4 +1,4 @@
-"""Pydantic's complaints as one line that names the field and the nearest valid choice."""
+"""Configuration that validates itself, and pydantic's complaints as one line with the nearest valid choice."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import difflib
 from collections.abc import Iterable
 from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from sinkscope.errors import InputError, unknown
 
 UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 CHOICE = {"literal_error", "union_tag_invalid"}
+
+
+class Part(BaseModel):
+    """A frozen, validated piece of configuration: unknown fields, NaN and infinities are refused when it is built."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def in_one_line(error: ValidationError, kind: type, what: str = "recipe") -> InputError:
@@ -22,8 +28,8 @@ def in_one_line(error: ValidationError, kind: type, what: str = "recipe") -> Inp
     cause = problem.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
         return cause
-    place, fields = _walk(problem["loc"], kind)
-    where = ".".join(place)
+    path, fields = _walk(problem["loc"], kind)
+    where = ".".join(path)
     if problem["type"] in UNKNOWN:
         return unknown_field(where, fields, what)
     if problem["type"] in CHOICE:
@@ -52,8 +58,8 @@ def _choice(field: str, problem: Any) -> InputError:
 
 
 def _walk(location: tuple[int | str, ...], kind: type) -> tuple[list[str], dict[str, FieldInfo]]:
-    """The dotted place without a union's tags, and the fields that are valid at its last level."""
-    place: list[str] = []
+    """The dotted path without a union's tags, and the fields that are valid at its last level."""
+    path: list[str] = []
     kinds: list[Any] = [kind]
     fields = _fields(kind)
     for part in map(str, location):
@@ -63,11 +69,11 @@ def _walk(location: tuple[int | str, ...], kind: type) -> tuple[list[str], dict[
         if tagged:
             kinds, fields = tagged, _fields(tagged[0])
             continue
-        place.append(part)
+        path.append(part)
         if part in fields:
             kinds = _kinds(fields[part].annotation)
             fields = _fields(kinds[0]) if len(kinds) == 1 else fields
-    return place, fields
+    return path, fields
 
 
 def _fields(kind: Any) -> dict[str, FieldInfo]:
@@ -81,6 +87,6 @@ def _kinds(annotation: Any) -> list[Any]:
 
 
 def _tag(kind: Any) -> str | None:
-    """What a part of a union is told apart by: its `kind`, or an optimiser's `name`."""
+    """What distinguishes a part of a union: its `kind`, or an optimizer's `name`."""
     tags = [_fields(kind)[name].default for name in ("kind", "name") if name in _fields(kind)]
     return next((tag for tag in tags if isinstance(tag, str)), None)

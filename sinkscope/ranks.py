@@ -27,18 +27,18 @@ def rank_correlation(
 ) -> Float[np.ndarray, "*rows"]:
     """Spearman's ρ along the last axis: Pearson's correlation of the ranks, −1 to 1.
 
-    Only places where both are known count. NaN with fewer than three of them, or where one side is constant.
+    Only entries where both are known count. NaN with fewer than three of them, or where one side is constant.
     """
     known = ~np.isnan(one) & ~np.isnan(other)
     count = known.sum(-1)
-    sides = [_centred(ranks(np.where(known, side, np.nan)), known) for side in (one, other)]
+    sides = [_centered(ranks(np.where(known, side, np.nan)), known) for side in (one, other)]
     product, first, second = ((a * b).sum(-1) for a, b in ((sides[0], sides[1]), *((side, side) for side in sides)))
     with np.errstate(divide="ignore", invalid="ignore"):
         correlation = product / np.sqrt(first * second)
     return np.where((count >= 3) & (first > 0) & (second > 0), np.clip(correlation, -1, 1), np.nan)
 
 
-def _centred(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+def _centered(values: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Differences from the mean of what is known, 0 elsewhere."""
     filled = np.where(known, values, 0.0)
     mean = filled.sum(-1, keepdims=True) / np.maximum(known.sum(-1, keepdims=True), 1)

@@ -15,14 +15,16 @@ import sys
 from collections.abc import Callable, Hashable, Iterable
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import cache_from_source
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 from unittest.mock import patch
 
 import jaxtyping
 
+ROOT = Path(__file__).parent.parent
 CHECKED = "__import__('tests.shapes').shapes.checked"
-BYTECODE = functools.partial(cache_from_source, optimization="shapes1")  # another name when `_Marks` changes
+BYTECODE = functools.partial(cache_from_source, optimization="shapes2")  # another name when `_Marks` changes
 
 
 def install(package: str) -> None:
@@ -100,12 +102,26 @@ def _kind(value: Any, sizes: dict[int, int]) -> Hashable:
     return (type(value), dtype, *(sizes.setdefault(size, len(sizes)) for size in shape))
 
 
+@functools.cache
+def _named_shapes(module: str) -> frozenset[str]:
+    """Names that a module of the package gives to shapes."""
+    path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
+    return frozenset(_Marks(ast.parse(path.read_text("utf-8"))).names) if path.exists() else frozenset()
+
+
 class _Marks(ast.NodeTransformer):
-    """Decorates what states a shape: with a name that is imported from jaxtyping, or made of such names."""
+    """Decorates what states a shape: with a name that is imported from jaxtyping, or made of such names.
+
+    They may be made in another module of the package and imported from there, by its own path.
+    """
 
     def __init__(self, tree: ast.Module) -> None:
-        imports = (node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "jaxtyping")
-        self.names = {alias.name for node in imports for alias in node.names}
+        self.names: set[str] = set()
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and node.module == "jaxtyping":
+                self.names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("sinkscope."):
+                self.names |= {alias.name for alias in node.names} & _named_shapes(node.module)
         for node in tree.body:
             if isinstance(node, ast.Assign) and self._state_one([node.value]):
                 self.names |= {target.id for target in node.targets if isinstance(target, ast.Name)}

@@ -24,7 +24,7 @@ from sinkscope.errors import InputError
 
 
 def claim(rule=None) -> Claim:
-    return Claim("uniform", "A[t, i] = 1/t", "P1", rule or EachWithin(1e-6))
+    return Claim("uniform", "A[t, i] = 1/t", "appendix B", rule or EachWithin(1e-6))
 
 
 def found(*values: float) -> list[Evidence]:
@@ -159,7 +159,7 @@ def test_the_table_has_a_row_for_each_verdict_and_no_broken_cell():
     odd = Claim("odd", "a | b\nc", "X", EachWithin(1))
     lines = markdown([claim().judge(found(2.0)), odd.not_run("")]).splitlines()
     assert len(lines) == 4
-    assert lines[2] == "| uniform | A[t, i] = 1/t | P1 | ≤ 1e-06 | 2 | 1 | refuted (case 0: 2) |"
+    assert lines[2] == "| uniform | A[t, i] = 1/t | appendix B | ≤ 1e-06 | 2 | 1 | refuted (case 0: 2) |"
     assert lines[3].count("|") - lines[3].count("\\|") == len(COLUMNS) + 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import torch
 from jaxtyping import Float, Int, TypeCheckError
 from torch import Tensor
 
+from sinkscope.attention import Softmax
 from tests import shapes
 
 
@@ -93,3 +95,13 @@ def test_the_package_is_checked() -> None:
     assert Operation.__init__.__code__.co_filename != shapes.__file__
     with pytest.raises(TypeCheckError, match="query"):
         dot_product(zeros(2, 2, 3, 4).long(), zeros(2, 2, 3, 4), 1.0)
+
+
+@pytest.mark.skipif("SINKSCOPE_NO_SHAPE_CHECKS" in os.environ, reason="SINKSCOPE_NO_SHAPE_CHECKS is set")
+def test_shapes_with_names_of_their_own_are_checked_where_they_are_imported() -> None:
+    scores, count = zeros(2, 4), zeros(2, 1) + 4
+    Softmax().weights(scores, scores == 0, count)
+    with pytest.raises(TypeCheckError, match="visible"):
+        Softmax().weights(scores, scores, count)
+    with pytest.raises(TypeCheckError, match="visible"):
+        Softmax().weights(scores, zeros(2, 3) == 0, count)

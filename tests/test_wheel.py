@@ -15,6 +15,7 @@ import pytest
 import sinkscope
 
 PACKAGE = Path(sinkscope.__file__).parent
+TOOLS = PACKAGE.parent / "tools"
 NEEDED = ("pyproject.toml", "README.md", "LICENSE")
 
 
@@ -31,6 +32,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy, since a build writes beside what it builds."""
     source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     shutil.copytree(PACKAGE, source / "sinkscope", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in (TOOLS, PACKAGE.parent / "tests" / "families"):  # which stay at home
+        shutil.copytree(folder, source / folder.relative_to(PACKAGE.parent))
     for name in NEEDED:
         shutil.copy(PACKAGE.parent / name, source)
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", built, ".", cwd=source)
@@ -43,6 +46,8 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     packed = {Path(name) for name in zipfile.ZipFile(wheel).namelist()}
     assert {path for path in here if "__pycache__" not in path.parts} - packed == set()
     assert {path.parts[0] for path in packed} == {"sinkscope", f"sinkscope-{sinkscope.__version__}.dist-info"}
+    at_home = {path.stem for path in TOOLS.glob("*.py")} | {"contract", "contracts"}
+    assert at_home & {path.stem for path in packed} == {"__init__"}, "tools and contracts are no part of the package"
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
-"""The zoo: attention operations as values, their masks, the reference, the fast paths and the catalogue."""
+"""The zoo: attention operations as values, their masks, the reference, the fast paths and the catalog."""
 
-from sinkscope.attention.catalog import CATALOG, ENTRIES, SECTIONS, Entry, name_of, named
+from sinkscope.attention.catalog import CATALOG, ENTRIES, SECTIONS, Entry, name_of, named, resolve
 from sinkscope.attention.context import Bias, Context
 from sinkscope.attention.decay import ForgettingGate
 from sinkscope.attention.difference import Difference
@@ -22,10 +22,12 @@ from sinkscope.attention.normalizers import (
 )
 from sinkscope.attention.operation import Attended, Operation, Weights
 from sinkscope.attention.outputs import ElementGate, HeadGate, ValueBias, ValueGate
+from sinkscope.attention.paths.choice import Path as PathName
+from sinkscope.attention.paths.sdpa import adds_slots
 from sinkscope.attention.query_key import QueryKeyNorm
 from sinkscope.attention.similarity import DotProduct, Kernel, dot_product
 from sinkscope.attention.slots import FixedValue, KeySlot, LogitSlot, SlotTerms, SuffixSlot, ZeroSlot
-from sinkscope.attention.spec import AttentionSpec, resolve
+from sinkscope.attention.spec import AttentionSpec
 from sinkscope.attention.temperature import LogLength
 from sinkscope.attention.tokens import Tokens
 from sinkscope.attention.visibility import Visibility
@@ -60,6 +62,7 @@ __all__ = [
     "LogitSlot",
     "Mask",
     "Operation",
+    "PathName",
     "PowerSigmoid",
     "PowerSoftmax",
     "Prefix",
@@ -80,6 +83,7 @@ __all__ = [
     "Window",
     "Without",
     "ZeroSlot",
+    "adds_slots",
     "attend",
     "dot_product",
     "explain",

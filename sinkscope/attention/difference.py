@@ -25,7 +25,7 @@ class Difference:
     """A = softmax(q₁·k₁) − λ softmax(q₂·k₂), y = (1 − λ₀) · RMSNorm(A V). Source: Ye et al. 2024 (2410.05258).
 
     λ = exp(λ_q1·λ_k1) − exp(λ_q2·λ_k2) + λ₀ per layer, with four learned vectors N(0, 0.1²). A head's channels are cut
-    in two halves that keep rotary pairs (i, i + d/2) together, so both maps depend on relative positions alone; scores
+    in two halves that keep rotary pairs (i, i + d/2) together, so both maps depend only on relative positions; scores
     are scaled by (d/2)^−1/2 where the call does not say otherwise. `lambda_init`: λ₀, by default
     0.8 − 0.6 · exp(−0.3 · layer) with layers counted from 0. Weights may be negative; rows sum to 1 − λ.
     """
@@ -36,7 +36,7 @@ class Difference:
     def build(self, sizes: Sizes) -> DifferenceModule:
         if sizes.head_dim % 4:
             raise InputError(
-                f"differential attention halves rotary pairs: head_dim = {sizes.head_dim} is no multiple of 4"
+                f"differential attention halves rotary pairs: head_dim = {sizes.head_dim} is not a multiple of 4"
             )
         start = 0.8 - 0.6 * math.exp(-0.3 * sizes.layer) if self.lambda_init is None else self.lambda_init
         return DifferenceModule(sizes.head_dim, start)

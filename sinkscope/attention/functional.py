@@ -10,17 +10,20 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from sinkscope.attention.catalog import resolve
 from sinkscope.attention.context import Bias
+from sinkscope.attention.kernels import known
 from sinkscope.attention.masks import MASKS, Full, Mask
 from sinkscope.attention.operation import Attended, Operation
 from sinkscope.attention.paths import chunked, fused, sdpa, streamed
 from sinkscope.attention.paths.choice import Path, Taken, chosen
-from sinkscope.attention.spec import AttentionSpec, resolve
+from sinkscope.attention.spec import AttentionSpec
 from sinkscope.attention.tokens import Tokens
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 
 LONG = 2048  # queries, where the length is not said
+NOT_YET_MET = "not yet compared with the reference on this GPU: the first call does that, and takes it if they agree"
 
 
 @dataclass(frozen=True)
@@ -45,19 +48,23 @@ def explain(
     """The path `attend(..., path="auto")` takes for queries like `query` on `keys` tokens.
 
     `query`: a tensor, or a device, which stands for a long sequence there. `biased`: with a bias such as ALiBi.
+    Nothing is computed: of a fused kernel this says what a comparison on this GPU found, or that none was made yet.
     """
     spec = resolve(spec)
     queries = query.shape[2] if isinstance(query, Tensor) and query.ndim == 4 else LONG
-    where = _where(query)
+    where, aside = _where(query), ""
     if isinstance(query, Tensor) and query.ndim == 4 and query.is_cuda:
         square = Visibility.of(spec.mask, queries, queries, device=query.device)
-        if fused.obstacle(spec, square, query, query, query, biased=biased) is None:
-            return Explanation("fast", "fused", f"a fused kernel{where}, confirmed on this kind of GPU")
+        if fused.unfit(spec, square, query, query, query, biased=biased) is None:
+            outcome = known(fused.specialization(spec, square, query, query), query.device)
+            if outcome is not None and outcome.problem is None:
+                return Explanation("fast", "fused", f"a fused kernel{where}, {outcome}")
+            aside = f"; the fused kernel is {outcome or NOT_YET_MET}"
     taken = chosen(spec, "auto", queries, keys or queries, biased=biased)
     if taken == "sdpa":
         extra = f", {len(spec.slots)} slot(s) as further keys" if spec.slots else ""
         return Explanation("fast", taken, f"scaled_dot_product_attention{where}{extra}")
-    reason = sdpa.obstacle(spec, biased=biased)
+    reason = f"{sdpa.obstacle(spec, biased=biased)}{aside}"
     if taken == "streamed":
         return Explanation("fast", taken, f"{streamed.ROWS} queries at a time, derivative written out{where}: {reason}")
     if taken == "chunked":
@@ -100,11 +107,12 @@ def attend(
     spec = resolve(spec)
     heads, dim = query.shape[1], query.shape[3]
     width = heads * dim if hidden is None else hidden.shape[-1]
+    # Built for its shapes only: `functional_call` puts the caller's parameters in, so that gradients reach them.
     operation = spec.build(heads=heads, kv_heads=key.shape[1], head_dim=dim, hidden_size=width)
     wanted, given = set(operation.state_dict()), set(parameters or {})
     if wanted != given:
         raise InputError(
-            f"this operation's parameters are {sorted(wanted) or 'none'}, given were {sorted(given) or 'none'}: "
+            f"this operation has the parameters {sorted(wanted) or 'none'}, but got {sorted(given) or 'none'}: "
             "pass the state_dict() of spec.build(...)"
         )
     for name, parameter in (parameters or {}).items():
@@ -175,7 +183,7 @@ class Written(Visibility):
                 f"(batch, 1, {queries}, {keys}), True = may attend"
             )
         asking = Tokens.plain(queries, start=max(0, keys - queries), device=query.device)  # the last of the keys
-        awake = allowed.any(-1)[:, 0]
+        awake = allowed.any(-1)[:, 0]  # a query that may attend to nothing is padding: zero output, no slot
         known = Tokens.plain(keys, device=query.device)
         return cls(Full(), Tokens(asking.order.expand(len(awake), -1), None, awake), known, allowed)
 

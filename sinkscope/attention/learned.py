@@ -8,8 +8,8 @@ from torch import nn
 
 
 class Learned(nn.Module):
-    """A module that sets its own parameters to their starting values, so that any model can initialise it."""
+    """A module that sets its own parameters to their starting values, so that any model can initialize it."""
 
     @abstractmethod
     def reset_parameters(self) -> None:
-        """Write the starting values, through `torch.nn.init` alone (loaders guard those functions)."""
+        """Write the starting values, only through `torch.nn.init` (loaders guard those functions)."""

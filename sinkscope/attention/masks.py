@@ -1,7 +1,7 @@
 """Which key a query may attend to: small predicates on token indices that combine with `&` and `|`.
 
     Causal() & Window(256)          sliding window, as in Mistral
-    Causal() | Prefix(5)            prefix language modelling
+    Causal() | Prefix(5)            prefix language modeling
     Causal() & Document()           packed documents that do not see each other
 
 A mask is a frozen, JSON-able value. `Visibility` (in `visibility.py`) binds it to the tokens at hand.
@@ -42,6 +42,7 @@ class Causal(Combinable):
     kind: Literal["causal"] = "causal"
 
     def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+        # By the tokens' own order, not by column: under a cache query 0 is not key 0, and padding shifts each row.
         return key.order[:, None, :] <= query.order[:, :, None]
 
 
@@ -57,18 +58,22 @@ class Full(Combinable):
 
 @dataclass(frozen=True, config=STRICT)
 class Window(Combinable):
-    """A query sees keys closer than `size`: |q − k| < size. With `Causal()`: `size` keys, itself included [L3]."""
+    """A query sees keys closer than `size`: |q − k| < size. With `Causal()`: `size` keys, itself included.
+
+    Source: Gu et al. 2025, section 6.
+    """
 
     size: Annotated[int, Field(ge=1)]
     kind: Literal["window"] = "window"
 
     def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+        # Both sides, so that a window also makes sense under `Full()`; `Causal()` takes the future side away.
         return (query.order[:, :, None] - key.order[:, None, :]).abs() < self.size
 
 
 @dataclass(frozen=True, config=STRICT)
 class Prefix(Combinable):
-    """The first `length` tokens of a row are seen by every query: k < length [L2]."""
+    """The first `length` tokens of a row are seen by every query: k < length (Gu et al. 2025, section 6)."""
 
     length: Annotated[int, Field(ge=1)]
     kind: Literal["prefix"] = "prefix"
@@ -79,7 +84,10 @@ class Prefix(Combinable):
 
 @dataclass(frozen=True, config=STRICT)
 class Document(Combinable):
-    """A query sees keys of its own document: doc(k) = doc(q) [K2]. The tokens must carry document numbers."""
+    """A query sees keys of its own document: doc(k) = doc(q). The tokens must carry document numbers.
+
+    Source: slides of Gu et al. 2025.
+    """
 
     kind: Literal["document"] = "document"
 
@@ -91,7 +99,7 @@ class Document(Combinable):
 
 @dataclass(frozen=True, config=STRICT)
 class Strict(Combinable):
-    """A query does not see its own key: k ≠ q. With `Causal()`: k < q, the diagonal masked [Z7]."""
+    """A query does not see its own key: k ≠ q. With `Causal()`: k < q, the diagonal masked (Wu & Tu 2024)."""
 
     kind: Literal["strict"] = "strict"
 
@@ -101,19 +109,20 @@ class Strict(Combinable):
 
 @dataclass(frozen=True, config=STRICT)
 class Without(Combinable):
-    """No query sees the keys at these places of its row, save each key's own query: k ∉ places or k = q."""
+    """No query sees the keys at these positions of its row, except each key's own query: k ∉ places or k = q."""
 
     places: Places
     kind: Literal["without"] = "without"
 
     def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
         named = _at(key, self.places)[:, None, :]
+        # A key's own query keeps it: the row of token 0 would otherwise be empty, and an empty row has no softmax.
         return ~named | (key.order[:, None, :] == query.order[:, :, None])
 
 
 @dataclass(frozen=True, config=STRICT)
 class Alone(Combinable):
-    """Queries at these places of their row see their own key only, as a row's first token does: q ∉ places or k = q."""
+    """Queries at these positions of their row see only their own key, as its first token does: q ∉ places or k = q."""
 
     places: Places
     kind: Literal["alone"] = "alone"
@@ -161,7 +170,7 @@ def leaves(mask: Mask) -> list[Mask]:
 
 
 def describe(mask: Mask) -> str:
-    """A mask in words, as one would write it: `causal & window(16)`."""
+    """A mask as it would be written in code: `causal & window(16)`."""
     if isinstance(mask, And | Or):
         sign = "&" if isinstance(mask, And) else "|"
         return f"({describe(mask.first)} {sign} {describe(mask.second)})"
@@ -170,5 +179,5 @@ def describe(mask: Mask) -> str:
 
 
 def _at(tokens: Tokens, places: Places) -> Bool[Tensor, "batch tokens"]:
-    """Which tokens stand at one of these places of their row."""
+    """Which tokens stand at one of these positions of their row."""
     return torch.isin(tokens.order, tokens.order.new_tensor(places))

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from sinkscope.attention.combination import Combination
 from sinkscope.attention.context import Bias, Context
 from sinkscope.attention.decay import accumulated
 from sinkscope.attention.difference import DifferenceModule, halves
@@ -24,16 +25,15 @@ from sinkscope.attention.paths.choice import Path, Taken, chosen
 from sinkscope.attention.scores import Scores, per_query_head, wide
 from sinkscope.attention.sizes import Sizes
 from sinkscope.attention.slots import SlotTerms
-from sinkscope.attention.spec import AttentionSpec
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
 class Attended:
-    """What attention returns. Fast paths return the output alone; the reference returns everything.
+    """What attention returns. Fast paths return only the output; the reference returns everything.
 
-    `lse` (log-sum-exp over tokens and slots, nats) exists only where the normaliser is a softmax.
+    `lse` (log-sum-exp over tokens and slots, nats) exists only where the normalizer is a softmax.
     """
 
     output: Float[Tensor, "batch heads query value_dim"]
@@ -54,7 +54,7 @@ class Weights:
 class Operation(nn.Module):
     """An `AttentionSpec` built for given sizes. Make one with `spec.build(...)`."""
 
-    def __init__(self, spec: AttentionSpec, sizes: Sizes) -> None:
+    def __init__(self, spec: Combination, sizes: Sizes) -> None:
         super().__init__()
         self.spec = spec
         self.sizes = sizes
@@ -80,7 +80,7 @@ class Operation(nn.Module):
     def before_rotation(
         self, query: Float[Tensor, "batch heads query dim"], key: Float[Tensor, "batch kv_heads key dim"]
     ) -> tuple[Float[Tensor, "batch heads query dim"], Float[Tensor, "batch kv_heads key dim"]]:
-        """Queries and keys as they go into rotation: normalised where the spec says so."""
+        """Queries and keys as they go into rotation: normalized where the spec says so."""
         return (query, key) if self.query_key is None else self.query_key(query, key)
 
     def before_cache(
@@ -120,6 +120,7 @@ class Operation(nn.Module):
         self._check(query, key, value)
         context = self.context(query, key, visibility, hidden, scaling, carried, bias)
         taken = self._taken(path, query, key, value, context)
+        # Autocast would run the reference's products in bf16, although `wide` made their factors fp32.
         with torch.autocast(query.device.type, enabled=False):
             attended = self._attend(taken, query, key, value, context)
         output = attended.output
@@ -154,12 +155,13 @@ class Operation(nn.Module):
         context: Context,
         rows: slice,
     ) -> tuple[Float[Tensor, "batch heads rows key"], ...]:
-        """Scores of the queries in `rows` on all keys as the normaliser gets them, −inf where not visible.
+        """Scores of the queries in `rows` on all keys as the normalizer gets them, −inf where not visible.
 
         Two of them where the weights are a difference. What slots get is in `slot_logits`.
         """
         with torch.autocast(query.device.type, enabled=False):
             found = [scores.rows(rows) for scores in self._scores(query, key, context)]
+        # −inf is safe here, unlike before a softmax: nothing is normalized, and a row's maximum ignores it.
         visible = [each.scores.masked_fill(~each.visible, -torch.inf)[..., self.slots :] for each in found]
         around = (found[0].keys.start, key.shape[2] - found[0].keys.stop)
         return tuple(torch.nn.functional.pad(each, around, value=-torch.inf) for each in visible)
@@ -230,7 +232,9 @@ class Operation(nn.Module):
             )
             return Attended(output.to(query.dtype))
         if path == "chunked":
-            values, factor = wide(value), self._factor()  # nothing learned may be read when chunks are recomputed
+            # The backward pass recomputes the chunks, and after a `functional_call` the module has other parameters:
+            # everything learned is read here, once, before the chunks.
+            values, factor = wide(value), self._factor()
             output = chunked.attention(
                 lambda rows: self._rows_output(maps, factor, values, rows), query.shape[2], context.visibility
             )
@@ -262,7 +266,7 @@ class Operation(nn.Module):
         decay = None
         if self.decay is not None and context.carried is not None:
             total = accumulated(context.carried)
-            decay = (total[:, :, total.shape[2] - query.shape[2] :], total)
+            decay = (total[:, :, total.shape[2] - query.shape[2] :], total)  # queries are the last of the keys
         slots = self.slot_terms(context)
         pairs = [(query, key)]
         if self.difference is not None:
@@ -310,6 +314,7 @@ class Operation(nn.Module):
         """Σ_k w_tk v_k with grouped heads, and what the slots' values give; (batch, heads, query, value_dim)."""
         batch, heads, queries, keys = token.shape
         kv_heads = value.shape[1]
+        # The group's queries are stacked instead of repeating values for each query head, which would copy them.
         grouped = token.reshape(batch, kv_heads, heads // kv_heads * queries, keys)
         output = (grouped @ value).view(batch, heads, queries, value.shape[-1])
         for index, each in enumerate(terms):

@@ -19,10 +19,11 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True, config=STRICT)
 class QueryKeyNorm:
-    """q, k ← norm(q), norm(k) over the channels of a head, before rotation, with one learned gain per channel [X3].
+    """q, k ← norm(q), norm(k) over the channels of a head, before rotation, with one learned gain per channel.
 
     Bounds the logits: |q·k| / √d ≤ √d · max|g_q| · max|g_k|. `norm`: "layernorm" subtracts the mean as in ViT-22B
-    (Dehghani et al. 2023, 2302.05442), "rmsnorm" does not (He et al. 2024; Qwen3). No bias. Gains start at 1.
+    (Dehghani et al. 2023, 2302.05442), "rmsnorm" does not (He et al. 2024; Qwen3). No bias. Gains start at 1. Source:
+    Wortsman et al. 2023a.
     """
 
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"

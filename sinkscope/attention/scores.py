@@ -15,8 +15,8 @@ from sinkscope.attention.visibility import Visibility
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """Scores on slots (first) and tokens `keys`, what is visible of them, and how many tokens each query sees."""
+class ScoreRows:
+    """Scores on slots (first) and tokens `keys`, which of them are visible, and how many tokens each query sees."""
 
     scores: Float[Tensor, "batch heads query column"]
     visible: Bool[Tensor, "#batch 1 query column"]
@@ -39,23 +39,25 @@ class Scores:
     decay: tuple[Float[Tensor, "batch heads query"], Float[Tensor, "batch heads key"]] | None = None
     bias: Bias | None = None
 
-    def rows(self, rows: slice) -> Rows:
+    def rows(self, rows: slice) -> ScoreRows:
         """The rows of these queries, on the keys within their reach."""
         keys = self.visibility.reach(rows)
         query = self.query[:, :, rows]
         scores = dot_product(query, self.key[:, :, keys], self.scaling)
         if self.decay is not None:
+            # Subtracted in the sums' own precision, and rounded after: two large sums would cancel to noise in fp32.
             between = self.decay[0][:, :, rows, None] - self.decay[1][:, :, None, keys]
             scores = scores - between.abs().to(scores.dtype)
         if self.bias is not None:
             scores = scores + self.bias.rows(rows)[..., keys].to(scores.dtype)
         visible = self.visibility.upto(keys).dense(rows)
+        # Before slots are added: the n of length-dependent operations counts tokens, not slots.
         count = visible.sum(-1, keepdim=True).clamp(min=1).to(scores.dtype)
         if self.slots:
             scores = torch.cat([self.slot_logits(rows), scores], -1)
             awake = visible.any(-1, keepdim=True)  # a query that sees no token sees no slot: its row stays empty
             visible = torch.cat([awake.expand(*awake.shape[:3], len(self.slots)), visible], -1)
-        return Rows(scores, visible, count, keys)
+        return ScoreRows(scores, visible, count, keys)
 
     def slot_logits(self, rows: slice) -> Float[Tensor, "batch heads query slots"]:
         """scaling · q·k* + b of every slot."""
@@ -69,11 +71,12 @@ def per_query_head(parameter: Float[Tensor, "kv_heads dim"], like: Tensor) -> Fl
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """In fp32 at least; float64 stays."""
+    """In fp32 at least; float64 stays. (A row of bf16 weights sums to one only within 2e-3.)"""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _slot_logit(terms: SlotTerms, query: Tensor, rows: slice, scaling: float) -> Tensor:
+    # A slot without key and logit keeps score 0: it still adds exp(0) = 1 to the denominator, which is off-by-one.
     logits = query.new_zeros(query.shape[:3])
     if terms.key is not None:
         logits = logits + scaling * (query * per_query_head(terms.key, query).unsqueeze(1)).sum(-1)

@@ -1,7 +1,7 @@
 """From queries and keys to scores: s_tk = scaling · φ(q_t)·φ(k_k), with a feature map φ or without one.
 
-Feature maps act after rotation, as in the paper's code (lit_gpt/model_attn_kernel.py; catalogue section 9.4): positions
-enter through φ(R q).
+Feature maps act after rotation, as in the paper's code (lit_gpt/model_attn_kernel.py): positions enter
+through φ(R q).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DotProduct:
 
 @dataclass(frozen=True, config=STRICT)
 class Kernel:
-    """A feature map on queries and keys. Source: Gu et al., Tables 6 and 15 [A18, A20, A21]; Katharopoulos 2020 [A23].
+    """A feature map on queries and keys. Source: Gu et al. 2025, Tables 6 and 15; Katharopoulos et al. 2020.
 
     "elu": φ(x) = elu(x) + 1, positive. "mlp": φ(x) = W₂ relu(W₁ x), two learned (head_dim, head_dim) maps without bias,
     the same for queries and keys and for all heads of a layer, N(0, 2 / (5 · head_dim)) at the start.

@@ -13,7 +13,7 @@ from torch import Tensor
 class Tokens:
     """The tokens on one side of an attention map.
 
-    `order`: place of the token in its own row, counted in real tokens from 0 (it orders tokens; rotary positions may
+    `order`: index of the token in its own row, counted in real tokens from 0 (it orders tokens; rotary positions may
     differ); left padding stands before 0. `document`: number of the document the token belongs to. `valid`: False for
     padding; None means that every token is real. The batch dimension may be 1 where all rows agree.
     """
@@ -24,13 +24,14 @@ class Tokens:
 
     @classmethod
     def plain(cls, length: int, *, start: int = 0, device: torch.device | None = None) -> Tokens:
-        """`length` real tokens, the first at place `start`."""
+        """`length` real tokens, the first with index `start`."""
         return cls(torch.arange(start, start + length, device=device)[None])
 
     @classmethod
     def padded(cls, attention_mask: Tensor, document: Int[Tensor, "batch tokens"] | None = None) -> Tokens:
         """From a transformers attention mask: 1 for real tokens, 0 for padding, on either side."""
         real = attention_mask.bool()
+        # Counting real tokens makes a padded row equal to the same row without padding, on whichever side it is padded.
         return cls(real.long().cumsum(-1) - 1, document, real)
 
     @property
@@ -38,16 +39,18 @@ class Tokens:
         return self.order.shape[-1]
 
     def within_documents(self, apart: Bool[Tensor, "#batch tokens"] | None = None) -> Int[Tensor, "#batch tokens"]:
-        """Place of each real token among those of its document, from 0; the document need not be in one piece.
+        """Index of each real token among those of its document, from 0; the document need not be contiguous.
 
-        Padding, and tokens marked in `apart`, count in no document; their own places mean nothing.
+        Padding, and tokens marked in `apart`, count in no document; their own indices mean nothing.
         """
         if self.document is None:
             return self.order
         order, document = torch.broadcast_tensors(self.order, self.document)
         for outside in (apart, None if self.valid is None else ~self.valid):
             if outside is not None:
+                # A number that no document has, so that tokens outside never advance a document's count.
                 document = torch.where(outside, self.document.min() - 1, document)
+        # Stable, so that tokens of one document keep their order; O(T log T) instead of a T × T comparison.
         grouped, index = torch.sort(document, dim=-1, stable=True)
         count = torch.arange(self.count, device=order.device).expand_as(index)
         starts = torch.ones_like(grouped, dtype=torch.bool)

@@ -41,12 +41,14 @@ class Visibility:
         `attention_mask` and `documents` describe all keys.
         """
         if queries > keys and not isinstance(mask, Full):
-            raise InputError(f"{queries} queries for {keys} keys: queries are the last of the keys, so at most as many")
+            raise InputError(
+                f"{queries} queries for {keys} keys: queries are the last of the keys, so at most as many are possible"
+            )
         if attention_mask is not None:
             key = Tokens.padded(attention_mask, documents)
         else:
             key = Tokens(torch.arange(keys, device=device)[None], documents)
-        if queries > keys:
+        if queries > keys:  # only `Full` reaches this, which never compares the two orders
             return cls(mask, Tokens.plain(queries, device=device), key)
         return cls(mask, key if queries == keys else key.part(slice(keys - queries, keys)), key)
 
@@ -62,6 +64,8 @@ class Visibility:
 
     def dense(self, rows: slice | None = None) -> Bool[Tensor, "batch 1 query key"]:
         """The mask written out for the queries in `rows` (all of them by default); True = may attend."""
+        # Booleans, not a float mask: a row in which all is hidden would be uniform 1/T under finfo.min and NaN under
+        # −inf, and both would enter the statistics. The normalizers make such rows zero.
         query = self.query if rows is None else self.query.part(rows)
         allowed = self.mask.visible(query, self.key)
         if self.key.valid is not None:
@@ -76,19 +80,20 @@ class Visibility:
 
     def counted(self) -> Float[Tensor, "#batch 1 query 1"]:
         """How many tokens each query sees, at least 1; in O(T) memory."""
-        queries, step = self.query.count, 256
+        queries, step = self.query.count, 256  # in parts, since a sum over the whole mask would write T × T booleans
         parts = [slice(start, min(queries, start + step)) for start in range(0, queries, step)]
         counts = [self.upto(self.reach(part)).dense(part).sum(-1, keepdim=True) for part in parts]
-        return torch.cat(counts, 2).clamp(min=1).float()
+        return torch.cat(counts, 2).clamp(min=1).float()  # at least 1: padding would divide by 0, or take log 0
 
     def reach(self, rows: slice) -> slice:
         """The keys that queries in `rows` can possibly see; every key outside is hidden from all of them."""
         band = self._band()
         if band is None:
             return slice(0, self.key.count)
+        # From the oldest key of the first query to the own key of the last: what makes windows cost O(T · size).
         return slice(max(0, rows.start - band.width + 1), min(rows.stop, self.key.count))
 
-    def sure(self, rows: slice) -> slice:
+    def unmasked(self, rows: slice) -> slice:
         """Keys within reach that every query in `rows` sees, so that no mask need be written for them; may be empty."""
         reach, band = self.reach(rows), self._band()
         if self.is_full:
@@ -98,12 +103,13 @@ class Visibility:
 
     def _band(self) -> _Band | None:
         """The band below the diagonal that all visible keys lie in, where queries are the keys and look back."""
-        if self.query is not self.key or type(self) is not Visibility:  # others write their mask in ways of their own
+        # By identity: only the same `Tokens` on both sides is known to be square; subclasses write masks of their own.
+        if self.query is not self.key or type(self) is not Visibility:
             return None
         parts = list(_conjuncts(self.mask))
         if not any(isinstance(part, Causal) for part in parts):
             return None
-        plain = self.key.valid is None  # places then count every token; padding would widen a window
+        plain = self.key.valid is None  # order then counts every column; padding inside a row would widen a window
         sizes = [part.size for part in parts if isinstance(part, Window) and plain]
         return _Band(min([self.key.count, *sizes]), plain and all(isinstance(part, Causal | Window) for part in parts))
 

@@ -10,7 +10,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from sinkscope.cli import demo, experiment, intervene, measure, report, survey, theory, train, zoo
+from sinkscope.cli import demo, experiment, intervene, kernels, measure, report, survey, theory, train, zoo
 from sinkscope.cli.options import BAD_INPUT
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import fail, note
@@ -38,7 +38,7 @@ def _show_version(wanted: bool) -> bool:
 @app.callback()
 def _sinkscope(
     show_version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_show_version)
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
     """The instrument for attention sinks in transformers: measure them, watch them emerge, use or remove them."""
@@ -51,13 +51,16 @@ app.command("measure", epilog="Example: sinkscope measure nano --input natural -
 app.command("survey", epilog="Example: sinkscope survey nano --input natural --input repeated --samples 100")(
     survey.survey
 )
-app.command("intervene", epilog="Example: sinkscope intervene nano --what zero-sink-heads --samples 50")(
-    intervene.intervene
-)
+app.command(
+    "intervene",
+    cls=intervene.ListingNames,
+    epilog="Example: sinkscope intervene nano --what zero-sink-heads --samples 50",
+)(intervene.intervene)
 app.command("train", epilog="Example: sinkscope train nano --set attention=sigmoid --set steps=200")(train.train)
 app.command("zoo", epilog="Example: sinkscope zoo sigmoid")(zoo.zoo)
 app.command("theory", epilog="Example: sinkscope theory --out theory")(theory.theory)
 app.add_typer(experiment.app, name="experiment")
+app.add_typer(kernels.app, name="kernels")
 app.command("report", epilog="Example: sinkscope report runs/* measurement.nc --out report.html")(report.report)
 
 

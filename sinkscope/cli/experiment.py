@@ -21,31 +21,31 @@ FAILED = 1  # exit code where runs failed
 RESULTS = Path("results/experiments")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment's name, or a Python file that holds one.")]
 Scale = Annotated[str, typer.Option(metavar="nano|mini|paper", help="How large the models are.")]
-WHERE = "Where the runs are made; none: judge those that there are."
-REUSE = "Do not make runs that stand in a record under --results, of any question, whose folders are gone."
-Results = Annotated[Path, typer.Option(help="Where findings are kept.")]
+WHERE = "Where runs are trained; none: only judge those that exist."
+REUSE = "Take runs whose folders are gone from any record under --results; do not train them again."
+Results = Annotated[Path, typer.Option(help="Folder of the records.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
 
 @app.command("list", epilog="Example: sinkscope experiment list")
 def list_(scale: Scale = "nano", results: Results = RESULTS, as_json: Json = False) -> None:
-    """Every question, and what is known at a scale."""
+    """List every question, and what is known at a scale."""
     from sinkscope.claims import tally
     from sinkscope.experiments import QUESTIONS, verdicts
 
     rows = [(q, verdicts(q, _found(q, scale, results), scale)) for q in QUESTIONS.values()]
     if as_json:
         show_json(
-            {"experiments": [{"name": q.name, "asks": q.asks, "rows": q.rows, "known": tally(v)} for q, v in rows]}
+            {"experiments": [{"name": q.name, "asks": q.asks, "source": q.source, "known": tally(v)} for q, v in rows]}
         )
         return
-    cells = [(q.name, q.asks, ", ".join(q.rows), tally(v)) for q, v in rows]
-    show(table(("experiment", "question", "rows", f"claims at {scale}"), cells, numbers_from=4))
+    cells = [(q.name, q.asks, q.source, tally(v)) for q, v in rows]
+    show(table(("experiment", "question", "source", f"claims at {scale}"), cells, numbers_from=4))
 
 
 @app.command("show", epilog="Example: sinkscope experiment show fixed-token")
 def show_(name: Name, as_json: Json = False) -> None:
-    """A question: its variations, published numbers, and the claims that decide."""
+    """Show a question: its variations, published numbers, and the claims that decide."""
     from sinkscope.experiments import find
 
     question = find(name)
@@ -53,7 +53,7 @@ def show_(name: Name, as_json: Json = False) -> None:
         show_json(_described(question))
         return
     show(Text(question.asks, "bold"))
-    show(plain(f"{question.source} (rows {', '.join(question.rows)})\n"))
+    show(plain(f"{question.source}\n"))
     if question.note:
         show(plain(f"{question.note}\n"))
     variations = [
@@ -77,18 +77,16 @@ def run_(
     reuse: Annotated[bool, typer.Option("--reuse", help=REUSE)] = False,
     as_json: Json = False,
 ) -> None:
-    """Make the runs that do not exist yet, and judge. Interrupted, it goes on where it stopped.
+    """Train the runs that do not exist yet, and judge the claims. After an interruption it continues where it stopped.
 
-    Exits with 1 if a run failed: the others are made and judged all the same.
+    Exits with 1 if a run failed; the others are still trained and judged.
     """
     from sinkscope.cli.experiment_live import watching
-    from sinkscope.experiments import find, run
-    from sinkscope.experiments.findings import path_of
-    from sinkscope.experiments.sweep.backends import backend_named
+    from sinkscope.experiments import backend_named, find, findings, run
 
     question = find(name)
     chosen = backend_named(backend)
-    record = path_of(results, question.name, scale)
+    record = findings.path_of(results, question.name, scale)
     try:
         with only_json(as_json), watching(out) as watch:
             found = run(
@@ -103,7 +101,7 @@ def run_(
                 watch=watch,
             )
     except KeyboardInterrupt:
-        note(f"what was made is kept in {out}: the same command goes on from there")
+        note(f"finished work is kept in {out}; the same command continues from there")
         raise
     _show_findings(question, found, record, as_json)
     if found.failed:
@@ -113,12 +111,12 @@ def run_(
 @app.command("verdict", epilog="Example: sinkscope experiment verdict --all")
 def verdict_(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A name, or a Python file.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every experiment.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Judge every experiment.")] = False,
     scale: Scale = "nano",
     results: Results = RESULTS,
     as_json: Json = False,
 ) -> None:
-    """Judge again from what was kept; nothing runs."""
+    """Judge the claims again from stored records; train nothing."""
     from sinkscope.claims import tally
     from sinkscope.experiments import QUESTIONS, find, verdicts
 
@@ -128,9 +126,9 @@ def verdict_(
     entries = [(question, _found(question, scale, results)) for question in questions]
     judged = [(question, found, verdicts(question, found, scale)) for question, found in entries]
     if as_json:
-        told = [{"experiment": q.name, **verdict.to_dict()} for q, _, made in judged for verdict in made]
+        described = [{"experiment": q.name, **verdict.to_dict()} for q, _, made in judged for verdict in made]
         costs = {q.name: found.cost for q, found, _ in judged if found is not None}
-        show_json({"scale": scale, "verdicts": told, "costs": costs})
+        show_json({"scale": scale, "verdicts": described, "costs": costs})
         return
     _show_verdicts([(question, found, verdict) for question, found, made in judged for verdict in made])
     runs = [
@@ -143,8 +141,7 @@ def verdict_(
 
 def _found(question: Question, scale: str, results: Path) -> Findings | None:
     from sinkscope.errors import unknown
-    from sinkscope.experiments import findings
-    from sinkscope.experiments.question import SCALES
+    from sinkscope.experiments import SCALES, findings
 
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
@@ -203,7 +200,6 @@ def _described(question: Question) -> dict[str, Any]:
     return {
         "name": question.name,
         "asks": question.asks,
-        "rows": question.rows,
         "source": question.source,
         "note": question.note,
         "variations": [

@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
-from rich.live import Live
 from rich.text import Text
 
-from sinkscope.report.terminal import flat, note, plain, stderr, table
+from sinkscope.live import Watch
+from sinkscope.report.terminal import flat, plain, stderr, table
 
 if TYPE_CHECKING:
-    from sinkscope.experiments.running import Progress
-    from sinkscope.experiments.sweep.sweeping import Sweep
+    from sinkscope.experiments import Progress, Sweep
 
 SHOWN = (("validation_loss", "loss"), ("sink/position_0", "sink"))
 OLD = "old"  # the state of a run that existed before
 
 
-@contextmanager
-def watching(out: Path) -> Iterator[Callable[[Progress], None]]:
+def watching(out: Path) -> Watch[Progress]:
     """What to hand to `run`: a live view on a terminal, a line per settled run elsewhere."""
-    screen = stderr()
-    if not screen.is_terminal:
-        yield _Lines(out)
-        return
-    with Live(console=screen, refresh_per_second=2) as live:
-        yield _View(live, out)
+    rows = _Rows(out)
+    return Watch(rows.view, rows.lines, stderr(), every=1.0)
 
 
 class _Reader:
     """What the logs of runs say; those of settled runs are read once."""
 
     def __init__(self, out: Path) -> None:
-        from sinkscope.experiments.sweep.runstore import RunStore
+        from sinkscope.experiments import RunStore
 
         self.store = RunStore(out)
         self.settled: dict[str, dict[str, Any]] = {}
@@ -59,39 +51,28 @@ class _Reader:
         if state in ("done", "failed"):
             return 1.0
         if name not in self.lengths:
-            told = flat(progress.jobs[name].model_dump(mode="json"))
-            self.lengths[name] = next((value for field, value in told if field.split(".")[-1] == "steps"), 0)
+            fields = flat(progress.jobs[name].model_dump(mode="json"))
+            self.lengths[name] = next((value for field, value in fields if field.split(".")[-1] == "steps"), 0)
         steps = self.lengths[name]
         return min(1.0, self.newest(name, state).get("step", 0) / steps) if steps else 0.0
 
 
-class _Lines:
-    """A line for every run when it is settled."""
+class _Rows:
+    """The question's variations × seeds; a cell is a run."""
 
     def __init__(self, out: Path) -> None:
         self.reader = _Reader(out)
-        self.told: set[str] = set()
-
-    def __call__(self, progress: Progress) -> None:
-        sweep = progress.sweep
-        for name in [*sweep.done, *sweep.failed]:
-            if name not in self.told:
-                self.told.add(name)
-                said = sweep.failed.get(name) or values(self.reader.newest(name, "done")) or "settled"
-                note(f"{_called(progress, name)}: {said} ({len(self.told)} of {len(_states(sweep))})")
-
-
-class _View:
-    """The question's variations × seeds; a cell is a run."""
-
-    def __init__(self, live: Live, out: Path) -> None:
-        self.live, self.reader, self.shown = live, _Reader(out), -math.inf
+        self.settled: list[str] = []  # names of runs, in the order in which they were seen to be
         self.began: tuple[float, float] | None = None  # when, and how many runs were made by then, in parts
 
-    def __call__(self, progress: Progress) -> None:
-        if time.monotonic() - self.shown < 1 and progress.sweep.open:
-            return
-        self.shown = time.monotonic()
+    def lines(self, progress: Progress) -> Iterator[tuple[str, str]]:
+        sweep = progress.sweep
+        self.settled += [name for name in [*sweep.done, *sweep.failed] if name not in self.settled]
+        for number, name in enumerate(self.settled, 1):
+            said = sweep.failed.get(name) or values(self.reader.newest(name, "done")) or "settled"
+            yield name, f"{_called(progress, name)}: {said} ({number} of {len(_states(sweep))})"
+
+    def view(self, progress: Progress) -> Group:
         states = _states(progress.sweep)
         seeds = sorted({seed for _, seed in progress.cells})
         labels = dict.fromkeys(label for label, _ in progress.cells)
@@ -101,7 +82,7 @@ class _View:
         columns = ("variation", *(f"seed {seed}" for seed in seeds))
         failures = [plain(f"{_called(progress, name)}: {why}") for name, why in progress.sweep.failed.items()]
         found = table(columns, rows, numbers_from=1)
-        self.live.update(Group(found, *failures, Text(f"{counts(progress.sweep)}{self._left(progress, states)}")))
+        return Group(found, *failures, Text(f"{counts(progress.sweep)}{self._left(progress, states)}"))
 
     def _cell(self, progress: Progress, states: Mapping[str, str], name: str) -> str:
         state = states.get(name, OLD)

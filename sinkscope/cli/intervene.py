@@ -3,46 +3,54 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import Progress
+from typer.core import TyperCommand, TyperOption
 
 from sinkscope.cli import options
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, unknown
 from sinkscope.files import check_writable
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
     from sinkscope.interventions import Effect
 
-What = Literal[
-    "zero-massive",
-    "mean-massive",
-    "remove-onset",
-    "zero-sink-heads",
-    "forbid-sink",
-    "first-view",
-    "swap-position",
-    "replace-position",
-    "suppress-bands",
-]
+
+class ListingNames(TyperCommand):
+    """A command whose help lists the interventions, looked up only then: that imports torch."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from sinkscope.interventions import NAMED
+
+        for param in self.params:
+            if param.name == "what" and isinstance(param, TyperOption):
+                param.help = f"What to change; heads and entries are found in a first pass. One of {', '.join(NAMED)}."
+        super().format_help(ctx, formatter)
+
+
 FILES = ("table.csv", "effect.json", "figure.html")
 
 
 def intervene(
     model: options.Model,
-    what: Annotated[What, typer.Option(help="What to change; heads and entries are found in a first pass.")],
+    what: Annotated[
+        str, typer.Option(metavar="NAME", help="What to change; heads and entries are found in a first pass.")
+    ],
     position: Annotated[int, typer.Option(min=0, help="The sink's position, counted from 0.")] = 0,
     to: Annotated[
         int | None,
-        typer.Option(min=0, help="The other position of swap-position, replace-position, first-view; the middle."),
+        typer.Option(
+            min=0, help="The other position of swap-position, replace-position, first-view. Default: the middle."
+        ),
     ] = None,
     band: Annotated[
-        list[int] | None, typer.Option(min=0, help="A spectral band of 20 to suppress; repeatable; 19, the last.")
+        list[int] | None,
+        typer.Option(min=0, help="Which of 20 spectral bands to suppress; repeatable. Default: 19, the last."),
     ] = None,
     spare_sink: Annotated[
-        bool, typer.Option("--spare-sink/--no-spare-sink", help="Suppress no band in the sink's own stream.")
+        bool, typer.Option("--spare-sink/--no-spare-sink", help="Leave the sink's own residual stream as it is.")
     ] = True,
     controls: Annotated[int, typer.Option(min=1, help="Random controls of the same budget.")] = 5,
     kind: options.Kind = "natural",
@@ -60,25 +68,27 @@ def intervene(
     chat_template: options.ChatTemplate = False,
     seed: options.Seed = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the results; sinkscope-intervene/MODEL-WHAT unless given.")
+        Path | None, typer.Option(help="Folder for the results. Default: sinkscope-intervene/MODEL-WHAT.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Change what makes the sink, and see loss, predictions and sink rate beside those of random controls."""
+    """Change what makes the sink, and compare loss, predictions and sink rate with those of random controls."""
     folder = out or Path("sinkscope-intervene") / f"{options.slug(model)}-{what}"
     check_writable(folder)
     from transformers.utils.logging import disable_progress_bar
 
     from sinkscope import interventions
-    from sinkscope.cli.inputs import inputs_for
-    from sinkscope.interventions.named import Question, named
+    from sinkscope.cli.job import inputs_for
+    from sinkscope.interventions import NAMED, Subject, named
     from sinkscope.model import load
 
+    if what not in NAMED:
+        raise unknown("intervention", what, NAMED)
     disable_progress_bar()
     with only_json(as_json):
-        subject = load(model, dtype=dtype, device=options.usable_device(device), revision=revision, attn=attn)
+        loaded = load(model, dtype=dtype, device=options.usable_device(device), revision=revision, attn=attn)
         inputs = inputs_for(
-            subject,
+            loaded,
             model,
             kind,
             tokens=tokens,
@@ -91,8 +101,8 @@ def intervene(
             chat=chat_template,
         )
         note(f"{model}: {inputs.description}; first: {inputs.first}")
-        question = Question(
-            subject,
+        subject = Subject(
+            loaded,
             inputs.input_ids,
             position,
             inputs.input_ids.shape[1] // 2 if to is None else to,
@@ -102,22 +112,22 @@ def intervene(
             batch_size,
         )
         _check_position(position, inputs.input_ids.shape[1])
-        answer = named(what, question)
-        note(f"{what}: {answer.remark}")
+        chosen = named(what, subject)
+        note(f"{what}: {chosen.remark}")
         with Progress(console=stderr(), transient=True, disable=not stderr().is_terminal) as bar:
             task = bar.add_task("intervening", total=None)
             found = interventions.effect(
-                subject,
+                loaded,
                 inputs.input_ids,
-                answer.intervention,
+                chosen.intervention,
                 controls=controls,
                 seed=seed,
                 epsilon=epsilon,
-                position=position if answer.position is None else answer.position,
+                position=position if chosen.position is None else chosen.position,
                 batch_size=batch_size,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
             )
-        summary = {**found.to_json(), "model": model, "what": what, "found": answer.remark, "input": inputs.description}
+        summary = {**found.to_json(), "model": model, "what": what, "found": chosen.remark, "input": inputs.description}
         _write(found, folder, summary)
     if as_json:
         show_json(summary)
@@ -132,7 +142,7 @@ def _check_position(position: int, tokens: int) -> None:
 
 
 def _write(found: Effect, folder: Path, summary: dict) -> None:
-    """The three files, each whole or absent."""
+    """Write the three files, each whole or absent."""
     from sinkscope.files import write_json, write_text
     from sinkscope.report.effects import effect_page
     from sinkscope.report.page import write_page
@@ -148,18 +158,18 @@ def _show(found: Effect) -> None:
     from sinkscope.interventions.outcome import METRICS
     from sinkscope.report.effects import said
 
-    shown = [metric for metric in METRICS if getattr(found.touched, metric) is not None]
+    shown = [metric for metric in METRICS if getattr(found.intervened, metric) is not None]
     rows = [
         (
-            row.metric.replace(" to the untouched model", ""),
-            f"{row.untouched:.4g}",
-            f"{row.touched:.4g}",
+            row.metric.replace(" to the baseline", ""),
+            f"{row.baseline:.4g}",
+            f"{row.intervened:.4g}",
             f"{row.control_mean:.4g}",
             f"{row.control_low:.4g} – {row.control_high:.4g}",
             said(found, metric),
         )
         for metric, row in zip(shown, found.table().itertuples(), strict=True)
     ]
-    columns = ("", "untouched", "touched", "controls", "their range", "stands out")
+    columns = ("", "baseline", "intervened", "controls", "their range", "stands out")
     show(table(columns, rows))
     show(plain(found.verdict))

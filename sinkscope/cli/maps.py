@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from sinkscope.probes import Measurement
-    from sinkscope.report.observatory.heads import HeadMaps
+    from sinkscope.measurements import Measurement
+    from sinkscope.report.observatory import HeadMaps
 
 STRONGEST = 8  # heads that are drawn unless others are asked for
 TOKENS = 64
@@ -37,7 +37,7 @@ def head_maps(
     Raises `InputError` for a head that the model does not have.
     """
     from sinkscope import probes
-    from sinkscope.report.observatory.heads import HeadMaps
+    from sinkscope.report.observatory import HeadMaps
 
     chosen = list(wanted) or _strongest(measured, epsilon)
     layers, heads = measured.data.sizes["layer"], measured.data.sizes["head"]
@@ -59,9 +59,9 @@ def _strongest(measured: Measurement, epsilon: float) -> list[Head]:
     """The heads in which some token receives most attention, one after the other."""
     import numpy as np
 
-    from sinkscope.probes.measurements.definitions import TokenView
+    from sinkscope.measurements import TokenView
 
-    view = TokenView(measured, epsilon)
+    view = TokenView(measured.data, epsilon)
     received = np.nan_to_num(measured.data["attention_received"].values) * view.counted[:, None, None, :]
     by_head = received.mean(0).max(-1)
     order = np.argsort(by_head, axis=None)[::-1][:STRONGEST]

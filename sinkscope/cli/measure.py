@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinkscope.cli import options
-from sinkscope.cli.job import Job, Observers
+from sinkscope.cli.job import MeasuringJob, Observers
 from sinkscope.errors import InputError
 from sinkscope.files import check_writable
 from sinkscope.report.terminal import only_json, plain, show, show_json
 
 if TYPE_CHECKING:
     from sinkscope.cli.maps import Head
-    from sinkscope.probes import Measurement
+    from sinkscope.measurements import Measurement
 
 
 def measure(
@@ -39,24 +39,24 @@ def measure(
     ] = "all",
     maps: Annotated[
         list[str] | None,
-        typer.Option(help="Head whose attention map is drawn, LAYER.HEAD; may be repeated. Default: the strongest."),
+        typer.Option(help="A head whose attention map is drawn, as LAYER.HEAD; repeatable. Default: the strongest."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the results; sinkscope-measure/MODEL-INPUT unless given.")
+        Path | None, typer.Option(help="Folder for the results. Default: sinkscope-measure/MODEL-INPUT.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure where the attention sink of a model is, how strong, and by which mechanism."""
+    """Measure where a model has an attention sink, how strong it is, and by which mechanism it works."""
     domains = "-domains" if text is not None and text.is_dir() else ""
     folder = out or Path("sinkscope-measure") / f"{options.slug(model)}-{kind}{domains}"
     check_writable(folder)
     from transformers.utils.logging import disable_progress_bar
 
-    from sinkscope.cli.inputs import tokenizer_of
+    from sinkscope.cli.job import tokenizer_of
     from sinkscope.cli.maps import heads_of
     from sinkscope.cli.results import show_results
+    from sinkscope.metrics import check_epsilon
     from sinkscope.model import load
-    from sinkscope.probes.metrics import check_epsilon
 
     check_epsilon(epsilon)
     by_domain = text is not None and text.is_dir()
@@ -65,7 +65,7 @@ def measure(
         raise InputError("--maps draws one measurement's heads: give --text a file, not a folder of domains")
     disable_progress_bar()  # of loading weights; downloads keep theirs
     with only_json(as_json):
-        job = Job(
+        job = MeasuringJob(
             name=model,
             model=load(model, dtype=dtype, device=options.usable_device(device), revision=revision, attn=attn),
             tokenizer=tokenizer_of(model, revision),
@@ -86,7 +86,7 @@ def measure(
         else:
             found, written = _at_once(job, text, folder, wanted)
     if by_domain:
-        _tell_domains(job, rows, folder, as_json)
+        _show_domains(job, rows, folder, as_json)
     elif as_json:
         summary = found.to_json(epsilon)
         show_json({**summary, "model": model, "input": kind, "input_details": summary["input"]})
@@ -95,7 +95,7 @@ def measure(
         show(plain(f"written: {', '.join(str(path) for path in written)}"))
 
 
-def _at_once(job: Job, text: Path | None, folder: Path, wanted: list[Head]) -> tuple[Measurement, list[Path]]:
+def _at_once(job: MeasuringJob, text: Path | None, folder: Path, wanted: list[Head]) -> tuple[Measurement, list[Path]]:
     """The measurement on one input, and the files that it left."""
     from sinkscope.cli.maps import head_maps
     from sinkscope.cli.results import write_results
@@ -107,16 +107,16 @@ def _at_once(job: Job, text: Path | None, folder: Path, wanted: list[Head]) -> t
     return found, write_results(found, folder, f"{job.name}, {job.kind} input", job.epsilon, maps, again)
 
 
-def _by_domain(job: Job, places: Path, folder: Path) -> list[dict[str, Any]]:
+def _by_domain(job: MeasuringJob, places: Path, folder: Path) -> list[dict[str, Any]]:
     """A row per domain."""
-    from sinkscope.cli.domains import measure_domains
-    from sinkscope.data.domains import domains
+    from sinkscope.cli.results import measure_domains
+    from sinkscope.data import domains
 
     return measure_domains(job, domains(places), folder)
 
 
-def _tell_domains(job: Job, rows: list[dict[str, Any]], folder: Path, as_json: bool) -> None:
-    from sinkscope.cli.domains import show_domains
+def _show_domains(job: MeasuringJob, rows: list[dict[str, Any]], folder: Path, as_json: bool) -> None:
+    from sinkscope.cli.results import show_domains
 
     if as_json:
         show_json({"model": job.name, "input": job.kind, "epsilon": job.epsilon, "domains": rows})

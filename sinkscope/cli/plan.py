@@ -7,17 +7,16 @@ from typing import Any
 
 import torch
 
-from sinkscope.data.tokenizer import load_fast_tokenizer, parse_tokenizer
+from sinkscope.data import load_fast_tokenizer, parse_tokenizer
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.training import Recipe
-from sinkscope.training.budget import UTILISATION, Estimate, Memory, estimates, memory, total_flops
-from sinkscope.training.gpus import GPUS
+from sinkscope.training.budget import GPUS, UTILIZATION, Estimate, Memory, estimates, memory, total_flops
 
 Row = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """Counts are exact; `memory` (of one process), `flops` and `estimates` are estimates by formula, nothing measured.
 
     `utilisation`: the range of the GPUs' peak that the times assume.
@@ -31,7 +30,7 @@ class Plan:
     memory: Memory
     flops: int
     estimates: list[Estimate]
-    utilisation: tuple[float, float] = UTILISATION
+    utilisation: tuple[float, float] = UTILIZATION
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -65,15 +64,15 @@ class Plan:
         """What the times assume."""
         low, high = (f"{100 * share:.0f}" for share in self.utilisation)
         return (
-            f"times: estimates, at {low} to {high} % of each maker's peak, which is assumed; nothing here is measured; "
-            "micro N: it fits with --set micro_batch=N, which is the same run"
+            f"times are estimates that assume {low} to {high} % of each maker's peak; nothing here is measured; "
+            "micro N: the run fits with --set micro_batch=N and stays the same run"
         )
 
     def _ways(self) -> list[tuple[int, str]]:
         return list(dict.fromkeys((each.count, each.parallel) for each in self.estimates))
 
 
-def plan(recipe: Recipe) -> Plan:
+def plan(recipe: Recipe) -> TrainingPlan:
     """Build a recipe's model on the meta device, count, and estimate."""
     config = LabConfig(
         **{"vocab_size": recipe.model.get("vocab_size") or _vocabulary(recipe), **recipe.model},
@@ -83,7 +82,7 @@ def plan(recipe: Recipe) -> Plan:
     with torch.device("meta"):
         model = LabForCausalLM(config)
     tokens_per_step = recipe.batch_size * recipe.context
-    return Plan(
+    return TrainingPlan(
         recipe=recipe.model_dump(mode="json"),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         tokens=tokens_per_step * recipe.steps,

@@ -1,4 +1,4 @@
-"""`sinkscope report`: what was stored, of any kind, as one HTML page."""
+"""`sinkscope report`: stored results of any kind, as one HTML page."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sinkscope.files import check_writable
 from sinkscope.report.terminal import plain, show, show_json
 
 WHAT = (
-    "Runs and folders of runs, measurements (.nc), surveys, experiments (results/experiments, or one record; with the "
-    "Python file of a question of your own), theory."
+    "Runs and folders of runs, measurements (.nc), surveys, theory results, experiments (results/experiments, or one "
+    "record). For the records of your own question, also its Python file."
 )
 
 
@@ -21,7 +21,7 @@ def report(
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
-    """Write one self-contained HTML page from stored results: experiments, runs, measurements, surveys."""
+    """Write one self-contained HTML page from stored results: measurements, runs, surveys, experiments, theory."""
     check_writable(out.parent)
     from sinkscope.report.compose import compose
     from sinkscope.report.page import write_page

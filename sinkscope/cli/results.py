@@ -1,21 +1,26 @@
-"""What `sinkscope measure` leaves behind: tables on the terminal, and files."""
+"""What `sinkscope measure` leaves behind, of one text or of every domain of a folder: tables and files."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from rich.text import Text
 
-from sinkscope.files import write_text
-from sinkscope.probes import Measurement
-from sinkscope.report.observatory.heads import HeadMaps
-from sinkscope.report.observatory.observatory import observatory_page
-from sinkscope.report.page import write_page
-from sinkscope.report.rates import rate_at
-from sinkscope.report.terminal import plain, show, table
+from sinkscope.cli.job import MeasuringJob
+from sinkscope.errors import InputError
+from sinkscope.files import write_json, write_text
+from sinkscope.measurements import HEAD_METRICS, Measurement, rate_at
+from sinkscope.report import sections
+from sinkscope.report.observatory import HeadMaps, observatory_page
+from sinkscope.report.page import Page, write_page
+from sinkscope.report.provenance import facts
+from sinkscope.report.terminal import note, plain, show, table
 
 SHOWN = 8  # rows of a table of tokens on the terminal
+HEADS = 5  # columns of the table of heads
 
 
 def write_results(
@@ -62,9 +67,10 @@ def tables_of(measured: Measurement, epsilon: float) -> dict[str, pd.DataFrame]:
 
 
 def show_results(measured: Measurement, title: str, epsilon: float) -> None:
-    """A row per layer, the definitions, what first tokens did, and the finding in a sentence."""
+    """A row per layer, the definitions, the strongest heads, what first tokens did, and the finding in a sentence."""
     _show_layers(measured, epsilon)
     _show_definitions(measured, epsilon)
+    _show_heads(measured, epsilon)
     if measured.record["input"].get("kind") == "first-token":
         _show_first_tokens(measured, epsilon)
     rate, interval = measured.sink_rate(epsilon, 0), rate_at(measured.data, epsilon)
@@ -103,8 +109,28 @@ def _show_definitions(measured: Measurement, epsilon: float) -> None:
     show(table(("definition of a sink", "sinks per sample", "at position 0", "agreement"), rows))
 
 
+def _show_heads(measured: Measurement, epsilon: float) -> None:
+    """Every metric of the heads that give most to position 0; the file has all heads."""
+    frame = measured.heads(epsilon)
+    if "alpha" not in frame:
+        return
+    frame = frame.nlargest(HEADS, "alpha")
+    several = len(set(measured.data["stack"].values)) > 1
+    names = [
+        f"{row.stack} {row.layer}.{row.head}" if several else f"{row.layer}.{row.head}" for row in frame.itertuples()
+    ]
+    rows = [(metric.heading(), *map(_cell, frame[metric.name])) for metric in HEAD_METRICS if metric.name in frame]
+    show(table(("strongest heads at position 0", *names), rows))
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
 def _show_first_tokens(measured: Measurement, epsilon: float) -> None:
-    """How first tokens differ, and those that become no sink [C6]."""
+    """How first tokens differ, and those that become no sink."""
     frame = measured.first_tokens(epsilon)
     quartiles = frame["heads"].quantile([0, 0.25, 0.5, 0.75, 1]).tolist()
     show(plain(f"sink rate over {len(frame)} first tokens, quartiles: {', '.join(f'{q:.1f} %' for q in quartiles)}"))
@@ -119,3 +145,59 @@ def _named(tokens: pd.DataFrame) -> str:
     """The first tokens of a table, and how many more there are."""
     named = ", ".join(f"{row.token!r} ({row.id})" for row in tokens.head(SHOWN).itertuples())
     return f"{named}{f' and {len(tokens) - SHOWN} more' if len(tokens) > SHOWN else ''}" or "none"
+
+
+ABOUT = (
+    "The sink rate at position 0 on texts of each domain, with 95 % bootstrap intervals over samples. The paper found "
+    "little difference between 17 domains of the Pile."
+)
+
+
+def measure_domains(job: MeasuringJob, places: Mapping[str, Path], folder: Path) -> list[dict[str, Any]]:
+    """Measure domain after domain, write `DOMAIN/measurement.nc`, and then the table, JSON and page over all.
+
+    A domain whose files are too short, or are not text, is a row with the reason. Raises `InputError` if all are.
+    """
+    rows: list[dict[str, Any]] = []
+    found: dict[str, Measurement] = {}
+    for name, place in places.items():
+        try:
+            given = job.inputs(place)
+        except InputError as error:
+            note(f"{name}: left out: {error}")
+            rows.append({"domain": name, "reason": str(error)})
+            continue
+        found[name] = job.measured(given, name)
+        found[name].save(folder / name / "measurement.nc")
+        rate, samples = rate_at(found[name].data, job.epsilon), found[name].record["samples"]
+        rows.append({"domain": name, "samples": samples, "sink_rate": rate.value, "low": rate.low, "high": rate.high})
+    if not found:
+        raise InputError(f"no domain can be measured; {rows[0]['domain']}: {rows[0]['reason']}")
+    _write(job, rows, found, folder)
+    return rows
+
+
+def show_domains(rows: list[dict[str, Any]], folder: Path) -> None:
+    """A row per domain on the terminal, and where the files are."""
+    cells = [
+        (row["domain"], row["reason"], "", "")
+        if "reason" in row
+        else (row["domain"], f"{row['sink_rate']:.1f}", f"{row['low']:.1f} – {row['high']:.1f}", row["samples"])
+        for row in rows
+    ]
+    show(table(("domain", "sink rate, %", "95 % interval", "samples"), cells))
+    show(plain(f"written: {folder}/domains.csv, {folder}/domains.json, {folder}/figure.html"))
+
+
+def _write(job: MeasuringJob, rows: list[dict[str, Any]], found: Mapping[str, Measurement], folder: Path) -> None:
+    frame = pd.DataFrame(rows)
+    known = frame[frame["sink_rate"].notna()].rename(columns={"domain": "input"})
+    page = Page(
+        title=f"Attention sink of {job.name}, by domain",
+        lead=f"One model on {len(found)} domains of text; a head counts where position 0 gets over {job.epsilon:g}.",
+        sections=[sections.inputs(known[["input", "sink_rate", "low", "high", "samples"]], ABOUT)],
+        provenance=facts([], {name: measurement.record for name, measurement in found.items()}),
+    )
+    write_text(folder / "domains.csv", frame.to_csv(index=False))
+    write_json(folder / "domains.json", rows)
+    write_page(page, folder / "figure.html")

@@ -30,12 +30,14 @@ def survey(
         typer.Argument(metavar="FILE.yaml | MODEL...", help="A survey's file, or hub ids, folders, shipped models."),
     ] = None,
     checkpoints: Annotated[
-        list[str] | None, typer.Option(metavar="RUN", help="All checkpoints of a run's folder. Repeatable.")
+        list[str] | None, typer.Option(metavar="RUN", help="All checkpoints of a run's folder; repeatable.")
     ] = None,
     inputs: Annotated[
         list[str] | None,
         typer.Option(
-            "--input", metavar="|".join(get_args(options.InputKind)), help="Repeatable; natural unless given."
+            "--input",
+            metavar="|".join(get_args(options.InputKind)),
+            help="What the models read; repeatable. Default: natural.",
         ),
     ] = None,
     text: options.TextFile = None,
@@ -54,7 +56,7 @@ def survey(
     chat_template: options.ChatTemplate = False,
     seed: options.Seed = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the results; sinkscope-survey/NAME of the file unless given.")
+        Path | None, typer.Option(help="Folder for the results. Default: sinkscope-survey/NAME of the file.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

@@ -78,7 +78,7 @@ def _write(verdicts: ByTopic, folder: Path) -> list[Path]:
     from sinkscope.report.page import write_page
     from sinkscope.report.theory_page import theory_page
     from sinkscope.theory import sinks_by_length, spread_by_depth
-    from sinkscope.training.record import versions
+    from sinkscope.training import versions
 
     every = [verdict for group in verdicts.values() for verdict in group]
     write_text(folder / TABLE, markdown(every) + "\n")

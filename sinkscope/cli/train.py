@@ -13,7 +13,7 @@ from sinkscope.files import check_writable
 from sinkscope.report.terminal import flat, note, only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
-    from sinkscope.cli.plan import Plan
+    from sinkscope.cli.plan import TrainingPlan
     from sinkscope.training import Run
 
 
@@ -23,11 +23,11 @@ def train(
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a field, such as optimizer.lr=1e-3. Repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a field, such as optimizer.lr=1e-3; repeatable."),
     ] = None,
     out: Annotated[Path, typer.Option(help="The parent folder of runs.")] = Path("runs"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run of the same recipe.")] = False,
-    plan_only: Annotated[bool, typer.Option("--plan", help="Say what would be trained; train nothing.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an unfinished run of the same recipe.")] = False,
+    plan_only: Annotated[bool, typer.Option("--plan", help="Show what would be trained; train nothing.")] = False,
     parallel: Annotated[
         str,
         typer.Option(
@@ -38,22 +38,20 @@ def train(
     ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
-    """Train a model by a recipe, watching loss and sink rate. Under torchrun its processes train together."""
-    from sinkscope.training.processes import Told
+    """Train a model from a recipe and watch loss and sink rate. Under torchrun, all processes train one model."""
+    from sinkscope.training import ReportedElsewhere
 
     try:
         _train(recipe, overrides or (), out, resume, plan_only, parallel, as_json)
-    except Told as refused:  # the main process says why
+    except ReportedElsewhere as refused:  # the main process says why
         raise typer.Exit(BAD_INPUT) from refused
 
 
 def _train(
     recipe: str, overrides: Sequence[str], out: Path, resume: bool, plan_only: bool, parallel: str, as_json: bool
 ) -> None:
-    from sinkscope.training import keep_freed_memory, load_recipe
+    from sinkscope.training import joined, keep_freed_memory, load_recipe, resolved_device
     from sinkscope.training import train as run_training
-    from sinkscope.training.machine import resolved_device
-    from sinkscope.training.processes import joined
 
     processes = joined(resolved_device("auto"))
     resolved = processes.together(lambda: load_recipe(recipe, overrides))
@@ -74,7 +72,7 @@ def _train(
 
 
 def _show_run(run: Run, as_json: bool) -> None:
-    from sinkscope.training.log import LOG, read_rows
+    from sinkscope.training import LOG, read_rows
 
     last = read_rows(run.path / LOG)[-1]
     if as_json:
@@ -86,7 +84,7 @@ def _show_run(run: Run, as_json: bool) -> None:
     note(f"next: sinkscope measure {run.path}")
 
 
-def _show_plan(plan: Plan, as_json: bool) -> None:
+def _show_plan(plan: TrainingPlan, as_json: bool) -> None:
     if as_json:
         show_json(plan.to_dict())
         return

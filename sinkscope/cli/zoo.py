@@ -1,15 +1,18 @@
-"""`sinkscope zoo`: the catalogue of attention operations."""
+"""`sinkscope zoo`: the catalog of attention operations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
 from sinkscope.errors import unknown
 from sinkscope.report.terminal import flat, note, show, show_json, table
+
+if TYPE_CHECKING:
+    from sinkscope.attention import Entry
 
 FACTS = {
     "formula": "formula",
@@ -26,8 +29,7 @@ def zoo(
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
     """List the attention operations, or show one: formula, where it acts, options, published effect, path, source."""
-    from sinkscope.attention.catalog import ENTRIES, SECTIONS
-    from sinkscope.attention.catalog.page import described
+    from sinkscope.attention import ENTRIES, SECTIONS
 
     if name is not None and name not in ENTRIES:
         raise unknown("attention operation", name, ENTRIES)
@@ -41,6 +43,24 @@ def zoo(
         show_json({"operations": listed})
     else:
         _show_list(sections)
+
+
+def described(entry: Entry) -> dict[str, Any]:
+    """Everything the catalog knows of an operation, as JSON-able data."""
+    from sinkscope.attention import explain
+
+    return {
+        "name": entry.name,
+        "formula": entry.formula,
+        "rows": entry.rows,
+        "acts": entry.acts,
+        "options": dict(entry.options),
+        "metric_weights": entry.spec.metric_weights,
+        "path": {device: str(explain(entry.spec, device)) for device in ("cpu", "cuda")},
+        "effect": entry.effect,
+        "source": entry.source,
+        "spec": entry.spec.to_dict(),
+    }
 
 
 def _show_list(sections: Mapping[str, list[dict[str, Any]]]) -> None:

@@ -1,17 +1,15 @@
-"""Text for models: corpora, tokenisers, windows of tokens, and the inputs that models are measured on."""
+"""Text for models: corpora, tokenizers, windows of tokens, and the inputs that models are measured on."""
 
-from sinkscope.data.chat import as_chat
 from sinkscope.data.config import DataConfig
-from sinkscope.data.corpora import load_corpus
-from sinkscope.data.corpus import Corpus, Document
-from sinkscope.data.inputs import Inputs, build_inputs
-from sinkscope.data.interventions import FixedToken, RandomTokens
-from sinkscope.data.mixture import MixedWindows
-from sinkscope.data.order import TrainingOrder
-from sinkscope.data.prepared import PreparedData, prepare
-from sinkscope.data.windows import SomeWindows, Windows
+from sinkscope.data.corpora import Corpus, Document, domains, is_chat, load_corpus
+from sinkscope.data.measuring_inputs import Inputs, as_chat, build_inputs, natural_windows, ordinary_tokens
+from sinkscope.data.prepared import PreparedData, encode_data, prepare
+from sinkscope.data.tokenizer import adds_first_token, as_encoder, load_fast_tokenizer, parse_tokenizer
+from sinkscope.data.training_order import MixedWindows, TrainingOrder
+from sinkscope.data.windows import UNSCORED, FixedToken, RandomTokens, SomeWindows, Window, Windows, seeded
 
 __all__ = [
+    "UNSCORED",
     "Corpus",
     "DataConfig",
     "Document",
@@ -22,9 +20,20 @@ __all__ = [
     "RandomTokens",
     "SomeWindows",
     "TrainingOrder",
+    "Window",
     "Windows",
+    "adds_first_token",
     "as_chat",
+    "as_encoder",
     "build_inputs",
+    "domains",
+    "encode_data",
+    "is_chat",
     "load_corpus",
+    "load_fast_tokenizer",
+    "natural_windows",
+    "ordinary_tokens",
+    "parse_tokenizer",
     "prepare",
+    "seeded",
 ]

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sinkscope.data.corpora import FORMS, is_chat, is_corpus, parse_corpus
-from sinkscope.data.interventions import FixedToken, RandomTokens
 from sinkscope.data.tokenizer import parse_tokenizer
+from sinkscope.data.windows import FixedToken, RandomTokens
 from sinkscope.errors import InputError
 
 
@@ -21,7 +21,7 @@ class DataConfig(BaseModel):
     corpus: str = Field(default="python", description=f"one of {', '.join(FORMS.values())}")
     mixture: dict[str, float] = Field(
         default_factory=dict,
-        description="what training draws its windows from, by weight (D5): domains of the corpus (the folders at its "
+        description="what training draws its windows from, by weight: domains of the corpus (the folders at its "
         "top) or other corpora. Weights are shares of the tokens seen and sum to 1. Tokenizer and validation remain "
         "the corpus's, so that losses of different mixtures compare",
     )
@@ -43,17 +43,17 @@ class DataConfig(BaseModel):
         default=1.0,
         gt=0,
         le=1,
-        description="share of the training windows that training sees, again and again (D1), chosen by split_seed",
+        description="share of the training windows that training sees, again and again, chosen by split_seed",
     )
     packing: Literal["causal", "intra_document"] = Field(
         default="causal",
-        description="intra_document: windows number their documents and no token sees another document (K2)",
+        description="intra_document: windows number their documents and no token sees another document",
     )
-    document_eos: bool = Field(default=True, description="an EOS after every document (K1)")
+    document_eos: bool = Field(default=True, description="an EOS after every document")
     labels: Literal["all", "responses"] = Field(
-        default="all", description="responses: of conversations only what the assistant says counts in the loss (C8)"
+        default="all", description="responses: of conversations only what the assistant says counts in the loss"
     )
-    document_bos: bool = Field(default=False, description="a BOS before every document (K2)")
+    document_bos: bool = Field(default=False, description="a BOS before every document")
     interventions: tuple[Annotated[FixedToken | RandomTokens, Field(discriminator="kind")], ...] = Field(
         default=(), description="tokens written over those of every window, in training and in validation"
     )

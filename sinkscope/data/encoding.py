@@ -16,9 +16,7 @@ import numpy as np
 
 from sinkscope.data.cache import cached_folder
 from sinkscope.data.config import DataConfig
-from sinkscope.data.corpus import Corpus, Document, TextDigest, digest
-from sinkscope.data.split import Split, shuffled, split_names
-from sinkscope.data.stream import Stream
+from sinkscope.data.corpora import Corpus, Document, Split, TextDigest, digest, shuffled, split_names
 from sinkscope.data.tokenizer import (
     encode,
     encode_conversations,
@@ -27,6 +25,7 @@ from sinkscope.data.tokenizer import (
     tokenizer_digest,
     train_bpe,
 )
+from sinkscope.data.windows import Stream
 from sinkscope.files import cache_dir, write_json
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class EncodedCorpus:
 
 @dataclass(frozen=True)
 class Shared:
-    """What a part of a mixture takes over: the tokeniser, and the split of the corpus that it is a domain of."""
+    """What a part of a mixture takes over: the tokenizer, and the split of the corpus that it is a domain of."""
 
     tokenizer: PreTrainedTokenizerFast
     split: Split | None = None
@@ -65,8 +64,8 @@ def encode_corpus(corpus: Corpus, config: DataConfig, shared: Shared | None = No
     """Encode a corpus, or map what an earlier call with the same text and settings left in the cache.
 
     The text is read each time for its sha256 (`python`: about a second), so that a changed file is a new entry. A
-    tokeniser to be trained sees documents of the training part alone. Raises `InputError` for a corpus that cannot be
-    split, a tokeniser that cannot be used, a document that is not text or a cache that cannot be written.
+    tokenizer to be trained sees documents of the training part alone. Raises `InputError` for a corpus that cannot be
+    split, a tokenizer that cannot be used, a document that is not text or a cache that cannot be written.
     """
     inherited = shared.split if shared is not None else None
     split = inherited or split_names(corpus.names, config.validation_share, config.split_seed)
@@ -146,7 +145,7 @@ def _first_characters(texts: Iterable[str], limit: int) -> Iterator[str]:
 
 
 def _write_parts(corpus: Corpus, split: Split, tokenizer: PreTrainedTokenizerFast, draft: Path) -> dict[str, Any]:
-    """Write `train.bin` and `validation.bin`; return what there is to say about them and the tokeniser."""
+    """Write `train.bin` and `validation.bin`; return the facts about them and the tokenizer."""
     dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32)
     about = {"tokenizer_sha256": tokenizer_digest(tokenizer), "vocabulary": len(tokenizer), "dtype": dtype.name}
     return about | {
@@ -168,16 +167,16 @@ def _write_part(
         marks = more.enter_context(path.with_suffix(SCORED).open("wb")) if chat else None
         for batch in _batches(documents):
             texts = [document.text for document in batch]
-            encoded, said = encode_conversations(tokenizer, texts) if chat else (encode(tokenizer, texts), None)
+            encoded, in_response = encode_conversations(tokenizer, texts) if chat else (encode(tokenizer, texts), None)
             for number, (document, ids) in enumerate(zip(batch, encoded, strict=True)):
                 text.add(document)
                 raw = np.array([*ids, tokenizer.eos_token_id], dtype.newbyteorder("<")).tobytes()
                 tokens.update(raw)
                 stream.write(raw)
                 count += len(ids) + 1
-                if marks is not None and said is not None:
-                    marks.write(bytes([*said[number], True]))
-                    scored += sum(said[number]) + 1
+                if marks is not None and in_response is not None:
+                    marks.write(bytes([*in_response[number], True]))
+                    scored += sum(in_response[number]) + 1
     about = {
         "documents": text.documents,
         "characters": text.characters,

@@ -1,4 +1,4 @@
-"""From a configuration to what training needs: tokeniser, windows and fingerprint."""
+"""From a configuration to what training needs: tokenizer, windows and fingerprint."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Dataset
 
 from sinkscope.data.config import DataConfig
-from sinkscope.data.conversations import chat_template
-from sinkscope.data.corpora import is_chat, is_corpus, load_corpus
-from sinkscope.data.corpus import Corpus
+from sinkscope.data.corpora import Corpus, chat_template, is_chat, is_corpus, load_corpus
 from sinkscope.data.encoding import EncodedCorpus, Shared, encode_corpus
-from sinkscope.data.mixture import MixedWindows
-from sinkscope.data.stream import Stream, framed
 from sinkscope.data.tokenizer import with_bos
-from sinkscope.data.windows import SomeWindows, Window, Windows
+from sinkscope.data.training_order import MixedWindows
+from sinkscope.data.windows import SomeWindows, Stream, Window, Windows, framed
 from sinkscope.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -36,7 +33,7 @@ class PreparedData:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedData:
     """The corpus of a configuration, and the parts of its mixture by name, encoded."""
 
     whole: EncodedCorpus
@@ -46,18 +43,18 @@ class Encoded:
         """Plain JSON about text and tokens; a mixture adds its parts, with their weights but without their names."""
         about = dict(self.whole.fingerprint)
         if self.parts:
-            told = ("characters", "text_sha256", "train")
+            kept = ("characters", "text_sha256", "train")
             about["mixture"] = [
-                {"weight": config.mixture[name]} | {key: part.fingerprint[key] for key in told}
+                {"weight": config.mixture[name]} | {key: part.fingerprint[key] for key in kept}
                 for name, part in self.parts.items()
             ]
         return about
 
 
-def encoded(config: DataConfig) -> Encoded:
+def encode_data(config: DataConfig) -> EncodedData:
     """Read and encode all that a configuration names, or map it from the cache.
 
-    Raises `InputError` for what is wrong with a corpus or the tokeniser, and for unknown domains.
+    Raises `InputError` for what is wrong with a corpus or the tokenizer, and for unknown domains.
     """
     corpus = load_corpus(config.corpus, config.max_characters)
     domains = corpus.domains()
@@ -76,18 +73,18 @@ def encoded(config: DataConfig) -> Encoded:
 
     parts = {name: part(name) for name in config.mixture}
     by_text = sorted(parts, key=lambda name: str(parts[name].fingerprint["text_sha256"]))  # names may be local paths
-    return Encoded(whole, {name: parts[name] for name in by_text})
+    return EncodedData(whole, {name: parts[name] for name in by_text})
 
 
 def prepare(config: DataConfig, context: int, seed: int = 0, *, number_documents: bool = False) -> PreparedData:
     """Read, split, encode and cut a corpus into windows of `context` tokens.
 
     `seed` draws what is random in `config.interventions`; which documents are for validation is `config.split_seed`'s.
-    Windows number their documents where packing, or `number_documents`, asks for it.
+    Windows number their documents where packing or `number_documents` needs it.
     The first call on a corpus encodes it (`python`: half a minute on two cores), later ones map the cache.
-    Raises `InputError` for whatever is wrong with corpus, tokeniser or context.
+    Raises `InputError` for whatever is wrong with corpus, tokenizer or context.
     """
-    found = encoded(config)
+    found = encode_data(config)
     tokenizer = with_bos(found.whole.tokenizer, add=config.bos == "fixed")
     if config.document_bos and tokenizer.bos_token_id is None:
         raise InputError("data.document_bos: the tokenizer has no BOS token to put before documents")

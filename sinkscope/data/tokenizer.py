@@ -1,4 +1,4 @@
-"""Tokenisers: byte-level BPE trained on the corpus, or any fast tokeniser of the hub or a local folder."""
+"""Tokenizers: byte-level BPE trained on the corpus, or any fast tokenizer of the hub or a local folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sinkscope.data.conversations import responses
+from sinkscope.data.corpora import responses
 from sinkscope.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 BOS, EOS, PAD = "<bos>", "<eos>", "<pad>"
 CLS, SEP = "[CLS]", "[SEP]"
+AS_IT_STANDS = {  # options of encoding: nothing added, and the spelling of a special token is text
+    "add_special_tokens": False,
+    "split_special_tokens": True,
+    "return_attention_mask": False,
+    "return_token_type_ids": False,
+    "verbose": False,
+}
 SMALLEST_VOCABULARY = 256 + 3  # every byte, and the three special tokens
 
 
@@ -54,7 +61,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
 
 
 def load_fast_tokenizer(name: str) -> PreTrainedTokenizerFast:
-    """A fast tokeniser by hub id, folder, or the model (shipped, or in a run's folder) that it belongs to.
+    """A fast tokenizer by hub id, folder, or the model (shipped, or in a run's folder) that it belongs to.
 
     Code from the hub is never run.
 
@@ -62,12 +69,12 @@ def load_fast_tokenizer(name: str) -> PreTrainedTokenizerFast:
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    from sinkscope.model.hub import SHIPPED
+    from sinkscope.model import SHIPPED
 
     run = Path(name) / "model"
-    place = SHIPPED[name] if name in SHIPPED else run if (run / "tokenizer.json").exists() else name
+    path = SHIPPED[name] if name in SHIPPED else run if (run / "tokenizer.json").exists() else name
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot load the tokenizer '{name}': {str(error).splitlines()[0]}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
@@ -78,10 +85,10 @@ def load_fast_tokenizer(name: str) -> PreTrainedTokenizerFast:
 
 
 def with_bos(tokenizer: PreTrainedTokenizerFast, add: bool) -> PreTrainedTokenizerFast:
-    """The same tokeniser, adding its BOS to every text it encodes, or nothing.
+    """The same tokenizer, adding its BOS to every text it encodes, or nothing.
 
-    A model is saved with the tokeniser that does what it was trained on, so what `tokenizer(text)` returns is what the
-    model knows, and nobody has to ask how it was trained. transformers keeps this in `tokenizer.json` alone, where only
+    A model is saved with the tokenizer that does what it was trained on, so what `tokenizer(text)` returns is what the
+    model knows, however it was trained. transformers keeps this in `tokenizer.json` alone, where only
     its generic class leaves it as it is: hence a new object. Raises `InputError` if there is no BOS to add.
     """
     from transformers import PreTrainedTokenizerFast
@@ -97,10 +104,10 @@ def with_bos(tokenizer: PreTrainedTokenizerFast, add: bool) -> PreTrainedTokeniz
 
 
 def as_encoder(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """The same tokeniser with an encoder's special tokens, which puts every text into `[CLS] … [SEP]`.
+    """The same tokenizer with an encoder's special tokens, which puts every text into `[CLS] … [SEP]`.
 
     The ids of `<bos>`, `<eos>` and `<pad>` become those of [CLS], [SEP] and [PAD], so that token files stay valid and
-    hold a [SEP] after each document; [MASK] is a new last id. Raises `InputError` for a tokeniser without those three.
+    hold a [SEP] after each document; [MASK] is a new last id. Raises `InputError` for a tokenizer without those three.
     """
     from tokenizers import Tokenizer, processors
     from transformers import PreTrainedTokenizerFast
@@ -129,15 +136,7 @@ def as_encoder(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
     """Token ids of each text as it stands: nothing added, nothing cut, and a text that spells `<eos>` holds no EOS."""
-    encoded = tokenizer(
-        texts,
-        add_special_tokens=False,
-        split_special_tokens=True,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        verbose=False,
-    )
-    ids: list[list[int]] = encoded["input_ids"]
+    ids: list[list[int]] = tokenizer(texts, **AS_IT_STANDS)["input_ids"]
     return ids
 
 
@@ -145,39 +144,31 @@ def encode_conversations(
     tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> tuple[list[list[int]], list[list[bool]]]:
     """Token ids of rendered conversations, and which tokens are of responses: those that begin inside one."""
-    encoded = tokenizer(
-        texts,
-        add_special_tokens=False,
-        split_special_tokens=True,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        return_offsets_mapping=True,
-        verbose=False,
-    )
-    said = [
+    encoded = tokenizer(texts, return_offsets_mapping=True, **AS_IT_STANDS)
+    in_response = [
         [any(start <= begin < stop for start, stop in responses(text)) for begin, _ in offsets]
         for text, offsets in zip(texts, encoded["offset_mapping"], strict=True)
     ]
-    return encoded["input_ids"], said
+    return encoded["input_ids"], in_response
 
 
 def first_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The id of the tokeniser's BOS, else of its [CLS], else None."""
+    """The id of the tokenizer's BOS, else of its [CLS], else None."""
     return tokenizer.cls_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
 
 
 def adds_first_token(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the tokeniser itself puts that token before a text, as it does for most models trained with one."""
+    """Whether the tokenizer itself puts that token before a text, as it does for most models trained with one."""
     start = first_token_id(tokenizer)
     return start is not None and tokenizer.encode("a")[:1] == [start]
 
 
 def last_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The id of the [SEP] that the tokeniser itself puts after a text, as encoders' do; None where it puts none."""
+    """The id of the [SEP] that the tokenizer itself puts after a text, as encoders' do; None where it puts none."""
     end = tokenizer.sep_token_id
     return end if end is not None and tokenizer.encode("a")[-1:] == [end] else None
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
-    """sha256 of everything that decides how the tokeniser encodes."""
+    """sha256 of everything that decides how the tokenizer encodes."""
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()

@@ -1,17 +1,18 @@
-"""Windows: a stream of tokens cut into pieces of one length."""
+"""Windows: a stream of tokens cut into pieces of one length, in which single tokens may be overwritten."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from sinkscope.data.interventions import FixedToken, RandomTokens
-from sinkscope.data.stream import Stream
 from sinkscope.errors import InputError
 
 UNSCORED = -100  # what the loss of transformers leaves out
@@ -19,12 +20,99 @@ UNSCORED = -100  # what the loss of transformers leaves out
 Window = dict[str, Tensor]
 
 
+@dataclass(frozen=True)
+class Stream:
+    """Tokens (n,) of documents one after the other.
+
+    `starts`: where each document begins, ascending; None where that is not needed. `scored` (n,): 1 for tokens of
+    responses, which alone count in the loss on conversations; None where every token counts.
+    """
+
+    tokens: np.ndarray
+    starts: np.ndarray | None = None
+    scored: np.ndarray | None = None
+
+
+def framed(
+    stream: Stream, eos_id: int, *, bos_id: int | None = None, keep_eos: bool = True, find_starts: bool = False
+) -> Stream:
+    """A stream whose documents end with an EOS as a stream of documents framed in another way.
+
+    `bos_id`: that token before every document; `keep_eos=False` takes the EOS away; with `find_starts` the result knows
+    where its documents begin. An EOS belongs to the document that it ends, a BOS to the one it begins, and neither is
+    scored anew: a BOS is no response, an EOS is what it was. Without changes the tokens stay in their file;
+    otherwise they are held in memory.
+    """
+    if bos_id is None and keep_eos and not find_starts:
+        return stream
+    ends = np.flatnonzero(np.asarray(stream.tokens) == eos_id)
+    starts = np.concatenate([[0], ends + 1])
+    starts = starts[starts < len(stream.tokens)]
+    tokens, scored = stream.tokens, stream.scored
+    if bos_id is not None:
+        tokens = np.insert(tokens, starts, bos_id)
+        scored = None if scored is None else np.insert(scored, starts, 0)
+        ends, starts = ends + np.arange(1, len(ends) + 1), starts + np.arange(len(starts))
+    if not keep_eos:
+        tokens = np.delete(tokens, ends)
+        scored = None if scored is None else np.delete(scored, ends)
+        starts = starts - np.searchsorted(ends, starts)
+    return Stream(tokens, np.unique(starts[starts < len(tokens)]) if find_starts else None, scored)
+
+
+class FixedToken(BaseModel):
+    """The same `token` at the 0-based `position` of every window; the paper's x_k is position k − 1.
+
+    It overwrites the window's own, the labels keep the text, as in the paper's code. A fixed BOS is something else: it
+    stands before the text and shifts it, so no token is lost (`Windows`). Source: Gu et al. 2025, Table 10.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["fixed_token"] = "fixed_token"
+    position: int = Field(ge=0)
+    token: int = Field(ge=0)
+
+    @property
+    def stop(self) -> int:
+        """First position after those it writes to."""
+        return self.position + 1
+
+    def apply(self, window: Tensor, vocabulary: int, generator: torch.Generator) -> None:
+        """Write to `window` (context) in place."""
+        window[self.position] = self.token
+
+
+class RandomTokens(BaseModel):
+    """Uniformly random tokens at the 0-based positions [start, stop), drawn once for each window.
+
+    They overwrite the window's own tokens, as `FixedToken` does. Source: Gu et al. 2025, section 5.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["random_tokens"] = "random_tokens"
+    start: int = Field(ge=0)
+    stop: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _some_positions(self) -> RandomTokens:
+        if self.start >= self.stop:
+            raise InputError(f"random_tokens: start {self.start} is not below stop {self.stop}")
+        return self
+
+    def apply(self, window: Tensor, vocabulary: int, generator: torch.Generator) -> None:
+        """Write to `window` (context) in place."""
+        window[self.start : self.stop] = torch.randint(0, vocabulary, (self.stop - self.start,), generator=generator)
+
+
 class Windows(Dataset[Window]):
     """Consecutive windows of `context` tokens: `{"input_ids": (context,), "labels": (context,)}`, both int64.
 
     Without `bos_id` window i holds the tokens [i·context, (i+1)·context). With it every window is the BOS and then
     context − 1 tokens of the text: the text is shifted, none of it is lost. Either way the windows' text parts put
-    together are a prefix of `tokens`; what does not fill a window at the end is left out. Documents cross windows (K1).
+    together are a prefix of `tokens`; what does not fill a window at the end is left out. Documents cross windows
+    (slides of Gu et al. 2025).
 
     Where the stream knows its documents' starts, windows also hold `document_ids` (context,): 0 for the document that
     the window begins in, one more at every start of another; a leading BOS belongs to the first.
@@ -61,7 +149,7 @@ class Windows(Dataset[Window]):
                 f"{context} takes"
             )
         for intervention in self.interventions:
-            _check(intervention, context, vocabulary)
+            _require_inside(intervention, context, vocabulary)
 
     def __len__(self) -> int:
         return len(self.tokens) // self.text_tokens
@@ -69,45 +157,33 @@ class Windows(Dataset[Window]):
     def __getitem__(self, index: int) -> Window:
         if not 0 <= index < len(self):
             raise IndexError(f"window {index} of {len(self)}")
-        place = slice(index * self.text_tokens, (index + 1) * self.text_tokens)
+        span = slice(index * self.text_tokens, (index + 1) * self.text_tokens)  # in the stream
+        text = slice(self.context - self.text_tokens, None)  # in the window: behind the BOS
         labels = torch.empty(self.context, dtype=torch.long)
-        text = slice(self.context - self.text_tokens, None)
-        labels[text] = torch.from_numpy(self.tokens[place].astype(np.int64))
+        labels[text] = torch.from_numpy(self.tokens[span].astype(np.int64))
         if self.bos_id is not None:
             labels[0] = self.bos_id
         input_ids = labels.clone()
         if self.interventions:
-            self._intervene(input_ids, index)
+            generator = seeded("window", self.seed, index)
+            for intervention in self.interventions:
+                intervention.apply(input_ids, self.vocabulary or 0, generator)
         if self.scored is not None:
             counts = torch.zeros(self.context, dtype=torch.bool)
-            counts[text] = torch.from_numpy(self.scored[place].astype(bool))
+            counts[text] = torch.from_numpy(self.scored[span].astype(bool))
             labels = labels.masked_fill(~counts, UNSCORED)
         window = {"input_ids": input_ids, "labels": labels}
         if self.starts is not None:
-            window["document_ids"] = self._numbers(place, self.starts)
+            numbers = np.searchsorted(self.starts, np.arange(span.start, span.stop), side="right")
+            window["document_ids"] = torch.zeros(self.context, dtype=torch.long)
+            window["document_ids"][text] = torch.from_numpy(numbers - numbers[0])
         return window
-
-    def _numbers(self, place: slice, starts: np.ndarray) -> Tensor:
-        numbers = np.searchsorted(starts, np.arange(place.start, place.stop), side="right")
-        documents = torch.zeros(self.context, dtype=torch.long)
-        documents[self.context - self.text_tokens :] = torch.from_numpy(numbers - numbers[0])
-        return documents
-
-    def _intervene(self, window: Tensor, index: int) -> None:
-        generator = seeded("window", self.seed, index)
-        vocabulary = self.vocabulary or 0
-
-        def draw(count: int) -> Tensor:
-            return torch.randint(0, vocabulary, (count,), generator=generator)
-
-        for intervention in self.interventions:
-            intervention.apply(window, draw)
 
 
 class SomeWindows(Dataset[Window]):
-    """A share of the windows, at least one: which ones is drawn from `seed`, and a larger share holds a smaller (D1).
+    """A share of the windows, at least one: which ones is drawn from `seed`, and a larger share holds a smaller.
 
-    The paper keeps a share of its shuffled files instead (pretrain/tinyllama.py).
+    The paper keeps a share of its shuffled files instead (pretrain/tinyllama.py). Source: Gu et al. 2025, section 5.
     """
 
     def __init__(self, windows: Windows, share: float, seed: int) -> None:
@@ -123,12 +199,12 @@ class SomeWindows(Dataset[Window]):
 
 
 def seeded(*parts: object) -> torch.Generator:
-    """A generator whose state only `parts` decide, well mixed, so that neighbouring seeds have nothing in common."""
+    """A generator whose state only `parts` decide, well mixed, so that neighboring seeds have nothing in common."""
     mixed = hashlib.sha256("/".join(str(part) for part in parts).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(mixed[:8], "little") >> 1)
 
 
-def _check(intervention: FixedToken | RandomTokens, context: int, vocabulary: int | None) -> None:
+def _require_inside(intervention: FixedToken | RandomTokens, context: int, vocabulary: int | None) -> None:
     if intervention.stop > context:
         raise InputError(f"{intervention.kind}: position {intervention.stop - 1} lies outside a window of {context}")
     if vocabulary is None:

@@ -2,6 +2,6 @@
 
 from sinkscope.demo.children import ChildFailed
 from sinkscope.demo.job import run
-from sinkscope.demo.plan import Plan, full, quick
+from sinkscope.demo.plan import DemoPlan, full, quick
 
-__all__ = ["ChildFailed", "Plan", "full", "quick", "run"]
+__all__ = ["ChildFailed", "DemoPlan", "full", "quick", "run"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import IO
 
-from sinkscope.demo.plan import Plan
+from sinkscope.demo.plan import DemoPlan
 
 PATIENCE = 10.0
 LAST_LINES = 8
@@ -41,8 +41,8 @@ class Child:
         if code:
             self.messages.seek(0)
             lines = self.messages.read().decode(errors="replace").splitlines()[-LAST_LINES:]
-            told = "\n".join(f"  {line}" for line in lines)
-            raise ChildFailed(f"training {self.label} ended with exit code {code}; its last lines:\n{told}")
+            wording = "\n".join(f"  {line}" for line in lines)
+            raise ChildFailed(f"training {self.label} ended with exit code {code}; its last lines:\n{wording}")
 
     def stop(self) -> None:
         """End the process: politely, then for certain. Its run can be gone on with."""
@@ -55,14 +55,14 @@ class Child:
             self.process.wait()
 
 
-def command(plan: Plan, attention: str) -> list[str]:
+def command(plan: DemoPlan, attention: str) -> list[str]:
     """The command line of one run."""
     changes = [part for override in plan.overrides(attention) for part in ("--set", override)]
     return [sys.executable, "-m", "sinkscope", "train", plan.recipe, *changes, "--out", str(plan.runs), "--resume"]
 
 
 @contextmanager
-def children(plan: Plan) -> Iterator[list[Child]]:
+def children(plan: DemoPlan) -> Iterator[list[Child]]:
     """Start the plan's runs; when the block ends, for whatever reason, none is left running.
 
     A request to terminate this process counts as Ctrl-C, so that it does not leave children behind either.

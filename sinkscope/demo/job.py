@@ -16,9 +16,9 @@ from sinkscope.demo.children import children
 from sinkscope.demo.closing import Closing, ending
 from sinkscope.demo.live import EXPLANATION, watch
 from sinkscope.demo.look import EPSILON, INPUTS, input_table, measure_model
-from sinkscope.demo.plan import Plan
+from sinkscope.demo.plan import DemoPlan
+from sinkscope.measurements import Measurement
 from sinkscope.model import SHIPPED
-from sinkscope.probes import Measurement
 from sinkscope.report.demo_page import demo_page, outcome, quick_outcome, quick_page
 from sinkscope.report.page import Page, write_page
 from sinkscope.report.runs import StoredRun, read_run
@@ -26,7 +26,7 @@ from sinkscope.report.terminal import note, plain, show, table
 from sinkscope.training import load_recipe
 
 
-def run(plan: Plan) -> Closing:
+def run(plan: DemoPlan) -> Closing:
     """Run the demonstration in the plan's folder and return its closing numbers.
 
     Runs finished or begun there before are used and gone on with. Raises `ChildFailed` if training fails; whatever ends
@@ -37,7 +37,7 @@ def run(plan: Plan) -> Closing:
     return _to_the_end(plan, began) if plan.seconds is None else _within(plan, began, plan.seconds)
 
 
-def _to_the_end(plan: Plan, began: float) -> Closing:
+def _to_the_end(plan: DemoPlan, began: float) -> Closing:
     inputs, look = _look(plan)
     note("Reading the corpus `python`: the sources of this interpreter and of the packages installed beside it.")
     folders, steps = _prepared(plan)
@@ -52,7 +52,7 @@ def _to_the_end(plan: Plan, began: float) -> Closing:
     return _close(plan, began, page, inputs, dict(zip(folders, runs, strict=True)), outcome(runs))
 
 
-def _within(plan: Plan, began: float, seconds: float) -> Closing:
+def _within(plan: DemoPlan, began: float, seconds: float) -> Closing:
     # The training process starts first: it prepares the corpus while the shipped model is measured.
     with children(plan) as started:
         inputs, look = _look(plan)
@@ -65,7 +65,7 @@ def _within(plan: Plan, began: float, seconds: float) -> Closing:
     return _close(plan, began, page, inputs, dict(zip(folders, runs, strict=True)), quick_outcome(stored, live))
 
 
-def _look(plan: Plan) -> tuple[pd.DataFrame, dict[str, Measurement]]:
+def _look(plan: DemoPlan) -> tuple[pd.DataFrame, dict[str, Measurement]]:
     """Measure the shipped model and show the table."""
     look = measure_model(plan.model, INPUTS, plan.out / "measurements" / "shipped")
     inputs = input_table(look)
@@ -85,7 +85,7 @@ def _look(plan: Plan) -> tuple[pd.DataFrame, dict[str, Measurement]]:
     return inputs, look
 
 
-def _prepared(plan: Plan) -> tuple[list[Path], int]:
+def _prepared(plan: DemoPlan) -> tuple[list[Path], int]:
     """Where the runs will be, and their steps. Prepares their data, or waits for the process that does."""
     recipes = [load_recipe(plan.recipe, plan.overrides(attention)) for attention in plan.attentions]
     data = prepare(recipes[0].data, recipes[0].context, recipes[0].seed)
@@ -93,7 +93,7 @@ def _prepared(plan: Plan) -> tuple[list[Path], int]:
 
 
 def _close(
-    plan: Plan, began: float, page: Page, inputs: pd.DataFrame, runs: Mapping[Path, StoredRun], sentence: str
+    plan: DemoPlan, began: float, page: Page, inputs: pd.DataFrame, runs: Mapping[Path, StoredRun], sentence: str
 ) -> Closing:
     report = write_page(page, plan.out / "report.html")
     show(Text.assemble("\n", plain(sentence), style="bold"))

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
+from sinkscope.live import Watch
 from sinkscope.report.curves import LOSS, SINK, VALIDATION_LOSS
 from sinkscope.report.runs import StoredRun, read_run
 from sinkscope.report.terminal import stderr
-from sinkscope.training.log import LOG
+from sinkscope.training import LOG
 
 POLL = 0.5
 RECENT = 12
@@ -22,6 +21,8 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 COLUMNS = 48
 FULL_HEIGHT = 10.0
 """The sink rate, in percent, of a full block; higher ones stretch the scale."""
+
+State = tuple[Sequence[StoredRun], float | None]
 
 EXPLANATION = (
     "sink rate: in how many of all (layer, head) pairs, in percent, the first token receives\n"
@@ -50,22 +51,28 @@ def watch(
 
     Raises `ChildFailed` when one fails.
     """
-    screen = stderr()
-    reported: dict[str, int] = {}
-    with Live(console=screen, auto_refresh=False) as live:
+    rows: Watch[State] = Watch(lambda now: view(now[0], steps, now[1]), lambda now: lines(now[0], steps), stderr())
+    with rows as show:
         while True:
             ended = not any(child.running for child in started)
             runs = [stored(child.label, folder) for child, folder in zip(started, folders, strict=True)]
             left = None if until is None else until - time.monotonic()
-            if screen.is_terminal:
-                live.update(view(runs, steps, left), refresh=True)
-            else:
-                _report(screen, runs, steps, reported)
+            show((runs, left))
             for child in started:
                 child.check()
             if ended or (left is not None and left <= 0):
                 return runs
             time.sleep(POLL)
+
+
+def lines(runs: Sequence[StoredRun], steps: int) -> Iterator[tuple[tuple[str, int], str]]:
+    """A line per evaluation."""
+    for run in runs:
+        for row in run.rows:
+            if row.get(SINK) is not None:
+                loss = "" if row.get(VALIDATION_LOSS) is None else f" validation loss {row[VALIDATION_LOSS]:.3f},"
+                line = f"{run.label}: step {row['step']}/{steps},{loss} sink rate {row[SINK]:.1f} %"
+                yield (run.label, row["step"]), line
 
 
 def stored(label: str, folder: Path) -> StoredRun:
@@ -121,14 +128,3 @@ def _clock(seconds: float) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return "…" if value is None else form.format(value)
-
-
-def _report(console: Console, runs: Sequence[StoredRun], steps: int, reported: dict[str, int]) -> None:
-    """Where there is no terminal: a line per new evaluation."""
-    for run in runs:
-        for row in run.rows:
-            if row.get(SINK) is not None and row["step"] > reported.get(run.label, -1):
-                reported[run.label] = row["step"]
-                loss = "" if row.get(VALIDATION_LOSS) is None else f" validation loss {row[VALIDATION_LOSS]:.3f},"
-                line = f"{run.label}: step {row['step']}/{steps},{loss} sink rate {row[SINK]:.1f} %"
-                console.print(line, soft_wrap=True)

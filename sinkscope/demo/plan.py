@@ -17,7 +17,7 @@ QUICK_SECONDS = 66.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class DemoPlan:
     """Runs of one recipe that differ in the attention operation alone, beside a model that was trained before.
 
     `model` is a shipped model or a run's folder; `changes` are overrides of the recipe. After `seconds`, counted from
@@ -49,14 +49,14 @@ class Plan:
         return max(1, min(MOST_THREADS, _cores() // len(self.attentions)))
 
 
-def full(out: Path) -> Plan:
+def full(out: Path) -> DemoPlan:
     """Softmax and sigmoid side by side, to the end."""
-    return Plan(out, ("softmax", "sigmoid"), eval_every=25, save_every=100)
+    return DemoPlan(out, ("softmax", "sigmoid"), eval_every=25, save_every=100)
 
 
-def quick(out: Path) -> Plan:
+def quick(out: Path) -> DemoPlan:
     """The beginning of the full demonstration's softmax run, which that would go on with."""
-    return Plan(out, ("softmax",), eval_every=10, save_every=20, seconds=QUICK_SECONDS)
+    return DemoPlan(out, ("softmax",), eval_every=10, save_every=20, seconds=QUICK_SECONDS)
 
 
 def _cores() -> int:

@@ -3,43 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from sinkscope import ranks
-from sinkscope.experiments.curves import SINK, half_way, last, when_loss_is
 from sinkscope.experiments.observed import Observed
-from sinkscope.experiments.question import Effect, Runs
+from sinkscope.experiments.question import Runs, SeedEffect
+
+LOSS, SINK, NORM_RATIO = "validation_loss", "sink/position_0", "sink/hidden_norm_ratio"
 
 
-def gap(metric: str, larger: str, smaller: str) -> Effect:
+def gap(metric: str, larger: str, smaller: str) -> SeedEffect:
     """metric(larger) − metric(smaller)."""
     return lambda runs: runs[larger][metric] - runs[smaller][metric]
 
 
-def level(metric: str, label: str) -> Effect:
+def level(metric: str, label: str) -> SeedEffect:
     """The metric itself."""
     return lambda runs: runs[label][metric]
 
 
-def off(metric: str, label: str, expected: float) -> Effect:
+def off(metric: str, label: str, expected: float) -> SeedEffect:
     """metric − expected."""
     return lambda runs: runs[label][metric] - expected
 
 
-def across(larger: tuple[str, str], smaller: tuple[str, str]) -> Effect:
-    """The difference of two metrics of two runs, each named by its (label, metric)."""
-    return lambda runs: runs[larger[0]][larger[1]] - runs[smaller[0]][smaller[1]]
-
-
-def metric_gap(label: str, larger: str, smaller: str) -> Effect:
+def metric_gap(label: str, larger: str, smaller: str) -> SeedEffect:
     """Two metrics of one run: larger − smaller."""
     return lambda runs: runs[label][larger] - runs[label][smaller]
 
 
-def quotient(label: str, metric: str, over: str) -> Effect:
+def quotient(label: str, metric: str, over: str) -> SeedEffect:
     """Two metrics of one run: metric / over; NaN over 0."""
 
     def effect(runs: Runs) -> float:
@@ -49,22 +45,12 @@ def quotient(label: str, metric: str, over: str) -> Effect:
     return effect
 
 
-def rising_metrics(label: str, metrics: Sequence[str]) -> Effect:
-    """The smallest step of a series of metrics of one run."""
-    return lambda runs: _least(runs[label][after] - runs[label][before] for before, after in pairwise(metrics))
-
-
-def strongest_of(label: str, metrics: Sequence[str]) -> Effect:
-    """The largest of some metrics of one run."""
-    return lambda runs: _largest(runs[label][metric] for metric in metrics)
-
-
-def rising(metric: str, labels: Sequence[str]) -> Effect:
+def rising(metric: str, labels: Sequence[str]) -> SeedEffect:
     """The smallest step of a series that should rise: above −x where no step falls by x or more."""
-    return lambda runs: _least(runs[after][metric] - runs[before][metric] for before, after in pairwise(labels))
+    return lambda runs: least(runs[after][metric] - runs[before][metric] for before, after in pairwise(labels))
 
 
-def rise(metric: str, labels: Sequence[str], slack: float) -> Effect:
+def rise(metric: str, labels: Sequence[str], slack: float) -> SeedEffect:
     """Last minus first of a series that should rise; its worst step where one falls by `slack` or more."""
 
     def effect(runs: Runs) -> float:
@@ -74,22 +60,22 @@ def rise(metric: str, labels: Sequence[str], slack: float) -> Effect:
     return effect
 
 
-def rank_correlation(metric: str, labels: Sequence[str]) -> Effect:
+def rank_correlation(metric: str, labels: Sequence[str]) -> SeedEffect:
     """Spearman's ρ of the metric with the order of the labels, −1 to 1: how far a series rises on the whole."""
 
     def effect(runs: Runs) -> float:
-        values = [runs[label][metric] for label in labels]
-        return _or_unknown(values, lambda: float(ranks.rank_correlation(np.arange(len(values)) * 1.0, _row(values))))
+        values = _row([runs[label][metric] for label in labels])
+        return math.nan if np.isnan(values).any() else float(ranks.rank_correlation(_row(range(len(values))), values))
 
     return effect
 
 
-def peak(metric: str, labels: Sequence[str], at: str) -> Effect:
+def peak(metric: str, labels: Sequence[str], at: str) -> SeedEffect:
     """By how much the value at one label exceeds the largest of the others."""
-    return lambda runs: runs[at][metric] - _largest(runs[label][metric] for label in labels if label != at)
+    return lambda runs: runs[at][metric] - largest(runs[label][metric] for label in labels if label != at)
 
 
-def maximum_at(metric: str, labels: Sequence[str], at: str) -> Effect:
+def maximum_at(metric: str, labels: Sequence[str], at: str) -> SeedEffect:
     """1 where the maximum over the labels stands at one of them alone, 0 where it does not."""
 
     def effect(runs: Runs) -> float:
@@ -99,32 +85,32 @@ def maximum_at(metric: str, labels: Sequence[str], at: str) -> Effect:
     return effect
 
 
-def least_of(metric: str, labels: Sequence[str]) -> Effect:
+def least_of(metric: str, labels: Sequence[str]) -> SeedEffect:
     """The smallest value over the labels: above x where all are."""
-    return lambda runs: _least(runs[label][metric] for label in labels)
+    return lambda runs: least(runs[label][metric] for label in labels)
 
 
-def largest_of(metric: str, labels: Sequence[str]) -> Effect:
+def largest_of(metric: str, labels: Sequence[str]) -> SeedEffect:
     """The largest value over the labels: below x where all are."""
-    return lambda runs: _largest(runs[label][metric] for label in labels)
+    return lambda runs: largest(runs[label][metric] for label in labels)
 
 
-def range_of(metric: str, labels: Sequence[str]) -> Effect:
+def range_of(metric: str, labels: Sequence[str]) -> SeedEffect:
     """Largest minus smallest."""
 
     def effect(runs: Runs) -> float:
         values = [runs[label][metric] for label in labels]
-        return _largest(values) - _least(values)
+        return largest(values) - least(values)
 
     return effect
 
 
-def at_equal_loss(label: str, beside: str, metric: str = SINK) -> Effect:
+def at_equal_loss(label: str, beside: str, metric: str = SINK) -> SeedEffect:
     """A curve's value where the validation loss is the one that the slower of two runs ends with."""
-    return lambda runs: when_loss_is(runs[label], _largest((runs[label]["loss"], runs[beside]["loss"])), metric)
+    return lambda runs: when_loss_is(runs[label], largest((runs[label]["loss"], runs[beside]["loss"])), metric)
 
 
-def gap_at_equal_loss(larger: str, smaller: str, metric: str = SINK) -> Effect:
+def gap_at_equal_loss(larger: str, smaller: str, metric: str = SINK) -> SeedEffect:
     """The difference when both have the validation loss that the slower one ends with.
 
     Each curve is read where it first reaches that loss, interpolated between evaluations. An operation that learns
@@ -133,22 +119,7 @@ def gap_at_equal_loss(larger: str, smaller: str, metric: str = SINK) -> Effect:
     return lambda runs: at_equal_loss(larger, smaller, metric)(runs) - at_equal_loss(smaller, larger, metric)(runs)
 
 
-def least_at_equal_loss(labels: Sequence[str], beside: str, metric: str = SINK) -> Effect:
-    """The smallest of `at_equal_loss` over the labels."""
-    return lambda runs: _least(at_equal_loss(label, beside, metric)(runs) for label in labels)
-
-
-def growth(label: str, metric: str, share: float) -> Effect:
-    """By how much a curve's last value exceeds the one after a share of the steps (0 to 1)."""
-    return lambda runs: last(runs[label], metric) - last(runs[label], metric, share)
-
-
-def lag(label: str, later: str, earlier: str) -> Effect:
-    """How much later one curve has made half of its way than another, as a share of the steps."""
-    return lambda runs: half_way(runs[label], later) - half_way(runs[label], earlier)
-
-
-def curve_correlation(label: str, one: str, other: str) -> Effect:
+def curve_correlation(label: str, one: str, other: str) -> SeedEffect:
     """Spearman's ρ of two curves of one run, −1 to 1; "step" is the curve of the steps themselves."""
 
     def effect(runs: Runs) -> float:
@@ -158,12 +129,12 @@ def curve_correlation(label: str, one: str, other: str) -> Effect:
     return effect
 
 
-def diverges(label: str) -> Effect:
+def diverges(label: str) -> SeedEffect:
     """1 where the run diverged, 0 where it did not."""
     return lambda runs: float(runs[label].diverged)
 
 
-def fails(label: str, beside: str, by: float) -> Effect:
+def fails(label: str, beside: str, by: float) -> SeedEffect:
     """1 where a run does not converge: it diverged, or its loss ends more than `by` nats above another's; else 0."""
 
     def effect(runs: Runs) -> float:
@@ -173,19 +144,49 @@ def fails(label: str, beside: str, by: float) -> Effect:
     return effect
 
 
-def _least(values: Iterable[float]) -> float:
+def when_loss_is(run: Observed, loss: float, metric: str) -> float:
+    """A curve's value where the validation loss first falls to `loss`; NaN where it never does."""
+    losses, values = run.curves.get(LOSS, ()), run.curves.get(metric, ())
+    known = [(a, b) for a, b in zip(losses, values, strict=False) if not (math.isnan(a) or math.isnan(b))]
+    before: tuple[float, float] | None = None
+    for reached, value in known:
+        if reached <= loss:
+            if before is None or before[0] == reached:
+                return value
+            share = (before[0] - loss) / (before[0] - reached)
+            return before[1] + share * (value - before[1])
+        before = (reached, value)
+    return math.nan
+
+
+def last(run: Observed, metric: str, share: float = 1.0) -> float:
+    """A curve's last known value in the first `share` of the steps (0 to 1); NaN where there is none."""
+    known = [value for step, value in _known(run, metric) if step <= share * run.steps[-1]]
+    return known[-1] if known else math.nan
+
+
+def half_way(run: Observed, metric: str) -> float:
+    """The share of the steps after which a curve is for the first time half way from its first to its last value.
+
+    NaN for a curve of fewer than two values, and for one that ends where it began.
+    """
+    known = _known(run, metric)
+    if len(known) < 2 or known[0][1] == known[-1][1]:
+        return math.nan
+    (_, first), (end, final) = known[0], known[-1]
+    return next(step for step, value in known if (value - first) / (final - first) >= 0.5) / end
+
+
+def least(values: Iterable[float]) -> float:
+    """The smallest; NaN where one is unknown. Python's min and max pass over a NaN or not, by where it stands."""
     known = list(values)
-    return _or_unknown(known, lambda: min(known))
+    return math.nan if any(map(math.isnan, known)) else min(known)
 
 
-def _largest(values: Iterable[float]) -> float:
+def largest(values: Iterable[float]) -> float:
+    """The largest; NaN where one is unknown."""
     known = list(values)
-    return _or_unknown(known, lambda: max(known))
-
-
-def _or_unknown(values: Sequence[float], found: Callable[[], float]) -> float:
-    """Python's min and max pass over a NaN or not, by its place."""
-    return math.nan if any(map(math.isnan, values)) else found()
+    return math.nan if any(map(math.isnan, known)) else max(known)
 
 
 def _curve(run: Observed, name: str) -> np.ndarray:
@@ -194,3 +195,8 @@ def _curve(run: Observed, name: str) -> np.ndarray:
 
 def _row(values: Sequence[float] | Sequence[int]) -> np.ndarray:
     return np.array(values, dtype=np.float64)
+
+
+def _known(run: Observed, metric: str) -> list[tuple[int, float]]:
+    values = zip(run.steps, run.curves.get(metric, ()), strict=False)
+    return [(step, value) for step, value in values if not math.isnan(value)]

@@ -163,3 +163,26 @@ def read(folder: Path, question: str, scale: str) -> Findings | None:
         return Findings.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, InputError) as error:
         raise InputError(f"cannot read {path}: {error}; remove it, and `experiment run` makes it again") from error
+
+
+def recorded(folder: Path, question: str, scale: str) -> dict[str, tuple[Observed, Findings]]:
+    """All runs in the records of a scale, by name, each with its record: these need not be made again.
+
+    A run that stands in several records is taken from the question's own where that has it. A damaged record of another
+    question is passed over: that question's own commands report it.
+    """
+    path = path_of(folder, question, scale)
+    names = sorted((other.stem for other in path.parent.glob("*.json")), key=lambda name: (name != question, name))
+    runs: dict[str, tuple[Observed, Findings]] = {}
+    for name in names:
+        try:
+            record = read(folder, name, scale)
+        except InputError:
+            if name == question:
+                raise
+            continue
+        if record is None:  # removed meanwhile
+            continue
+        for run in (run for seeds in record.runs.values() for run in seeds.values()):
+            runs.setdefault(run.run, (run, record))
+    return runs

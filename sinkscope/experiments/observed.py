@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sinkscope.errors import InputError
 
-OTHERS = (4, 9, 14, 19, 24)  # positions exchanged with the first [P5], 0-based; the paper's t = 5, 10, 15, 20, 25
+Metrics = Iterator[tuple[str, float]]  # names and values, one after the other as they are measured
+
+OTHERS = (4, 9, 14, 19, 24)  # positions exchanged with the first, 0-based (Gu et al. 2025, Table 7)
 CURVES = (
     "validation_loss",
     "loss",
@@ -24,7 +26,7 @@ CURVES = (
 class Observed:
     """A settled run. `metrics`: numbers by name; a metric that a run does not have is NaN, as are all of one that
     diverged. `curves`: values over `steps`, those of the log's rows that hold a validation loss (`loss`: of training).
-    `layout`: in which way it was read (`JobKind.layout`); 0 for one that was never on disk.
+    `layout`: in which way it was read (`Job.layout`); 0 for one that was never on disk.
 
     Of training: `loss` (validation, nats), `train_loss` (mean over the last tenth of the steps), `gap` (loss −
     train_loss); `sink_0/start`, `norm_ratio/start` (before the first step), `loss/start` (at the first evaluation).
@@ -44,7 +46,7 @@ class Observed:
       `relative_pair_distance` (shares without position 0: `RelativeMixing`), `matrix_entropy` at the last depth, always
       before a norm of the stream, and at each: `hidden_spread/depth=0` …
     - `sink_heads`, `output_norm/sink_heads`, `output_norm/other_heads`, `zeroing/sink_heads`, `zeroing/other_heads`
-      (`touched.sink_heads_zeroed`); `perturbation`, `perturbation/without_first` (`touched.spread_of_a_change`)
+      (`ablations.sink_heads_zeroed`); `perturbation`, `perturbation/without_first` (`ablations.spread_of_a_change`)
 
     On the windows' first 16 (32, 64, 128, the context) tokens, none longer than the context: `sink_0/tokens=16`, at
     each threshold `sink_0/tokens=16/epsilon=0.2` …, and `strongest_position/tokens=16` (among their first half). On
@@ -54,7 +56,7 @@ class Observed:
 
     Position 0 on other inputs, one document a row: `sink_0/random` (uniform tokens), `sink_0/random_after_first`
     (behind the window's own first token), `sink_0/repeated` (one token), there also with exchanged position embeddings
-    (`touched.moved_positions`); on other texts: `other_texts`.
+    (`ablations.moved_positions`); on other texts: `other_texts`.
     """
 
     run: str

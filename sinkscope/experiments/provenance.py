@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sinkscope.errors import InputError
-from sinkscope.training import Run
-from sinkscope.training.record import read_record, versions
+from sinkscope.training import Run, read_record, versions
 
 
 def provenance_of(runs: Iterable[Run], recorded: Iterable[tuple[Mapping[str, Any], int]] = ()) -> dict[str, Any]:

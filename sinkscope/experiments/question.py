@@ -4,28 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from sinkscope.claims import Claim, SeedsAbove, SeedsBelow
+from sinkscope.claims import Claim, SeedsAbove, SeedsBelow, SeedsWithin
 from sinkscope.errors import InputError, unknown
-from sinkscope.experiments.job import Job
 from sinkscope.experiments.observed import Observed
+
+if TYPE_CHECKING:  # jobs load torch, without which findings can be read
+    from sinkscope.experiments.jobs import Job
 
 Scale = Literal["nano", "mini", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 RECIPE_OF: dict[Scale, str] = {"nano": "nano", "mini": "mini", "paper": "60m"}
 SHOWN = ("loss", "sink_0", "sink_1", "sink_2", "strongest", "slot", "norm_ratio")
 
-Runs = Mapping[str, Observed]
-Effect = Callable[[Runs], float]
-Base = Callable[[str, Mapping[str, Any]], Job]  # of a scale and changed fields
+Runs = Mapping[str, Observed]  # of one seed, by the label of their variation
+SeedEffect = Callable[[Runs], float]
+Base = Callable[[str, Mapping[str, Any]], "Job"]  # of a scale and changed fields
 
 
 def recipe(scale: str, changes: Mapping[str, Any]) -> Job:
     """The `Recipe` of a scale, with dotted fields changed: what questions vary unless they say otherwise."""
-    from sinkscope.training.loading import changed  # here, so that reading findings does not load torch
+    from sinkscope.experiments.jobs import LabTraining
 
-    return changed(RECIPE_OF[scale], changes)  # type: ignore[index]
+    return LabTraining.changed(RECIPE_OF[scale], changes)  # type: ignore[index]
+
+
+def task(name: str) -> Base:
+    """A question's base: a synthetic task of `experiments.jobs`, by its name, with fields changed."""
+
+    def at_scale(scale: str, changes: Mapping[str, Any]) -> Job:
+        from sinkscope.experiments.jobs import task_named
+
+        return task_named(name).at_scale(scale, changes)
+
+    return at_scale
 
 
 @dataclass(frozen=True)
@@ -42,32 +55,35 @@ class Assertion:
     """A claim and the number that decides it: `effect` makes one of the runs of a seed (label → what was observed)."""
 
     claim: Claim
-    effect: Effect
+    effect: SeedEffect
 
 
-def above(margin: float, effect: Effect, name: str, statement: str, source: str) -> Assertion:
+def above(margin: float, effect: SeedEffect, name: str, statement: str, source: str) -> Assertion:
     """The claim that an effect exceeds a margin, in the units of its metric, in each of three seeds."""
     return Assertion(Claim(name, statement, source, SeedsAbove(margin)), effect)
 
 
-def below(limit: float, effect: Effect, name: str, statement: str, source: str) -> Assertion:
-    """The claim that an effect exceeds a limit, in the units of its metric, in each of three seeds."""
+def below(limit: float, effect: SeedEffect, name: str, statement: str, source: str) -> Assertion:
+    """The claim that an effect stays below a limit, in the units of its metric, in each of three seeds."""
     return Assertion(Claim(name, statement, source, SeedsBelow(limit)), effect)
+
+
+def within(tolerance: float, effect: SeedEffect, name: str, statement: str, source: str) -> Assertion:
+    """The claim that an effect is zero within a tolerance, in the units of its metric, in each of three seeds."""
+    return Assertion(Claim(name, statement, source, SeedsWithin(tolerance)), effect)
 
 
 @dataclass(frozen=True)
 class Question:
     """What is asked, of which variations, and what the source claims.
 
-    `rows`: catalogue rows. `shared`: changes of every variation. `not_at`: scales at which the question can not be
-    asked, and why. `base`: what is varied, a recipe or a task (`tasks.backcopy`, `tasks.conditional`). `shown`:
-    metrics in a table of the runs. `note`: what a reader must know of how the question came about. Raises
-    `InputError` for two variations of one label.
+    `shared`: changes of every variation. `not_at`: scales at which the question cannot be
+    asked, and why. `base`: what is varied, a recipe or a `task`. `shown`: metrics in a table of the runs. `note`: what
+    a reader must know of how the question came about. Raises `InputError` for two variations of one label.
     """
 
     name: str
     asks: str
-    rows: tuple[str, ...]
     source: str
     variations: tuple[Variation, ...]
     assertions: tuple[Assertion, ...]
@@ -88,7 +104,7 @@ class Question:
     def recipes(self, scale: str, seeds: int) -> dict[tuple[str, int], Job]:
         """The job of every variation and seed (0, 1, …) at a scale.
 
-        Raises `InputError` for an unknown scale, one at which the question can not be asked, and wrong recipes.
+        Raises `InputError` for an unknown scale, one at which the question cannot be asked, and wrong recipes.
         """
         if scale not in RECIPE_OF:
             raise unknown("scale", scale, RECIPE_OF)

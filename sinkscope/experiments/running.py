@@ -6,23 +6,24 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, unknown
 from sinkscope.experiments import findings as kept
-from sinkscope.experiments.findings import Findings
+from sinkscope.experiments.findings import Findings, recorded
+from sinkscope.experiments.jobs import Job
 from sinkscope.experiments.observed import Observed
-from sinkscope.experiments.observing.settled import is_observed, observed
 from sinkscope.experiments.provenance import provenance_of
 from sinkscope.experiments.question import Question
-from sinkscope.experiments.recorded import Recorded, recorded
+from sinkscope.experiments.sweep.on_ray import work_on_ray
 from sinkscope.experiments.sweep.pool import work_locally
-from sinkscope.experiments.sweep.runstore import RunStore
-from sinkscope.experiments.sweep.sweeping import Jobs, Sweep, Watch
+from sinkscope.experiments.sweep.store import RunStore, is_observed, observed
+from sinkscope.experiments.sweep.sweeping import Backend, Jobs, Sweep, Watch
 from sinkscope.files import check_writable
 from sinkscope.training import Run
 
 Cell = tuple[str, int]  # a variation's label and a seed
+Recorded = tuple[Observed, Findings]  # a run, and the record that it stands in
 T = TypeVar("T")
 
 
@@ -38,18 +39,27 @@ class Progress:
     sweep: Sweep
 
 
-@runtime_checkable
-class Backend(Protocol):
-    """Does jobs (by the names of their runs' folders) in a folder and says where it stands.
+def work_nowhere(jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep:
+    """Makes nothing. What is not settled stays waiting, and is left out of the findings."""
+    store = RunStore(out)
 
-    What the returned sweep has waiting was not made, and is left out of the findings.
-    """
+    def settled(job: Job) -> bool:
+        try:
+            return store.settled(store.run(job))
+        except InputError:
+            return False
 
-    def __call__(self, jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep: ...
+    return Sweep(waiting=[name for name, job in jobs.items() if not settled(job)])
 
 
-def nobody(progress: Progress) -> None:
-    """Watch nothing."""
+BACKENDS: dict[str, Backend] = {"local": work_locally, "ray": work_on_ray, "none": work_nowhere}
+
+
+def backend_named(name: str) -> Backend:
+    """The backend of a name. Raises `InputError` for an unknown one."""
+    if name not in BACKENDS:
+        raise unknown("backend", name, BACKENDS)
+    return BACKENDS[name]
 
 
 def run(
@@ -62,7 +72,7 @@ def run(
     workers: int = 1,
     backend: Backend = work_locally,
     reuse: bool = False,
-    watch: Callable[[Progress], None] = nobody,
+    watch: Callable[[Progress], None] = lambda progress: None,
 ) -> Findings:
     """Run what of a question has not been run, and keep what was found under `results`.
 
@@ -79,7 +89,7 @@ def run(
     """
     recipes = question.recipes(scale, seeds)
     check_writable(results)
-    kept.read(results, question.name, scale)  # a damaged one is told of before anything runs
+    kept.read(results, question.name, scale)  # a damaged one is reported before anything runs
     store = RunStore(out)
     made = {cell: store.run(recipe) for cell, recipe in recipes.items()}
     cells = {cell: one.path.name for cell, one in made.items()}
@@ -96,7 +106,7 @@ def run(
     added = taken | _known(question, scale, seeds, results, store, runs)
     if not (runs or failed or added):
         raise InputError(f"no runs of '{question.name}' in {out}")
-    every = {**runs, **{cell: one.run for cell, one in added.items()}}
+    every = {**runs, **{cell: one for cell, (one, _) in added.items()}}
     found = Findings(
         question.name,
         scale,
@@ -148,13 +158,13 @@ def _known(
     return {
         cell: records[name]
         for cell, (job, name) in names.items()
-        if cell not in besides and name in records and records[name].is_of(job)
+        if cell not in besides and name in records and records[name][0].layout == job.layout
     }
 
 
 def _sources(added: Iterable[Recorded]) -> list[tuple[Mapping[str, Any], int]]:
     """The provenance of each record that runs were taken from, and how many."""
-    taken = {one.run.run: one.record for one in added}.values()
+    taken = {run.run: record for run, record in added}.values()
     counts = Counter(record.question for record in taken)
     return [(record.provenance, counts[record.question]) for record in {one.question: one for one in taken}.values()]
 

@@ -1,34 +1,29 @@
-"""Interventions: change a model for as long as a block lasts, next to a random control of the same budget."""
+"""Interventions: change a model for as long as a block lasts, next to a random control of the same budget.
 
-from sinkscope.interventions.bands import SuppressBands
-from sinkscope.interventions.effects import effect
-from sinkscope.interventions.finding import MassiveActivation, largest_activations, onset_depth, sink_heads
-from sinkscope.interventions.heads import ZeroHeads
-from sinkscope.interventions.intervention import All, Intervention
-from sinkscope.interventions.outcome import Effect, Outcome
-from sinkscope.interventions.positions import ReplacePosition, SwapPositions
-from sinkscope.interventions.residual import RemoveContribution, SetActivations, mean_values
-from sinkscope.interventions.sensitivity import perturbation_spread
-from sinkscope.interventions.visibility import FirstTokenView, ForbidSink
+A line for each name, new interventions too.
+"""
 
-__all__ = [
-    "All",
-    "Effect",
-    "FirstTokenView",
-    "ForbidSink",
-    "Intervention",
-    "MassiveActivation",
-    "Outcome",
-    "RemoveContribution",
-    "ReplacePosition",
-    "SetActivations",
-    "SuppressBands",
-    "SwapPositions",
-    "ZeroHeads",
-    "effect",
-    "largest_activations",
-    "mean_values",
-    "onset_depth",
-    "perturbation_spread",
-    "sink_heads",
-]
+from sinkscope.interventions.bands import SuppressBands as SuppressBands
+from sinkscope.interventions.effects import effect as effect
+from sinkscope.interventions.finding import MassiveActivation as MassiveActivation
+from sinkscope.interventions.finding import largest_activations as largest_activations
+from sinkscope.interventions.finding import onset_depth as onset_depth
+from sinkscope.interventions.finding import sink_heads as sink_heads
+from sinkscope.interventions.heads import ZeroHeads as ZeroHeads
+from sinkscope.interventions.intervention import All as All
+from sinkscope.interventions.intervention import Intervention as Intervention
+from sinkscope.interventions.named import NAMED as NAMED
+from sinkscope.interventions.named import Found as Found
+from sinkscope.interventions.named import Subject as Subject
+from sinkscope.interventions.named import named as named
+from sinkscope.interventions.named import named_as as named_as
+from sinkscope.interventions.outcome import Effect as Effect
+from sinkscope.interventions.outcome import Outcome as Outcome
+from sinkscope.interventions.positions import ReplacePosition as ReplacePosition
+from sinkscope.interventions.positions import SwapPositions as SwapPositions
+from sinkscope.interventions.residual import RemoveContribution as RemoveContribution
+from sinkscope.interventions.residual import SetActivations as SetActivations
+from sinkscope.interventions.residual import mean_values as mean_values
+from sinkscope.interventions.sensitivity import perturbation_spread as perturbation_spread
+from sinkscope.interventions.visibility import FirstTokenView as FirstTokenView
+from sinkscope.interventions.visibility import ForbidSink as ForbidSink

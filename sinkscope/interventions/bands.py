@@ -1,4 +1,4 @@
-"""Spectral filters on the residual stream [X10]."""
+"""Spectral filters on the residual stream (Cancedda 2024)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
+from sinkscope.hooks import OpenStream, unembedding
 from sinkscope.interventions.intervention import Intervention, whole
-from sinkscope.interventions.stream import Running, change, followed
-from sinkscope.probes.metrics.spectral import spectral_bands
-from sinkscope.probes.structure.sites import unembedding
+from sinkscope.spectral import spectral_bands
 
 
 @dataclass(frozen=True)
 class SuppressBands(Intervention):
-    """h ← h − V_b V_bᵀ h, V_b the right singular vectors of the unembedding in `bands`, band 0 the largest [X10].
+    """h ← h − V_b V_bᵀ h, V_b the right singular vectors of the unembedding in `bands`, band 0 the largest.
 
     `count` bands of equal width; with 20, band 19 is the "dark" one. `spared`: positions that keep their stream, by
     default the first token's; `positions`: only these, None for all others. `depths`: where, None for every block's
@@ -44,11 +43,11 @@ class SuppressBands(Intervention):
             raise InputError(f"band {max(self.bands)} does not exist: {self.count} bands are 0 to {self.count - 1}")
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        running = followed(model, stack)
+        opened = OpenStream(model, stack)
         directions = self._directions(model)
-        every = range(1, running.stream.depth + 1)
+        every = range(1, opened.stream.depth + 1)
         for depth in every if self.depths is None else self.depths:
-            change(running, depth, self._filter(running, directions), stack)
+            opened.edit(depth, self._filter(opened, directions))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> SuppressBands:
         return replace(self, seed=int(torch.randint(2**31, (1,), generator=generator)))
@@ -64,7 +63,7 @@ class SuppressBands(Intervention):
             basis = torch.linalg.qr(torch.randn(basis.shape, generator=generator)).Q
         return torch.cat([basis[:, slices[band]] for band in self.bands], 1)
 
-    def _filter(self, running: Running, directions: Tensor) -> Any:
+    def _filter(self, opened: OpenStream, directions: Tensor) -> Any:
         def edit(hidden: Tensor) -> Tensor:
             if hidden.shape[-1] != len(directions):
                 raise InputError(
@@ -74,9 +73,8 @@ class SuppressBands(Intervention):
             away = directions.to(hidden.device)
             wide = hidden.float()
             filtered = (wide - wide @ away @ away.mT).to(hidden.dtype)
-            chosen = running.at(None if self.positions is None else tuple(self.positions), hidden) & ~running.at(
-                tuple(self.spared), hidden
-            )
+            chosen = opened.at(None if self.positions is None else tuple(self.positions), hidden)
+            chosen = chosen & ~opened.at(tuple(self.spared), hidden)
             return torch.where(chosen[..., None], filtered, hidden)
 
         return edit

@@ -13,16 +13,22 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from sinkscope import metrics
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import (
+    Stream,
+    checked_inputs,
+    device_of,
+    evaluating,
+    family,
+    in_batches,
+    part,
+    row_length,
+    unwrapped,
+)
 from sinkscope.interventions.intervention import Intervention
 from sinkscope.interventions.outcome import Effect, Outcome
-from sinkscope.interventions.stream import Stream, row_length
-from sinkscope.probes import metrics
-from sinkscope.probes.batching import in_batches
-from sinkscope.probes.inputs import checked_inputs, device_of, evaluating, part
-from sinkscope.probes.observers.received import AttentionReceived
-from sinkscope.probes.observing import observe, unwrapped
-from sinkscope.probes.structure.layers import family
+from sinkscope.probes import AttentionReceived, observe
 
 
 def effect(
@@ -78,17 +84,17 @@ def effect(
     outcomes = [tally.outcome() for tally in tallies]
     for variant, outcome in zip(variants, outcomes, strict=True):
         _check_finite(variant, outcome)
-    untouched, touched, *others = outcomes
+    baseline, intervened, *others = outcomes
     name = str(getattr(getattr(model, "config", None), "name_or_path", "") or family(model))
     described = (intervention.describe(), *(control.describe() for control in drawn))
-    return Effect(name, untouched, touched, tuple(others), described, position, epsilon, samples, length)
+    return Effect(name, baseline, intervened, tuple(others), described, position, epsilon, samples, length)
 
 
 def _check_finite(variant: Intervention | None, outcome: Outcome) -> None:
     """Raises `InputError` for predictions that are NaN or infinite: no effect can be told then."""
     if np.isfinite([outcome.kl, outcome.loss or 0.0]).all():
         return
-    whose = "the untouched model" if variant is None else f"the model under {type(variant).__name__}"
+    whose = "the baseline" if variant is None else f"the model under {type(variant).__name__}"
     raise InputError(f"predictions of {whose} are NaN or infinite, so there is no effect to tell; measure says where")
 
 
@@ -149,7 +155,7 @@ class _Run:
         return float(-log_p[counted].double().sum()), int(counted.sum())
 
     def divergence(self, reference: Tensor, logits: Tensor, rows: slice) -> tuple[float, int]:
-        """Sum and count of KL(reference ‖ touched) over real tokens, or over predictions where they are no tokens."""
+        """Sum and count of KL(reference ‖ intervened) over real tokens, or over predictions that are no tokens."""
         p, q = reference.float().log_softmax(-1), logits.float().log_softmax(-1)
         divergence = (p.exp() * (p - q)).masked_fill(p == -torch.inf, 0.0).sum(-1)
         ids, real = self._tokens(rows)

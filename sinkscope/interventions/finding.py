@@ -10,14 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from sinkscope import metrics
 from sinkscope.errors import InputError
+from sinkscope.hooks import OpenStream, Stream, batches, checked_inputs, evaluating, read_stream, unwrapped
 from sinkscope.interventions.residual import Entry
-from sinkscope.interventions.stream import Running, Stream, read_stream
-from sinkscope.probes import metrics
-from sinkscope.probes.inputs import checked_inputs, device_of, evaluating, part
-from sinkscope.probes.measurements.measurement import Measurement
-from sinkscope.probes.metrics.massive import is_massive
-from sinkscope.probes.observing import unwrapped
+from sinkscope.measurements import Measurement
+from sinkscope.metrics import is_massive
 
 
 @dataclass(frozen=True)
@@ -36,21 +34,21 @@ class MassiveActivation:
 
 
 def largest_activations(model: nn.Module, inputs: Any, count: int = 3, batch_size: int = 8) -> list[MassiveActivation]:
-    """The `count` activations that stand out most, each at the depth where it does so first, in falling order [X8].
+    """The `count` activations that stand out most, each at the depth where it does so first, in falling order.
 
     mean over rows of |h^(depth)[position, dim]|, in medians of its depth. Of one (position, dim), the depth of onset is
     the first, not 0, where the ratio reaches half of its largest. The last depth, which a final norm follows, counts
-    where nothing stands out earlier. Costs one pass and depth × T × width numbers.
+    where nothing stands out earlier. Costs one pass and depth × T × width numbers. Source: Sun et al. 2024.
     """
     model = unwrapped(model)
     given, samples = checked_inputs(model, inputs, batch_size)
     totals: dict[int, Tensor] = {}
     rows: dict[int, Tensor] = {}
 
-    def read(depth: int, hidden: Float[Tensor, "batch position width"], running: Running) -> None:
+    def read(depth: int, hidden: Float[Tensor, "batch position width"], opened: OpenStream) -> None:
         _, length, width = hidden.shape
-        real = running.at(None, hidden).expand(hidden.shape[:2])
-        order = running.tokens(running.seen, running.seen + length, hidden.device).order.expand(hidden.shape[:2])[real]
+        real = opened.at(None, hidden).expand(hidden.shape[:2])
+        order = opened.tokens(opened.seen, opened.seen + length, hidden.device).order.expand(hidden.shape[:2])[real]
         summed = hidden.new_zeros(length, width, dtype=torch.float32)
         summed.index_add_(0, order, hidden[real].abs().float())
         counts = torch.bincount(order, minlength=length).cpu()
@@ -58,8 +56,8 @@ def largest_activations(model: nn.Module, inputs: Any, count: int = 3, batch_siz
         rows[depth] = rows.get(depth, 0) + counts
 
     with evaluating(model), torch.no_grad(), read_stream(model, read):
-        for start in range(0, samples, batch_size):
-            model(**part(given, slice(start, min(start + batch_size, samples)), samples, device_of(model)))
+        for batch in batches(model, given, samples, batch_size):
+            model(**batch)
     magnitudes = torch.stack([totals[depth] / rows[depth][:, None].clamp(min=1) for depth in sorted(totals)])
     ratios = magnitudes / magnitudes.flatten(1).median(-1).values[:, None, None].clamp(min=1e-30)
     ratios[0] = 0

@@ -1,4 +1,4 @@
-"""Taking heads out [C11]."""
+"""Taking heads out (Gu et al. 2025, section 7)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
+from sinkscope.hooks import Editor, OpenStream, Stream, editing, head_count
 from sinkscope.interventions.intervention import Intervention, draw, whole
-from sinkscope.interventions.stream import Running, Stream, followed
-from sinkscope.probes.calls.interface import Editor, editing
-from sinkscope.probes.structure.sites import head_count
 
 
 @dataclass(frozen=True)
 class ZeroHeads(Intervention):
-    """Σ_j A_tj v_j = 0 for each (layer, head): what the attention function returns for the head is zero [C11].
+    """Σ_j A_tj v_j = 0 for each (layer, head): what the attention function returns for the head is zero.
 
     Layers are running numbers over the attention layers, as in a measurement. `positions`: only for these queries; None
     for all. What a layer does between heads and output projection (gates, norms) follows from the zeros; the weights
     that are measured stay those of the layer. Control: as many other heads of
     the same model. Raises `InputError` for pairs of another form, and when applied for a layer or head that does not
-    exist. Source: Gu et al., section 7, "is the sink head doing nothing?".
+    exist. Source: Gu et al. 2025, section 7, "is the sink head doing nothing?".
     """
 
     heads: Sequence[Any]
@@ -43,19 +41,19 @@ class ZeroHeads(Intervention):
             object.__setattr__(self, "positions", whole("positions", self.positions))
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        running = followed(model, stack)
-        running.stream.attention(model)
+        opened = OpenStream(model, stack)
+        opened.stream.attention(model)
         heads: dict[nn.Module, list[int]] = {}
         for layer, head in self.heads:
-            attention = running.stream.layer(layer)
+            attention = opened.stream.layer(layer)
             count = head_count(model, attention)
             if head >= count:
                 raise InputError(f"head {head} does not exist: layer {layer} has heads 0 to {count - 1}")
             heads.setdefault(attention, []).append(head)
         for attention in heads:
-            stack.callback(attention.register_forward_pre_hook(running.use_once()).remove)
-        running.require(*([attention] for attention in heads))
-        stack.enter_context(editing(_Zeroing(running, heads, self.positions)))
+            opened.only_once(attention)
+        opened.require(*([attention] for attention in heads))
+        stack.enter_context(editing(_Zeroing(opened, heads, self.positions)))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> ZeroHeads:
         layers = Stream.of(model).attention(model)
@@ -72,7 +70,7 @@ class ZeroHeads(Intervention):
 class _Zeroing(Editor):
     """Takes heads out of what attention functions return."""
 
-    running: Running
+    opened: OpenStream
     heads: Mapping[nn.Module, Sequence[int]]
     positions: Sequence[Any] | None
 
@@ -80,8 +78,8 @@ class _Zeroing(Editor):
         return module in self.heads
 
     def returned(self, module: nn.Module, output: Tensor) -> Tensor:
-        self.running.changed(module)
-        chosen = self.running.at(None if self.positions is None else tuple(self.positions), output.flatten(2))
+        self.opened.edited(module)
+        chosen = self.opened.at(None if self.positions is None else tuple(self.positions), output.flatten(2))
         output = output.clone()
         for head in self.heads[module]:
             output[:, :, head].masked_fill_(chosen[..., None], 0.0)

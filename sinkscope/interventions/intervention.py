@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from sinkscope.errors import InputError
-from sinkscope.probes.observing import unwrapped
+from sinkscope.hooks import unwrapped
 
 
 @dataclass(frozen=True)

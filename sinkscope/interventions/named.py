@@ -16,15 +16,14 @@ from sinkscope.interventions.intervention import Intervention
 from sinkscope.interventions.positions import ReplacePosition, SwapPositions
 from sinkscope.interventions.residual import Entry, RemoveContribution, SetActivations
 from sinkscope.interventions.visibility import FirstTokenView, ForbidSink
-from sinkscope.probes.measuring import measure
-from sinkscope.probes.observers.norms import HiddenNorms
-from sinkscope.probes.observers.received import AttentionReceived
+from sinkscope.probes import AttentionReceived, HiddenNorms, measure
 
+Finder = Callable[["Subject"], "Found"]
 CANDIDATES = 16  # of which those that meet the criterion of massive activations are set
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class Subject:
     """A model on its inputs, the sink's position, and what some interventions need to know besides.
 
     `other`: the position to swap with, to take the embedding of, or to give the first token's view. `bands`: spectral
@@ -51,25 +50,38 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The intervention, in words what it acts on, and where to look for the sink if not at the question's position."""
+class Found:
+    """The intervention, in words what it acts on, and where to look for the sink if not at the subject's position."""
 
     intervention: Intervention
     remark: str
     position: int | None = None
 
 
-def named(what: str, question: Question) -> Answer:
+NAMED: dict[str, Finder] = {}
+
+
+def named_as(name: str) -> Callable[[Finder], Finder]:
+    """Register an intervention under a name: `sinkscope intervene --what NAME`, its help and its tests take it up."""
+
+    def register(finder: Finder) -> Finder:
+        NAMED[name] = finder
+        return finder
+
+    return register
+
+
+def named(what: str, subject: Subject) -> Found:
     """The intervention called `what` for this model and input. Raises `InputError` for an unknown name, and where there
     is nothing to act on."""
     if what not in NAMED:
         raise unknown("intervention", what, NAMED)
-    return NAMED[what](question)
+    return NAMED[what](subject)
 
 
-def _massive(question: Question) -> tuple[tuple[Entry, ...], str]:
+def _massive(subject: Subject) -> tuple[tuple[Entry, ...], str]:
     """All activations that meet the criterion; where none does, the one that comes nearest, which the remark says."""
-    found = largest_activations(question.model, question.inputs, CANDIDATES, question.batch_size)
+    found = largest_activations(subject.model, subject.inputs, CANDIDATES, subject.batch_size)
     massive = [activation for activation in found if activation.is_massive()]
     shown = massive or found[:1]
     described = "; ".join(_described(activation) for activation in shown)
@@ -83,50 +95,60 @@ def _described(activation: MassiveActivation) -> str:
     return f"depth {depth}, position {position}, dimension {dim} ({size})"
 
 
-def _zero_massive(question: Question) -> Answer:
-    entries, remark = _massive(question)
-    return Answer(SetActivations(entries), remark)
+@named_as("zero-massive")
+def _zero_massive(subject: Subject) -> Found:
+    entries, remark = _massive(subject)
+    return Found(SetActivations(entries), remark)
 
 
-def _mean_massive(question: Question) -> Answer:
-    entries, remark = _massive(question)
-    return Answer(SetActivations.at_mean(question.model, question.inputs, entries, question.batch_size), remark)
+@named_as("mean-massive")
+def _mean_massive(subject: Subject) -> Found:
+    entries, remark = _massive(subject)
+    return Found(SetActivations.at_mean(subject.model, subject.inputs, entries, subject.batch_size), remark)
 
 
-def _remove_onset(question: Question) -> Answer:
-    depth = onset_depth(question.model, question.norms(), question.position)
-    return Answer(
-        RemoveContribution(depth, (question.position,)),
-        f"the norm of position {question.position} grows most in block {depth - 1}",
+@named_as("remove-onset")
+def _remove_onset(subject: Subject) -> Found:
+    depth = onset_depth(subject.model, subject.norms(), subject.position)
+    return Found(
+        RemoveContribution(depth, (subject.position,)),
+        f"the norm of position {subject.position} grows most in block {depth - 1}",
     )
 
 
-def _zero_sink_heads(question: Question) -> Answer:
-    heads = sink_heads(question.model, question.received(), question.epsilon, question.position)
+@named_as("zero-sink-heads")
+def _zero_sink_heads(subject: Subject) -> Found:
+    heads = sink_heads(subject.model, subject.received(), subject.epsilon, subject.position)
     pairs = ", ".join(f"{layer}.{head}" for layer, head in heads[:CANDIDATES])
     more = f" and {len(heads) - CANDIDATES} more" if len(heads) > CANDIDATES else ""
-    return Answer(ZeroHeads(heads), f"{len(heads)} heads (layer.head): {pairs}{more}")
+    return Found(ZeroHeads(heads), f"{len(heads)} heads (layer.head): {pairs}{more}")
 
 
-def _suppress_bands(question: Question) -> Answer:
-    spared = (question.position,) if question.spare_sink else ()
-    numbers = ", ".join(map(str, question.bands))
-    kept = f"position {question.position} keeps its stream" if spared else "in every token's stream"
-    return Answer(SuppressBands(tuple(question.bands), spared), f"bands {numbers} of 20, {kept}")
+@named_as("forbid-sink")
+def _forbid_sink(subject: Subject) -> Found:
+    return Found(ForbidSink((subject.position,)), f"keys at position {subject.position}")
 
 
-NAMED: dict[str, Callable[[Question], Answer]] = {
-    "zero-massive": _zero_massive,
-    "mean-massive": _mean_massive,
-    "remove-onset": _remove_onset,
-    "zero-sink-heads": _zero_sink_heads,
-    "forbid-sink": lambda q: Answer(ForbidSink((q.position,)), f"keys at position {q.position}"),
-    "first-view": lambda q: Answer(
-        FirstTokenView(q.other), f"the query at position {q.other} sees itself alone; sink rate there", q.other
-    ),
-    "swap-position": lambda q: Answer(SwapPositions(q.position, q.other), f"embeddings {q.position} ↔ {q.other}"),
-    "replace-position": lambda q: Answer(
-        ReplacePosition(q.position, q.other), f"embedding {q.position} replaced by {q.other}"
-    ),
-    "suppress-bands": _suppress_bands,
-}
+@named_as("first-view")
+def _first_view(subject: Subject) -> Found:
+    remark = f"the query at position {subject.other} sees itself alone; sink rate there"
+    return Found(FirstTokenView(subject.other), remark, subject.other)
+
+
+@named_as("swap-position")
+def _swap_position(subject: Subject) -> Found:
+    return Found(SwapPositions(subject.position, subject.other), f"embeddings {subject.position} ↔ {subject.other}")
+
+
+@named_as("replace-position")
+def _replace_position(subject: Subject) -> Found:
+    remark = f"embedding {subject.position} replaced by {subject.other}"
+    return Found(ReplacePosition(subject.position, subject.other), remark)
+
+
+@named_as("suppress-bands")
+def _suppress_bands(subject: Subject) -> Found:
+    spared = (subject.position,) if subject.spare_sink else ()
+    numbers = ", ".join(map(str, subject.bands))
+    kept = f"position {subject.position} keeps its stream" if spared else "in every token's stream"
+    return Found(SuppressBands(tuple(subject.bands), spared), f"bands {numbers} of 20, {kept}")

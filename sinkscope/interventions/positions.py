@@ -1,4 +1,4 @@
-"""Interventions on tables of absolute positions [P5]."""
+"""Interventions on tables of absolute positions (Gu et al. 2025, Table 7)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
+from sinkscope.hooks import position_embedding
 from sinkscope.interventions.intervention import Intervention, whole
 from sinkscope.interventions.residual import other_positions
-from sinkscope.probes.structure.sites import position_embedding
 
 
 @dataclass(frozen=True)
 class SwapPositions(Intervention):
-    """P_a ↔ P_b: the tokens at `a` and `b` get each other's position embedding [P5].
+    """P_a ↔ P_b: the tokens at `a` and `b` get each other's position embedding.
 
-    Where the sink goes with the embedding, position embeddings make it (Gu et al., table 7). For tables of absolute
-    positions; the table's rows are changed, so it holds for all inputs, and images count their special tokens. Control:
-    two other positions. Raises `InputError` for positions outside the table, and `UnsupportedModelError` for models
-    without one, such as those with rotary positions.
+    Where the sink goes with the embedding, position embeddings make it (Gu et al. 2025, Table 7). For tables of
+    absolute positions; the table's rows are changed, so it holds for all inputs, and images count their special tokens.
+    Control: two other positions. Raises `InputError` for positions outside the table, and `UnsupportedModelError` for
+    models without one, such as those with rotary positions.
     """
 
     a: int
@@ -46,9 +46,9 @@ class SwapPositions(Intervention):
 
 @dataclass(frozen=True)
 class ReplacePosition(Intervention):
-    """P_position = P_by: the token at `position` gets the embedding of `by`, which keeps its own [P5].
+    """P_position = P_by: the token at `position` gets the embedding of `by`, which keeps its own.
 
-    Otherwise as `SwapPositions`. Control: another position replaced by yet another.
+    Otherwise as `SwapPositions`. Control: another position replaced by yet another. Source: Gu et al. 2025, Table 7.
     """
 
     position: int

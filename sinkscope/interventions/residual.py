@@ -1,4 +1,4 @@
-"""Interventions on the residual stream: single activations, and what a block adds for a token [X8]."""
+"""Interventions on the residual stream: single activations, and what a block adds for a token (Sun et al. 2024)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,26 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
+from sinkscope.hooks import (
+    Edit,
+    OpenStream,
+    Stream,
+    batches,
+    checked_inputs,
+    evaluating,
+    read_stream,
+    row_length,
+    unwrapped,
+    width_of,
+)
 from sinkscope.interventions.intervention import Intervention, draw, whole
-from sinkscope.interventions.stream import Running, Stream, change, followed, read_stream, row_length, watch, width_of
-from sinkscope.probes.inputs import checked_inputs, device_of, evaluating, part
-from sinkscope.probes.observing import unwrapped
 
 Entry = tuple[int, int | None, int]
 
 
 @dataclass(frozen=True)
 class SetActivations(Intervention):
-    """h^(depth)[position, dim] = 0, or its mean over data, for each entry (depth, position, dim) [X8].
+    """h^(depth)[position, dim] = 0, or its mean over data, for each entry (depth, position, dim).
 
     Depth 0 enters the first block, depth d leaves block d − 1, before any final norm; position None is every token.
     `value="mean"` needs `means`, one number an entry: `SetActivations.at_mean` computes them. Control: as many entries
@@ -49,13 +58,11 @@ class SetActivations(Intervention):
         return cls(entries, "mean", mean_values(model, inputs, entries, batch_size))
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        running = followed(model, stack)
+        opened = OpenStream(model, stack)
         values = self.means or (0.0,) * len(self.entries)
         for depth in dict.fromkeys(depth for depth, _, _ in self.entries):
-            places = [
-                (*entry[1:], value) for entry, value in zip(self.entries, values, strict=True) if entry[0] == depth
-            ]
-            change(running, depth, _setting(running, places), stack)
+            own = [(*entry[1:], value) for entry, value in zip(self.entries, values, strict=True) if entry[0] == depth]
+            opened.edit(depth, _setting(opened, own))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> SetActivations:
         length, width = row_length(model, inputs), width_of(model)
@@ -77,7 +84,7 @@ class SetActivations(Intervention):
 
 @dataclass(frozen=True)
 class RemoveContribution(Intervention):
-    """h^(depth) = h^(depth−1) for the tokens at `positions`: block depth − 1 adds nothing to them [X8].
+    """h^(depth) = h^(depth−1) for the tokens at `positions`: block depth − 1 adds nothing to them (Sun et al. 2024).
 
     With the depth of onset, where a token's norm jumps, the massive activation never appears. Control: as many other
     tokens at the same depth.
@@ -90,18 +97,15 @@ class RemoveContribution(Intervention):
         object.__setattr__(self, "positions", whole("positions", self.positions))
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        running = followed(model, stack)
+        opened = OpenStream(model, stack)
         entered: list[Tensor] = []
 
-        def read(depth: int, hidden: Tensor, _: Running) -> None:
-            entered[:] = [hidden]
-
         def undone(hidden: Tensor) -> Tensor:
-            chosen = running.at(self.positions_named, hidden)
-            return torch.where(chosen[..., None], entered[0].to(hidden), hidden)
+            chosen = opened.at(self.positions_named, hidden)
+            return torch.where(chosen[..., None], entered.pop().to(hidden), hidden)
 
-        watch(running, self.depth, self.depth - 1, read, stack)
-        change(running, self.depth, undone, stack)
+        opened.read_input(self.depth, entered.append)
+        opened.edit(self.depth, undone)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> RemoveContribution:
         return RemoveContribution(self.depth, other_positions(generator, model, inputs, self.positions_named))
@@ -118,20 +122,21 @@ def mean_values(model: nn.Module, inputs: Any, entries: Sequence[Any], batch_siz
     given, samples = checked_inputs(model, inputs, batch_size)
     totals, counts = [0.0] * len(entries), [0] * len(entries)
 
-    def read(depth: int, hidden: Float[Tensor, "batch position width"], running: Running) -> None:
+    def read(depth: int, hidden: Float[Tensor, "batch position width"], opened: OpenStream) -> None:
         for index, (at, position, dim) in enumerate(entries):
             if at == depth:
                 _check_dim(dim, hidden)
-                chosen = running.at(None if position is None else (position,), hidden).expand(hidden.shape[:2])
+                chosen = opened.at(None if position is None else (position,), hidden).expand(hidden.shape[:2])
                 totals[index] += float(hidden[..., dim][chosen].double().sum())
                 counts[index] += int(chosen.sum())
 
-    stream = Stream.of(model)
+    depths = Stream.of(model)
     for depth, _, _ in entries:
-        _check_depth(depth, stream)
+        if depth:
+            depths.block(depth)
     with evaluating(model), torch.no_grad(), read_stream(model, read):
-        for start in range(0, samples, batch_size):
-            model(**part(given, slice(start, min(start + batch_size, samples)), samples, device_of(model)))
+        for batch in batches(model, given, samples, batch_size):
+            model(**batch)
     for entry, count in zip(entries, counts, strict=True):
         if not count:
             raise InputError(f"position {entry[1]} is in no row: nothing to take a mean of")
@@ -151,12 +156,12 @@ def other_positions(
     return draw(generator, free, len(taken), "positions")
 
 
-def _setting(running: Running, places: Sequence[tuple[int | None, int, float]]) -> Any:
+def _setting(opened: OpenStream, values: Sequence[tuple[int | None, int, float]]) -> Edit:
     def edit(hidden: Tensor) -> Tensor:
         hidden = hidden.clone()
-        for position, dim, value in places:
+        for position, dim, value in values:
             _check_dim(dim, hidden)
-            chosen = running.at(None if position is None else (position,), hidden)
+            chosen = opened.at(None if position is None else (position,), hidden)
             hidden[..., dim] = torch.where(chosen, torch.full_like(hidden[..., dim], value), hidden[..., dim])
         return hidden
 
@@ -169,15 +174,10 @@ def _entries(entries: Any) -> tuple[Entry, ...]:
         if len(entry) != 3 or not all(value is None or (isinstance(value, int) and value >= 0) for value in entry):
             raise InputError(f"entry {given!r}: expected (depth, position or None, dimension), whole numbers from 0 on")
         if entry[0] is None or entry[2] is None:
-            raise InputError(f"entry {given!r}: depth and dimension can not be None")
+            raise InputError(f"entry {given!r}: depth and dimension cannot be None")
     if not found or len(set(found)) != len(found):
         raise InputError("entries: expected at least one, all different")
     return tuple(found)
-
-
-def _check_depth(depth: int, stream: Stream) -> None:
-    if depth:
-        stream.block(depth)
 
 
 def _check_dim(dim: int, hidden: Tensor) -> None:

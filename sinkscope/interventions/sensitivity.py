@@ -1,4 +1,4 @@
-"""How far a change of one token spreads [K3]."""
+"""How far a change of one token spreads (Barbero et al. 2025)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,23 @@ import xarray as xr
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.interventions.stream import Running, change, followed, read_stream, row_length, width_of
-from sinkscope.probes.inputs import checked_inputs, device_of, evaluating, part
-from sinkscope.probes.observing import unwrapped
+from sinkscope.hooks import (
+    Edit,
+    OpenStream,
+    batches,
+    checked_inputs,
+    evaluating,
+    read_stream,
+    row_length,
+    unwrapped,
+    width_of,
+)
 
 
 def perturbation_spread(
     model: nn.Module, inputs: Any, position: int, scale: float = 0.01, *, seed: int = 0, batch_size: int = 8
 ) -> xr.DataArray:
-    """‖h̃_j^(l) − h_j^(l)‖ / ‖δ‖ (sample, depth, position j) where δ was added to token `position` at depth 0 [K3].
+    """‖h̃_j^(l) − h_j^(l)‖ / ‖δ‖ (sample, depth, position j) where δ was added to token `position` at depth 0.
 
     δ points in a random direction and is `scale` times as long as that token's vector. A finite difference of the
     sensitivity ‖∂h_j^(l) / ∂h_i^(0)‖ that sinks are said to keep small (Barbero et al. 2025); it depends on the
@@ -38,12 +46,11 @@ def perturbation_spread(
     )
     parts = []
     with evaluating(model), torch.no_grad():
-        for start in range(0, samples, batch_size):
-            batch = part(given, slice(start, min(start + batch_size, samples)), samples, device_of(model))
+        for batch in batches(model, given, samples, batch_size):
             before, _ = _depths(model, batch)
             with ExitStack() as stack:
-                running = followed(model, stack)
-                change(running, 0, _pushed(running, position, scale * direction), stack)
+                opened = OpenStream(model, stack)
+                opened.edit(0, _pushed(opened, position, scale * direction))
                 after, real = _depths(model, batch)
             moved = (after - before).norm(dim=-1)
             size = moved[0].amax(-1, keepdim=True)  # nothing else moves at depth 0
@@ -51,10 +58,10 @@ def perturbation_spread(
     return xr.DataArray(np.concatenate(parts), dims=("sample", "depth", "position"), name="perturbation_spread")
 
 
-def _pushed(running: Running, position: int, step: Tensor) -> Any:
+def _pushed(opened: OpenStream, position: int, step: Tensor) -> Edit:
     def edit(hidden: Tensor) -> Tensor:
         pushed = hidden + step.to(hidden) * hidden.norm(dim=-1, keepdim=True)
-        return torch.where(running.at((position,), hidden)[..., None], pushed, hidden)
+        return torch.where(opened.at((position,), hidden)[..., None], pushed, hidden)
 
     return edit
 
@@ -64,9 +71,9 @@ def _depths(model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
     found: list[Tensor] = []
     reals: list[Tensor] = []
 
-    def read(depth: int, hidden: Tensor, running: Running) -> None:
+    def read(depth: int, hidden: Tensor, opened: OpenStream) -> None:
         found.append(hidden.float().cpu())
-        reals.append(running.at(None, hidden).cpu())
+        reals.append(opened.at(None, hidden).cpu())
 
     with read_stream(model, read):
         model(**batch)

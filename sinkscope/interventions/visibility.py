@@ -13,19 +13,14 @@ from torch import Tensor, nn
 
 from sinkscope.attention import Alone, Mask, Visibility, Without
 from sinkscope.errors import UnsupportedModelError
+from sinkscope.hooks import IMPLEMENTATION, Editor, OpenStream, editing, row_length
 from sinkscope.interventions.intervention import Intervention, whole
 from sinkscope.interventions.residual import other_positions
-from sinkscope.interventions.stream import Running, followed, row_length
-from sinkscope.probes.calls.hosted import IMPLEMENTATION
-from sinkscope.probes.calls.interface import Editor, editing
-from sinkscope.probes.calls.reading import NAMES
-
-MASKED = NAMES.index("attention_mask")
 
 
 @dataclass(frozen=True)
 class ForbidSink(Intervention):
-    """A[t, k] = 0 for the keys k at `positions` and every query t ≠ k; the other weights of a row are renormalised.
+    """A[t, k] = 0 for the keys k at `positions` and every query t ≠ k; the other weights of a row are renormalized.
 
     In all self-attention layers of the changed stack. A query sees its own key still, and one for which nothing else
     would be left keeps what it saw. Masks are written out, (batch, 1, query, key). Control: as many other keys, of
@@ -75,42 +70,35 @@ class FirstTokenView(Intervention):
 
 def _restrict(model: nn.Module, mask: Mask, stack: ExitStack) -> None:
     """Give every self-attention layer of the changed stack this mask as well."""
-    running = followed(model, stack)
-    running.require(running.stream.attention(model))
-    stack.enter_context(editing(_Restriction(running, mask)))
+    opened = OpenStream(model, stack)
+    opened.require(opened.stream.attention(model))
+    stack.enter_context(editing(_Restriction(opened, mask)))
 
 
 @dataclass(frozen=True, eq=False)
 class _Restriction(Editor):
     """Adds a mask to what the attention layers of a stack are given."""
 
-    running: Running
+    opened: OpenStream
     mask: Mask
 
     def edits(self, module: nn.Module) -> bool:
-        return module in self.running.stream.layers
+        return module in self.opened.stream.layers
 
-    def given(
-        self, module: nn.Module, implementation: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        self.running.changed(module)
-        given = dict(zip(NAMES, args, strict=False)) | kwargs
-        mask = given.get("attention_mask")
+    def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
+        self.opened.edited(module)
+        mask = arguments.get("attention_mask")
         if isinstance(mask, Visibility):
-            new: Any = mask.narrowed(self.mask)
-        else:
-            new = self._written(module, implementation or "eager", given, mask)
-        if len(args) > MASKED:
-            return (*args[:MASKED], new, *args[MASKED + 1 :]), kwargs
-        return args, {**kwargs, "attention_mask": new}
+            return arguments | {"attention_mask": mask.narrowed(self.mask)}
+        return arguments | {"attention_mask": self._written(module, implementation or "eager", arguments, mask)}
 
     def _written(self, module: nn.Module, name: str, given: Mapping[str, Any], mask: Any) -> Tensor:
         """The mask (batch | 1, heads | 1, query, key) with the restriction, in the form that the layer was given."""
         written = mask is None or (isinstance(mask, Tensor) and mask.ndim == 4)
         if name not in ("eager", "sdpa", IMPLEMENTATION) or not written:
             raise UnsupportedModelError(
-                f"family '{self.running.stream.family}': attn_implementation='{name}' takes no written mask, so what "
-                "a query sees can not be changed; load the model with attn_implementation='sdpa' or 'eager'"
+                f"family '{self.opened.stream.family}': attn_implementation='{name}' takes no written mask, so what "
+                "a query sees cannot be changed; load the model with attn_implementation='sdpa' or 'eager'"
             )
         query, keys = given["query"], given["key"].shape[2]
         allowed = self._allowed(query.shape[2], keys, query.device)
@@ -124,17 +112,17 @@ class _Restriction(Editor):
         return mask & ~hidden if is_bool else mask.masked_fill(hidden, torch.finfo(mask.dtype).min)
 
     def _allowed(self, queries: int, keys: int, device: torch.device) -> Bool[Tensor, "_ query key"]:
-        start = self.running.seen
+        start = self.opened.seen
         total = start + queries
         first = max(0, total - keys)  # a sliding cache holds the last keys only
         return self.mask.visible(
-            self.running.tokens(start, total, device), self.running.tokens(first, first + keys, device)
+            self.opened.tokens(start, total, device), self.opened.tokens(first, first + keys, device)
         )
 
     def _unwritten(self, module: nn.Module, name: str, given: Mapping[str, Any], like: Tensor) -> Tensor:
         """What no mask means: the causal triangle for SDPA of a causal layer, else everything."""
-        told, queries = given.get("is_causal"), like.shape[1]
-        causal = bool(getattr(module, "is_causal", True) if told is None else told)
+        argument, queries = given.get("is_causal"), like.shape[1]
+        causal = bool(getattr(module, "is_causal", True) if argument is None else argument)
         everything = torch.ones(1, 1, *like.shape[1:], dtype=torch.bool, device=like.device)
         if name == "eager":
             return torch.zeros_like(everything, dtype=given["query"].dtype)

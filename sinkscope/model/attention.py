@@ -85,6 +85,7 @@ class LabAttention(nn.Module):
             key, value = made
             if past_key_values is not None:
                 key, value, carried = self._remembered(past_key_values, key, value, carried, visibility.key.count)
+        # Looked up at each call, as in every transformers model: this lookup is what `observe` wraps.
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, lab_attention_forward
         )
@@ -112,6 +113,8 @@ class LabAttention(nn.Module):
         if not self.supplies:
             return query if rotation is None else rotate(query, rotation), None, None
         key, value = (project(hidden_states).view(split).transpose(1, 2) for project in (self.k_proj, self.v_proj))
+        # Norms come before rotation, with which their gains per channel do not commute. Values are gated before the
+        # cache, so a later step need not know the block's input at earlier tokens.
         query, key = self.operation.before_rotation(query, key)
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
@@ -121,12 +124,10 @@ class LabAttention(nn.Module):
     def _remembered(
         self, cache: Cache, key: Tensor, value: Tensor, carried: Tensor | None, seen: int
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Keys, values and what tokens carry, of all `seen` tokens; that is stored behind the key's channels.
-
-        A static cache hands out its whole buffer, filled or not.
-        """
+        """Keys, values and what tokens carry, of all `seen` tokens."""
         width = key.shape[-1]
+        # A cache layer has room for keys and values only: what tokens carry travels as further channels of the key.
         stored = key if carried is None else torch.cat([key, carried.to(key.dtype)], -1)
         stored, value = cache.update(stored, value, self.layer_idx)
-        stored, value = stored[:, :, :seen], value[:, :, :seen]
+        stored, value = stored[:, :, :seen], value[:, :, :seen]  # a static cache hands out its whole buffer
         return stored[..., :width], value, None if carried is None else stored[..., width:]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import TYPE_CHECKING
 
 import torch
+from transformers import PreTrainedConfig
 
-from sinkscope.attention import Visibility
-from sinkscope.attention.masks import Document, leaves
+from sinkscope.attention import Document, Visibility
+from sinkscope.attention.masks import leaves
 from sinkscope.errors import InputError, unknown
-
-if TYPE_CHECKING:
-    from sinkscope.model.config import LabConfig
 
 CHOICES = {
     "norm": ("rmsnorm", "layernorm", "none"),
@@ -30,7 +27,7 @@ def default_gain(norm_placement: str) -> float:
     return PROTECTED_GAIN if norm_placement == "outlier_protected" else 1.0
 
 
-def unlike_llama(config: LabConfig) -> str | None:
+def unlike_llama(config: PreTrainedConfig) -> str | None:
     """The first field by which a block of this configuration differs from a Llama's; None where none does."""
     same = {
         "norm": config.norm == "rmsnorm",
@@ -45,7 +42,7 @@ def unlike_llama(config: LabConfig) -> str | None:
     return next((field for field, is_same in same.items() if not is_same), None)
 
 
-def check_blocks(config: LabConfig) -> None:
+def check_blocks(config: PreTrainedConfig) -> None:
     """Raises `InputError` for the first of the block's fields whose value has no meaning."""
     for field, choices in CHOICES.items():
         if (chosen := getattr(config, field)) not in choices:
@@ -64,7 +61,7 @@ def _check_count(field: str, value: object, least: int) -> None:
         raise InputError(f"LabConfig.{field} = {value!r}: expected an integer of at least {least}")
 
 
-def _check_hybrid(config: LabConfig) -> None:
+def _check_hybrid(config: PreTrainedConfig) -> None:
     every, offset = config.attention_every, config.attention_offset
     for field, least in (
         ("attention_every", 1),
@@ -76,21 +73,21 @@ def _check_hybrid(config: LabConfig) -> None:
         _check_count(field, getattr(config, field), least)
     if offset >= every:
         raise InputError(
-            f"LabConfig.attention_offset = {offset}: layers attend every {every}, so it is 0 … {every - 1}"
+            f"LabConfig.attention_offset = {offset}: one layer in {every} attends, so expected 0 … {every - 1}"
         )
     if not any(config.attends):
         raise InputError(
             f"LabConfig.attention_offset = {offset}: none of {config.num_hidden_layers} layers attends; "
-            f"at most {config.num_hidden_layers - 1}"
+            f"choose at most {config.num_hidden_layers - 1}"
         )
     if config.is_hybrid and any(isinstance(leaf, Document) for leaf in leaves(config.spec.mask)):
         raise InputError(
-            "LabConfig.attention_every: the state of a Mamba layer runs on over a document's border, which the "
-            "attention's document mask would deny; use attention_every = 1 or another mask"
+            "LabConfig.attention_every: a Mamba layer carries its state across the borders of documents, which "
+            "contradicts the attention's document mask; use attention_every = 1 or another mask"
         )
 
 
-def _check_sharing(config: LabConfig) -> None:
+def _check_sharing(config: PreTrainedConfig) -> None:
     for field, least in (("kv_iterations", 0), ("kv_gradient_iterations", 1)):
         _check_count(field, getattr(config, field), least)
     if config.kv_layers is None:
@@ -106,17 +103,17 @@ def _check_sharing(config: LabConfig) -> None:
         raise InputError("LabConfig.kv_layers: a Mamba layer has no keys and values; use attention_every = 1")
     if config.spec.acts_before:
         raise InputError(
-            f"LabConfig.kv_layers: '{config.attention_name}' changes queries, keys or values by what its own layer "
-            "learns before they are kept, so that no other layer can read them"
+            f"LabConfig.kv_layers: '{config.attention_name}' changes queries, keys or values with what its own "
+            "layer learns before they are cached, so no other layer can read them"
         )
     if any(supplier > layer for layer, supplier in enumerate(given)) and _looks_ahead(config):
         raise InputError(
-            "LabConfig.kv_layers: a layer that reads from a later one needs a causal model, in which no query sees a "
-            "later token; this one's mask or is_causal = False lets some"
+            "LabConfig.kv_layers: a layer that reads from a later one needs a causal model; with this mask, or with "
+            "is_causal = False, queries see later tokens"
         )
 
 
-def _looks_ahead(config: LabConfig) -> bool:
+def _looks_ahead(config: PreTrainedConfig) -> bool:
     """Whether the mask shows any of the first tokens to an earlier one."""
     documents = torch.zeros(1, LOOKED_AT, dtype=torch.long)
     visible = Visibility.of(config.spec.mask, LOOKED_AT, LOOKED_AT, documents=documents).dense()

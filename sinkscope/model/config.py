@@ -41,7 +41,7 @@ _WRITTEN_BY_TRANSFORMERS = {
 class LabConfig(PreTrainedConfig):
     """Sizes and choices of a `LabForCausalLM`.
 
-    `attention` is an `AttentionSpec`, its dict, or its catalogue name; it is stored as a dict, so that a saved model
+    `attention` is an `AttentionSpec`, its dict, or its catalog name; it is stored as a dict, so that a saved model
     needs no name to be understood. Unknown fields raise `InputError` with the nearest field's name (transformers' own
     configurations accept them silently).
 
@@ -57,7 +57,7 @@ class LabConfig(PreTrainedConfig):
     (transformers' rope dict: linear, llama3 or yarn) belong to `rotary`, and `max_position_embeddings` is the length of
     the table of `learned`. With `restart_positions` the positions of packed documents each start at 0. A model with
     `is_causal=False` is bidirectional: the mask's windows and documents stay, its triangle goes, and its loss compares
-    each place with its own label. `sink_tokens` learned tokens stand before every sequence.
+    each position with its own label. `sink_tokens` learned tokens stand before every sequence.
     """
 
     model_type = "sinkscope_lab"
@@ -129,7 +129,7 @@ class LabConfig(PreTrainedConfig):
 
     @property
     def attention_name(self) -> str:
-        """Its catalogue name, or `custom`."""
+        """Its catalog name, or `custom`."""
         return name_of(resolve(self.attention))
 
     @property
@@ -219,7 +219,9 @@ class LabConfig(PreTrainedConfig):
         if self.position not in get_args(Position):
             raise unknown("position", self.position, get_args(Position))
         if not self.is_causal and any(slot.kind == "suffix" for slot in resolve(self.attention).slots):
-            raise InputError("StableMask gives mass to places a query may not see; a bidirectional model has none")
+            raise InputError(
+                "StableMask gives mass to positions that a query cannot see, and a bidirectional model has none"
+            )
         if self.position == "rotary":
             self.rope.frequencies()
         elif self.rope_scale is not None or self.rope_fraction != 1:

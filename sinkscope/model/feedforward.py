@@ -1,4 +1,4 @@
-"""The feed-forward of a block [A3, X26]."""
+"""The feed-forward of a block (Gu et al. 2025, Table 11; Guo et al. 2024a)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class FeedForward(nn.Module):
 
 
 class NoFeedForward(nn.Module):
-    """f = 0: the block is its mixer alone. Source: the variants of Guo et al. 2024 without a feed-forward [X26]."""
+    """f = 0: the block is its mixer alone. Source: the variants of Guo et al. 2024a without a feed-forward."""
 
     def forward(self, x: Float[Tensor, "batch position width"]) -> Float[Tensor, "batch position width"]:
         return torch.zeros_like(x)

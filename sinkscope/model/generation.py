@@ -1,4 +1,4 @@
-"""Generation with a lab model: what `generate` must know of sink tokens, and of looking ahead."""
+"""Generation with a lab model: what `generate` must know about sink tokens, masks and bidirectional models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sinkscope.model.config import LabConfig
 
 
 class LabGenerationMixin(GenerationMixin):
-    """transformers' `generate`, which counts tokens by the cache's length, told that sink tokens are in there too."""
+    """transformers' `generate`, corrected: it counts tokens by the cache's length, and sink tokens are in there too."""
 
     config: LabConfig
 
@@ -35,7 +35,9 @@ class LabGenerationMixin(GenerationMixin):
         is_first_iteration: bool | None = False,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The tokens that a cache given by the caller lacks: all but those it holds beside the sink tokens."""
+        """The tokens that the caller's cache lacks: all but the real tokens in it."""
+        # `generate` reads the last (given − cached) tokens. The cache counts the sink tokens, which the caller's ids do
+        # not contain: as many unread tokens would be skipped.
         seen = 0 if past_key_values is None else int(past_key_values.get_seq_length())
         if is_first_iteration and next_sequence_length is not None and seen:
             next_sequence_length += self.config.sink_tokens

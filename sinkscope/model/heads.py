@@ -1,4 +1,4 @@
-"""How the outputs of the heads become one vector [A4, A5]."""
+"""How the outputs of the heads become one vector (Gu et al. 2025, Table 12)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sinkscope.model.config import LabConfig
 
 
 class AddedHeads(nn.Module):
-    """Σ_h A_h V_h W_O with one W_O (head_dim → width) for all heads [A5; Gu et al. 2025, table 12].
+    """Σ_h A_h V_h W_O with one W_O (head_dim → width) for all heads (Gu et al. 2025, Table 12).
 
     Takes head after head in its last dimension, as a projection of concatenated heads does. Equal to that projection
     where its blocks W_O^h are all the same. Not in the released code; the paper writes the formula.

@@ -25,7 +25,7 @@ from sinkscope.model.initial import starting_std
 from sinkscope.model.mamba import JambaMambaMixer, JambaRMSNorm
 from sinkscope.model.mamba import start as start_mamba
 from sinkscope.model.norms import PLACEMENTS, norm
-from sinkscope.model.positions import Places
+from sinkscope.model.positions import TokenPositions
 from sinkscope.model.positions.build import scheme_of
 from sinkscope.model.reparam import iterate, start_sigma
 from sinkscope.model.shared_kv import run_layers, tokens_seen
@@ -34,7 +34,7 @@ from sinkscope.model.visibility import bind
 
 
 class LabPreTrainedModel(PreTrainedModel):
-    """What the lab models share: configuration class, capabilities, initialisation."""
+    """What the lab models share: configuration class, capabilities, initialization."""
 
     config_class = LabConfig
     config: LabConfig
@@ -93,7 +93,7 @@ class LabModel(LabPreTrainedModel):
     ) -> BaseModelOutputWithPast:
         """`attention_mask` is 1 for real tokens and covers cached ones too; `document_ids` numbers packed documents.
 
-        `position_ids` replace the places among real tokens. Hidden states and attention maps on request include the
+        `position_ids` replace the positions among real tokens. Hidden states and attention maps on request include the
         sink tokens, in front. Raises `InputError` for a mask of another form, where both or neither of ids and
         embeddings are given, and for a cache where the model is bidirectional.
         """
@@ -101,7 +101,7 @@ class LabModel(LabPreTrainedModel):
             raise InputError("give exactly one of input_ids and inputs_embeds")
         hidden_states = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if past_key_values is not None and not self.config.is_causal:
-            raise InputError("a bidirectional model has no use for a cache: each new token would change all others")
+            raise InputError("a bidirectional model cannot use a cache: each new token would change all others")
         use_cache = (self.config.use_cache if use_cache is None else use_cache) and self.config.is_causal
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
@@ -110,13 +110,13 @@ class LabModel(LabPreTrainedModel):
         visibility = self._visibility(hidden_states, seen, attention_mask, document_ids)
         if self.training:
             iterate(self)
-        places = Places.of(
+        positions = TokenPositions.of(
             visibility, position_ids, sinks=self.config.sink_tokens, restart=self.config.restart_positions
         )
-        hidden_states = self.position.embed(hidden_states, places.query[:, new:])
+        hidden_states = self.position.embed(hidden_states, positions.query[:, new:])
         if self.sinks is not None and new:
             hidden_states = self.sinks(hidden_states)
-        rotation, bias = self.position.rotation(places), self.position.bias(places)
+        rotation, bias = self.position.rotation(positions), self.position.bias(positions)
         given = {"visibility": visibility, "rotation": rotation, "bias": bias, **kwargs}
         if self.config.shares_kv:
             hidden_states = run_layers(self.layers, hidden_states, self.config, past_key_values, **given)
@@ -156,7 +156,7 @@ class LabModel(LabPreTrainedModel):
 
 
 class LabForCausalLM(LabPreTrainedModel, LabGenerationMixin):
-    """The lab model with its language-modelling head (untied unless `tie_word_embeddings`)."""
+    """The lab model with its language-modeling head (untied unless `tie_word_embeddings`)."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
 
@@ -183,7 +183,7 @@ class LabForCausalLM(LabPreTrainedModel, LabGenerationMixin):
     ) -> CausalLMOutputWithPast:
         """Logits (batch, position, vocabulary); with `labels` also the mean cross-entropy in nats.
 
-        Labels are compared with the next token's prediction, in a bidirectional model with that of their own place;
+        Labels are compared with the next token's prediction, in a bidirectional model with that at their own position;
         −100 counts nowhere.
         """
         outputs = self.model(
@@ -221,10 +221,12 @@ class LabForCausalLM(LabPreTrainedModel, LabGenerationMixin):
         if config.spec != CATALOG["softmax"]:
             raise InputError(f"only a softmax model is a Llama; this one's attention is '{config.attention_name}'")
         if config.position != "rotary" or config.rope_fraction != 1:
-            rotary = f"turn {config.rope_fraction:g} of a head" if config.position == "rotary" else config.position
-            raise InputError(f"only a model with rotary positions of whole heads is a Llama; this one's: {rotary}")
+            rotary = (
+                f"rotary over {config.rope_fraction:g} of a head" if config.position == "rotary" else config.position
+            )
+            raise InputError(f"only a model with rotary positions over whole heads is a Llama; this one: {rotary}")
         if field := unlike_llama(config):
-            raise InputError(f"this model is no Llama: its {field} is {getattr(config, field)!r}")
+            raise InputError(f"this model is not a Llama: its {field} is {getattr(config, field)!r}")
         if config.sink_tokens:
             raise InputError(f"a Llama has no sink tokens; this model has {config.sink_tokens}")
         names = [

@@ -1,4 +1,4 @@
-"""A Mamba layer in place of attention, for hybrids [X27]."""
+"""A Mamba layer in place of attention, for hybrids (Lieber et al. 2024)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLOWEST, FASTEST = 1e-3, 1e-1  # the step Δ of a channel starts log-uniformly b
 class LabMamba(nn.Module):
     """transformers' Mamba layer as Jamba has it, with norms on Δ, B and C (Lieber et al. 2024).
 
-    Padding leaves the state alone: it enters as zeros, moved in front of a row's tokens. Without GPU kernels the scan
+    Padding does not change the state: it enters as zeros, moved in front of a row. Without GPU kernels the scan
     is a loop over tokens. transformers' layer would begin a scan over several tokens from an empty state even where a
     cache holds one; such tokens go one by one here, so that chunked prefill equals the full pass.
     """
@@ -39,7 +39,7 @@ class LabMamba(nn.Module):
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> Float[Tensor, "batch position width"]:
-        """Raises `InputError` for a cache that has no place for this layer's state, and for padding behind a state."""
+        """Raises `InputError` for a cache that cannot hold this layer's state, and for padding after a state."""
         if past_key_values is not None and not _has_place(past_key_values, self.layer_idx):
             raise InputError(
                 f"the cache has no state for layer {self.layer_idx}, a Mamba layer: pass "
@@ -59,6 +59,7 @@ class LabMamba(nn.Module):
         """From an empty state, with padding in front wherever it stood."""
         if real is None:
             return self.mixer(hidden_states, cache_params=cache)
+        # Stable, padding first: zeros leave an empty state empty, while padding between tokens would let it decay.
         order = real.long().argsort(dim=-1, stable=True).expand(len(hidden_states), -1)
         real = real.expand_as(order).gather(1, order)
         moved = hidden_states.gather(1, order[..., None].expand_as(hidden_states))
@@ -77,6 +78,7 @@ def start(mixer: JambaMambaMixer) -> None:
     init.ones_(mixer.D)
     steps = torch.empty_like(mixer.dt_proj.bias, dtype=torch.float32)
     steps = steps.uniform_(math.log(SLOWEST), math.log(FASTEST)).exp()
+    # The inverse of softplus, log(e^x − 1), written so that small steps keep their digits.
     init.copy_(mixer.dt_proj.bias, steps + torch.log(-torch.expm1(-steps)))
 
 
@@ -85,7 +87,7 @@ def _check_no_padding(visibility: Visibility) -> None:
     real, new = visibility.key.valid, visibility.query.count
     if real is not None and bool((real[:, :-new].any(-1) & ~real[:, -new:].all(-1)).any()):
         raise InputError(
-            "attention_mask: padding behind tokens whose state is in the cache, which a Mamba layer can not skip; pad "
+            "attention_mask: padding follows tokens whose state is in the cache, and a Mamba layer cannot skip it: pad "
             "on the left, or in the first pass"
         )
 

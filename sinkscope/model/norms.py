@@ -1,4 +1,4 @@
-"""Norms, and where in a block they stand [A2, X22, X26]."""
+"""Norms, and where in a block they stand (Gu et al. 2025, section 7; He et al. 2024; Guo et al. 2024a)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Placement:
 
         The N_sum behind a block's feed-forward stands at the start of the next block, and the last one where other
         models have their final norm. So what blocks pass on is always the stream before a norm, where massive
-        activations are to be seen [A2].
+        activations are to be seen (Gu et al. 2025, section 7).
         """
         return self.first if layer == 0 else self.sums
 
@@ -43,11 +43,11 @@ class Placement:
 PLACEMENTS = {
     # x + f(N(x)), as in Llama.
     "pre": Placement(enters=True, last=True),
-    # N(x + f(x)) and no other [A2; sail-sg/Attention-Sink, lit_gpt/model_postln.py].
+    # N(x + f(x)) and no other (Gu et al. 2025, section 7; sail-sg/Attention-Sink, lit_gpt/model_postln.py).
     "post": Placement(sums=True),
-    # x + N(f(N(x))): Ding et al. 2021 (CogView), Gemma 2.
+    # x + N(f(N(x))): Ding et al. 2021 (CogView); Gemma Team 2024.
     "sandwich": Placement(enters=True, leaves=True, last=True),
-    # x + β f(x) [X22; He et al. 2024]. Ours norms the embeddings, stream and all; the released code norms only what
+    # x + β f(x) (He et al. 2024). Ours norms the embeddings, stream and all; the released code norms only what
     # enters the first attention and keeps GPT-2's last norm. The paper's block also has `attention="qk_norm"` and
     # `ffn="relu"`, which stay choices of their own here.
     "outlier_protected": Placement(first=True),

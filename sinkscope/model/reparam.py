@@ -1,4 +1,4 @@
-"""Sigma-reparametrisation: every matrix of the blocks with a spectral norm that is learned [X2]."""
+"""Sigma-reparametrization: every matrix of the blocks with a spectral norm that is learned (Zhai et al. 2023)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sinkscope.model.initial import starting_std
 
 
 class Sigma(nn.Module):
-    """Ŵ = γ / σ · W with σ = uᵀ W v, a power iteration's estimate of the largest singular value [X2, 12.12].
+    """Ŵ = γ / σ · W with σ = uᵀ W v, a power iteration's estimate of the largest singular value.
 
     γ, one number, is learned and starts at the σ of the starting W, so that Ŵ = W then. u (out), v (in) are buffers:
     they start as W's first singular vectors and take a step of power iteration, v ← Wᵀu / ‖·‖, u ← Wv / ‖·‖, in
     `iterate`; no gradient flows into them. σ and the iteration are computed in fp32 at least, also under autocast.
     `std` is that of the starting W. Source: Zhai et al. 2023, eq. 3; apple/ml-sigma-reparam, vision/layers.py, which in
     evaluation takes a step as well, for that pass alone; here evaluation takes none. Its std is 0.02 everywhere. γ is a
-    parameter without dimensions: optimisers that spare norm gains from decay spare it too, others do not.
+    parameter without dimensions: optimizers that spare norm gains from decay spare it too, others do not.
     """
 
     u: Tensor
@@ -75,14 +75,14 @@ def reparametrize(block: nn.Module, layers: int) -> None:
 
 
 def start_sigma(parametrizations: parametrize.ParametrizationList) -> None:
-    """The starting values of one reparametrised matrix."""
+    """The starting values of one reparametrized matrix."""
     sigma = parametrizations[0]
     if isinstance(sigma, Sigma):
         sigma.start(parametrizations.original)
 
 
 def iterate(model: nn.Module) -> None:
-    """One step of power iteration for every reparametrised matrix: what a training step begins with.
+    """One step of power iteration for every reparametrized matrix: what a training step begins with.
 
     Once a forward pass and not in the layers themselves, which gradient checkpointing runs twice.
     """
@@ -91,7 +91,7 @@ def iterate(model: nn.Module) -> None:
 
 
 def reparametrized(model: nn.Module) -> Iterator[tuple[Sigma, Tensor]]:
-    """Every reparametrisation in the model with the W it acts on."""
+    """Every reparametrization in the model with the W it acts on."""
     for module in model.modules():
         if isinstance(module, parametrize.ParametrizationList) and isinstance(module[0], Sigma):
             yield module[0], module.original

@@ -1,9 +1,9 @@
-"""Layers that attend to another layer's keys and values: layer-condensed caches [Z7, 12.10].
+"""Layers that attend to another layer's keys and values: layer-condensed caches.
 
-Layer l reads what layer t_l = `config.kv_layers[l]` made. From below (t_l < l) or from itself that is at hand; from
-above (t_l > l) it takes the keys and values of an earlier run over the layers, and a token does not see itself there.
-Token t then depends on tokens before it alone, so that n runs are exact for the first n tokens, whatever the first run
-began with (zeros). Source: Wu & Tu 2024; whyNLP/LCKV, models/modeling_lckv.py.
+Layer l reads what layer t_l = `config.kv_layers[l]` made. From below (t_l < l), or from itself, that exists already.
+From above (t_l > l) it takes the keys and values of an earlier run over the layers; there a token does not see itself.
+Token t then depends only on tokens before it, so n runs are exact for the first n tokens, whatever the first run began
+with (zeros). Source: Wu & Tu 2024; whyNLP/LCKV, models/modeling_lckv.py.
 
 Training takes `kv_iterations` runs without gradient and `kv_gradient_iterations` with it, and never more than there are
 tokens. Evaluation runs until nothing changes, hence exactly what decoding token by token gives; the released code stops
@@ -61,6 +61,7 @@ class Exchange:
             return *self.whole[supplier], self.visibility
         nothing = query.new_zeros(len(query), self.kv_heads, *query.shape[2:])
         known = self._behind_past(supplier, self.before.get(supplier, (nothing, nothing)))
+        # Strict: its own key from the run before would make a token depend on itself, and runs need not settle.
         return *known, self.visibility.narrowed(Strict())
 
     def repeats(self) -> bool:
@@ -91,10 +92,10 @@ def run_layers(
     visibility: Visibility,
     **given: Any,
 ) -> Float[Tensor, "batch position width"]:
-    """The residual stream behind the last layer. Raises `InputError` for a cache whose keys can not be read back."""
+    """The residual stream behind the last layer. Raises `InputError` for a cache whose keys cannot be read back."""
     if layers.training and layers[0].gradient_checkpointing:
         _check_checkpointing(layers[0])
-        cache = None  # transformers takes the cache from layers that run twice
+        cache = None  # transformers takes the cache from layers that run twice: recomputing would append keys again
     queries, suppliers = visibility.query.count, config.suppliers
     past = _past(cache, sorted(set(suppliers)), visibility.key.count - queries)
     begin = partial(Exchange, suppliers, config.kv_heads, visibility, past)
@@ -107,22 +108,23 @@ def run_layers(
     again, before = _repeated(suppliers), dict[int, KeysValues]()
     runs = _with_gradient(config, queries, layers.training) if again else []
     twins = [unobserved(layer) for layer in layers[again.start : again.stop]] if runs else []
-    lower = begin(cache)
+    lower = begin(cache)  # layers below run once, so they write the cache at once; repeated ones only in the last run
     hidden_states = run(layers[: again.start], hidden_states, lower)
     for with_gradient in runs:
         exchange = begin(None, before, whole=dict(lower.whole))
         with torch.set_grad_enabled(with_gradient and torch.is_grad_enabled()):
             run(twins, hidden_states, exchange)
         if not layers.training and not torch.compiler.is_compiling() and exchange.repeats():
-            break
+            break  # not in training, whose number of runs is part of the recipe, nor compiled, where no data may branch
         before = exchange.made
     return run(layers[again.start :], hidden_states, begin(cache, before, whole=dict(lower.whole)))
 
 
 def tokens_seen(cache: Cache | None, config: LabConfig) -> int:
-    """How many tokens a cache holds. Raises `InputError` for one that counts them in a layer which keeps none."""
+    """How many tokens a cache has seen. Raises `InputError` for one that counts them in a layer which keeps none."""
     if cache is None:
         return 0
+    # transformers asks layer 0 for the length, but under `kv_layers` layer 0 may store nothing and answer 0 for ever.
     seen, keeps = int(cache.get_seq_length()), config.supplies.index(True)
     if config.shares_kv and len(cache.layers) > keeps and int(cache.layers[keeps].get_seq_length()) != seen:
         raise InputError(
@@ -175,7 +177,7 @@ def _past(cache: Cache | None, suppliers: list[int], seen: int) -> dict[int, Key
     for supplier in suppliers:
         layer = cache.layers[supplier]
         if type(layer) not in (DynamicLayer, StaticLayer):
-            raise InputError(f"shared keys and values can not be read back from a {type(layer).__name__} of a cache")
+            raise InputError(f"shared keys and values cannot be read back from a {type(layer).__name__} of a cache")
         kept[supplier] = layer.keys[:, :, :seen], layer.values[:, :, :seen]
     return kept
 

@@ -1,4 +1,7 @@
-"""Learned tokens that stand before every sequence, for attention to rest on [A6, X5]."""
+"""Learned tokens that stand before every sequence, for attention to rest on.
+
+Source: Gu et al. 2025, Table 4; Darcet et al. 2023.
+"""
 
 from __future__ import annotations
 

@@ -9,14 +9,13 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn import functional as F
 
-from sinkscope.attention import Causal, Document, Full, Visibility
-from sinkscope.attention.masks import And, Mask, Or, leaves
-from sinkscope.attention.tokens import Tokens
+from sinkscope.attention import Causal, Document, Full, Mask, Tokens, Visibility
+from sinkscope.attention.masks import And, Or, leaves
 from sinkscope.errors import InputError
 
 
 def bidirectional(mask: Mask) -> Mask:
-    """The mask with `Full` for `Causal`; what that leaves without effect goes, so that kernels need no written mask."""
+    """The mask with `Full` for `Causal`; what has no effect then is dropped, so that kernels need no written mask."""
     if isinstance(mask, Causal):
         return Full()
     if not isinstance(mask, And | Or):
@@ -66,8 +65,8 @@ def bind(
 class BesideSinks(Visibility):
     """A mask of the text, under which the first `sinks` keys are sink tokens that every query sees.
 
-    The mask counts places in the text. Sink tokens see those before them; in a bidirectional model they see each other,
-    and the text as well unless documents would meet there. `further` masks count from the first sink token, as
+    The mask counts positions in the text. Sink tokens see those before them; in a bidirectional model they see each
+    other, and the text as well unless documents would meet there. `further` masks count from the first sink token, as
     measurements do, and hold for all.
     """
 

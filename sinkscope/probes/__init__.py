@@ -1,62 +1,45 @@
-"""Probes: observe a model while it runs, and measure what its attention does."""
+"""Probes: observe a model while it runs, and measure what its attention does.
 
-from sinkscope.probes.measurements.comparison import Comparison, compare
-from sinkscope.probes.measurements.measurement import Measurement
-from sinkscope.probes.measuring import measure
-from sinkscope.probes.metrics import Interval
-from sinkscope.probes.observers.angles import QueryKeyAngles
-from sinkscope.probes.observers.bands import SpectralBands
-from sinkscope.probes.observers.entropy import AttentionEntropy
-from sinkscope.probes.observers.experts import ExpertPeaks
-from sinkscope.probes.observers.geometry import HiddenSimilarity, HiddenVectors, MatrixEntropy, Mixing
-from sinkscope.probes.observers.incoming import IncomingAttention
-from sinkscope.probes.observers.keys import KeyVectors
-from sinkscope.probes.observers.lengths import ReceivedByLength
-from sinkscope.probes.observers.logits import MaximalLogits
-from sinkscope.probes.observers.maps import AttentionMaps
-from sinkscope.probes.observers.massive import MassiveActivations, TokenPeaks
-from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece
-from sinkscope.probes.observers.outliers import OutlierStatistics
-from sinkscope.probes.observers.outputs import HeadOutputs
-from sinkscope.probes.observers.received import AttentionReceived, SlotReceived
-from sinkscope.probes.observers.spikes import SpikeDimensions
-from sinkscope.probes.observers.update import SinkUpdate
-from sinkscope.probes.observing import Observation, observe
+A line for each name, new observers too.
+"""
 
-__all__ = [
-    "Array",
-    "AttentionEntropy",
-    "AttentionMaps",
-    "AttentionReceived",
-    "Comparison",
-    "ExpertPeaks",
-    "HeadOutputs",
-    "HiddenNorms",
-    "HiddenSimilarity",
-    "HiddenVectors",
-    "IncomingAttention",
-    "Interval",
-    "KeyVectors",
-    "LayerSums",
-    "MassiveActivations",
-    "MatrixEntropy",
-    "MaximalLogits",
-    "Measurement",
-    "Mixing",
-    "Observation",
-    "Observer",
-    "OutlierStatistics",
-    "Piece",
-    "QueryKeyAngles",
-    "QueryKeyValueNorms",
-    "ReceivedByLength",
-    "SinkUpdate",
-    "SlotReceived",
-    "SpectralBands",
-    "SpikeDimensions",
-    "TokenPeaks",
-    "compare",
-    "measure",
-    "observe",
-]
+from sinkscope.measurements import Comparison as Comparison
+from sinkscope.measurements import Interval as Interval
+from sinkscope.measurements import Measurement as Measurement
+from sinkscope.measurements import compare as compare
+from sinkscope.probes.measuring import measure as measure
+from sinkscope.probes.observers.bands import SpectralBands as SpectralBands
+from sinkscope.probes.observers.entropy import AttentionEntropy as AttentionEntropy
+from sinkscope.probes.observers.experts import ExpertPeaks as ExpertPeaks
+from sinkscope.probes.observers.geometry import HiddenSimilarity as HiddenSimilarity
+from sinkscope.probes.observers.geometry import HiddenVectors as HiddenVectors
+from sinkscope.probes.observers.geometry import MatrixEntropy as MatrixEntropy
+from sinkscope.probes.observers.geometry import Mixing as Mixing
+from sinkscope.probes.observers.incoming import IncomingAttention as IncomingAttention
+from sinkscope.probes.observers.kept import AttentionMaps as AttentionMaps
+from sinkscope.probes.observers.kept import KeyVectors as KeyVectors
+from sinkscope.probes.observers.lengths import ReceivedByLength as ReceivedByLength
+from sinkscope.probes.observers.logits import MaximalLogits as MaximalLogits
+from sinkscope.probes.observers.massive import MassiveActivations as MassiveActivations
+from sinkscope.probes.observers.massive import TokenPeaks as TokenPeaks
+from sinkscope.probes.observers.norms import HiddenNorms as HiddenNorms
+from sinkscope.probes.observers.norms import QueryKeyAngles as QueryKeyAngles
+from sinkscope.probes.observers.norms import QueryKeyValueNorms as QueryKeyValueNorms
+from sinkscope.probes.observers.observer import Array as Array
+from sinkscope.probes.observers.observer import Hidden as Hidden
+from sinkscope.probes.observers.observer import LayerSums as LayerSums
+from sinkscope.probes.observers.observer import Observer as Observer
+from sinkscope.probes.observers.observer import Piece as Piece
+from sinkscope.probes.observers.observer import divide as divide
+from sinkscope.probes.observers.observer import every as every
+from sinkscope.probes.observers.observer import in_every as in_every
+from sinkscope.probes.observers.outliers import OutlierStatistics as OutlierStatistics
+from sinkscope.probes.observers.outputs import HeadOutputs as HeadOutputs
+from sinkscope.probes.observers.received import AttentionReceived as AttentionReceived
+from sinkscope.probes.observers.received import SlotReceived as SlotReceived
+from sinkscope.probes.observers.rows import whole as whole
+from sinkscope.probes.observers.rows import whole_rows as whole_rows
+from sinkscope.probes.observers.spikes import SpikeDimensions as SpikeDimensions
+from sinkscope.probes.observers.update import SinkUpdate as SinkUpdate
+from sinkscope.probes.observing import Observation as Observation
+from sinkscope.probes.observing import observe as observe

@@ -1,4 +1,4 @@
-"""From the sums of all batches to one labelled measurement."""
+"""From the sums of all batches to one labeled measurement."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from sinkscope.hooks import Depth, ExpertLayer, Layer, Place
+from sinkscope.measurements import Measurement
 from sinkscope.probes.batch import Batch
-from sinkscope.probes.measurements.measurement import Measurement
 from sinkscope.probes.observers.observer import Array, LayerSums, Observer
-from sinkscope.probes.structure.places import Depth, ExpertLayer, Layer, Place
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from torch import Tensor
 from transformers import Cache
 
-from sinkscope.errors import InputError
-from sinkscope.probes.calls.forward import Axis, Forward
+from sinkscope.hooks import Axis, Forward, Place, Samples
 from sinkscope.probes.observers.observer import LayerSums, Observer, Piece, Reduction
-from sinkscope.probes.structure.places import Place
 
 
 @dataclass
@@ -84,37 +81,15 @@ class PlaceSums:
 
 
 @dataclass(eq=False)
-class Batch:
-    """Samples that go through the model together, from their first pass to the last that continues their cache."""
+class Batch(Samples):
+    """Samples that go through the model together, with all sums over them."""
 
-    size: int
-    first: int
-    length: int = 0
-    prefix: int = 0
-    cache: Cache | None = None
-    ids: list[Tensor] = field(default_factory=list)
-    real: dict[Axis, Tensor] = field(default_factory=dict)
     places: dict[Place, PlaceSums] = field(default_factory=dict)
-
-    def continues(self, forward: Forward) -> bool:
-        """Whether `forward` goes on with this batch's cache. Raises `InputError` where that was changed in between."""
-        if forward.seen == 0 or forward.cache is not self.cache or self.cache is None:
-            return False
-        if forward.seen != self.length or forward.batch != self.size:
-            raise InputError(
-                f"the cache holds {forward.batch} rows of {forward.seen} tokens, but {self.size} rows of {self.length} "
-                "were observed: it was cropped or expanded between two passes (as assisted decoding does), and what "
-                "was counted can not be taken back; observe a plain decoding loop"
-            )
-        return True
 
     def commit(self, done: OpenPass, cache: Cache | None) -> None:
         """Take over what a finished pass found, and the cache that it left."""
         lengths = (place.query_length for place in done.places.values() if place.query == "tokens")
-        self.cache, self.length = cache, max(lengths, default=done.forward.seen)
-        self.real |= done.forward.real
-        if done.forward.ids is not None:
-            self.ids.append(done.forward.ids.detach())
+        self.extend(done.forward, max(lengths, default=done.forward.seen), cache)
         for place, sums in done.places.items():
             if place in self.places:
                 self.places[place].merge(sums)
@@ -126,21 +101,6 @@ class Batch:
         for sums in self.places.values():
             for observer in observers:
                 sums.settle(observer)
-
-    def token_ids(self) -> Int[np.ndarray, "batch position"] | None:
-        """Ids of the real tokens, moved to the front, −1 behind them and for learned tokens.
-
-        None where not all were given to the model.
-        """
-        if not self.ids or self.first:
-            return None
-        ids = torch.nn.functional.pad(torch.cat(self.ids, 1).cpu(), (self.prefix, 0), value=-1)
-        real = self.real["tokens"][:, : ids.shape[1]].cpu() if "tokens" in self.real else torch.ones_like(ids).bool()
-        if real.shape != ids.shape:
-            return None
-        order = torch.argsort((~real).int(), dim=-1, stable=True)
-        front = ids.gather(1, order)
-        return front.masked_fill(torch.arange(ids.shape[1]) >= real.sum(-1, keepdim=True), -1).numpy()
 
     def found(self, place: Place, owner: str) -> LayerSums:
         """An observer's sums at a place, on the CPU, with the real tokens they belong to."""
@@ -170,7 +130,6 @@ class OpenPass:
     batch: Batch
     samples_before: int = 0
     places: dict[Place, PlaceSums] = field(default_factory=dict)
-    uses: dict[object, int] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
 
     def place(self, place: Place, query: Axis, key: Axis, causal: bool) -> PlaceSums:
@@ -178,9 +137,3 @@ class OpenPass:
         found = self.places.setdefault(place, PlaceSums(query, key, causal))
         found.causal = causal
         return found
-
-    def use(self, owner: object) -> int:
-        """How often `owner` was used before in this pass."""
-        count = self.uses.get(owner, 0)
-        self.uses[owner] = count + 1
-        return count

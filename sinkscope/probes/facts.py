@@ -13,8 +13,8 @@ from torch import nn
 
 from sinkscope import __version__
 from sinkscope.attention import Operation
+from sinkscope.hooks import sink_tokens, vision_prefix
 from sinkscope.probes.batch import Batch
-from sinkscope.probes.structure.prefix import sink_tokens, vision_prefix
 
 SHOWN = 8  # distinct first tokens that a record lists
 

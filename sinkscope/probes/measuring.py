@@ -14,12 +14,10 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.probes.batching import in_batches
-from sinkscope.probes.inputs import checked_inputs, device_of, evaluating, part
-from sinkscope.probes.measurements.measurement import Measurement
-from sinkscope.probes.observers.every import DEFAULT, EVERY
-from sinkscope.probes.observers.observer import Observer
-from sinkscope.probes.observing import observe, unwrapped
+from sinkscope.hooks import checked_inputs, device_of, evaluating, in_batches, part, unwrapped
+from sinkscope.measurements import Measurement
+from sinkscope.probes.observers.observer import Observer, every
+from sinkscope.probes.observing import DEFAULT, observe
 
 FRUGAL = {"use_cache": False, "logits_to_keep": 1}  # neither changes what is measured, both save memory
 
@@ -71,7 +69,7 @@ def _chosen(
     if observers is None:
         return DEFAULT, {}
     if observers == "all":
-        reasons = {observer: _obstacle(observer, model) for observer in EVERY}
+        reasons = {observer: _obstacle(observer, model) for observer in every()}
         applicable = tuple(observer for observer, reason in reasons.items() if reason is None)
         return applicable, {type(observer).__name__: reason for observer, reason in reasons.items() if reason}
     if isinstance(observers, str) or not observers:

@@ -9,9 +9,34 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo import OptimizedModule
 
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import (
+    MODALITIES,
+    Axis,
+    Depth,
+    ExpertLayer,
+    Invocation,
+    Layer,
+    Pass,
+    Passes,
+    Place,
+    attention_layers,
+    axes,
+    blocks,
+    cache_of,
+    check_order,
+    checked,
+    family,
+    has_attention,
+    hosted,
+    is_encoder_decoder,
+    label,
+    read_blocks,
+    unwrapped,
+    watching,
+)
+from sinkscope.measurements import Measurement
 from sinkscope.probes.assembly import assemble
 from sinkscope.probes.batch import Batch, OpenPass
 from sinkscope.probes.calls import guard
@@ -19,17 +44,13 @@ from sinkscope.probes.calls.arithmetic import full_precision, rounding
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import chunks
 from sinkscope.probes.calls.collected import Collector, Request
-from sinkscope.probes.calls.forward import Axis, Forward, cache_of
-from sinkscope.probes.calls.hosted import hosted
-from sinkscope.probes.calls.interface import Invocation, was_reordered, watching
-from sinkscope.probes.calls.reading import axes, read
+from sinkscope.probes.calls.reading import read
 from sinkscope.probes.facts import describe
-from sinkscope.probes.measurements.measurement import Measurement
-from sinkscope.probes.observers.every import DEFAULT
-from sinkscope.probes.observers.observer import Hidden, Observer, Pass, Piece, Watch
-from sinkscope.probes.structure.layers import MODALITIES, Block, attention_layers, blocks, dispatches, family, label
-from sinkscope.probes.structure.places import Depth, ExpertLayer, Layer, Place
-from sinkscope.probes.structure.stacks import residual_blocks
+from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
+from sinkscope.probes.observers.observer import Hidden, ModuleCall, Observer, Piece, Watch
+from sinkscope.probes.observers.received import AttentionReceived
+
+DEFAULT: tuple[Observer, ...] = (AttentionReceived(), HiddenNorms(), QueryKeyValueNorms())
 
 
 @contextmanager
@@ -49,11 +70,6 @@ def observe(model: nn.Module, *observers: Observer) -> Iterator[Observation]:
         yield observation
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside `torch.compile(model)`."""
-    return model._orig_mod if isinstance(model, OptimizedModule) else model
-
-
 class Observation:
     """What has been observed so far. Made by `observe`."""
 
@@ -64,42 +80,35 @@ class Observation:
         kinds = [type(observer).__name__ for observer in observers]
         if repeated := next((kind for kind in kinds if kinds.count(kind) > 1), None):
             raise InputError(f"{repeated} was given twice: one observer of a kind, with all the positions it needs")
-        labelled: dict[str, list[Any]] = {}
+        labeled: dict[str, list[Any]] = {}
         for observer in observers:
             for name, labels in observer.coordinates.items():
-                if labelled.setdefault(name, list(labels)) != list(labels):
+                if labeled.setdefault(name, list(labels)) != list(labels):
                     raise InputError(
-                        f"the observers label the axis '{name}' differently: {labelled[name]}, {list(labels)}"
+                        f"the observers label the axis '{name}' differently: {labeled[name]}, {list(labels)}"
                     )
         self.model = model
         self.family = family(model)
-        dispatching = any(dispatches(module) for module in model.modules())
-        self.layers = attention_layers(model) if dispatching else {}
-        self._collector = None if dispatching else Collector(model)
+        self.layers = attention_layers(model) if has_attention(model) else {}
+        self._collector = None if self.layers else Collector(model)
         self._request = Request(maps=False, as_tuple=False)
         self._paths = {module: path for path, module in model.named_modules()}
-        self._twofold = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+        self._encoder_decoder = is_encoder_decoder(model)
         self._implementations: set[str] = set()
         self._verified: set[tuple[Any, ...]] = set()
         self._unverified: set[str] = set()
         self._skipped: dict[str, str] = {}
         self._batches: list[Batch] = []
         self._pass: OpenPass | None = None
+        self._passes = Passes(model, self._begin, self._end)
         self.observers = tuple(observer.bound(model) for observer in observers)
 
     def attach(self, stack: ExitStack) -> None:
         """Hook the model's forward, and its blocks where an observer reads them, for as long as `stack` is open."""
-        start = self.model.register_forward_pre_hook(self._begin, with_kwargs=True)
         # Before the caller's own hooks, which shall not see the maps that we asked for.
-        end = self.model.register_forward_hook(self._end, always_call=True, prepend=self._collector is not None)
-        stack.callback(start.remove)
-        stack.callback(end.remove)
+        self._passes.attach(stack, first=self._collector is not None)
         if any(observer.reads_blocks for observer in self.observers):
-            for block in self._blocks():
-                before = block.module.register_forward_pre_hook(self._read_input(block), with_kwargs=True)
-                after = block.module.register_forward_hook(self._read_output(block))
-                stack.callback(before.remove)
-                stack.callback(after.remove)
+            read_blocks(blocks(self.model), self._passes, self._hidden, stack)
         for observer in self.observers:
             for watch in observer.watches(self.model):
                 hook = watch.module.register_forward_hook(self._read_module(observer, watch), with_kwargs=True)
@@ -107,22 +116,21 @@ class Observation:
 
     def watches(self, module: nn.Module) -> bool:
         """Whether a call of this module is part of an observed forward pass."""
-        return self._pass is not None and module in self._paths
+        return self._passes.under_way is not None and module in self._paths
 
     def attended(self, invocation: Invocation) -> None:
         """Take in one attention call."""
         assert self._pass is not None
         module = invocation.module
         layer = self.layers.get(module) or label(self.model, module, self._paths[module])
-        use = self._pass.use(module)
-        if use:
+        if use := self._passes.now.use(module):
             layer = replace(layer, name=f"{layer.name}#{use}")
         batch = invocation.output.shape[0]
         if batch != self._pass.forward.batch:
             self._pass.skipped[layer.stack] = f"its {batch} rows are not the model's {self._pass.forward.batch} samples"
             return
-        sides = axes(layer.stack, self._twofold)
-        host = rounding(invocation.output, *invocation.args[:1])
+        sides = axes(layer.stack, self._encoder_decoder)
+        host = rounding(invocation.output, invocation.arguments["query"])
         with full_precision(invocation.output.device):
             call = read(invocation, layer, self._pass.forward, sides, self.family)
             self._take(self._checked(call, invocation, host), self._pass)
@@ -156,7 +164,7 @@ class Observation:
     def _take(self, call: AttentionCall, running: OpenPass) -> None:
         """Show a call to the observers."""
         call = replace(call, samples_before=running.samples_before)
-        found = running.place(call.layer, *axes(call.layer.stack, self._twofold), causal=call.causal)
+        found = running.place(call.layer, *axes(call.layer.stack, self._encoder_decoder), causal=call.causal)
         found.query_length = call.query_start + call.query.shape[2]
         found.key_length = call.key_start + call.key.shape[2]
         for observer, piece in self._pieces(call):
@@ -168,9 +176,6 @@ class Observation:
             with full_precision(call.query.device):
                 self._take(call, running)
         self._implementations.add("eager")
-
-    def _blocks(self) -> list[Block]:
-        return blocks(self.model) if self._collector is None else residual_blocks(self.model)
 
     def _pieces(self, call: AttentionCall) -> Iterator[tuple[Observer, Piece]]:
         shown = [observer for observer in self.observers if call.collected is None or observer.reads_weights_alone]
@@ -191,7 +196,7 @@ class Observation:
             checked = guard.verified_by_operation(call, self.family)
             if hosted(invocation.module):
                 guard.verified_output(call, self.family, host)
-        elif invocation.kwargs.get("dropout"):
+        elif invocation.arguments.get("dropout"):
             self._unverified.add("attention dropout is on")
             return call
         else:
@@ -199,15 +204,13 @@ class Observation:
         self._verified.add(kind)
         return checked
 
-    def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _begin(self, begun: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Open a pass; returns other arguments where the model has to be asked for its maps."""
-        forward = Forward.of(model, args, kwargs)
-        if forward.cache is not None and forward.seen and was_reordered(forward.cache):
-            raise InputError("beam search reorders the rows of its cache, so they are no samples: observe one beam")
+        forward = begun.forward
+        check_order(forward)
         last = self._batches[-1] if self._batches else None
-        continues = last is not None and last.continues(forward)
         before = sum(batch.size for batch in self._batches)
-        if continues and last:
+        if last is not None and last.continues(forward):
             self._pass = OpenPass(forward, last, before - last.size)
         else:
             self._pass = OpenPass(forward, Batch(size=forward.batch, first=forward.seen, prefix=forward.prefix), before)
@@ -216,11 +219,10 @@ class Observation:
         asked, self._request = self._collector.ask(args, kwargs)
         return (), asked
 
-    def _end(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        """Close the pass; returns the output as the caller wants it where the model was asked for more."""
+    def _end(self, ended: Pass, output: Any) -> Any:
+        """Take over what the pass found; returns the output that the caller wants where more was asked for."""
         done, self._pass = self._pass, None
-        if done is None or output is None:  # the pass ended in an error: it does not count
-            return None
+        assert done is not None
         if self._collector is not None:
             self._collect(self._collector, done, output)
         done.batch.commit(done, cache_of(output) or done.forward.cache)
@@ -231,35 +233,17 @@ class Observation:
         self._skipped |= done.skipped
         return None if self._collector is None else self._collector.answer(output, self._request)
 
-    def _read_input(self, block: Block) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if self._pass is not None and not self._pass.use(block.stack):
-                self._hidden(args[0] if args else kwargs["hidden_states"], Depth(0, block.stack))
-
-        return hook
-
-    def _read_output(self, block: Block) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            if self._pass is not None:
-                depth = Depth(self._pass.uses[block.stack], block.stack)
-                self._hidden(output[0] if isinstance(output, tuple) else output, depth)
-
-        return hook
-
-    def _hidden(self, hidden: Any, depth: Depth) -> None:
+    def _hidden(self, depth: Depth, hidden: Any, under_way: Pass) -> None:
+        """Show the residual stream at a depth to the observers of blocks."""
         assert self._pass is not None
         if depth.stack in MODALITIES and (not isinstance(hidden, Tensor) or hidden.ndim != 3):
             self._pass.skipped[f"residual stream of {depth.stack}"] = "its samples are packed into one sequence"
             return
-        if not isinstance(hidden, Tensor) or hidden.ndim != 3:
-            raise UnsupportedModelError(
-                f"family '{self.family}': its blocks pass on no tensor (batch, position, width), so the residual "
-                "stream can not be read; leave HiddenNorms out"
-            )
+        checked(hidden, self.family)
         if len(hidden) != self._pass.forward.batch:
             return
-        side = axes(depth.stack, self._twofold)[0]
-        start = self._pass.forward.seen if side == "tokens" else 0
+        side = axes(depth.stack, self._encoder_decoder)[0]
+        start = self._pass.forward.start(side)
         stop = start + hidden.shape[1]
         found = self._pass.place(depth, side, side, causal=False)
         found.query_length = stop
@@ -280,15 +264,14 @@ class Observation:
     def _read_module(self, observer: Observer, watch: Watch) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             running = self._pass
-            if running is None:
+            if running is None or self._passes.under_way is None:
                 return
             place, side = watch.place, self._side(watch.place)
-            again = running.use(watch)
+            again = self._passes.under_way.use(watch)
             if isinstance(place, Layer) and again > 0:
                 place = replace(place, name=f"{place.name}#{again}")
             forward = running.forward
-            start = forward.seen if side == "tokens" else 0
-            at = Pass(forward.batch, start, forward.real.get(side), running.samples_before)
+            at = ModuleCall(forward.batch, forward.start(side), forward.real.get(side), running.samples_before)
             with torch.no_grad():
                 for piece in watch.read(at, args, kwargs, output):
                     known = running.places.get(place)
@@ -298,13 +281,13 @@ class Observation:
         return hook
 
     def _side(self, place: Place) -> Axis:
-        return "tokens" if isinstance(place, ExpertLayer) else axes(place.stack, self._twofold)[0]
+        return "tokens" if isinstance(place, ExpertLayer) else axes(place.stack, self._encoder_decoder)[0]
 
     def _not_measured(self) -> dict[str, str]:
         """Stacks of the model, and observers, that have no numbers, and why."""
         called = {place.stack for batch in self._batches for place in batch.places if isinstance(place, Layer)}
         absent = {layer.stack: "was never called" for layer in self.layers.values() if layer.stack not in called}
-        if self._twofold and self._collector is None:
+        if self._encoder_decoder and self._collector is None:
             known = called | {layer.stack for layer in self.layers.values()}
             absent |= {
                 stack: "has attention of its own" for stack in ("encoder", "decoder", "cross") if stack not in known
@@ -318,7 +301,7 @@ class Observation:
 
     def _is_blind(self, observer: Observer) -> bool:
         """Whether a family that is read from its maps has nothing for this observer."""
-        return not observer.reads_weights_alone and not (observer.reads_blocks and self._blocks())
+        return not observer.reads_weights_alone and not (observer.reads_blocks and blocks(self.model))
 
     def _check_complete(self) -> None:
         for batch in self._batches:

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sinkscope.measurements import rate_at, rates_by_position
 from sinkscope.report import sections
 from sinkscope.report.curves import SINK
 from sinkscope.report.experiments import page as experiments
 from sinkscope.report.experiments.from_runs import entry_of_runs
 from sinkscope.report.page import Headline, Page, Section
 from sinkscope.report.provenance import facts
-from sinkscope.report.rates import rate_at, rates_by_position
 from sinkscope.report.runs import StoredRun
 from sinkscope.report.stored import Stored, read
 from sinkscope.report.survey_page import survey_page

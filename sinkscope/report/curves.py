@@ -1,20 +1,22 @@
-"""Figures of training: how loss and sink move over the steps of one or several runs."""
+"""Training as a figure and a table: how loss and sink move over the steps of one or several runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
 
+import pandas as pd
 import plotly.graph_objects as go
 
 from sinkscope.errors import InputError
 from sinkscope.report.runs import StoredRun
-from sinkscope.report.theme import DASHES, SERIES, SYMBOLS, figure, tint
+from sinkscope.theme import SERIES, figure, series_style, tint
 
 SINK = "sink/position_0"
 RATIO = "sink/hidden_norm_ratio"
 LOSS = "loss"
 VALIDATION_LOSS = "validation_loss"
+_COLUMNS = {SINK: "sink rate (%)", VALIDATION_LOSS: "validation loss", RATIO: "hidden norm ratio"}
 
 
 def training_curves(runs: Sequence[StoredRun]) -> go.Figure:
@@ -28,7 +30,7 @@ def training_curves(runs: Sequence[StoredRun]) -> go.Figure:
     result = figure(height=520)
     for index, run in enumerate(runs):
         name = escape(run.label)
-        style = _style(index)
+        style = {"mode": "lines+markers", "cliponaxis": False, **series_style(index)}
         result.add_scatter(
             **_points(run, SINK),
             **style,
@@ -63,14 +65,15 @@ def training_curves(runs: Sequence[StoredRun]) -> go.Figure:
     )
 
 
-def _style(index: int) -> dict[str, object]:
-    colour = SERIES[index % len(SERIES)]
-    return {
-        "mode": "lines+markers",
-        "cliponaxis": False,
-        "line": {"color": colour, "width": 2.5, "dash": DASHES[index % len(DASHES)]},
-        "marker": {"color": colour, "size": 6, "symbol": SYMBOLS[index % len(SYMBOLS)]},
-    }
+def training_table(runs: Sequence[StoredRun]) -> pd.DataFrame:
+    """One row per evaluated step; sink rate, validation loss and hidden-norm ratio of every run."""
+    columns = {}
+    for run in runs:
+        for metric, title in _COLUMNS.items():
+            steps, values = run.curve(metric)
+            columns[f"{run.label}: {title}"] = pd.Series(values, index=steps, dtype=float)
+    frame = pd.DataFrame(columns).sort_index().round(3)
+    return frame.rename_axis("step").reset_index()
 
 
 def _points(run: StoredRun, metric: str) -> dict[str, list[int] | list[float]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from sinkscope.probes import Measurement
+from sinkscope.measurements import Measurement
 from sinkscope.report import sections
 from sinkscope.report.curves import RATIO, SINK
 from sinkscope.report.page import Headline, Page, Section
@@ -78,11 +78,11 @@ def quick_outcome(stored: StoredRun, live: StoredRun) -> str:
     """What the stored and the live curve say together."""
     onset = next((step for step, rate in zip(*stored.curve(SINK), strict=True) if rate > 1), None)
     passed = "" if onset is None else f", having passed 1 % at step {onset:,}"
-    told = f"The {stored.label} ended at {_percent(stored.last(SINK))} after {stored.step:,} steps{passed}."
+    wording = f"The {stored.label} ended at {_percent(stored.last(SINK))} after {stored.step:,} steps{passed}."
     if live.last(SINK) is None:
-        return f"{told} The live run was stopped before its first evaluation."
+        return f"{wording} The live run was stopped before its first evaluation."
     reached = _percent(live.last(SINK))
-    return f"{told} The live run was stopped at step {live.step:,}, at {reached}: a beginning, not a result."
+    return f"{wording} The live run was stopped at step {live.step:,}, at {reached}: a beginning, not a result."
 
 
 def _cards(run: StoredRun) -> list[Headline]:

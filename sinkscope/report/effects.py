@@ -8,16 +8,16 @@ from typing import Any
 from sinkscope.interventions import Effect
 from sinkscope.interventions.outcome import METRICS
 from sinkscope.report.page import Headline, Page, Section
-from sinkscope.report.theme import template
+from sinkscope.theme import template
 
 
 def effect_page(effect: Effect, summary: Mapping[str, Any]) -> Page:
     """The page of one effect; `summary` is what is stored as JSON (`what`, `found`, `model`, `input`)."""
-    before, after = effect.untouched, effect.touched
+    before, after = effect.baseline, effect.intervened
     headlines = [Headline(f"{before.sink_rate:.1f} → {after.sink_rate:.1f} %", f"sink rate at {effect.position}")]
     if before.loss is not None and after.loss is not None:
         headlines.append(Headline(f"{before.loss:.3f} → {after.loss:.3f}", "loss, nats"))
-    headlines.append(Headline(f"{after.kl:.4f}", "KL to the untouched model, nats"))
+    headlines.append(Headline(f"{after.kl:.4f}", "KL to the baseline, nats"))
     sentence = (
         "Each control spends the same budget elsewhere: as many entries, heads, tokens or directions, drawn at random. "
         "The band is their range. An effect counts where it leaves the band and is more than four of the controls' "

@@ -22,12 +22,12 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from sinkscope.files import write_text
-from sinkscope.report.theme import DARK, GREEN, GRID, INK, MONO, MUTED, OCHRE, PAPER, SERIES, SINK
+from sinkscope.theme import DARK, GREEN, GRID, INK, MONO, MUTED, OCHRE, PAPER, SERIES, SINK
 
 FIGURES = "<!--figures-->"
 """Where a widget's markup takes in the figures of its section."""
 
-_CSS_COLOURS = {
+_CSS_COLORS = {
     "ink": INK,
     "muted": MUTED,
     "line": GRID,
@@ -99,7 +99,7 @@ def write_page(page: Page, path: str | Path) -> Path:
 
 def render(page: Page) -> str:
     """The page as HTML text."""
-    style = "".join(_asset(name) for name in ("page.css", *page.styles)).replace("/*colours*/", _css_colours())
+    style = "".join(_asset(name) for name in ("page.css", *page.styles)).replace("/*colors*/", _css_colours())
     script = _asset("page.js").replace('"DARK"', json.dumps(DARK))
     scripts = [_lines(get_plotlyjs()), script, *(_asset(name) for name in page.scripts)]
     running = "\n".join(f"<script>{script}</script>" for script in scripts)
@@ -238,8 +238,8 @@ def _digest(script: str) -> str:
 
 
 def _css_colours() -> str:
-    light = "".join(f"--{name}:{colour};" for name, colour in _CSS_COLOURS.items())
-    dark = "".join(f"--{name}:{DARK[colour]};" for name, colour in _CSS_COLOURS.items())
+    light = "".join(f"--{name}:{color};" for name, color in _CSS_COLORS.items())
+    dark = "".join(f"--{name}:{DARK[color]};" for name, color in _CSS_COLORS.items())
     return f":root{{{light}--mono:{MONO}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
 
 

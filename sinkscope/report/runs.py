@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import InputError
-from sinkscope.training.log import LOG, read_rows
-from sinkscope.training.record import read_record
+from sinkscope.training import LOG, read_record, read_rows
 
 Row = Mapping[str, Any]
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import pandas as pd
 import xarray as xr
 
-from sinkscope.report import figures, norms, tables
-from sinkscope.report.curves import training_curves
+from sinkscope.measurements import figures, hidden_norm_table, received_table, value_norm_table
+from sinkscope.measurements import norm_figures as norms
+from sinkscope.report.curves import training_curves, training_table
 from sinkscope.report.page import Section
 from sinkscope.report.runs import StoredRun
 
@@ -28,7 +29,7 @@ def training(runs: Sequence[StoredRun], sentence: str = ABOUT_TRAINING) -> Secti
         "The sink over training",
         sentence,
         {"Sink rate and loss over training": training_curves(runs)},
-        tables.training_table(runs),
+        training_table(runs),
     )
 
 
@@ -40,7 +41,7 @@ def attention(measured: Measured, epsilon: float) -> Section:
         f"and the tokens that can see it. Orange cells exceed the threshold of {epsilon:g}, on average; the slider "
         "leads to other positions.",
         {name: figures.attention_received(data, epsilon=epsilon) for name, data in measured.items()},
-        _stacked(measured, tables.received_table),
+        _stacked(measured, received_table),
     )
 
 
@@ -63,7 +64,7 @@ def hidden(measured: Measured) -> Section:
         "The same norms, first token (orange) against the mean of all others (blue; the band holds the middle 80 % of "
         "positions). Where the lines part, the first token has become unlike any other.",
         {name: norms.hidden_norms(data, limits=limits) for name, data in measured.items()},
-        _stacked(measured, tables.hidden_norm_table),
+        _stacked(measured, hidden_norm_table),
     )
 
 
@@ -74,7 +75,7 @@ def values(measured: Measured) -> Section:
         "What a head adds when it attends to a token: bars are means over heads, marks single heads. Where a sink has "
         "formed, its value is short: attention that goes there changes little, which is how a head does nothing.",
         {name: norms.value_norms(data) for name, data in measured.items()},
-        _stacked(measured, tables.value_norm_table),
+        _stacked(measured, value_norm_table),
     )
 
 

@@ -10,17 +10,14 @@ from typing import Any
 
 from sinkscope.claims import Verdict
 from sinkscope.errors import InputError
-from sinkscope.experiments.findings import Findings
-from sinkscope.experiments.question import SCALES, Question
-from sinkscope.experiments.questions import QUESTIONS
-from sinkscope.experiments.registry import questions_in
-from sinkscope.probes import Measurement
+from sinkscope.experiments import QUESTIONS, SCALES, Findings, Question, questions_in
+from sinkscope.measurements import Measurement
 from sinkscope.report.experiments.entry import Entry, entry, unknown_entry
 from sinkscope.report.runs import StoredRun, read_run
 from sinkscope.survey import Survey
 from sinkscope.survey.result import JSON as SURVEY
 from sinkscope.survey.store import read_survey
-from sinkscope.training.log import LOG
+from sinkscope.training import LOG
 
 THEORY = "verdicts.json"
 KINDS = (

@@ -9,18 +9,11 @@ from itertools import groupby
 import pandas as pd
 import plotly.graph_objects as go
 
-from sinkscope.report.theme import BLUE, INK, SERIES, SINK, figure, series_style, template
-from sinkscope.survey import Row, Survey
-from sinkscope.survey.drawing import intervals
+from sinkscope.survey import Row
+from sinkscope.survey.drawing import error_bars
+from sinkscope.theme import BLUE, SERIES, SINK, figure, series_style
 
 RATE = "sink rate at position 0 (%)"
-
-
-def bars(survey: Survey) -> go.Figure:
-    """`Survey.plot` in the house style."""
-    drawn = survey.plot()
-    quiet = {"template": template(), "uirevision": "reader", "margin": {"l": 56, "r": 16, "t": 48, "b": 48}}
-    return drawn.update_traces(error_x={"color": INK}).update_layout(**quiet, showlegend=True)
 
 
 def over_depth(rows: Sequence[Row], highest: float) -> go.Figure:
@@ -52,7 +45,7 @@ def over_depth(rows: Sequence[Row], highest: float) -> go.Figure:
 
 
 def over_steps(rows: Sequence[Row]) -> go.Figure:
-    """Sink rate over the checkpoints of training runs [C10]; the rows have a curve and a step."""
+    """Sink rate over the checkpoints of training runs (Gu et al. 2025, Figure 4); the rows have a curve and a step."""
     result = figure(height=360)
     curves: dict[tuple[str | None, str], list[Row]] = {}
     for row in rows:
@@ -62,7 +55,7 @@ def over_steps(rows: Sequence[Row]) -> go.Figure:
         result.add_scatter(
             x=[row.step for row in points],
             y=[row.sink_rate for row in points],
-            error_y=intervals(points),
+            error_y=error_bars(points),
             name=escape(f"{curve}, {kind} input"),
             **series_style(index),
             hovertemplate="step %{x}: %{y:.2f} %<extra>%{fullData.name}</extra>",
@@ -73,7 +66,7 @@ def over_steps(rows: Sequence[Row]) -> go.Figure:
 
 
 def over_size(rows: Sequence[Row]) -> go.Figure:
-    """Sink rate against the number of parameters, on a logarithmic axis, by input [C9]."""
+    """Sink rate against the number of parameters, on a logarithmic axis, by input (Gu et al. 2025, Table 8)."""
     result = figure(height=380)
     for index, kind in enumerate(dict.fromkeys(row.input for row in rows)):
         points = [row for row in rows if row.input == kind]
@@ -81,7 +74,7 @@ def over_size(rows: Sequence[Row]) -> go.Figure:
         result.add_scatter(
             x=[row.parameters for row in points],
             y=[row.sink_rate for row in points],
-            error_y=intervals(points),
+            error_y=error_bars(points),
             text=[escape(row.label) for row in points],
             name=escape(kind),
             mode="markers",
@@ -103,7 +96,7 @@ def paired(frame: pd.DataFrame) -> go.Figure:
         result.add_scatter(
             x=[first, second], y=[name, name], mode="lines", line=line, showlegend=False, hoverinfo="skip"
         )
-    for title, column, colour, symbol in (
+    for title, column, color, symbol in (
         ("first of the pair", "first_rate", BLUE, "circle"),
         ("second", "second_rate", SINK, "diamond"),
     ):
@@ -112,7 +105,7 @@ def paired(frame: pd.DataFrame) -> go.Figure:
             y=names,
             mode="markers",
             name=title,
-            marker={"color": colour, "symbol": symbol, "size": 11},
+            marker={"color": color, "symbol": symbol, "size": 11},
             hovertemplate="%{y}: %{x:.2f} %<extra>%{fullData.name}</extra>",
         )
     return result.update_layout(

@@ -1,4 +1,4 @@
-"""The page of a survey: many models on several inputs [C8, C9, C10]."""
+"""The page of a survey: many models on several inputs (Gu et al. 2025, Tables 1 and 8)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _bars(survey: Survey) -> Section:
         "Sink rate, per model and input",
         "A bar is one model on one kind of input, with its 95 % bootstrap interval over samples. The table beneath is "
         "the same in numbers: models down, inputs across; what could not be measured says so.",
-        {"Sink rate per model and input": survey_figures.bars(survey)},
+        {"Sink rate per model and input": survey.plot()},
         survey.wide(),
         unfolded=True,
     )

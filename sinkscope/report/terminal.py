@@ -14,25 +14,17 @@ from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sinkscope.live import plain, stderr
+
 LONGEST_WORD = 30  # characters; longer ones, such as paths, are broken where a terminal is narrow
 SHORT_WORD = 12  # the same in a column of phrases, which has other places to be broken at
 SHORT_CELL = 8  # characters; columns of nothing longer are the first to be given room
 PADDING = 2  # spaces behind a column
 
 
-def plain(value: object) -> Text:
-    """Text that is shown as it is: no markup, no control characters, which a model's or a file's name may hold."""
-    return Text("".join(character if character.isprintable() or character == "\n" else "�" for character in str(value)))
-
-
 def show(*parts: RenderableType) -> None:
     """Print a result."""
     Console(highlight=False).print(*parts, soft_wrap=all(isinstance(part, Text | str) for part in parts))
-
-
-def stderr() -> Console:
-    """The console of remarks and progress."""
-    return Console(stderr=True, highlight=False)
 
 
 def note(message: str) -> None:

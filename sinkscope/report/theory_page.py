@@ -1,4 +1,7 @@
-"""The page of the theory checks: the verdicts, and the two pictures behind them [P1–P4, K3]."""
+"""The page of the theory checks: the verdicts, and the two pictures behind them.
+
+Source: Gu et al. 2025, appendix B; Barbero et al. 2025.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import plotly.graph_objects as go
 
 from sinkscope.claims import Verdict, cells, tally
 from sinkscope.report.page import Headline, Page, Section
-from sinkscope.report.theme import DASHES, SERIES, SINK, SYMBOLS, figure
+from sinkscope.theme import DASHES, SERIES, SINK, SYMBOLS, figure
 from sinkscope.theory import Curve
 
 EPSILON = 0.3
@@ -48,7 +51,7 @@ def sinks_figure(curves: Sequence[Curve]) -> go.Figure:
     """alpha_1 against T on logarithmic axes: closed forms as lines, measurements as marks, the threshold in orange."""
     result = figure(height=420)
     for index, curve in enumerate(curves):
-        colour = SERIES[index % len(SERIES)]
+        color = SERIES[index % len(SERIES)]
         name = escape(SCHEMES.get(curve.name, curve.name))
         result.add_scatter(
             x=curve.x,
@@ -56,7 +59,7 @@ def sinks_figure(curves: Sequence[Curve]) -> go.Figure:
             name=name,
             legendgroup=name,
             mode="lines",
-            line={"color": colour, "width": 2, "dash": DASHES[index % len(DASHES)]},
+            line={"color": color, "width": 2, "dash": DASHES[index % len(DASHES)]},
             hovertemplate="T = %{x}: %{y:.4f}<extra>%{fullData.name}, closed form</extra>",
         )
         result.add_scatter(
@@ -66,7 +69,7 @@ def sinks_figure(curves: Sequence[Curve]) -> go.Figure:
             legendgroup=name,
             showlegend=False,
             mode="markers",
-            marker={"color": colour, "size": 8, "symbol": SYMBOLS[index % len(SYMBOLS)]},
+            marker={"color": color, "size": 8, "symbol": SYMBOLS[index % len(SYMBOLS)]},
             hovertemplate="T = %{x}: %{y:.4f}<extra>%{fullData.name}, measured</extra>",
         )
     result.add_hline(y=EPSILON, line={"color": SINK, "width": 1.5, "dash": "dot"})
@@ -120,7 +123,7 @@ def _spreads(curves: Sequence[Curve]) -> Section:
     frame = pd.DataFrame({"layer": curves[0].x if curves else (), **{curve.name: curve.found for curve in curves}})
     return Section(
         "Rank collapse, and what slows it",
-        "Layers of uniform attention with a residual stream, tokens kept at length one: the tokens turn towards one "
+        "Layers of uniform attention with a residual stream, tokens kept at length one: the tokens turn toward one "
         "direction. A sink without a value takes attention that would have mixed them; the stronger it is, the longer "
         "they stay apart.",
         {"Spread of the tokens over depth": spread_figure(curves)},

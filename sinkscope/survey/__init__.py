@@ -1,4 +1,4 @@
-"""Surveys: many models on several inputs, one at a time, into one table [C8, C9, C10]."""
+"""Surveys: many models on several inputs, one at a time, into one table (Gu et al. 2025, Tables 1 and 8)."""
 
 from sinkscope.survey.progress import Progress
 from sinkscope.survey.result import Survey

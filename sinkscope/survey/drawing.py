@@ -8,25 +8,26 @@ from html import escape
 import plotly.graph_objects as go
 
 from sinkscope.survey.rows import Row
+from sinkscope.theme import figure, intervals
 
 
 def rate_bars(rows: Sequence[Row]) -> go.Figure:
     """See `Survey.plot`: a group of bars per model, a bar per input; models that were not measured have no bar."""
     labels = list(dict.fromkeys(row.label for row in rows))
     inputs = list(dict.fromkeys(row.input for row in rows))
-    figure = go.Figure()
+    result = figure(height=110 + (12 + 18 * len(inputs)) * len(labels))
     for kind in inputs:
         drawn = [row for row in rows if row.input == kind and row.sink_rate is not None]
-        figure.add_bar(
+        result.add_bar(
             x=[row.sink_rate for row in drawn],
             y=[escape(row.label) for row in drawn],
             orientation="h",
             name=escape(kind),
-            error_x=intervals(drawn),
+            error_x=error_bars(drawn),
             hovertemplate="%{y}: %{x:.2f} %<extra>%{fullData.name} input</extra>",
         )
-    return figure.update_layout(
-        height=110 + (12 + 18 * len(inputs)) * len(labels),
+    return result.update_layout(
+        showlegend=True,
         barmode="group",
         bargap=0.3,
         xaxis={"title": {"text": "sink rate at position 0 (%)"}, "rangemode": "tozero"},
@@ -40,14 +41,6 @@ def rate_bars(rows: Sequence[Row]) -> go.Figure:
     )
 
 
-def intervals(rows: Sequence[Row]) -> dict[str, object]:
-    """Error bars of the rows' bootstrap intervals."""
-    bounds = [(row.low, row.sink_rate, row.high) for row in rows]
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [None if high is None or rate is None else high - rate for _, rate, high in bounds],
-        "arrayminus": [None if low is None or rate is None else rate - low for low, rate, _ in bounds],
-        "thickness": 1.5,
-        "width": 3,
-    }
+def error_bars(rows: Sequence[Row]) -> dict[str, object]:
+    """The rows' bootstrap intervals."""
+    return intervals([row.sink_rate for row in rows], [row.low for row in rows], [row.high for row in rows])

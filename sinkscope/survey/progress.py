@@ -1,4 +1,4 @@
-"""What a survey tells whoever watches it."""
+"""What a survey reports while it runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sinkscope.survey.rows import Row
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a survey stands: the how-manieth of all models (from 1), the input it reads, samples done of all.
+    """Where a survey stands: the number of the model (from 1) among all, the input it reads, samples done of all.
 
     `rows`: what is finished. `samples` is 0 before the first batch is done; at the end `label` and `input` are empty.
     """

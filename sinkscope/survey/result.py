@@ -21,7 +21,7 @@ JSON, CSV, MARKDOWN = "survey.json", "table.csv", "table.md"
 
 @dataclass(frozen=True)
 class Survey:
-    """Rows in the order of the spec: models, and for each its inputs. `folder`: where the results lie."""
+    """Rows in the order of the spec: models, and for each its inputs. `folder`: where the results are."""
 
     rows: tuple[Row, ...]
     folder: Path
@@ -29,7 +29,7 @@ class Survey:
 
     @property
     def failures(self) -> tuple[Row, ...]:
-        """The rows that could not be measured, each with its reason; skipped ones are none of them."""
+        """The rows that could not be measured, each with its reason; skipped ones are not among them."""
         return tuple(row for row in self.rows if row.status == "failed")
 
     def table(self) -> pd.DataFrame:
@@ -40,7 +40,7 @@ class Survey:
         return pd.DataFrame(lines, columns=COLUMNS).convert_dtypes()
 
     def wide(self) -> pd.DataFrame:
-        """Models × inputs like the paper's Table 1 [C7, C8]: sink rates at position 0 in percent, with intervals."""
+        """Models × inputs like Table 1 of Gu et al. 2025: sink rates at position 0 in percent, with intervals."""
         import pandas as pd
 
         inputs = list(dict.fromkeys(row.input for row in self.rows))
@@ -53,7 +53,7 @@ class Survey:
         return pd.DataFrame(lines, columns=["model", "parameters", *inputs])
 
     def pairs(self) -> pd.DataFrame:
-        """Models of one pair side by side, per input: the pair's first member against each of the others [C8]."""
+        """Models of one pair side by side, per input: the pair's first member against each of the others."""
         import pandas as pd
 
         lines = []
@@ -87,7 +87,7 @@ class Survey:
         return {"epsilon": self.epsilon, "rows": [row.to_dict() for row in self.rows]}
 
     def markdown(self) -> str:
-        """`wide` as a Markdown table, and below it why what is missing is missing."""
+        """`wide` as a Markdown table, and below it the reason for each missing cell."""
         frame = self.wide()
         lines = [frame.columns.tolist(), ["---"] * len(frame.columns), *frame.values.tolist()]
         table = "\n".join(f"| {' | '.join(_markdown(cell) for cell in line)} |" for line in lines)

@@ -1,4 +1,4 @@
-"""A survey's rows: one model on one input, measured or with the reason why not."""
+"""A survey's rows: one model on one input, measured or the reason why it is not."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sinkscope.probes import Measurement
-from sinkscope.probes.metrics import nanmean, quiet
+from sinkscope.measurements import Measurement
+from sinkscope.metrics import nanmean, quiet
 from sinkscope.survey.subjects import Subject
 
 Status = Literal["measured", "skipped", "failed"]
@@ -32,11 +32,11 @@ class Row:
 
     `status`: measured, skipped (the input does not exist for the model) or failed; `reason` says why. `layers`:
     attention layers, so that the others of a hybrid do not count. `first`: what stood at position 0. `sink_rate` in
-    percent at position 0, with its 95 % bootstrap interval over samples [C1]; `strongest_*`: the position with the
-    highest rate, of a causal model among those that at least half of the queries see. `slot_mass`: mean weight on slots
-    (learned sinks, key biases), None without. `hidden_norm_ratio`: the largest over depth of ‖h_0‖ over the others'
-    mean; `value_norm_ratio`: the smallest over layers of the same for values [C3, C5]. `seconds`: of measuring, without
-    loading. `results`: the folder below the survey's that holds the measurement.
+    percent at position 0, with its 95 % bootstrap interval over samples (Gu et al. 2025, section 3); `strongest_*`: the
+    position with the highest rate, of a causal model among those that at least half of the queries see. `slot_mass`:
+    mean weight on slots (learned sinks, key biases), None without. `hidden_norm_ratio`: the largest over depth of ‖h_0‖
+    over the others' mean; `value_norm_ratio`: the smallest over layers of the same for values. `seconds`: of measuring,
+    without loading. `results`: the folder below the survey's that holds the measurement.
     """
 
     model: str

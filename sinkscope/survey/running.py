@@ -1,4 +1,4 @@
-"""Running a survey: one model in memory at a time, finished rows kept, failures told as rows."""
+"""Running a survey: one model in memory at a time, finished rows kept, failures reported as rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sinkscope.survey.rows import Row, Status, unmeasured
 from sinkscope.survey.spec import SurveySpec
 from sinkscope.survey.store import Key, Store
 from sinkscope.survey.subjects import Identity, Subject, identity, subjects
-from sinkscope.training.store import alone
+from sinkscope.training import locked
 
 OBSERVERS = (AttentionReceived(), SlotReceived(), HiddenNorms(), QueryKeyValueNorms())
 
@@ -42,7 +42,7 @@ def survey(spec: SurveySpec, out: str | Path, progress: Callable[[Progress], obj
     chosen, text, folder = subjects(spec), text_read(spec), Path(out)
     check_writable(folder)
     tell = progress or _unheard
-    with alone(folder, "surveying into"):
+    with locked(folder, "surveying into"):
         store = Store(folder)
         store.clean()
         rows: list[Row] = []
@@ -64,7 +64,7 @@ def _batch_done(tell: Callable[[Progress], object], at: Callable[..., Progress],
 
 
 def _unheard(progress: Progress) -> None:
-    """Nobody watches."""
+    """The default: no progress is shown."""
 
 
 @dataclass

@@ -9,9 +9,8 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
 from sinkscope.errors import InputError
-from sinkscope.invalid import in_one_line
-from sinkscope.training.loading import read_fields
-from sinkscope.training.parts import Part
+from sinkscope.invalid import Part, in_one_line
+from sinkscope.training import read_fields
 
 InputKind = Literal["natural", "random", "repeated", "first-token"]
 DeviceMap = str | dict[str, str | int]
@@ -40,7 +39,7 @@ class Entry(Part):
         if (self.model is None) == (self.checkpoints is None):
             raise InputError("an entry of 'models' names either a model or checkpoints (a run's folder)")
         if self.checkpoints is not None and (self.revision or self.pair or self.curve or self.step is not None):
-            raise InputError(f"'checkpoints: {self.checkpoints}' takes label and chat_template beside it, nothing else")
+            raise InputError(f"only label and chat_template go with 'checkpoints: {self.checkpoints}'")
         if (self.curve is None) != (self.step is None):
             raise InputError(f"model '{self.model}': 'curve' and 'step' go together")
         return self
@@ -49,7 +48,7 @@ class Entry(Part):
 class SurveySpec(Part):
     """A survey: every model on every input, with the options of `sinkscope measure`.
 
-    A model may be given by its name alone. Wrong values raise `InputError` in one line when the spec is built, with
+    A model may be given by just its name. Wrong values raise `InputError` in one line when the spec is built, with
     the field's dotted name and the nearest valid choice.
     """
 

@@ -13,7 +13,7 @@ from typing import Any
 from sinkscope import __version__
 from sinkscope.errors import InputError
 from sinkscope.files import sweep, write_json, writing
-from sinkscope.probes import Measurement
+from sinkscope.measurements import Measurement
 from sinkscope.survey.rows import Row, measured_row
 from sinkscope.survey.subjects import Identity, Subject
 
@@ -87,7 +87,7 @@ def read_record(place: Path) -> dict[str, Any]:
     try:
         record = json.loads((place / ROW).read_text(encoding="utf-8"))["record"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{place} holds no result of a survey, or is damaged") from error
+        raise InputError(f"{place} does not hold the result of a survey, or is damaged") from error
     return dict(record)
 
 

@@ -14,9 +14,7 @@ from sinkscope.errors import InputError
 from sinkscope.files import sha256
 from sinkscope.model.hub import cannot_load, resolve
 from sinkscope.survey.spec import Entry, SurveySpec
-from sinkscope.training.checkpoints import listed, step_of
-from sinkscope.training.record import read_record
-from sinkscope.training.run import CHECKPOINTS, MODEL
+from sinkscope.training import CHECKPOINTS, MODEL, checkpoint_step, list_checkpoints, read_record
 
 # What decides a measurement: configuration, weights, and the tokenizer with its chat template.
 DECISIVE = (
@@ -97,7 +95,7 @@ def _expanded(entry: Entry) -> list[Subject]:
 
 def _checkpoints(entry: Entry, run: Path) -> list[Subject]:
     """The checkpoints of a run of ours or of any `Trainer`, and its final model where no checkpoint is of that step."""
-    places = {step_of(path): path for path in [*listed(run), *listed(run / CHECKPOINTS)]}
+    places = {checkpoint_step(path): path for path in [*list_checkpoints(run), *list_checkpoints(run / CHECKPOINTS)]}
     final = run / MODEL
     if (final / "config.json").is_file():
         places.setdefault(int((read_record(run) or {"step": 0})["step"]), final)

@@ -1,4 +1,4 @@
-"""How attention makes tokens alike, and how a sink without a value slows it down [K3].
+"""How attention makes tokens alike, and how a sink without a value slows it down.
 
 mu(V) = ‖V − (1/n) 1 1ᵀ V‖_F measures how far tokens are from being one and the same. Source: Dong et al. 2021; Barbero
 et al. 2025.
@@ -83,14 +83,14 @@ def random_tokens(tokens: int = 12, width: int = 16) -> Vectors:
 
 
 def collapse_is() -> Iterator[Evidence]:
-    """|mu after l layers of uniform causal averaging of I_4 − catalogue|."""
+    """|mu after l layers of uniform causal averaging of I_4 − reference|."""
     states = mixed(torch.eye(4, dtype=torch.float64), SOFTMAX, max(GOLDEN))
     for layers, value in GOLDEN.items():
         yield Evidence(f"{layers} layers", closed.spread(states[layers]) - value)
 
 
 def identity_keeps() -> Iterator[Evidence]:
-    """max |V_l − V_0| where every token attends to itself alone."""
+    """max |V_l − V_0| where every token attends only to itself."""
     states = mixed(random_tokens(), SELF_ALONE, DEPTH)
     for layers, state in enumerate(states):
         yield Evidence(f"{layers} layers", gap(state, states[0]))
@@ -126,15 +126,15 @@ def sink_slows_the_lab_model(build: Build = lab) -> Iterator[Evidence]:
         yield Evidence(f"seed {seed}", after[OPENINGS[-1]] - after[OPENINGS[0]])
 
 
-DONG = "K3; Dong et al. 2021"
-BARBERO = "K3; Barbero et al. 2025"
+DONG = "Dong et al. 2021"
+BARBERO = "Barbero et al. 2025"
 
 CHECKS = (
     check(
         "rank collapse in numbers",
         "uniform causal averaging of I_4: mu = 1.732051, .777282, .452136, .150436, .011670, .0000481 after 0, 1, 2, "
         "4, 8, 16 layers",
-        "K3; computed independently",
+        "Dong et al. 2021; computed independently",
         STORED,
         collapse_is,
     ),

@@ -1,6 +1,7 @@
-"""Where positions enter: swapping and replacing rows of a table, and what a common shift of all positions does [P5].
+"""Where positions enter: swapping and replacing rows of a table, and what a common shift of all positions does.
 
 The mechanism is `interventions.SwapPositions` and `ReplacePosition`, contexts that work on any model with a table.
+Source: Gu et al. 2025, Table 7.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from sinkscope.theory.subjects import Build, gap, lab, look, ordinary, repeated
 from sinkscope.theory.tolerances import EXACT, ROUNDING, STORED
 
 TOKENS = 32
-PARTNERS = (5, 10, 15, 20, 25)  # the paper's t, here as places from 0
+PARTNERS = (5, 10, 15, 20, 25)  # the paper's t, here as positions from 0
 SHIFT = 100
 
 
@@ -103,7 +104,7 @@ def future_is_unseen(build: Build = lab, schemes: Sequence[str] = (*RELATIVE, *A
 
 
 def rotary_row_is() -> Iterator[Evidence]:
-    """|row of weights − catalogue| for q = k = (1, …, 1), width 8, base 10000."""
+    """|row of weights − reference| for q = k = (1, …, 1), width 8, base 10000."""
     ones = torch.ones(1, 8, dtype=torch.float64)
     expected = torch.tensor([0.102255, 0.156164, 0.310408, 0.431173], dtype=torch.float64)
     yield Evidence("t = 4", gap(closed.by_distance(closed.rotary_scores(ones, ones, 4))[0, -1], expected))
@@ -112,7 +113,7 @@ def rotary_row_is() -> Iterator[Evidence]:
     yield Evidence("T = 64, alpha_64", float(far[-1]) - 0.051037)
 
 
-TABLE = "P5; Gu et al. 2025, table 7"
+TABLE = "Gu et al. 2025, Table 7"
 
 CHECKS = (
     check(
@@ -141,14 +142,14 @@ CHECKS = (
         "a common shift",
         f"logits of relative schemes do not change when all positions grow by {SHIFT}: ⟨R(m) q, R(n) k⟩ depends on "
         "m − n",
-        "A1; Su et al. 2021, Press et al. 2022, Raffel et al. 2020",
+        "Su et al. 2021, Press et al. 2022, Raffel et al. 2020",
         EachWithin(1e-4),  # rotary angles of up to 131 radians are made in fp32
         shift_changes,
     ),
     check(
         "a common shift under absolute positions",
         "logits of sinusoidal and learned positions do change when all positions grow",
-        "A1",
+        "Vaswani et al. 2017",
         EachAbove(0.01),
         partial(shift_changes, schemes=ABSOLUTE),
     ),
@@ -156,14 +157,14 @@ CHECKS = (
         "rotary in numbers",
         "q = k = (1, …, 1), width 8: row 4 is .102255, .156164, .310408, .431173; alpha_1 = .058409, alpha_64 = "
         ".051037 at T = 64",
-        "A1; computed independently",
+        "Su et al. 2021; computed independently",
         STORED,
         rotary_row_is,
     ),
     check(
         "the past does not see the future",
         "logits before a token stay what they are when it and all later ones change, under every scheme",
-        "C6",
+        "Gu et al. 2025",
         ROUNDING,
         future_is_unseen,
     ),

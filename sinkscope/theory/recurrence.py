@@ -1,4 +1,4 @@
-"""Linear attention is a recurrence whose state does not grow with the context [A23].
+"""Linear attention is a recurrence whose state does not grow with the context.
 
 Source: Katharopoulos et al. 2020.
 """
@@ -17,7 +17,7 @@ from sinkscope.theory.check import check
 from sinkscope.theory.repeated import LENGTHS
 from sinkscope.theory.subjects import Build, Caught, blocks, caught, gap, lab, ordinary
 
-GUARD = 1e-8  # added to the denominator by the operation (catalogue A18)
+GUARD = 1e-8  # what the operation adds to the denominator
 
 
 def recurrent(call: Caught, normalized: bool) -> Float[Tensor, "heads position dim"]:
@@ -57,7 +57,7 @@ CHECKS = (
         "linear attention",
         "weights φ(q)·φ(k) / √d, φ = elu + 1, also over their sum: the output is that of a recurrence with a state of "
         "d × d numbers",
-        "A18, A23; Katharopoulos et al. 2020",
+        "Katharopoulos et al. 2020",
         EachWithin(1e-10),
         recurrence_agrees,
     ),

@@ -1,6 +1,6 @@
-"""Propositions 1–4: what position schemes leave of attention when every token is the same [P1–P4].
+"""Propositions 1–4: what position schemes leave of attention when every token is the same (Gu et al. 2025, appendix B).
 
-With equal tokens and no absolute position all hidden states stay equal, so that weights depend on distances alone and
+With equal tokens and no absolute position all hidden states stay equal, so that weights depend only on distances and
 have closed forms. Source: Gu et al. 2025, appendix B.
 """
 
@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.claims import Evidence
+from sinkscope.metrics import sink_rate
 from sinkscope.model import LabForCausalLM
 from sinkscope.model.positions import RelativeT5
-from sinkscope.probes.metrics import sink_rate
 from sinkscope.theory import closed_forms as closed
 from sinkscope.theory.subjects import HEADS, Build, Seen, alphas, blocks, gap, lab, look, measured, ordinary, repeated
 
@@ -67,7 +67,7 @@ def received_follows(scheme: str, build: Build = lab) -> Iterator[Evidence]:
 def score_by_distance(
     scheme: str, model: LabForCausalLM, layer: int, seen: Seen, tokens: int
 ) -> Float[Tensor, "heads tokens"]:
-    """g(0) … g(T−1) of each head, up to a constant: what theory says the score on an equal token m places back is."""
+    """g(0) … g(T−1) of each head, up to a constant: the score on an equal token m positions back, by theory."""
     if scheme == "alibi":
         return -torch.tensor(closed.alibi_slopes(HEADS))[:, None] * torch.arange(tokens)
     if scheme == "relative_paper":
@@ -122,7 +122,7 @@ def _overstep(model: LabForCausalLM, layer: int, seen: Seen) -> float:
 
 
 def rotary_bound_is() -> Iterator[Evidence]:
-    """|mean over t of the bound − catalogue|."""
+    """|mean over t of the bound − reference|."""
     for xi, value in {0.5: 0.144, 1.0: 0.269, 1.5: 0.455, 2.0: 0.666}.items():
         bound = closed.rotary_bound(torch.tensor([xi], dtype=torch.float64), 64)
         yield Evidence(f"ξ = {xi:g}", float(bound.mean()) - value)

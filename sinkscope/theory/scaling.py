@@ -1,4 +1,4 @@
-"""What a factor on the softmax does to training [A12], and the p-normaliser [A13].
+"""What a factor on the softmax does to training, and the p-normalizer.
 
 Let the weights be α·softmax(s). The block's output is then softmax(s) V (α W_O): the model with plain softmax and
 W_O' = α W_O computes the same function. Since ∂L/∂W_O = α ∂L/∂W_O' and all other gradients are equal, two trainings
@@ -132,14 +132,14 @@ def power_rows_in_range(build: Build = lab) -> Iterator[Evidence]:
 
 
 def power_golden() -> Iterator[Evidence]:
-    """max |weights of the scores 2, 1, 0 − catalogue|."""
+    """max |weights of the scores 2, 1, 0 − reference|."""
     golden = {0.5: (0.256522, 0.094369, 0.034717), 2.0: (0.931028, 0.342506, 0.126001)}
     for p, values in golden.items():
         found = row_of_weights({"name": "softmax_power", "p": p}, (2.0, 1.0, 0.0))
         yield Evidence(f"p = {p:g}", gap(found, torch.tensor(values, dtype=torch.float64)))
 
 
-ALPHA = "A12; Gu et al. 2025, equations 32–42"
+ALPHA = "Gu et al. 2025, equations 32–42"
 
 CHECKS = (
     check(
@@ -180,23 +180,23 @@ CHECKS = (
         partial(trainings_stay_equal, adamw, lambda alpha: {"lr": 0.003 * alpha**2}),
     ),
     check(
-        "the p-normaliser",
+        "the p-normalizer",
         "softmax(p s)^(1/p) = e^s / (Σ e^{p s})^{1/p}, p = 1/4 … 3",
-        "A13; Gu et al. 2025, section 7",
+        "Gu et al. 2025, section 7",
         ROUNDING,
         power_is_normalizer,
     ),
     check(
-        "rows of the p-normaliser",
+        "rows of the p-normalizer",
         "sum to between n^{1 − 1/p} and 1: at most 1 for p ≤ 1, at least 1 for p ≥ 1",
-        "A13",
+        "Gu et al. 2025, section 7",
         ROUNDING,
         power_rows_in_range,
     ),
     check(
-        "the p-normaliser in numbers",
+        "the p-normalizer in numbers",
         "scores 2, 1, 0: .256522, .094369, .034717 for p = .5; .931028, .342506, .126001 for p = 2",
-        "A13; computed independently",
+        "Gu et al. 2025, section 7; computed independently",
         STORED,
         power_golden,
     ),

@@ -1,4 +1,4 @@
-"""How much one token's input can move another token's output, and the bound that attention weights set [K3].
+"""How much one token's input can move another token's output, and the bound that attention weights set.
 
 A network of attention layers with a residual stream, v_j ← v_j + Σ_h Σ_k α^h_jk M_h v_k, M_h = W_V^h W_O^h, scores
 v_jᵀ B_h v_k, B_h = W_Q^h W_K^hᵀ / √d, causal. Of a layer's Jacobian the block from token i to token j ≠ i is
@@ -182,7 +182,7 @@ CHECKS = (
     check(
         "no token moves an earlier one",
         "∂v_j / ∂v_i = 0 for i > j, exactly",
-        "C6",
+        "Gu et al. 2025",
         EXACT,
         future_is_deaf,
     ),

@@ -1,22 +1,72 @@
 """From a recipe to a trained model: recipes, the training run, and the attention sink as a metric of any `Trainer`."""
 
-from sinkscope.training.allocator import keep_freed_memory
-from sinkscope.training.loading import load_recipe
-from sinkscope.training.recipe import Recipe
+from sinkscope.training.distributed.processes import ReportedElsewhere, joined
+from sinkscope.training.kinds import LAB, Kind, fingerprint
+from sinkscope.training.loading import changed, load_recipe, read_fields
+from sinkscope.training.machine import keep_freed_memory, preserved_rng, resolved_device
+from sinkscope.training.optimizers import AdamW
+from sinkscope.training.recipe import SAID_BY_FINGERPRINT, WITHOUT_INFLUENCE, Recipe
 from sinkscope.training.recipes import RECIPES
-from sinkscope.training.run import Run
-from sinkscope.training.session import train
+from sinkscope.training.run import (
+    CHECKPOINTS,
+    LOG,
+    MODEL,
+    RECORD,
+    Busy,
+    Record,
+    Run,
+    TrainingDiverged,
+    checkpoint_step,
+    host,
+    list_checkpoints,
+    locked,
+    read_record,
+    read_rows,
+    settled,
+    versions,
+)
+from sinkscope.training.schedule import Constant
+from sinkscope.training.session import inputs_of, spread, train, train_kind
 from sinkscope.training.sink import SinkCallback, sink_metrics
-from sinkscope.training.store import TrainingDiverged
 
 __all__ = [
+    "CHECKPOINTS",
+    "LAB",
+    "LOG",
+    "MODEL",
     "RECIPES",
+    "RECORD",
+    "SAID_BY_FINGERPRINT",
+    "WITHOUT_INFLUENCE",
+    "AdamW",
+    "Busy",
+    "Constant",
+    "Kind",
     "Recipe",
+    "Record",
+    "ReportedElsewhere",
     "Run",
     "SinkCallback",
     "TrainingDiverged",
+    "changed",
+    "checkpoint_step",
+    "fingerprint",
+    "host",
+    "inputs_of",
+    "joined",
     "keep_freed_memory",
+    "list_checkpoints",
     "load_recipe",
+    "locked",
+    "preserved_rng",
+    "read_fields",
+    "read_record",
+    "read_rows",
+    "resolved_device",
+    "settled",
     "sink_metrics",
+    "spread",
     "train",
+    "train_kind",
+    "versions",
 ]

@@ -8,11 +8,46 @@ from torch import nn
 
 from sinkscope.errors import InputError
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.training.gpus import GPUS, Gpu
+from sinkscope.training.distributed.batches import split_batch
 from sinkscope.training.recipe import Recipe
-from sinkscope.training.split import split
 
-UTILISATION = (0.2, 0.45)
+TERA = 10**12
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A kind of GPU by its data sheet: memory in bytes, dense peaks in FLOP/s (half the sparse ones), source.
+
+    `tf32` is not what an fp32 recipe uses: sinkscope leaves TF32 off, so that fp32 means fp32 everywhere.
+    """
+
+    name: str
+    memory: int
+    bf16: float
+    tf32: float
+    fp32: float
+    source: str
+
+    def peak(self, recipe: Recipe) -> float:
+        """FLOP/s of matrix products at the recipe's precision."""
+        return self.bf16 if recipe.precision == "bf16" else self.fp32
+
+
+def _gpu(name: str, gigabytes: int, bf16: float, tf32: float, fp32: float, source: str) -> Gpu:
+    return Gpu(name, gigabytes * 10**9, bf16 * TERA, tf32 * TERA, fp32 * TERA, source)
+
+
+GPUS = (
+    _gpu("A100 40GB", 40, 312.0, 156.0, 19.5, "NVIDIA A100 Tensor Core GPU data sheet"),
+    _gpu("A100 80GB", 80, 312.0, 156.0, 19.5, "NVIDIA A100 Tensor Core GPU data sheet"),
+    _gpu("H100 80GB", 80, 989.5, 494.5, 67.0, "NVIDIA H100 Tensor Core GPU data sheet, SXM, dense"),
+    _gpu("H200 141GB", 141, 989.5, 494.5, 67.0, "NVIDIA H200 Tensor Core GPU data sheet, SXM, dense"),
+    _gpu("L4 24GB", 24, 121.0, 60.0, 30.3, "NVIDIA L4 Tensor Core GPU data sheet, dense"),
+    _gpu("RTX 4090 24GB", 24, 165.2, 82.6, 82.6, "NVIDIA Ada GPU Architecture whitepaper, fp32 accumulation"),
+)
+
+
+UTILIZATION = (0.2, 0.45)
 """The share of the peak that is assumed to be reached: from a straightforward run of a model of this size to a tuned
 one on fast interconnect (PaLM reports 46 %, Chowdhery et al. 2022, table 3). Models as narrow as `nano` stay far below.
 """
@@ -45,7 +80,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A training on `count` GPUs of one kind: bytes on each, whether they fit, seconds at the assumed utilisations.
+    """A training on `count` GPUs of one kind: bytes on each, whether they fit, seconds at the assumed utilizations.
 
     `micro_batch`: the most sequences at once that fit (which decides no number), where the recipe's own do not.
     """
@@ -62,7 +97,7 @@ class Estimate:
 def memory(recipe: Recipe, model: LabForCausalLM, processes: int = 1, parallel: str = "ddp") -> Memory:
     """Memory of one of `processes`, with P parameters in fp32 (also under "bf16", which is autocast):
 
-        4 P weights + 4 P gradients + 4 S optimiser state (S: `OptimizerPart.numbers`; AdamW 2 P) + activations
+        4 P weights + 4 P gradients + 4 S optimizer state (S: `OptimizerPart.numbers`; AdamW 2 P) + activations
         + 2 bytes for each number in a matrix that is multiplied with, under "bf16"
 
     "ddp" adds 4 P of buckets on several processes; "fsdp" divides the first three by their number and adds two blocks
@@ -70,9 +105,10 @@ def memory(recipe: Recipe, model: LabForCausalLM, processes: int = 1, parallel: 
     """
     weights = FP32 * sum(parameter.numel() for parameter in model.parameters())
     optimizer = FP32 * recipe.optimizer.numbers(model)
-    sequences = split(recipe, processes, recipe.validation_windows).train
+    sequences = split_batch(recipe, processes, recipe.validation_windows).train
     activations = activation_bytes(model.config, sequences * recipe.context, recipe.precision)
-    casts = 2 * _multiplied(model) if recipe.precision == "bf16" else 0
+    multiplied = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
+    casts = 2 * multiplied if recipe.precision == "bf16" else 0
     if processes == 1:
         return Memory(weights, weights, optimizer, activations, casts, 0)
     if parallel == "ddp":
@@ -81,10 +117,6 @@ def memory(recipe: Recipe, model: LabForCausalLM, processes: int = 1, parallel: 
     gathered = FP32 * (2 * block + model.get_output_embeddings().weight.numel())
     part = -(-weights // processes)
     return Memory(part, part, -(-optimizer // processes), activations, casts, gathered)
-
-
-def _multiplied(model: LabForCausalLM) -> int:
-    return sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
 
 
 def activation_bytes(config: LabConfig, tokens: int, precision: str) -> int:
@@ -131,7 +163,7 @@ def total_flops(recipe: Recipe, model: LabForCausalLM) -> int:
 def estimates(recipe: Recipe, model: LabForCausalLM) -> list[Estimate]:
     """One for every kind of GPU alone, and for eight of them with whole and with sharded weights, where that works.
 
-    seconds = max(flops / (count · peak · utilisation), passes · launching), at both ends of `UTILISATION` and
+    seconds = max(flops / (count · peak · utilization), passes · launching), at both ends of `UTILIZATION` and
     `LAUNCHING`, longest last; passes are the forward and backward ones of a process.
     """
     found = []
@@ -148,7 +180,7 @@ def estimates(recipe: Recipe, model: LabForCausalLM) -> list[Estimate]:
 
 def _by_micro_batch(recipe: Recipe, model: LabForCausalLM, count: int, parallel: str) -> dict[int, int]:
     """Bytes with the recipe's own number of sequences at once, and with the smaller ones that divide it."""
-    own = split(recipe, count, recipe.validation_windows).train
+    own = split_batch(recipe, count, recipe.validation_windows).train
     smaller = [number for number in range(own, 0, -1) if own % number == 0]
     with_each = {number: recipe.model_copy(update={"micro_batch": number}) for number in smaller}
     return {number: memory(changed, model, count, parallel).total for number, changed in with_each.items()}
@@ -161,7 +193,7 @@ def _estimate(
     fitting = next((number for number, amount in needed.items() if amount <= USABLE * gpu.memory), None)
     ideal = total_flops(recipe, model) / (count * gpu.peak(recipe))
     passes = recipe.steps * recipe.batch_size / count / (fitting or own)
-    low, high = (max(ideal / share, passes * least) for share, least in zip(UTILISATION[::-1], LAUNCHING, strict=True))
+    low, high = (max(ideal / share, passes * least) for share, least in zip(UTILIZATION[::-1], LAUNCHING, strict=True))
     return Estimate(
         gpu=gpu.name,
         count=count,

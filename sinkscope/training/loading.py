@@ -29,7 +29,14 @@ def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Reci
     """
     fields = _fields(name_or_path)
     for override in sorted(overrides, key=lambda text: not text.startswith(FIRST)):
-        _set(fields, override)
+        key, equals, text = override.partition("=")
+        if not equals or not key:
+            raise InputError(f"override '{override}': expected field=value, such as optimizer.lr=1e-3")
+        try:
+            value = _parse(text)
+        except yaml.YAMLError:
+            value = text
+        _put(fields, key, value, override)
     return Recipe(**fields)
 
 
@@ -87,33 +94,22 @@ def _numbers(value: Any) -> Any:
     return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
 
 
-def _set(fields: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise InputError(f"override '{override}': expected field=value, such as optimizer.lr=1e-3")
-    try:
-        value = _parse(text)
-    except yaml.YAMLError:
-        value = text
-    _put(fields, key, value, override)
-
-
 def _put(fields: dict[str, Any], key: str, value: Any, override: str) -> None:
     """Set a dotted field."""
     if key.strip() == "optimizer.name" and isinstance(fields.get("optimizer"), dict):
         fields["optimizer"] = _shared(fields["optimizer"], value)
     *parents, last = key.strip().split(".")
-    place = fields
+    part = fields
     if parents == ["attention"] and isinstance(fields.get("attention"), str):  # options may follow a name
         fields["attention"] = {"name": fields["attention"]}
     for parent in parents:
-        if place.get(parent) is None:  # a part that is left out by default comes into being
-            place[parent] = {}
-        inner = place[parent]
+        if part.get(parent) is None:  # a part that is None by default
+            part[parent] = {}
+        inner = part[parent]
         if not isinstance(inner, dict):
             raise InputError(f"override '{override}': '{parent}' is a value, it has no fields")
-        place = inner
-    place[last] = value
+        part = inner
+    part[last] = value
 
 
 def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +124,7 @@ def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shared(optimizer: dict[str, Any], name: Any) -> dict[str, Any]:
-    """Of an optimiser's fields, those that the optimiser `name` has too: its others keep their own defaults."""
+    """Of an optimizer's fields, those that the optimizer `name` has too: its others keep their own defaults."""
     if name == optimizer.get("name") or name not in OPTIMIZERS:
         return optimizer
     return {field: value for field, value in optimizer.items() if field in OPTIMIZERS[name].model_fields}

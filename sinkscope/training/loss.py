@@ -1,4 +1,4 @@
-"""What is trained on: which tokens count, what they see, and what is added to the loss [L2 to L4]."""
+"""What is trained on: which tokens count, what they see, and what is added to the loss (Gu et al. 2025, section 6)."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from pydantic import NonNegativeInt, PositiveInt, field_validator
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from sinkscope.data import UNSCORED
 from sinkscope.errors import InputError
-from sinkscope.training.parts import Part
+from sinkscope.invalid import Part
 from sinkscope.training.penalty import ActivationPenalty
-
-IGNORED = -100  # what the loss of transformers leaves out
 
 
 class Loss(Part):
-    """Mean next-token cross-entropy in nats over a window's tokens but the first [L4].
+    """Mean next-token cross-entropy in nats over a window's tokens but the first.
 
-    `prefix` p > 0 is prefix language modelling: L = Σ_{t > p} log P(x_t | x_{p+1..t−1}, x_{1..p}), every token sees the
-    first p, and those are not predicted (the operation's mask becomes `mask | prefix(p)`). Source: Gu et al., section 6
-    [L2]. `leaky_validation`: the paper's code scores the prefix as well when it validates, although those tokens see
-    their own targets; off by default, so that losses compare.
+    `prefix` p > 0 is prefix language modeling: L = Σ_{t > p} log P(x_t | x_{p+1..t−1}, x_{1..p}), every token sees the
+    first p, and those are not predicted (the operation's mask becomes `mask | prefix(p)`). Source: Gu et al. 2025,
+    section 6. `leaky_validation`: the paper's code scores the prefix as well when it validates, although those tokens
+    see their own targets; off by default, so that losses compare.
 
     `window` w is shifted window attention: L = Σ_t log P(x_t | x_{t−w..t−1}), every token sees w tokens, itself
-    included (the operation's mask becomes `mask & window(w)`, after which a prefix is seen by all) [L3]; None for none.
+    included (the operation's mask becomes `mask & window(w)`, after which a prefix is seen by all); None for none.
     `activation_penalty` is added in training alone, so that validation losses compare.
     """
 
@@ -36,7 +35,7 @@ class Loss(Part):
     @field_validator("activation_penalty")
     @classmethod
     def _some(cls, penalty: ActivationPenalty | None) -> ActivationPenalty | None:
-        """A penalty of no strength is none: the same numbers, hence the same hash."""
+        """A penalty of strength 0 is no penalty: the same numbers, hence the same hash."""
         return penalty if penalty is not None and penalty.strength else None
 
     def examples(self, windows: Dataset, *, validating: bool = False) -> Dataset:
@@ -59,5 +58,5 @@ class _WithoutPrefix(Dataset[Mapping[str, Tensor]]):
     def __getitem__(self, index: int) -> Mapping[str, Tensor]:
         window = dict(self.windows[index])
         window["labels"] = window["labels"].clone()
-        window["labels"][: self.prefix] = IGNORED
+        window["labels"][: self.prefix] = UNSCORED
         return window

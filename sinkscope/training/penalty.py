@@ -1,8 +1,8 @@
-"""A term of the training loss that keeps activations small [X16, X20]."""
+"""A term of the training loss that keeps activations small (Bondarenko et al. 2023; Kaul et al. 2024)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -12,10 +12,10 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
+from sinkscope.invalid import Part
 from sinkscope.model import LabForCausalLM
-from sinkscope.training.parts import Part
 
-Place = Literal["stream", "attention", "feedforward"]
+Activation = Literal["stream", "attention", "feedforward"]
 GUARD = 1e-6  # beside the squared variance, as in the outlier metric
 
 
@@ -27,13 +27,13 @@ class ActivationPenalty(Part):
     it, before any gain and norm of the branch. `depths`: numbers of blocks, from 1; 0 is the embeddings, of the stream
     alone; None for all blocks. Sink tokens count among the tokens.
 
-    Kurtosis of layer outputs: Nrusimha et al. 2024 (2404.03605); theirs joins it with quantisation-aware training. The
+    Kurtosis of layer outputs: Nrusimha et al. 2024 (2404.03605); theirs joins it with quantization-aware training. The
     squared norm: Merity et al. 2017, section 4.
     """
 
     kind: Literal["l2", "infinity", "kurtosis"] = "kurtosis"
     strength: NonNegativeFloat
-    of: Place = "stream"
+    of: Activation = "stream"
     depths: tuple[int, ...] | None = Field(default=None, min_length=1)
 
     def at(self, blocks: int) -> tuple[int, ...]:
@@ -54,22 +54,22 @@ def l2(hidden: Float[Tensor, "batch position width"]) -> Float[Tensor, ""]:
 
 
 def infinity(hidden: Float[Tensor, "batch position width"]) -> Float[Tensor, ""]:
-    """Mean over sequences of max |h| over tokens and channels, the infinity norm of [X16]."""
+    """Mean over sequences of max |h| over tokens and channels, the infinity norm of Bondarenko et al. 2023."""
     return hidden.abs().flatten(1).amax(1).mean()
 
 
 def kurtosis(hidden: Float[Tensor, "batch position width"]) -> Float[Tensor, ""]:
-    """Mean over sequences of E(h − μ)⁴ / (σ⁴ + 1e-6) over tokens and channels, as [X16] measures it."""
+    """Mean over sequences of E(h − μ)⁴ / (σ⁴ + 1e-6) over tokens and channels, as Bondarenko et al. 2023 measure it."""
     flat = hidden.flatten(1)
-    centred = flat - flat.mean(1, keepdim=True)
-    return (centred.pow(4).mean(1) / (centred.square().mean(1).square() + GUARD)).mean()
+    centered = flat - flat.mean(1, keepdim=True)
+    return (centered.pow(4).mean(1) / (centered.square().mean(1).square() + GUARD)).mean()
 
 
 FORMULAS: Mapping[str, Callable[[Tensor], Tensor]] = {"l2": l2, "infinity": infinity, "kurtosis": kurtosis}
 
 
 class Watch:
-    """Keeps what a model computes at the penalised places, while it trains, until the penalty is asked for.
+    """Keeps the penalized activations of a model while it trains, until the penalty is computed from them.
 
     Hooks stay on the model, before it is compiled or distributed. Raises `InputError` for another than a lab model.
     """
@@ -79,8 +79,8 @@ class Watch:
             raise InputError(f"loss.activation_penalty: {type(model).__name__} is no lab model")
         self.penalty = penalty
         self._seen: dict[int, Tensor] = {}
-        for depth, module in _places(penalty, model):
-            module.register_forward_hook(partial(self._note, depth))
+        for depth in penalty.at(len(model.model.layers)):
+            _penalized(penalty, model, depth).register_forward_hook(partial(self._note, depth))
 
     def term(self) -> Float[Tensor, ""]:
         """strength · p of the forward pass just made, with its gradient."""
@@ -94,12 +94,10 @@ class Watch:
             self._seen[depth] = output[0] if isinstance(output, tuple) else output
 
 
-def _places(penalty: ActivationPenalty, model: LabForCausalLM) -> Iterator[tuple[int, nn.Module]]:
-    for depth in penalty.at(len(model.model.layers)):
-        if depth == 0:
-            yield depth, model.model.embed_tokens
-            continue
-        block = model.model.layers[depth - 1]
-        mixer = "self_attn" if block.attends else "mamba"
-        inner = {"stream": "", "attention": mixer, "feedforward": "mlp"}
-        yield depth, block.get_submodule(inner[penalty.of])
+def _penalized(penalty: ActivationPenalty, model: LabForCausalLM, depth: int) -> nn.Module:
+    """The module whose output is the activation at a depth."""
+    if depth == 0:
+        return model.model.embed_tokens
+    block = model.model.layers[depth - 1]
+    mixer = "self_attn" if block.attends else "mamba"
+    return block.get_submodule({"stream": "", "attention": mixer, "feedforward": "mlp"}[penalty.of])

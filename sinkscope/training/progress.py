@@ -7,17 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
 
-from sinkscope.training.rows import RowWriter
-
-
-def console() -> Console:
-    """Where progress and announcements go; results on standard output stay clean."""
-    return Console(stderr=True, highlight=False)
+from sinkscope.live import Watch, bars
+from sinkscope.training.run import LogWriter
 
 
 @contextmanager
@@ -35,47 +31,36 @@ def without_bars() -> Iterator[None]:
 class LiveProgress(TrainerCallback):
     """A bar on a terminal (step, losses, sink rate, tokens/s, time left); elsewhere a line per evaluation."""
 
-    def __init__(self, name: str, rows: RowWriter, screen: Console) -> None:
+    def __init__(self, name: str, rows: LogWriter, screen: Console) -> None:
         self.name = name
         self.rows = rows
-        self.screen = screen
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(table_column=Column(min_width=9)),
-            TextColumn("{task.fields[values]}"),
-            TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(min_width=7)),
-            console=screen,
-            disable=not screen.is_terminal,
-        )
+        left = TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(min_width=7))
+        self.bars = bars(TextColumn("{task.fields[values]}"), left)
+        self.task = self.bars.add_task(name, values="", start=False)
+        self.watch: Watch[TrainerState] = Watch(self.view, self.lines, screen)
+
+    def view(self, state: TrainerState) -> Progress:
+        self.bars.update(self.task, completed=state.global_step, values=summary(self.rows.last))
+        return self.bars
+
+    def lines(self, state: TrainerState) -> Iterator[tuple[int, str]]:
+        values = summary({**self.rows.last, **self.rows.pending})
+        yield state.global_step, f"{self.name}: step {state.global_step}/{state.max_steps} {values}"
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.task = self.bar.add_task(self.name, total=state.max_steps, completed=state.global_step, values="")
-        self.bar.start()
+        self.bars.update(self.task, completed=state.global_step, total=state.max_steps)
+        self.bars.start_task(self.task)
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._show(state)
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._show(state)
+        if self.watch.screen.is_terminal:
+            self.watch(state)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if not self.screen.is_terminal:
-            values = summary({**self.rows.last, **self.rows.pending})
-            self.screen.print(f"{self.name}: step {state.global_step}/{state.max_steps} {values}", soft_wrap=True)
-
-    def _show(self, state: TrainerState) -> None:
-        self.bar.update(self.task, completed=state.global_step, values=summary(self.rows.last))
-
-    def stop(self) -> None:
-        """Leave the terminal as it was."""
-        self.bar.stop()
+        self.watch(state)
 
 
 def summary(row: dict[str, Any]) -> str:

@@ -27,11 +27,10 @@ from transformers import PreTrainedTokenizerBase
 from sinkscope.attention import AttentionSpec, Document, Prefix, Window, named, resolve
 from sinkscope.data import DataConfig
 from sinkscope.errors import InputError
-from sinkscope.invalid import in_one_line, unknown_field
+from sinkscope.invalid import Part, in_one_line, unknown_field
 from sinkscope.model import LabConfig
 from sinkscope.training.loss import Loss
 from sinkscope.training.optimizers import AnyOptimizer
-from sinkscope.training.parts import Part
 from sinkscope.training.schedule import Constant, Schedule
 
 FIELDS_OF_MODEL = [name for name in LabConfig.__annotations__ if name != "use_cache"]
@@ -73,7 +72,7 @@ def _in_file_names(attention: str | dict[str, Any]) -> str:
 
 
 def _named(optimizer: Any) -> Any:
-    """AdamW where no optimiser is named."""
+    """AdamW where no optimizer is named."""
     return {"name": "adamw", **optimizer} if isinstance(optimizer, dict) else optimizer
 
 
@@ -81,7 +80,7 @@ class Recipe(Part):
     """Everything that decides a training run, and how often it saves (`save_every`), evaluates and logs, in steps.
 
     `batch_size` counts sequences of `context` tokens per step; `micro_batch` of them, if given, are in memory at once.
-    `attention` is an `AttentionSpec`, its dict, its catalogue name, or `{"name": ..., option: value}`. `model` holds
+    `attention` is an `AttentionSpec`, its dict, its catalog name, or `{"name": ..., option: value}`. `model` holds
     fields of `LabConfig`; what the tokenizer or the recipe decides (ids, context) is not repeated there, but
     `vocab_size` may pad the vocabulary.
     `start_from` names a lab model to start from instead of random weights: a shipped one, or the folder of a run or of
@@ -221,7 +220,7 @@ class Recipe(Part):
         """The model's configuration, shared by recipes that say the same of it: only read."""
         try:
             said = json.dumps([self.model, self.operation.to_dict(), self.context], sort_keys=True)
-        except TypeError:  # a value that is none of JSON, which the configuration complains of
+        except TypeError:  # a value that is not JSON: the configuration names it
             return self._lab_config()
         if said not in _RESOLVED:
             if len(_RESOLVED) >= MOST_RESOLVED:

@@ -1,7 +1,7 @@
 """The recipes that have a name; `60m` and `1b` are the paper's (Gu et al. 2025; sail-sg/Attention-Sink).
 
-`nano-sft` is the paper's instruction tuning (appendix E: UltraChat200k, lr 2e-5 cosine, batch 64 × 2048, one epoch;
-C8) at nano's scale. What differs: conversations about Python functions, which exist offline; batch 32 × 128; a rate of
+`nano-sft` is the paper's instruction tuning (appendix E: UltraChat200k, lr 2e-5 cosine, batch 64 × 2048, one epoch)
+at nano's scale. What differs: conversations about Python functions, which exist offline; batch 32 × 128; a rate of
 a twentieth of the pre-training's, as 2e-5 is of the paper's 4e-4. That the loss counts responses alone is our choice:
 what we read of the paper does not say.
 """

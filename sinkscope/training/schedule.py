@@ -9,7 +9,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 from torch.optim.lr_scheduler import LambdaLR
 
-from sinkscope.training.parts import Part
+from sinkscope.invalid import Part
 
 
 class Constant(Part):
@@ -20,7 +20,7 @@ class Constant(Part):
 
     def rate(self, step: int, *, steps: int, lr: float) -> float:
         """The learning rate of update number `step`, counted from 0."""
-        return _warming(step, self.warmup, lr) if step < self.warmup else lr
+        return lr * step / self.warmup if step < self.warmup else lr
 
 
 class Cosine(Part):
@@ -33,13 +33,16 @@ class Cosine(Part):
     def rate(self, step: int, *, steps: int, lr: float) -> float:
         """The learning rate of update number `step`, counted from 0."""
         if step < self.warmup:
-            return _warming(step, self.warmup, lr)
+            return lr * step / self.warmup
         progress = _progress(step, self.warmup, steps)
         return self.min_lr + (lr - self.min_lr) * (1 + math.cos(math.pi * progress)) / 2
 
 
 class Linear(Part):
-    """Linear warm-up from 0, then a straight line from lr at step `warmup` to `min_lr` at the last step [X18]."""
+    """Linear warm-up from 0, then a straight line from lr at step `warmup` to `min_lr` at the last step.
+
+    Source: Bondarenko et al. 2023.
+    """
 
     kind: Literal["linear"] = "linear"
     warmup: NonNegativeInt = 100
@@ -48,7 +51,7 @@ class Linear(Part):
     def rate(self, step: int, *, steps: int, lr: float) -> float:
         """The learning rate of update number `step`, counted from 0."""
         if step < self.warmup:
-            return _warming(step, self.warmup, lr)
+            return lr * step / self.warmup
         progress = _progress(step, self.warmup, steps)
         return lr + (self.min_lr - lr) * progress
 
@@ -77,13 +80,8 @@ Schedule = Annotated[AnySchedule, Field(discriminator="kind")]
 
 
 def scheduler(schedule: AnySchedule, optimizer: torch.optim.Optimizer, *, steps: int, lr: float) -> LambdaLR:
-    """The schedule on an optimiser whose groups all start at `lr`."""
+    """The schedule on an optimizer whose groups all start at `lr`."""
     return LambdaLR(optimizer, lambda step: schedule.rate(step, steps=steps, lr=lr) / lr)
-
-
-def _warming(step: int, warmup: int, lr: float) -> float:
-    """On the way from 0 to lr."""
-    return lr * step / warmup
 
 
 def _progress(step: int, warmup: int, steps: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,23 +17,35 @@ from transformers import set_seed
 from sinkscope.data import PreparedData, TrainingOrder
 from sinkscope.errors import InputError
 from sinkscope.files import write_json, writing
-from sinkscope.training import checkpoints
+from sinkscope.live import stderr
+from sinkscope.training.distributed.processes import Processes, joined, uses_sharding
 from sinkscope.training.kinds import LAB, Kind
 from sinkscope.training.loading import load_recipe
-from sinkscope.training.log import LOG, cut
 from sinkscope.training.machine import compiling, resolved_device
-from sinkscope.training.processes import Processes, joined, shards
-from sinkscope.training.progress import LiveProgress, console, without_bars
+from sinkscope.training.progress import LiveProgress, without_bars
 from sinkscope.training.recipe import Recipe
-from sinkscope.training.record import Record, Status
-from sinkscope.training.rows import RowWriter
-from sinkscope.training.run import CHECKPOINTS, MODEL, PROVENANCE, Run
+from sinkscope.training.run import (
+    CHECKPOINTS,
+    LOG,
+    MODEL,
+    PROVENANCE,
+    RECIPE,
+    LogWriter,
+    Record,
+    Run,
+    TrainingDiverged,
+    checkpoints,
+    cut,
+    locked,
+    open_run,
+    settled,
+)
+from sinkscope.training.run.record import Status
 from sinkscope.training.sink import SinkCallback
-from sinkscope.training.store import RECIPE, TrainingDiverged, alone, enter, settled
 from sinkscope.training.trainer import RecipeTrainer
 
 SINK_SAMPLES = 100
-READ = ("input_ids", "document_ids")
+MODEL_INPUTS = ("input_ids", "document_ids")
 
 
 def train(
@@ -48,7 +60,7 @@ def train(
     """Train a recipe (a value, a name or a YAML file) in a folder of its own under `out`; return the run.
 
     The folder's name holds the hash of what decides the numbers, so doing a run twice is doing it once: a finished
-    one is returned as it is. An interrupted one goes on from its newest whole checkpoint with `resume=True`; on CPU
+    one is returned as it is. An interrupted one continues from its newest whole checkpoint with `resume=True`; on CPU
     in fp32 its weights are then bit for bit those of an undisturbed run. Every `eval_every` steps the loss on fixed
     validation windows and the attention sink on the first 64 tokens of up to 100 of them are logged (`log.jsonl`),
     under the mask of their documents where training had one.
@@ -62,8 +74,8 @@ def train(
 
     Raises `InputError` for bad input, a run that was interrupted (without `resume`), one that another process is
     training, a folder that holds another configuration or cannot be written, a batch that does not divide over the
-    processes, an optimiser that needs whole matrices under "fsdp"; `TrainingDiverged` when the loss stops being finite.
-    The main process raises it for all, the others `sinkscope.training.processes.Told`.
+    processes, an optimizer that needs whole matrices under "fsdp"; `TrainingDiverged` when the loss stops being finite.
+    The main process raises it for all, the others `ReportedElsewhere`.
     """
     return train_kind(LAB, recipe, out, resume=resume, progress=progress, device=device, parallel=parallel)
 
@@ -81,7 +93,7 @@ def train_kind(
     """`train` for a kind of model; of a recipe's `model` another kind than the lab's takes the sizes alone."""
     device = resolved_device(device)
     processes = joined(device)
-    sharded = processes.together(lambda: shards(parallel, device, processes))
+    sharded = processes.together(lambda: uses_sharding(parallel, device, processes))
 
     def resolve() -> tuple[Recipe, PreparedData]:
         if (Path(out) / RECIPE).exists():
@@ -98,9 +110,9 @@ def train_kind(
     if processes.from_main(lambda: settled(folder)):
         return Run(folder)
     with ExitStack() as held:
-        processes.from_main(lambda: held.enter_context(alone(folder)))
+        processes.from_main(lambda: held.enter_context(locked(folder)))
         if not processes.from_main(lambda: settled(folder)):
-            before = processes.from_main(lambda: enter(folder, resolved, data.fingerprint, resume=resume))
+            before = processes.from_main(lambda: open_run(folder, resolved, data.fingerprint, resume=resume))
             session = processes.together(
                 lambda: _Session(
                     kind, resolved, data, folder, before, processes, device=device, sharded=sharded, progress=progress
@@ -111,7 +123,7 @@ def train_kind(
 
 
 class _Session:
-    """One sitting at a run, from taking up what is there to the saved model."""
+    """The training of one run, from its newest checkpoint (or the beginning) to the saved model."""
 
     def __init__(
         self,
@@ -129,12 +141,12 @@ class _Session:
         self.kind, self.recipe, self.data, self.folder = kind, recipe, data, folder
         self.processes = processes
         self.notes: list[str] = list(before.get("notes", ()))
-        self.screen = console()
-        self.checkpoint = processes.from_main(self._take_up)
+        self.screen = stderr()
+        self.checkpoint = processes.from_main(self._newest_checkpoint)
         self.rows = self._rows()
         set_seed(recipe.seed)
         self.model = kind.model(recipe, data.tokenizer)
-        self.trainer = self._trainer(device, trainer_class(sharded))
+        self.trainer = self._trainer(device, sharded)
         shown = progress and processes.main
         self.bar = LiveProgress(folder.name.rpartition("-")[0], self.rows, self.screen) if shown else None
         self.record = Record.of(recipe, data.fingerprint, self.model, self.trainer.args.device)
@@ -147,7 +159,7 @@ class _Session:
         """Train to the end; whatever happens, the record says so."""
         self._write_record("running")
         try:
-            with without_bars(), self.processes.bound():
+            with without_bars(), self.processes.ending_together():
                 self._train()
                 self._save_model()
         except TrainingDiverged as error:
@@ -159,7 +171,7 @@ class _Session:
             raise
         self.processes.from_main(lambda: self._write_record("finished"))
 
-    def _take_up(self) -> Path | None:
+    def _newest_checkpoint(self) -> Path | None:
         """The checkpoint to go on from; None at the beginning. For the main process, as it sets damaged ones aside."""
         known = len(self.notes)
         checkpoint = checkpoints.newest_whole(self.folder / CHECKPOINTS, self._announce)
@@ -169,30 +181,41 @@ class _Session:
             self._announce("no whole checkpoint is left: started from the beginning")
         return checkpoint
 
-    def _rows(self) -> RowWriter:
+    def _rows(self) -> LogWriter:
         """The log, cut back to the checkpoint; in other processes than the main one a writer that only counts."""
         recipe, path = self.recipe, self.folder / LOG
         tokens = recipe.batch_size * recipe.context
         if not self.processes.main:
-            return RowWriter(None, tokens_per_step=tokens)
-        step = -1 if self.checkpoint is None else checkpoints.step_of(self.checkpoint)
-        return RowWriter(path, tokens_per_step=tokens, kept=cut(path, step))
+            return LogWriter(None, tokens_per_step=tokens)
+        step = -1 if self.checkpoint is None else checkpoints.checkpoint_step(self.checkpoint)
+        return LogWriter(path, tokens_per_step=tokens, kept=cut(path, step))
 
     def _announce(self, note: str) -> None:
         self.notes.append(note)
         self.screen.print(f"{self.folder.name}: {note}", soft_wrap=True)
 
-    def _trainer(self, device: str, kind_of_trainer: type[RecipeTrainer]) -> RecipeTrainer:
-        recipe, kind = self.recipe, self.kind
-        validation = self._sequences(self.data.validation)
+    def _trainer(self, device: str, sharded: bool) -> RecipeTrainer:
+        recipe, kind, trainer_class = self.recipe, self.kind, RecipeTrainer
+        if sharded:
+            from sinkscope.training.distributed.sharded import ShardedTrainer  # FSDP is slow to import
+
+            trainer_class = ShardedTrainer
+
+        def sequences(windows: Dataset) -> Dataset:
+            return kind.sequences(windows, self.data.tokenizer, recipe.seed)
+
+        def examples(sequences: Dataset, *, validating: bool = False) -> Dataset:
+            scored = kind.objective(sequences, self.data.tokenizer, recipe.seed)
+            return recipe.loss.examples(scored, validating=validating)
+
+        order = TrainingOrder(self.data.train, recipe.batch_size, recipe.steps, recipe.seed)
+        validation = sequences(self.data.validation)
         scored = spread(validation, recipe.validation_windows, multiple_of=recipe.micro_batch or recipe.batch_size)
-        trainer = kind_of_trainer(
+        trainer = trainer_class(
             recipe,
             model=self.model,
-            train=self._examples(
-                self._sequences(TrainingOrder(self.data.train, recipe.batch_size, recipe.steps, recipe.seed))
-            ),
-            validation=self._examples(scored, validating=True),
+            train=examples(sequences(order)),
+            validation=examples(scored, validating=True),
             folder=self.folder / CHECKPOINTS,
             device=device,
             before_saving=self.rows.flush,
@@ -203,28 +226,17 @@ class _Session:
         trainer.add_callback(SinkCallback(trainer, inputs, every=recipe.eval_every, also=kind.metrics))
         return trainer
 
-    def _sequences(self, windows: Dataset) -> Dataset:
-        return self.kind.sequences(windows, self.data.tokenizer, self.recipe.seed)
-
-    def _examples(self, sequences: Dataset, *, validating: bool = False) -> Dataset:
-        examples = self.kind.objective(sequences, self.data.tokenizer, self.recipe.seed)
-        return self.recipe.loss.examples(examples, validating=validating)
-
     def _train(self) -> None:
         if self.bar is not None:
             self.trainer.add_callback(self.bar)
         checkpoint = self.checkpoint
         if checkpoint is not None:
             self.processes.together(lambda: checkpoints.require(checkpoint))
-        try:
-            with compiling(self.recipe):
-                self.trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        finally:
-            if self.bar is not None:
-                self.bar.stop()
+        with nullcontext() if self.bar is None else self.bar.watch, compiling(self.recipe):
+            self.trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
     def _save_model(self) -> None:
-        weights = self.trainer.whole_weights()
+        weights = self.trainer.full_weights()  # gathered from all processes, so not inside `from_main`
         self.processes.from_main(lambda: self._write_model(weights))
 
     def _write_model(self, weights: Mapping[str, Tensor] | None) -> None:
@@ -250,17 +262,8 @@ class _Session:
         self.record.results = {name: value for name, value in self.rows.last.items() if name not in ("step", "seconds")}
 
 
-def trainer_class(sharded: bool) -> type[RecipeTrainer]:
-    """What trains: a whole model in every process, or one that is spread over them."""
-    if not sharded:
-        return RecipeTrainer
-    from sinkscope.training.sharded import ShardedTrainer  # FSDP is slow to import
-
-    return ShardedTrainer
-
-
 def spread(windows: Dataset, count: int, multiple_of: int = 1) -> Subset:
-    """At most `count` windows, evenly over all of them (neighbours come from one document).
+    """At most `count` windows, evenly over all of them (neighbors come from one document).
 
     Their number is a multiple of `multiple_of`, if there are so many: the mean over batches is then the mean over
     windows.
@@ -272,9 +275,9 @@ def spread(windows: Dataset, count: int, multiple_of: int = 1) -> Subset:
 
 
 def inputs_of(windows: Dataset, tokens: int | None = None) -> dict[str, Tensor]:
-    """What a model reads of all windows (sample, token): ids and, where windows number them, documents.
+    """Model inputs of all windows (sample, token): ids and, where windows number them, documents.
 
-    `tokens`: so many from their beginning.
+    `tokens`: only the first so many.
     """
     items = [windows[index] for index in range(len(windows))]  # type: ignore[arg-type]
-    return {name: torch.stack([item[name][:tokens] for item in items]) for name in READ if name in items[0]}
+    return {name: torch.stack([item[name][:tokens] for item in items]) for name in MODEL_INPUTS if name in items[0]}

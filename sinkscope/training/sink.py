@@ -12,11 +12,11 @@ from torch.utils.data import Dataset, IterableDataset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from sinkscope.errors import InputError
+from sinkscope.hooks import check_weights
+from sinkscope.metrics import check_epsilon
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, measure
-from sinkscope.probes.checks import check_weights
-from sinkscope.probes.metrics import check_epsilon
-from sinkscope.training.undisturbed import undisturbed
-from sinkscope.training.whole import whole
+from sinkscope.training.distributed.full_model import full_model
+from sinkscope.training.machine import preserved_rng
 
 METRICS = ("sink/position_0", "sink/strongest_position", "sink/strongest", "sink/hidden_norm_ratio")
 
@@ -55,7 +55,7 @@ class SinkCallback(TrainerCallback):
             raise InputError(f"SinkCallback: every = {every}, expected at least 1 step")
         check_epsilon(epsilon)
         self.trainer = trainer
-        self.whole = whole(trainer)
+        self.full_model = full_model(trainer)
         self.every = every
         self.epsilon = epsilon
         self.batch_size = batch_size
@@ -74,7 +74,7 @@ class SinkCallback(TrainerCallback):
         return self._log(control) if due else control
 
     def _log(self, control: TrainerControl) -> TrainerControl:
-        with self.whole.model() as model:
+        with self.full_model.model() as model:
             if model is None:
                 return control
             metrics = self._metrics(model)
@@ -89,7 +89,7 @@ class SinkCallback(TrainerCallback):
             check_weights(model)
         except InputError:
             return dict.fromkeys(METRICS, math.nan)  # what to do about NaN weights is for the trainer to decide
-        with undisturbed():
+        with preserved_rng():
             observers = [AttentionReceived("all"), HiddenNorms()]
             found = sink_metrics(measure(model, self.inputs, observers, batch_size=self.batch_size), self.epsilon)
             return found if self.also is None else found | dict(self.also(model))
@@ -122,7 +122,7 @@ def _first_tokens(trainer: Trainer, tokens: int, samples: int) -> Tensor:
     if dataset is None or isinstance(dataset, IterableDataset):
         raise InputError("SinkCallback needs inputs: the trainer has no dataset whose first items could be taken")
     rows: list[Tensor] = []
-    with undisturbed():
+    with preserved_rng():
         for index in range(len(dataset)):
             ids = _unpadded(dataset[index])
             if len(ids) >= tokens:

@@ -1,4 +1,4 @@
-"""Initial weights from a model that was trained before [C8]."""
+"""Initial weights from a model that was trained before (Gu et al. 2025, appendix E)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from sinkscope.attention import AttentionSpec, Causal
-from sinkscope.data.tokenizer import load_fast_tokenizer
+from sinkscope.attention import Causal
+from sinkscope.data import load_fast_tokenizer
 from sinkscope.errors import InputError, unknown
 from sinkscope.files import sha256
 from sinkscope.model import SHIPPED, LabConfig, LabForCausalLM, load
@@ -32,16 +32,16 @@ def lab_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> LabForCausa
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:
-            told = " ".join(str(error).split()).partition(":")[2].strip()
-            raise InputError(f"start_from '{recipe.start_from}': its weights do not fit: {told}") from error
+            reason = " ".join(str(error).split()).partition(":")[2].strip()
+            raise InputError(f"start_from '{recipe.start_from}': its weights do not fit: {reason}") from error
     return model
 
 
-def started(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+def start_fingerprint(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     """What the weights that a recipe starts from add to its run's fingerprint: their digest, not where they lie.
 
-    Raises `InputError` where there are none, where sizes, choices or the attention operation (but for its mask) differ
-    from the recipe's, and where the tokeniser is another one than that of the data.
+    Raises `InputError` where there are no weights, where sizes, choices or the attention operation (but for its mask)
+    differ from the recipe's, and where the tokenizer is not that of the data.
     """
     if recipe.start_from is None:
         return {}
@@ -76,15 +76,11 @@ def _check_config(recipe: Recipe, start: LabConfig, tokenizer: PreTrainedTokeniz
             raise InputError(
                 f"start_from '{recipe.start_from}': its model.{field} is {its!r}, the recipe's is {ours!r}"
             )
-    if _unmasked(start.spec) != _unmasked(config.spec):
+    if replace(start.spec, mask=Causal()) != replace(config.spec, mask=Causal()):
         raise InputError(
             f"start_from '{recipe.start_from}': its attention is '{start.attention_name}', the recipe's is "
             f"'{config.attention_name}'"
         )
-
-
-def _unmasked(spec: AttentionSpec) -> AttentionSpec:
-    return replace(spec, mask=Causal())
 
 
 def _check_tokenizer(recipe: Recipe, start: PreTrainedTokenizerFast, ours: PreTrainedTokenizerFast) -> None:

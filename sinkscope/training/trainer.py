@@ -16,18 +16,17 @@ from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from sinkscope.errors import InputError
-from sinkscope.training import checkpoints
+from sinkscope.training.distributed.batches import split_batch
+from sinkscope.training.distributed.processes import Processes
 from sinkscope.training.machine import check_machine, unchanged_matmuls
 from sinkscope.training.penalty import Watch
-from sinkscope.training.processes import Processes
 from sinkscope.training.recipe import Recipe
+from sinkscope.training.run import TrainingDiverged, checkpoints
 from sinkscope.training.schedule import scheduler
-from sinkscope.training.split import split
-from sinkscope.training.store import TrainingDiverged
 
 
 class RecipeTrainer(Trainer):
-    """A `Trainer` with the recipe's optimiser and schedule, which notices NaNs and leaves only whole checkpoints.
+    """A `Trainer` with the recipe's optimizer and schedule, which notices NaNs and leaves only whole checkpoints.
 
     `before_saving` is called first at every checkpoint, so that what belongs to the steps before it is on the disk.
     On several processes every one calls every method; the main one alone writes.
@@ -64,7 +63,7 @@ class RecipeTrainer(Trainer):
         self.remove_callback(PrinterCallback)
 
     def arguments(self, folder: Path, device: str, validation_windows: int) -> TrainingArguments:
-        """The recipe in `Trainer`'s words."""
+        """The recipe as `Trainer`'s arguments."""
         return arguments(self.recipe, folder, device, validation_windows, self.processes.world)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
@@ -128,7 +127,7 @@ class RecipeTrainer(Trainer):
 
     def _diverged(self, what: str, step: int) -> InputError:
         hint = "a lower optimizer.lr or a longer schedule.warmup may help"
-        return self.processes.said(TrainingDiverged(f"training diverged: {what} at step {step}; {hint}", step))
+        return self.processes.reported_once(TrainingDiverged(f"training diverged: {what} at step {step}; {hint}", step))
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         self.processes.together(self.before_saving)
@@ -138,7 +137,7 @@ class RecipeTrainer(Trainer):
     def gather(self) -> None:
         """Bring together what the main process is about to write; nothing where every process holds all."""
 
-    def whole_weights(self) -> dict[str, Tensor] | None:
+    def full_weights(self) -> dict[str, Tensor] | None:
         """What to save of the model, gathered in the main process; None for the model's own, which are whole."""
         return None
 
@@ -153,7 +152,7 @@ class RecipeTrainer(Trainer):
             checkpoints.seal(checkpoint)
         except (OSError, RuntimeError, SafetensorError, InputError) as error:
             shutil.rmtree(checkpoint, ignore_errors=True)
-            kept = checkpoints.listed(folder)
+            kept = checkpoints.list_checkpoints(folder)
             last = f"{kept[-1].name} is whole" if kept else "there is none before it"
             raise InputError(f"cannot save {checkpoint} ({' '.join(str(error).split())}); {last}") from error
         checkpoints.prune(folder, self.recipe.keep)
@@ -173,19 +172,19 @@ class RecipeTrainer(Trainer):
 def arguments(
     recipe: Recipe, folder: Path, device: str, validation_windows: int, world: int = 1, **more: Any
 ) -> TrainingArguments:
-    """The recipe in `Trainer`'s words, for one of `world` processes on `device` ("cpu", else what there is).
+    """The recipe as `Trainer`'s arguments, for one of `world` processes on `device` ("cpu", else what there is).
 
     Raises `InputError` where the machine cannot do it, or where the batch does not divide over the processes.
     """
     check_machine(recipe, device)
-    dealt = split(recipe, world, validation_windows)
+    batch = split_batch(recipe, world, validation_windows)
     try:
         args = TrainingArguments(
             output_dir=str(folder),
             max_steps=recipe.steps,
-            per_device_train_batch_size=dealt.train,
-            gradient_accumulation_steps=dealt.accumulation,
-            per_device_eval_batch_size=dealt.scored,
+            per_device_train_batch_size=batch.train,
+            gradient_accumulation_steps=batch.accumulation,
+            per_device_eval_batch_size=batch.scored,
             average_tokens_across_devices=True,
             ddp_find_unused_parameters=False,
             max_grad_norm=recipe.optimizer.clip or 0.0,

@@ -1,4 +1,4 @@
-"""Every operation, one at a time: `spec` is each line of the catalogue, `variant` each line with other options too."""
+"""Every operation, one at a time: `spec` is each line of the catalog, `variant` each line with other options too."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_kernels_cross_what_does_not_touch_scores():
         ),
         ({"normalizer": zoo.Linear(divisor="sum")}, "divided by their sum"),
         ({"similarity": zoo.Kernel(feature="mlp"), "normalizer": zoo.Linear(divisor="sum")}, "divided by their sum"),
-        ({"similarity": zoo.Kernel(feature="elu")}, "its normaliser is 'linear', not 'softmax'"),
+        ({"similarity": zoo.Kernel(feature="elu")}, "its normalizer is 'linear', not 'softmax'"),
         (
             {"similarity": zoo.Kernel(feature="elu"), "normalizer": zoo.Linear(), "temperature": zoo.LogLength()},
             "not linear in its query",
@@ -129,8 +129,8 @@ def test_kernels_cross_what_does_not_touch_scores():
             },
             "linear weights have none",
         ),
-        ({"difference": zoo.Difference(), "slots": (zoo.ZeroSlot(),)}, "no slots, no other normaliser"),
-        ({"difference": zoo.Difference(), "normalizer": zoo.Sigmoid()}, "no slots, no other normaliser"),
+        ({"difference": zoo.Difference(), "slots": (zoo.ZeroSlot(),)}, "no slots, no other normalizer"),
+        ({"difference": zoo.Difference(), "normalizer": zoo.Sigmoid()}, "no slots, no other normalizer"),
         ({"difference": zoo.Difference(), "query_key": zoo.QueryKeyNorm()}, "mix its halves"),
     ],
 )
@@ -145,10 +145,10 @@ def test_what_means_nothing_is_refused(pieces, words):
         ("softmax", {"kv_heads": 3}, r"kv_heads = 3 does not divide heads = 4: choose from \[1, 2, 4\]"),
         ("softmax", {"heads": 0}, "heads = 0: at least 1"),
         ("softmax", {"head_dim": 0}, "head_dim = 0: at least 1"),
-        ({"name": "k_bias_lowrank", "d_a": 9}, {}, "d_a = 9 is more than the head width 8"),
-        ("differential", {"head_dim": 6}, "head_dim = 6 is no multiple of 4"),
+        ({"name": "k_bias_lowrank", "d_a": 9}, {}, "d_a = 9: expected at most the head width, 8"),
+        ("differential", {"head_dim": 6}, "head_dim = 6 is not a multiple of 4"),
         ("gated_head", {"hidden_size": 30}, "hidden_size = 30 to be a multiple of heads = 4; reads='all' does not"),
-        ({"name": "gated_head", "reads": "nothing", "mlp_width": 2}, {}, "no use for mlp_width"),
+        ({"name": "gated_head", "reads": "nothing", "mlp_width": 2}, {}, "cannot use mlp_width"),
     ],
 )
 def test_sizes_that_do_not_fit(name, sizes, words):

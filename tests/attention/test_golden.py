@@ -1,4 +1,4 @@
-"""Golden values (catalogue section 0), computed elsewhere."""
+"""Golden values, computed elsewhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_weights(name, options, scores, golden):
 
 @pytest.mark.parametrize(("tokens", "alpha"), [(8, 0.339732), (16, 0.211296), (64, 0.0741233), (128, 0.0424465)])
 def test_uniform_causal_attention(tokens, alpha):
-    """alpha_1 = H_T / T (C1)."""
+    """alpha_1 = H_T / T (Gu et al. 2025, section 3)."""
     zeros = torch.zeros(1, 1, tokens, 4)
     weights = zoo.attend(zeros, zeros, zeros, "softmax", path="reference").weights[0, 0]
     received = weights.sum(0) / torch.arange(tokens, 0, -1)

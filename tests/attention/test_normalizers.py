@@ -1,4 +1,4 @@
-"""Identities of normalisers and of the softmax's relatives: A12 to A17, A22, A25, X17, X26, stick-breaking."""
+"""Identities of normalisers and of the softmax's relatives."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make(name: str, **options) -> zoo.AttentionSpec:
 
 
 def test_alpha_scales_the_weights_and_so_the_output():
-    """A12: y(α) = α y(1), which is a scaling of W_O or of W_V; α = 1 is softmax."""
+    """y(α) = α y(1), which is a scaling of W_O or of W_V; α = 1 is softmax."""
     case = problem(make("softmax_scaled", alpha=0.2), tokens=7)
     plain = zoo.attend(case.query, case.key, case.value, "softmax")
     for path in ("reference", "sdpa", "chunked"):
@@ -43,7 +43,7 @@ def test_alpha_scales_the_weights_and_so_the_output():
 
 @pytest.mark.parametrize("p", [0.25, 1 / 3, 0.5, 1, 2, 4])
 def test_power_softmax_is_a_root_of_a_softmax(p):
-    """A13: v_i Σ_j sim / (Σ sim^p)^(1/p) = softmax(p s)^(1/p); p = 1 is softmax."""
+    """v_i Σ_j sim / (Σ sim^p)^(1/p) = softmax(p s)^(1/p); p = 1 is softmax."""
     for scores in SCORES:
         x = scores_of(scores)
         found = weights_of(make("softmax_power", p=p), x)
@@ -60,7 +60,7 @@ def test_power_softmax_stays_finite_where_its_terms_would_not():
 
 @pytest.mark.parametrize("p", [0.5, 1, 2, 4])
 def test_power_sigmoid_has_rows_of_norm_one(p):
-    """A13: σ(s) in proportion, Σ w^p = 1; p = 1 is A15."""
+    """σ(s) in proportion, Σ w^p = 1; p = 1 is the normalized sigmoid."""
     for scores in SCORES:
         x = scores_of(scores)
         found = weights_of(make("sigmoid_power", p=p), x)
@@ -80,7 +80,7 @@ def test_power_sigmoid_stays_finite_where_its_terms_would_not():
 
 
 def test_normalised_is_divided_by_the_sum():
-    """A15 from A14, A17 from A16, ReLU."""
+    """Sigmoid, elu + 1 and ReLU over their sums."""
     pairs = [
         ("sigmoid", "sigmoid_normalized", {}),
         ("elu", "elu_normalized", {}),
@@ -95,7 +95,7 @@ def test_normalised_is_divided_by_the_sum():
 
 @pytest.mark.parametrize("n", [1, 2, 7, 200])
 def test_sigmoid_with_minus_log_n_sums_to_almost_one(n):
-    """A22: n / (1 + n) for zero scores; the gradient is bounded by 1/4, also with a bias."""
+    """n / (1 + n) for zero scores; the gradient is bounded by 1/4, also with a bias."""
     assert weights_of("sigmoid_bias", [0.0] * n).sum().item() == pytest.approx(n / (1 + n))
 
 
@@ -125,7 +125,7 @@ def test_n_does_not_count_slots():
 
 
 def test_relu_of_guo_divides_by_the_place_of_the_query():
-    """X26: under a causal mask n is the place of the query, counted from 1."""
+    """Under a causal mask n is the place of the query, counted from 1."""
     case = problem(make("relu"), tokens=6, kv_heads=4)
     scores = (case.query @ case.key.transpose(-1, -2) / 8**0.5).relu().tril()
     expected = scores / torch.arange(1, 7)[:, None]
@@ -136,7 +136,7 @@ def test_relu_of_guo_divides_by_the_place_of_the_query():
 
 
 def test_softpick_equals_its_formula_in_range():
-    """relu(e^s − 1) / Σ|e^s − 1| without any stabiliser, at every sign of the scores (catalogue section 9.11)."""
+    """relu(e^s − 1) / Σ|e^s − 1| without any stabiliser, at every sign of the scores."""
     for scores in ([2.0, 1, -1], [-0.5, -2, -9], [3.0, -30, 0.1], [1e-3, -1e-3, 0]):
         x = torch.tensor(scores, dtype=torch.float64)
         expected = x.expm1().relu() / x.expm1().abs().sum()

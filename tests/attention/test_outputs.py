@@ -1,4 +1,4 @@
-"""Identities of what acts on values and outputs: value biases (A9) and gates (X18)."""
+"""Identities of what acts on values and outputs: value biases and gates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the catalogue claims about the sum of a row."""
+"""What the catalog claims about the sum of a row."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CLAIMS: dict[str, Callable[[Sums], bool]] = {
     "from 0 to ζ": lambda s: between(0, s.tokens, s.options["zeta"]),
     "at most 1": lambda s: between(0, s.tokens, 1),
     "tokens sum to at most 1": lambda s: between(0, s.tokens, 1) and bool((s.tokens < 0.999).any()),
-    "tokens sum to less than 1, more for later queries; 1 for the last place": (
+    "tokens sum to less than 1, more for later queries; 1 for the last position": (
         lambda s: equal(s.all, 1) and bool((s.tokens < 1).all())  # the rest in test_slots.py
     ),
     "anything between 0 and the number of visible tokens": lambda s: between(0, s.tokens, s.n),

@@ -1,4 +1,4 @@
-"""Identities of what changes scores: qk-norm (X3), scalable softmax, forgetting gate; and of differential attention."""
+"""Identities of what changes scores: qk-norm, scalable softmax, forgetting gate; and of differential attention."""
 
 from __future__ import annotations
 

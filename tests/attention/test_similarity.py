@@ -1,4 +1,4 @@
-"""Identities of similarities: A18 to A21, A23."""
+"""Identities of similarities, and linear attention as a recurrence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .problems import DIM, assert_all_close, assert_close, build, problem
 
 
 def test_kernel_attention_is_its_recurrence():
-    """A23: S_t = S_{t−1} + φ(k_t) v_tᵀ, z_t = z_{t−1} + φ(k_t); the state does not grow with T."""
+    """S_t = S_{t−1} + φ(k_t) v_tᵀ, z_t = z_{t−1} + φ(k_t); the state does not grow with T."""
     case = problem(zoo.CATALOG["kernel_elu_normalized"], tokens=33, kv_heads=4, dtype=torch.float64)
     query, key = (torch.nn.functional.elu(x) + 1 for x in (case.query, case.key))
     state, total, expected = torch.zeros(2, 4, DIM, DIM), torch.zeros(2, 4, DIM), []
@@ -82,7 +82,7 @@ def test_small_sums_are_left_alone(name):
 
 
 def test_features_act_after_rotation():
-    """Catalogue section 9.4: φ(R q), not R φ(q); what an operation is given is rotated, and it maps that."""
+    """Catalog section 9.4: φ(R q), not R φ(q); what an operation is given is rotated, and it maps that."""
     case = problem(zoo.CATALOG["kernel_elu"], tokens=6, kv_heads=4)
     frequencies, _ = Rope(head_dim=DIM, length=8).frequencies()
     angle = torch.arange(6)[None, :, None] * frequencies

@@ -1,4 +1,4 @@
-"""Identities of slots: A7, A8, A10, A11, A24, X9, X21, learned sink logits."""
+"""Identities of slots: learned keys and values, off by one, StableMask, learned sink logits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def attend(case: Problem, name: str | zoo.AttentionSpec, parameters: dict | None
 
 @pytest.mark.parametrize("path", PATHS)
 def test_zero_key_and_value_is_off_by_one(path):
-    """A7 with k* = 0, v* = 0 and A8 with k* = 0 equal A24; so does a sink logit of 0."""
+    """A key-value bias of zeros and a key bias of zeros are softmax-off-by-one; so is a sink logit of 0."""
     case = problem(zoo.CATALOG["kv_bias"], tokens=8)
     expected = attend(case, "softmax_off_by_one").output
     zeros = {name: torch.zeros_like(tensor) for name, tensor in case.parameters.items()}
@@ -54,7 +54,7 @@ def test_a_closed_slot_is_plain_softmax(path, start):
 
 @pytest.mark.parametrize("name", ["k_bias", "kv_bias"])
 def test_a_key_far_below_every_score_is_plain_softmax(name):
-    """k* with logits −inf (A7): queries with one constant channel, and k* = −1e4 there."""
+    """k* with logits −inf: queries with one constant channel, and k* = −1e4 there."""
     case = problem(zoo.CATALOG[name], tokens=8)
     with torch.no_grad():
         case.query[..., 0] = 1
@@ -77,7 +77,7 @@ def test_the_slot_takes_the_dummy_querys_whole_attention():
 
 @pytest.mark.parametrize(("norm", "direction"), [(1, "first"), (5, "first"), (20, "uniform"), (0, "uniform")])
 def test_fixed_values_have_their_norm_and_do_not_learn(norm, direction):
-    """‖m v'‖ = ‖m v''‖ = m, no gradient to v*; m = 0 equals A8 (A10)."""
+    """‖m v'‖ = ‖m v''‖ = m, no gradient to v*; m = 0 is the key bias (Gu et al. 2025, Table 5)."""
     case = problem(zoo.ENTRIES["k_bias_fixed_v"].make(direction=direction, norm=norm), tokens=5)
     terms = case.built().slot_terms(case.built().context(case.query, case.key))[0]
     torch.testing.assert_close(terms.value.norm(dim=-1), torch.full((2,), float(norm)))
@@ -88,7 +88,7 @@ def test_fixed_values_have_their_norm_and_do_not_learn(norm, direction):
 
 
 def test_a_low_rank_key_of_full_rank_is_a_key_bias():
-    """d_a = d_h equals A8; channels beyond d_a are no parameters and stay exactly zero (A11)."""
+    """d_a = d_h is the key bias; channels beyond d_a are no parameters and stay exactly zero."""
     case = problem(zoo.ENTRIES["k_bias_lowrank"].make(d_a=DIM), tokens=5)
     assert_close(case.attend().output, attend(case, "k_bias", case.parameters).output)
     low = problem(zoo.ENTRIES["k_bias_lowrank"].make(d_a=3), tokens=5)
@@ -129,7 +129,7 @@ def test_an_input_dependent_sink_logit_starts_as_a_constant_one():
     assert not torch.allclose(found[:, 1], expected[:, 1])
 
 
-# StableMask (X21)
+# StableMask
 
 
 def stable(gamma: float | str, context: int) -> zoo.AttentionSpec:

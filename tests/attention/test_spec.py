@@ -54,7 +54,7 @@ def test_a_specs_own_mask_is_in_force():
         ({"slots": [{"kind": "logit", "initial": float("nan")}]}, "slots"),
         ({"slots": [{"kind": "key", "vlaue": "zero"}]}, "did you mean 'slots.0.value'"),
         ({"normalizer": {"kind": "sigmoid"}, "slots": [{"kind": "zero"}]}, "changes nothing"),
-        ({"similarity": {"kind": "kernel", "feature": "elu"}}, "its normaliser is 'linear'"),
+        ({"similarity": {"kind": "kernel", "feature": "elu"}}, "its normalizer is 'linear'"),
     ],
 )
 def test_refused_in_one_line(data, words):
@@ -206,5 +206,5 @@ def test_two_ways_to_say_where_to_clip():
 
 
 def test_stable_mask_is_causal():
-    with pytest.raises(InputError, match="can not see yet"):
+    with pytest.raises(InputError, match="cannot see yet"):
         zoo.AttentionSpec.from_dict({"slots": [{"kind": "suffix"}], "mask": {"kind": "full"}})

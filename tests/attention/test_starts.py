@@ -17,7 +17,7 @@ LEARNED = {  # numbers per layer with 4 heads, 2 key-value heads of width 8 and 
     "sink_logit": HEADS,
     "kernel_mlp": 2 * DIM * DIM,
     "kernel_mlp_normalized": 2 * DIM * DIM,
-    "kv_bias": 2 * 2 * DIM,  # k* and v* for each key-value head (A7)
+    "kv_bias": 2 * 2 * DIM,  # k* and v* for each key-value head
     "kv_bias_shared": 2 * DIM,
     "k_bias": 2 * DIM,
     "k_bias_shared": DIM,

@@ -1,4 +1,4 @@
-"""Every operation under test: each line of the catalogue with its defaults, and with its options set to others."""
+"""Every operation under test: each line of the catalog with its defaults, and with its options set to others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sinkscope.attention as zoo
 
 @dataclass(frozen=True)
 class Variant:
-    """A line of the catalogue with some options."""
+    """A line of the catalog with some options."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict, hash=False)
@@ -78,7 +78,7 @@ VARIANTS = ENTRIES + [Variant(name, options) for name, several in OTHERS.items()
 
 
 def untried_options() -> set[tuple[str, str]]:
-    """Options of the catalogue that no variant sets."""
+    """Options of the catalog that no variant sets."""
     offered = {(name, option) for name, entry in zoo.ENTRIES.items() for option in entry.options}
     tried = {(name, option) for name, several in OTHERS.items() for options in several for option in options}
     return offered - tried - STARTING_VALUES

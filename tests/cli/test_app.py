@@ -9,7 +9,7 @@ import pytest
 from sinkscope.cli import app, main
 
 COMMANDS = ("demo", "measure", "survey", "intervene", "train", "zoo", "theory", "report")
-QUESTIONS = tuple(f"experiment {name}" for name in ("list", "show", "run", "verdict"))
+GROUPED = (*(f"experiment {name}" for name in ("list", "show", "run", "verdict")), "kernels check")
 
 
 def test_help_names_every_command_and_only_what_exists(sinkscope):
@@ -17,9 +17,10 @@ def test_help_names_every_command_and_only_what_exists(sinkscope):
     assert answer.code == 0
     assert all(command in answer.out for command in COMMANDS)
     assert "experiment" in answer.out
+    assert "kernels" in answer.out
 
 
-@pytest.mark.parametrize("command", COMMANDS + QUESTIONS)
+@pytest.mark.parametrize("command", COMMANDS + GROUPED)
 def test_every_command_has_an_example_and_json(sinkscope, command):
     answer = sinkscope(*command.split(), "--help")
     assert answer.code == 0
@@ -74,7 +75,7 @@ def _failing(monkeypatch, error):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("sinkscope.attention.catalog.page.described", fail)
+    monkeypatch.setattr("sinkscope.cli.zoo.described", fail)
 
 
 def test_an_interruption_exits_with_130(sinkscope, monkeypatch):

@@ -40,7 +40,7 @@ def test_the_list_names_every_question(sinkscope, results):
 
 def test_a_question_is_shown_with_what_decides_it(sinkscope):
     shown = json.loads(sinkscope("experiment", "show", "fixed-token", "--json").out)
-    assert shown["rows"] == ["D3"]
+    assert shown["source"] == "Gu et al. 2025, Table 10"
     assert [variation["label"] for variation in shown["variations"]] == ["BOS at 0", "token at 2", "no fixed token"]
     claim = QUESTIONS["fixed-token"].assertions[0].claim
     said = {"name": claim.name, "statement": claim.statement, "asked": str(claim.rule), "source": claim.source}
@@ -107,7 +107,7 @@ def test_a_damaged_record_is_named(sinkscope, results):
 MINE = (
     "from sinkscope.experiments import Question, Variation, above, gap\n"
     "b = Variation('b', {'attention': 'sigmoid'})\n"
-    "q = Question('mine', 'Is it so?', ('A14',), 'me', (Variation('a'), b),\n"
+    "q = Question('mine', 'Is it so?', 'me', (Variation('a'), b),\n"
     "    (above(1.0, gap('sink_0', 'a', 'b'), 'lower', 'b is lower', 'me'),))\n"
 )
 
@@ -127,12 +127,11 @@ def test_a_users_own_question_is_judged(sinkscope, tmp_path):
 def swept(monkeypatch, out, results, watched):
     """`experiment run` with a backend that does not train: `watched` is handed the sweep's callback."""
     from sinkscope.experiments import running
-    from sinkscope.experiments.sweep import backends
 
     def backend(jobs, out, workers, watch):
         return watched(jobs, watch)
 
-    monkeypatch.setitem(backends.BACKENDS, "local", backend)
+    monkeypatch.setitem(running.BACKENDS, "local", backend)
     monkeypatch.setattr(running, "observed", lambda run: observed(0, sink_0=1.0))
     monkeypatch.setattr(running.RunStore, "run", lambda self, recipe: Run(self.path / f"{recipe.hash({})}"))
     return ("experiment", "run", "fixed-token", "--seeds", "1", "--out", str(out), "--results", str(results))
@@ -176,7 +175,7 @@ def test_an_interrupted_sweep_says_how_to_go_on(sinkscope, monkeypatch, tmp_path
 
     answer = sinkscope(*swept(monkeypatch, tmp_path / "runs", tmp_path / "kept", interrupted))
     assert answer.code == 130
-    assert len([line for line in answer.err.splitlines() if "the same command goes on" in line]) == 1
+    assert len([line for line in answer.err.splitlines() if "the same command continues" in line]) == 1
     assert not (tmp_path / "kept" / "nano").exists()
 
 

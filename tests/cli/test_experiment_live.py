@@ -11,13 +11,13 @@ from rich.console import Console
 
 from sinkscope.cli import experiment_live
 from sinkscope.cli.experiment_live import duration, seconds_left
+from sinkscope.experiments import jobs
 from sinkscope.experiments.running import Progress
 from sinkscope.experiments.sweep.sweeping import Sweep
 
 
-class Job:
-    def folder(self, fingerprint: dict) -> str:
-        return "a-run"
+class Job(jobs.Job):
+    fingerprint = folder = train = metrics = None
 
     def model_dump(self, *, mode: str) -> dict:
         return {"steps": 100}

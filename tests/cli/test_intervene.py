@@ -16,7 +16,7 @@ def test_prints_the_controls_and_writes_three_files(sinkscope, model, text, tmp_
     folder = tmp_path / "found"
     assert sorted(path.name for path in folder.iterdir()) == ["effect.json", "figure.html", "table.csv"]
     rows = list(csv.DictReader((folder / "table.csv").read_text().splitlines()))
-    assert [row["metric"] for row in rows] == ["loss (nats)", "KL to the untouched model (nats)", "sink rate (%)"]
+    assert [row["metric"] for row in rows] == ["loss (nats)", "KL to the baseline (nats)", "sink rate (%)"]
     stored = json.loads((folder / "effect.json").read_text())
     assert (stored["what"], len(stored["controls"])) == ("forbid-sink", 2)
     assert "as many entries, heads, tokens" in (folder / "figure.html").read_text()
@@ -31,7 +31,7 @@ def test_json_is_alone_on_stdout(sinkscope, model, text, what):
     found = answer.json
     assert found["what"] == what[0]
     assert set(found["stands_out"]) == {"loss", "kl", "sink_rate"}
-    assert found["untouched"]["kl"] == 0
+    assert found["baseline"]["kl"] == 0
     assert len(found["interventions"]) == 3
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sinkscope.cli import main
+from sinkscope.measurements import Measurement
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.probes import Measurement
 
 FEW = ("--tokens", 16, "--samples", 4)
 QUICK = (*FEW, "--observers", "few")  # where what all observers say is not the point

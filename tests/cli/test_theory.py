@@ -12,9 +12,7 @@ from sinkscope.theory import TOPICS, Check
 
 
 def toy(name: str, value: float) -> Check:
-    return Check(
-        Claim(name, f"{name} is zero", "X9; someone 2025", EachWithin(1e-6)), lambda: [Evidence("here", value)]
-    )
+    return Check(Claim(name, f"{name} is zero", "someone 2025", EachWithin(1e-6)), lambda: [Evidence("here", value)])
 
 
 @pytest.fixture
@@ -62,10 +60,7 @@ def test_out_holds_table_verdicts_and_page(sinkscope, topics, tmp_path):
     folder = tmp_path / "theory"
     assert sorted(path.name for path in folder.iterdir()) == ["figure.html", "table.md", "verdicts.json"]
     assert len(json.loads((folder / "verdicts.json").read_text())) == 3
-    assert (
-        "| two | two is zero | X9; someone 2025 | ≤ 1e-06 | 1e-07 | 1 | supported |"
-        in (folder / "table.md").read_text()
-    )
+    assert "| two | two is zero | someone 2025 | ≤ 1e-06 | 1e-07 | 1 | supported |" in (folder / "table.md").read_text()
     page = (folder / "figure.html").read_text()
     assert "3 of 3" in page
     assert "[bold]one[/bold]" in page

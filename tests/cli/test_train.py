@@ -130,7 +130,10 @@ BAD = {
     "unknown operation": (["train", "nano", "--set", "attention=sigmod"], "sigmoid"),
     "unknown option": (["train", "nano", "--set", "attention={name: softmax_scaled, alpah: 1}"], "mean 'alpha'"),
     "impossible option": (["train", "nano", "--set", "attention={name: softmax_power, p: 0}"], "field 'p' = 0"),
-    "an option beyond the model": (["train", "nano", "--set", "attention={name: k_bias_lowrank, d_a: 33}"], "width 32"),
+    "an option beyond the model": (
+        ["train", "nano", "--set", "attention={name: k_bias_lowrank, d_a: 33}"],
+        "head width, 32",
+    ),
     "unknown corpus": (["train", "nano", "--set", "data.corpus=pyton"], "python"),
     "no value": (["train", "nano", "--set", "steps"], "steps"),
     "impossible value": (["train", "nano", "--set", "steps=0"], "steps"),

@@ -2,8 +2,9 @@ from itertools import pairwise
 
 import pytest
 
-from sinkscope.attention import CATALOG, ENTRIES
+from sinkscope.attention import CATALOG, ENTRIES, explain
 from sinkscope.attention.catalog import SECTIONS
+from sinkscope.cli.zoo import described
 from sinkscope.training import load_recipe
 
 
@@ -59,3 +60,9 @@ def test_an_unknown_operation_gets_the_nearest(sinkscope, form):
     assert answer.code == 2
     assert "did you mean 'sigmoid'" in answer.error
     assert answer.out == ""
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_the_path_is_the_one_that_runs(name: str) -> None:
+    told = described(ENTRIES[name])["path"]
+    assert told == {device: str(explain(CATALOG[name], device)) for device in ("cpu", "cuda")}

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from sinkscope.data import DataConfig, FixedToken, RandomTokens, Windows, encoding, load_corpus, prepare
-from sinkscope.data.split import split_names
+from sinkscope.data.corpora.corpus import split_names
 from sinkscope.data.tokenizer import encode
 from sinkscope.errors import InputError
 from sinkscope.files import sha256
@@ -164,7 +164,7 @@ def test_the_saved_tokenizer_does_what_training_did(config: DataConfig, tmp_path
 
 
 def words_tokenizer(folder: Path, size: int, **roles: str) -> str:
-    """A tokeniser of whole words in a folder, with a vocabulary of any size."""
+    """A tokenizer of whole words in a folder, with a vocabulary of any size."""
     vocabulary = {"<unk>": 0, "<end>": 1} | {f"w{index}": index for index in range(2, size - 1)} | {"sink": size - 1}
     words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkscope.data import Windows
-from sinkscope.data.stream import Stream, framed
+from sinkscope.data.windows import Stream, framed
 
 BOS, EOS = 0, 1
 documents = st.lists(st.lists(st.integers(2, 40), max_size=6), min_size=1, max_size=8)
@@ -44,7 +44,7 @@ def test_frames_are_those_of_a_loop(texts: list[list[int]], bos: bool, eos: bool
 def test_windows_hold_what_a_loop_would_put_there(
     texts: list[list[int]], fixed: bool, bos: bool, eos: bool, context: int
 ):
-    """Every packing of K2: BOS and EOS of documents, a BOS fixed at the window's start, numbers of documents."""
+    """Every packing: BOS and EOS of documents, a BOS fixed at the window's start, numbers of documents."""
     tokens, numbers = naive(texts, bos, eos)
     size = context - fixed
     if len(tokens) < size:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkscope.data import FixedToken, RandomTokens, SomeWindows, TrainingOrder, Windows
-from sinkscope.data.stream import Stream
+from sinkscope.data.windows import Stream
 from sinkscope.errors import InputError
 
 BOS = 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.demo import Plan
+from sinkscope.demo import DemoPlan
 
 WORDS = ["def", "return", "attention", "sink", "token", "first", "value", "key", "self", "import"]
 
@@ -34,7 +34,7 @@ data: {{corpus: "text:{folder}/*.txt", tokenizer: "bpe:300", validation_share: 0
 
 
 @pytest.fixture
-def plan(tmp_path: Path, recipe: Path) -> Plan:
-    return Plan(
+def plan(tmp_path: Path, recipe: Path) -> DemoPlan:
+    return DemoPlan(
         tmp_path / "out", ("softmax", "sigmoid"), eval_every=2, save_every=3, recipe=str(recipe), changes=("steps=6",)
     )

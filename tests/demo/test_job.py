@@ -9,7 +9,7 @@ import pytest
 
 from sinkscope.demo import ChildFailed, run
 from sinkscope.demo.look import input_table, measure_model
-from sinkscope.probes import Measurement
+from sinkscope.measurements import Measurement
 from sinkscope.training import load_recipe, train
 
 

@@ -21,7 +21,6 @@ def small(corpus: str) -> Callable[..., Question]:  # noqa: F811
         return Question(
             name=name,
             asks="Is there a difference?",
-            rows=("A14",),
             source="a test",
             variations=(Variation("one"), Variation("two", {"attention": "sigmoid"} if changes is None else changes)),
             assertions=(

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from sinkscope.experiments import Question
 from sinkscope.experiments.sweep.sweeping import Sweep
-from sinkscope.experiments.sweep.work import SETTLED, work
+from sinkscope.experiments.sweep.worker import SETTLED, work
 from sinkscope.training import Run
 from tests.training.helpers import rows
 
@@ -45,7 +45,7 @@ def written(question: Question, path: Path) -> Path:
     path.write_text(
         "from sinkscope.experiments import Question, Variation, above, level\n"
         "claims = (above(-1.0, level('sink_0', 'one'), 'claim', 'its statement', 'a test'),)\n"
-        f"mine = Question('mine', 'Is it?', ('A1',), 'a test', ({variations},), claims, {dict(question.shared)!r})\n"
+        f"mine = Question('mine', 'Is it?', 'a test', ({variations},), claims, {dict(question.shared)!r})\n"
     )
     return path
 

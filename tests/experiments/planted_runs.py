@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sinkscope.claims import Evidence, Outcome
 from sinkscope.experiments import Assertion, Observed, Question
-from sinkscope.experiments.curves import LOSS, NORM_RATIO, SINK
+from sinkscope.experiments.effects import LOSS, NORM_RATIO, SINK
 
 STEPS = tuple(range(100, 1001, 100))
 CURVES = {LOSS, SINK, NORM_RATIO}

@@ -16,16 +16,17 @@ from sinkscope.experiments import (
     range_of,
     rising,
 )
-from sinkscope.experiments.curves import SINK, half_way, last, when_loss_is
+from sinkscope.experiments.assertions import all_keep_sink
 from sinkscope.experiments.effects import (
-    across,
+    SINK,
     at_equal_loss,
     curve_correlation,
     fails,
-    growth,
-    lag,
+    half_way,
+    largest,
     largest_of,
-    least_at_equal_loss,
+    last,
+    least,
     least_of,
     maximum_at,
     metric_gap,
@@ -33,8 +34,7 @@ from sinkscope.experiments.effects import (
     quotient,
     rank_correlation,
     rise,
-    rising_metrics,
-    strongest_of,
+    when_loss_is,
 )
 
 
@@ -76,12 +76,10 @@ RUNS = {
         (rise("m", "acb", 2.0), -2.0),
         (rise("m", "acb", 2.1), 3.0),
         (off("m", "b", 5.0), -1.0),
-        (across(("c", "m"), ("two", "n")), 4.0),
         (metric_gap("two", "m", "n"), 6.0),
         (quotient("two", "m", "n"), 4.0),
-        (strongest_of("two", ["n", "m", "o"]), 8.0),
-        (rising_metrics("two", ["n", "o", "m"]), 1.0),
-        (rising_metrics("two", ["m", "o", "n"]), -5.0),
+        (lambda runs: largest(runs["two"][name] for name in "nmo"), 8.0),
+        (lambda runs: least(runs["two"][name] for name in "mno"), 2.0),
         (fails("gone", "a", 1.0), 1.0),
         (diverges("gone"), 1.0),
         (diverges("a"), 0.0),
@@ -106,13 +104,13 @@ def test_effects(effect, expected):
         least_of("m", ("gone", "a")),
         largest_of("m", ("a", "gone")),
         rise("m", ("a", "gone", "b"), 1.0),
-        strongest_of("two", ["m", "missing"]),
-        rising_metrics("two", ["n", "m", "missing"]),
+        lambda runs: largest(runs["two"][name] for name in ("m", "missing")),
+        lambda runs: least(runs["two"][name] for name in ("missing", "m")),
         quotient("two", "m", "missing"),
         fails("a", "gone", 1.0),
         at_equal_loss("gone", "a"),
-        growth("gone", SINK, 0.5),
-        lag("gone", SINK, "validation_loss"),
+        lambda runs: last(runs["gone"], SINK, 0.5),
+        lambda runs: half_way(runs["gone"], SINK),
         curve_correlation("gone", SINK, "step"),
         curve_correlation("two", SINK, "missing"),
     ],
@@ -154,7 +152,7 @@ def test_a_claim_about_several_at_equal_loss_is_about_the_least():
     curves = {"a": (1.0, 5.0), "b": (9.0, 3.0), "base": (0.0, 7.0)}
     runs = {label: seen(0.0, ((4.0, first), (2.0, last))) for label, (first, last) in curves.items()}
     assert at_equal_loss("a", "base")(runs) == 5.0
-    assert least_at_equal_loss(("a", "b"), "base")(runs) == 3.0
+    assert all_keep_sink(("a", "b"), "base", "a test")[1].effect(runs) == 3.0
 
 
 def test_curves_are_read_by_share_of_the_steps():
@@ -168,8 +166,6 @@ def test_curves_are_read_by_share_of_the_steps():
     assert half_way(run, SINK) == 0.8
     assert half_way(run, "validation_loss") == 0.4
     runs = {"run": run}
-    assert growth("run", SINK, 0.6)(runs) == 9.0
-    assert lag("run", SINK, "validation_loss")(runs) == pytest.approx(0.4)
     assert curve_correlation("run", SINK, "step")(runs) == pytest.approx(0.975, abs=1e-3)
     assert curve_correlation("run", "validation_loss", SINK)(runs) < -0.9
 

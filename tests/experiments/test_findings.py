@@ -24,7 +24,7 @@ def seen(label: str, seed: int, value: float, status: str = "finished") -> Obser
 def question(*effects: object, seeds: int = 3) -> Question:
     claim = Claim("claim", "its statement", "a test", SeedsAbove(0.0, seeds))
     made = tuple(Assertion(claim, effect) for effect in effects)
-    return Question("q", "Is it?", ("A1",), "a test", tuple(map(Variation, "abc")), made)
+    return Question("q", "Is it?", "a test", tuple(map(Variation, "abc")), made)
 
 
 def found(**missing: set[int]) -> Findings:

@@ -16,8 +16,8 @@ from sinkscope import files
 from sinkscope.errors import InputError
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments import run
-from sinkscope.experiments.sweep.runstore import RunStore
-from sinkscope.experiments.sweep.work import SETTLED, work
+from sinkscope.experiments.sweep.store import RunStore
+from sinkscope.experiments.sweep.worker import SETTLED, work
 
 from .conftest import recipes
 from .helpers import Here, assert_same_runs, timeless, written

@@ -12,13 +12,12 @@ from filelock import FileLock
 from sinkscope.errors import InputError
 from sinkscope.experiments import Observed, Variation, run, verdicts
 from sinkscope.experiments import findings as kept
-from sinkscope.experiments.observing.settled import observed
-from sinkscope.experiments.sweep.backends import BACKENDS
-from sinkscope.experiments.sweep.jobs import KINDS, RECIPE
+from sinkscope.experiments.jobs import LabTraining
+from sinkscope.experiments.running import BACKENDS
 from sinkscope.experiments.sweep.pool import work_locally
-from sinkscope.experiments.sweep.runstore import RunStore
+from sinkscope.experiments.sweep.store import RunStore, observed
 from sinkscope.experiments.sweep.sweeping import Sweep
-from sinkscope.experiments.sweep.work import BUSY, SETTLED, work
+from sinkscope.experiments.sweep.worker import BUSY, SETTLED, work
 from sinkscope.training import Run
 
 from .conftest import recipes
@@ -71,7 +70,7 @@ def test_what_there_is_can_be_judged_without_making_more(small, copy):
     assert [verdict.outcome for verdict in verdicts(more, found)] == ["supported", "refuted"]
 
 
-def planted(name, out, seed=0, value=1.0, version="1", layout=KINDS[RECIPE].layout):
+def planted(name, out, seed=0, value=1.0, version="1", layout=LabTraining.layout):
     """The folder of a finished run, as far as findings read it."""
     (out / name).mkdir(parents=True)
     record = {"status": "finished", "data": {}, "host": HOST, "versions": {"torch": version}}
@@ -162,9 +161,7 @@ def test_runs_are_made_again_unless_that_is_asked_for(small, places):
 def test_a_run_that_was_read_in_an_older_way_is_not_taken(small, places):
     run(small(), seeds=1, backend=planting(), **places)
     path = kept.path_of(places["results"], "small", "nano")
-    path.write_text(
-        path.read_text().replace(f'"layout": {KINDS[RECIPE].layout}', f'"layout": {KINDS[RECIPE].layout - 1}')
-    )
+    path.write_text(path.read_text().replace(f'"layout": {LabTraining.layout}', f'"layout": {LabTraining.layout - 1}'))
     shutil.rmtree(places["out"])
     with pytest.raises(InputError, match=f"no runs of 'small' in {places['out']}"):
         run(small(), seeds=1, backend=BACKENDS["none"], **places)

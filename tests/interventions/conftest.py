@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families.registry import FAMILIES
 from tests.probes.conftest import build
 
 HOSTS = [(name, host) for name in ("llama", "gpt2", "bert") for host in ("eager", "sdpa")]

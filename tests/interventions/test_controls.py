@@ -15,7 +15,7 @@ from sinkscope.interventions import (
     effect,
 )
 from sinkscope.interventions.finding import largest_activations, onset_depth, sink_heads
-from sinkscope.interventions.named import Question, named
+from sinkscope.interventions.named import Subject, named
 from sinkscope.interventions.positions import ReplacePosition, SwapPositions
 from sinkscope.probes import AttentionReceived, HiddenNorms, measure
 from tests.interventions.conftest import a_model, inputs_of, logits
@@ -103,7 +103,7 @@ def test_bands_are_suppressed_at_the_last_depth_too(llama):
     assert not torch.allclose(all_depths, without_last)
 
 
-def test_divergence_is_of_the_untouched_from_the_touched_model():
+def test_divergence_is_of_the_baseline_from_the_intervened_model():
     model, inputs = a_model("llama"), inputs_of("llama")
     with torch.no_grad():
         model.lm_head.weight.mul_(60)  # a large change, at which the two directions differ
@@ -115,7 +115,7 @@ def test_divergence_is_of_the_untouched_from_the_touched_model():
     p, q = before.double().log_softmax(-1), after.double().log_softmax(-1)
     forward, backward = ((a.exp() * (a - b)).sum(-1).mean().item() for a, b in ((p, q), (q, p)))
     assert abs(forward - backward) > 0.05 * forward
-    assert found.touched.kl == pytest.approx(forward, rel=1e-3)
+    assert found.intervened.kl == pytest.approx(forward, rel=1e-3)
 
 
 def test_padding_on_the_left_predicts_nothing():
@@ -130,12 +130,12 @@ def test_padding_on_the_left_predicts_nothing():
         for position in range(23)
         if mask[row, position] and mask[row, position + 1]
     ]
-    assert found.untouched.loss == pytest.approx(torch.stack(wanted).mean().item(), rel=1e-5)
+    assert found.baseline.loss == pytest.approx(torch.stack(wanted).mean().item(), rel=1e-5)
 
 
 def test_names_stand_for_what_they_say():
     model, ids = planted_model(F3), planted_ids(F3)
-    question = Question(model, ids, position=0, other=9, bands=(4,))
+    question = Subject(model, ids, position=0, other=9, bands=(4,))
     acts = {what: named(what, question).intervention for what in ("zero-massive", "forbid-sink", "first-view")}
     assert acts["zero-massive"].entries == ((1, 0, F3.dimension),)
     assert acts["forbid-sink"] == ForbidSink((0,))
@@ -144,9 +144,9 @@ def test_names_stand_for_what_they_say():
     assert named("remove-onset", question).intervention == RemoveContribution(1, (0,))
     assert set(named("zero-sink-heads", question).intervention.heads) == set(F3.attending(4, 4))
     assert named("suppress-bands", question).intervention == SuppressBands((4,), (0,))
-    spared = Question(model, ids, bands=(4,), spare_sink=False)
+    spared = Subject(model, ids, bands=(4,), spare_sink=False)
     assert named("suppress-bands", spared).intervention == SuppressBands((4,), ())
-    learned = Question(planted_gpt2(F3), ids, position=0, other=9)
+    learned = Subject(planted_gpt2(F3), ids, position=0, other=9)
     assert named("swap-position", learned).intervention == SwapPositions(0, 9)
     assert named("replace-position", learned).intervention == ReplacePosition(0, 9)
 

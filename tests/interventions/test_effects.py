@@ -24,9 +24,9 @@ from sinkscope.interventions import (
     onset_depth,
     sink_heads,
 )
-from sinkscope.interventions.named import NAMED, Question, named
+from sinkscope.interventions.named import NAMED, Subject, named
 from sinkscope.probes import AttentionReceived, HiddenNorms, measure
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families.registry import FAMILIES
 from tests.interventions.conftest import a_model, inputs_of, logits
 from tests.planted.factory import F3, NULL, Plant, null_model, planted_ids, planted_model
 from tests.planted.families import planted_gpt2
@@ -57,9 +57,9 @@ def test_the_planted_entry_heads_and_onset_are_found(planted, ids):
 
 def test_zeroing_the_massive_activation_kills_the_sink_and_the_control_does_not(planted, ids):
     found = effect(planted, ids, SetActivations((ENTRY,)), controls=3)
-    assert found.untouched.sink_rate == pytest.approx(100 * len(F3.attending(4, 4)) / 16)
-    assert found.touched.sink_rate == 0
-    assert all(control.sink_rate == found.untouched.sink_rate for control in found.controls)
+    assert found.baseline.sink_rate == pytest.approx(100 * len(F3.attending(4, 4)) / 16)
+    assert found.intervened.sink_rate == 0
+    assert all(control.sink_rate == found.baseline.sink_rate for control in found.controls)
     assert found.stands_out("sink_rate")
     assert "stands out above the 3 random controls" in found.verdict
 
@@ -75,7 +75,7 @@ def test_setting_it_to_its_mean_changes_nothing(planted, ids):
 
 def test_removing_the_onset_kills_the_sink(planted, ids):
     found = effect(planted, ids, RemoveContribution(F3.onset, (0,)), controls=3)
-    assert (found.touched.sink_rate, found.controls[0].sink_rate) == (0, found.untouched.sink_rate)
+    assert (found.intervened.sink_rate, found.controls[0].sink_rate) == (0, found.baseline.sink_rate)
 
 
 def test_the_sink_follows_its_position_embedding():
@@ -111,20 +111,20 @@ def test_loss_and_divergence_are_those_written_out_here():
     before = logits(model, **given)
     with intervention.applied(model):
         after = logits(model, **given)
-    for outcome, scores in ((found.untouched, before), (found.touched, after)):
+    for outcome, scores in ((found.baseline, before), (found.intervened, after)):
         targets = inputs["input_ids"][:, 1:].masked_fill(real[:, 1:] == 0, -100)
         loss = F.cross_entropy(scores[:, :-1].transpose(1, 2), targets, ignore_index=-100)
         assert outcome.loss == pytest.approx(loss.item(), rel=1e-5)
     p, q = before.softmax(-1), after.softmax(-1)
     divergence = (p * (p / q).log()).sum(-1)[real.bool()].mean().item()
-    assert found.touched.kl == pytest.approx(divergence, rel=1e-3)
-    assert found.untouched.kl == 0
+    assert found.intervened.kl == pytest.approx(divergence, rel=1e-3)
+    assert found.baseline.kl == 0
 
 
 def test_encoders_have_a_divergence_and_no_loss():
     found = effect(a_model("bert"), inputs_of("bert"), ForbidSink((0,)), controls=2)
-    assert found.touched.loss is None
-    assert list(found.table()["metric"]) == ["KL to the untouched model (nats)", "sink rate (%)"]
+    assert found.intervened.loss is None
+    assert list(found.table()["metric"]) == ["KL to the baseline (nats)", "sink rate (%)"]
     assert "Loss" not in found.verdict
     assert len(found.plot().data) == 6
 
@@ -149,28 +149,32 @@ def test_bad_input_is_one_clear_line():
 OUTCOME = Outcome(1.0, 0.1, 50.0)
 
 
-def told(touched: Outcome, *controls: Outcome) -> Effect:
-    return Effect("m", OUTCOME, touched, controls, ({"name": "It"}, *({"name": "It"} for _ in controls)), 0, 0.3, 4, 9)
+def effect_of(intervened: Outcome, *controls: Outcome) -> Effect:
+    return Effect(
+        "m", OUTCOME, intervened, controls, ({"name": "It"}, *({"name": "It"} for _ in controls)), 0, 0.3, 4, 9
+    )
 
 
 def test_an_effect_without_a_control_does_not_exist():
     with pytest.raises(InputError, match="nothing without a control"):
-        told(OUTCOME)
+        effect_of(OUTCOME)
 
 
 def test_what_stands_out():
     controls = [Outcome(1.0 + 0.01 * n, 0.1, 50.0) for n in range(5)]
-    assert told(Outcome(1.2, 0.1, 50.0), *controls).stands_out("loss")
-    assert not told(Outcome(1.05, 0.1, 50.0), *controls).stands_out("loss")  # outside the range, within their spread
-    assert not told(Outcome(1.02, 0.1, 50.5), *controls).stands_out("sink_rate")  # half a point is no difference
-    assert told(Outcome(1.02, 0.1, 20.0), *controls).stands_out("sink_rate")
-    assert not told(Outcome(math.nan, 0.1, 20.0), *controls).stands_out("loss")
+    assert effect_of(Outcome(1.2, 0.1, 50.0), *controls).stands_out("loss")
+    assert not effect_of(Outcome(1.05, 0.1, 50.0), *controls).stands_out(
+        "loss"
+    )  # outside the range, within their spread
+    assert not effect_of(Outcome(1.02, 0.1, 50.5), *controls).stands_out("sink_rate")  # half a point is no difference
+    assert effect_of(Outcome(1.02, 0.1, 20.0), *controls).stands_out("sink_rate")
+    assert not effect_of(Outcome(math.nan, 0.1, 20.0), *controls).stands_out("loss")
 
 
 def test_an_effect_as_table_json_and_figure():
-    found = told(Outcome(2.0, 0.5, 0.0), *[Outcome(1.0 + 0.01 * n, 0.1, 50.0) for n in range(3)])
+    found = effect_of(Outcome(2.0, 0.5, 0.0), *[Outcome(1.0 + 0.01 * n, 0.1, 50.0) for n in range(3)])
     row = found.table().set_index("metric").loc["loss (nats)"]
-    assert (row.untouched, row.touched, row.control_low, row.control_high) == (1.0, 2.0, 1.0, 1.02)
+    assert (row.baseline, row.intervened, row.control_low, row.control_high) == (1.0, 2.0, 1.0, 1.02)
     assert bool(row.stands_out)
     data = json.loads(json.dumps(found.to_json()))
     assert data["stands_out"] == {"loss": True, "kl": True, "sink_rate": True}
@@ -182,19 +186,19 @@ def test_an_effect_as_table_json_and_figure():
 @pytest.mark.parametrize("what", NAMED)
 def test_interventions_by_name(what, planted, ids):
     model = planted_gpt2(F3) if "position" in what else planted
-    answer = named(what, Question(model, ids, other=9))
-    assert answer.remark
-    with answer.intervention.applied(model):
+    chosen = named(what, Subject(model, ids, other=9))
+    assert chosen.remark
+    with chosen.intervention.applied(model):
         logits(model, input_ids=ids)
 
 
 def test_names_that_do_not_exist_and_models_without_a_sink(ids):
     model = null_model()
     with pytest.raises(InputError, match="unknown intervention 'zero-masive': did you mean 'zero-massive'"):
-        named("zero-masive", Question(model, ids))
+        named("zero-masive", Subject(model, ids))
     with pytest.raises(InputError, match=r"no head gives position 0 more than 0.3 of its attention: the most is"):
-        named("zero-sink-heads", Question(model, ids))
-    assert "no activation exceeds 100" in named("zero-massive", Question(model, ids)).remark
+        named("zero-sink-heads", Subject(model, ids))
+    assert "no activation exceeds 100" in named("zero-massive", Subject(model, ids)).remark
 
 
 def test_the_public_names():
@@ -203,7 +207,7 @@ def test_the_public_names():
 
 
 @pytest.mark.parametrize(
-    ("touched", "controls", "standing", "words"),
+    ("intervened", "controls", "standing", "words"),
     [
         (2.0, (1.0, 1.01, 1.02), "above", "stands out above the 3 random controls"),
         (0.5, (1.0, 1.01, 1.02), "below", "stands out below the 3 random controls"),
@@ -212,11 +216,11 @@ def test_the_public_names():
         (2.0, (1.0,), "undecided", "cannot be told from the 1 random control"),
     ],
 )
-def test_the_verdict_says_on_which_side(touched, controls, standing, words) -> None:
+def test_the_verdict_says_on_which_side(intervened, controls, standing, words) -> None:
     found = Effect(
         model="tiny",
-        untouched=Outcome(1.0, 0.0, 50.0),
-        touched=Outcome(touched, 0.0, 50.0),
+        baseline=Outcome(1.0, 0.0, 50.0),
+        intervened=Outcome(intervened, 0.0, 50.0),
         controls=tuple(Outcome(loss, 0.0, 50.0) for loss in controls),
         interventions=({"name": "ZeroHeads"}, *({"name": "ZeroHeads"} for _ in controls)),
         position=0,

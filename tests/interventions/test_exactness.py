@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sinkscope.hooks.modules import unembedding
 from sinkscope.interventions import (
     FirstTokenView,
     ForbidSink,
@@ -17,7 +18,6 @@ from sinkscope.interventions import (
     mean_values,
     perturbation_spread,
 )
-from sinkscope.probes.structure.sites import unembedding
 from tests.interventions.conftest import a_model, inputs_of, logits, stream
 
 
@@ -41,7 +41,7 @@ def test_forbidden_keys_get_nothing_and_rows_still_sum_to_one(name):
     for key in (0, 2):
         assert bool((found[..., key][..., ~own[:, key]] == 0).all())
     torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:-1]))
-    # In the first layer, whose inputs are untouched, the other weights keep their proportions.
+    # In the first layer, whose inputs are unchanged, the other weights keep their proportions.
     plain = maps(name, **inputs_of(name))[0]
     kept = plain.clone()
     hidden = ~own & torch.isin(torch.arange(24), torch.tensor([0, 2]))

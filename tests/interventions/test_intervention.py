@@ -23,7 +23,7 @@ from sinkscope.interventions import (
     ZeroHeads,
 )
 from sinkscope.probes import measure, observe
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families.registry import FAMILIES
 from tests.interventions.conftest import HOSTS, a_model, generator, hooks, inputs_of, logits
 from tests.thinning import thinned
 

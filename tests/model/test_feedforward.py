@@ -1,4 +1,4 @@
-"""The feed-forwards against their formulas, how many parameters they have, and how they start [A3]."""
+"""The feed-forwards against their formulas, how many parameters they have, and how they start."""
 
 from __future__ import annotations
 

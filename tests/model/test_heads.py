@@ -1,4 +1,4 @@
-"""Outputs of heads: side by side before one map, or added [A4, A5]."""
+"""Outputs of heads: side by side before one map, or added (Gu et al. 2025, Table 12)."""
 
 from __future__ import annotations
 

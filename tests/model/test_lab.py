@@ -57,7 +57,7 @@ def check(function: Check) -> Check:
 
 
 def every_case() -> list:
-    """All checks of all operations; the fast tier has two for each line of the catalogue and all for each kind."""
+    """All checks of all operations; the fast tier has two for each line of the catalog and all for each kind."""
 
     def is_slow(operation: str, name: str) -> bool:
         return operation not in KINDS and not (operation in zoo.CATALOG and name in ALWAYS)
@@ -236,7 +236,7 @@ def attentions_and_hidden_states_on_request(model, ids, folder):
 def packed_documents(model, ids, folder):
     """Equal documents alone, in one forward and when the second one is decoded from a cache.
 
-    Positions restart: learned keys are not rotated and feature maps act after rotation, so both know absolute places.
+    Positions restart: learned keys are not rotated and feature maps act after rotation, so both know absolute ones.
     """
     spec = model.config.spec
     packing = build(replace(spec, mask=spec.mask & zoo.Document()), restart_positions=True)
@@ -301,7 +301,7 @@ def test_other_attention_implementations_are_refused():
 
 
 def test_initialisation_is_the_papers():
-    """Linear maps and embeddings sqrt(2 / (5 fan_in)), a SwiGLU's output 1 / (L sqrt(width)) (catalogue section 8)."""
+    """Linear maps and embeddings sqrt(2 / (5 fan_in)), a SwiGLU's output 1 / (L sqrt(width))."""
     torch.manual_seed(0)
     config = LabConfig(vocab_size=500, hidden_size=128, num_hidden_layers=3, intermediate_size=256, attention="k_bias")
     for name, parameter in LabForCausalLM(config).named_parameters():
@@ -315,7 +315,7 @@ def test_initialisation_is_the_papers():
 
 
 def test_published_parameter_counts():
-    """tinyllama_60M: 58,998,528 without embeddings, 136,462,080 in all (catalogue section 8)."""
+    """tinyllama_60M: 58,998,528 without embeddings, 136,462,080 in all."""
     config = LabConfig(
         vocab_size=50432, hidden_size=768, num_hidden_layers=10, num_attention_heads=8, intermediate_size=1536
     )

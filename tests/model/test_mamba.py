@@ -1,4 +1,4 @@
-"""Hybrids: transformers' Jamba at the same weights, the recurrence written out, and what a state can not do [X27]."""
+"""Hybrids: transformers' Jamba at the same weights, the recurrence written out, and what a state cannot do."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_padding_behind_a_state_is_refused():
     model, real = build(**HYBRID), torch.ones_like(IDS)
     cache = model(IDS[:, :5], use_cache=True).past_key_values
     real[0, 7:] = 0
-    with pytest.raises(InputError, match="padding behind tokens"):
+    with pytest.raises(InputError, match="padding follows tokens"):
         model(IDS[:, 5:], attention_mask=real, past_key_values=cache)
 
 

@@ -22,8 +22,8 @@ def rms(x: Tensor, module: nn.Module) -> Tensor:
 
 
 def layer(x: Tensor, module: nn.Module) -> Tensor:
-    centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * module.weight + module.bias
+    centered = x - x.mean(-1, keepdim=True)
+    return centered / (centered.square().mean(-1, keepdim=True) + 1e-5).sqrt() * module.weight + module.bias
 
 
 def run(model: LabForCausalLM, block: Callable[[LabBlock, nn.Module | None, Tensor, Callable], Tensor]) -> Tensor:
@@ -42,7 +42,7 @@ def run(model: LabForCausalLM, block: Callable[[LabBlock, nn.Module | None, Tens
 @torch.no_grad()
 @pytest.mark.parametrize(("kind", "norm"), [("rmsnorm", rms), ("layernorm", layer)])
 def test_post_norm_is_the_papers(kind, norm):
-    """x = norm1(x + attn(x)); x = norm2(x + mlp(x)); nothing before the first block, nothing behind the last [A2]."""
+    """x = norm1(x + attn(x)); x = norm2(x + mlp(x)); nothing before the first block, nothing behind the last."""
     model = build(norm_placement="post", norm=kind)
 
     def block(one, behind, x, attention):

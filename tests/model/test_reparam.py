@@ -1,4 +1,4 @@
-"""Sigma-reparametrisation: what the formula promises, when it iterates, and what it covers [X2]."""
+"""Sigma-reparametrisation: what the formula promises, when it iterates, and what it covers (Zhai et al. 2023)."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_the_gradient_is_that_of_a_fixed_u_and_v():
     weight = torch.randn(4, 3, dtype=torch.float64)
     sigma = started(weight)
     weight.requires_grad_()
-    towards = torch.randn(4, 3, dtype=torch.float64)
-    found = torch.autograd.grad((sigma(weight) * towards).sum(), [weight, sigma.gamma])
+    toward = torch.randn(4, 3, dtype=torch.float64)
+    found = torch.autograd.grad((sigma(weight) * toward).sum(), [weight, sigma.gamma])
     size = (sigma.u @ weight @ sigma.v).detach()
-    inner = (weight * towards).sum().detach()
-    expected = sigma.gamma * (towards / size - inner / size**2 * torch.outer(sigma.u, sigma.v))
+    inner = (weight * toward).sum().detach()
+    expected = sigma.gamma * (toward / size - inner / size**2 * torch.outer(sigma.u, sigma.v))
     torch.testing.assert_close(found[0], expected.detach())
     torch.testing.assert_close(found[1], inner / size)
     assert not sigma.u.requires_grad

@@ -1,4 +1,4 @@
-"""Layers that read another layer's keys and values: against decoding written out in loops [Z7]."""
+"""Layers that read another layer's keys and values: against decoding written out in loops (Wu & Tu 2024)."""
 
 from __future__ import annotations
 

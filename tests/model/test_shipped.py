@@ -31,7 +31,7 @@ def test_natural_text_has_a_sink_at_its_first_token(by_input):
 
 
 def test_one_token_repeated_has_none(by_input):
-    """With rotary positions and one token, every hidden state is the same: nothing marks the first (P4)."""
+    """With rotary positions and one token, every hidden state is the same: nothing marks the first."""
     assert by_input["repeated"].sink_rate(0.3, position=0) < 1
 
 

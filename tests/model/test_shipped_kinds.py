@@ -66,13 +66,13 @@ def test_the_encoder_meets_text_between_cls_and_sep() -> None:
 
 def test_the_encoder_fills_a_mask_better_in_its_text_than_out_of_it() -> None:
     model, tokenizer, ids = load("nano-encoder"), load_tokenizer("nano-encoder"), natural("nano-encoder").input_ids
-    places = torch.arange(10, ids.shape[1] - 10, 10)
+    positions = torch.arange(10, ids.shape[1] - 10, 10)
 
     def loss(text: torch.Tensor) -> float:
         labels = torch.full_like(text, -100)
-        labels[:, places] = ids[:, places]
+        labels[:, positions] = ids[:, positions]
         masked = text.clone()
-        masked[:, places] = tokenizer.mask_token_id
+        masked[:, positions] = tokenizer.mask_token_id
         with torch.no_grad():
             return float(model(masked, labels=labels).loss)
 

@@ -1,4 +1,4 @@
-"""What is planted: the known answer, as a value, and the numbers it is made of (catalogue F3)."""
+"""What is planted: the known answer, as a value, and the numbers it is made of."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Reading:
         return self.maps.sum(-2) / queries
 
     def massive(self, depth: int) -> set[tuple[int, int]]:
-        """The (position, dimension) pairs with |a| > 100 and |a| > 1000 × median |a|, in any sample [X8]."""
+        """The (position, dimension) pairs with |a| > 100 and |a| > 1000 × median |a|, in any sample."""
         size = self.hidden[depth].abs()
         found = (size > 100) & (size > 1000 * size.flatten(1).median(1).values[:, None, None])
         return {(position, dimension) for _, position, dimension in found.nonzero().tolist()}

@@ -12,17 +12,16 @@ from transformers import PreTrainedModel
 
 from sinkscope.attention import CATALOG, AttentionSpec
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.probes import Measurement
-from sinkscope.probes.contracts.families import FAMILIES
-from sinkscope.probes.observers.every import EVERY
+from sinkscope.probes import Measurement, every
+from tests.families.registry import FAMILIES
 from tests.thinning import thinned
 
 # What a pass over a cache, or a row alone, adds to: without what is made of whole rows, of a few kept samples, or only
 # for some models.
 WHOLE = {"MassiveActivations", "OutlierStatistics", "MatrixEntropy", "Mixing", "HiddenSimilarity"}
 WHOLE |= {"KeyVectors", "HiddenVectors", "SpectralBands", "ExpertPeaks"}
-ADDITIVE = tuple(observer for observer in EVERY if type(observer).__name__ not in WHOLE)
-EXPERTLESS = tuple(observer for observer in EVERY if type(observer).__name__ != "ExpertPeaks")
+ADDITIVE = tuple(observer for observer in every() if type(observer).__name__ not in WHOLE)
+EXPERTLESS = tuple(observer for observer in every() if type(observer).__name__ != "ExpertPeaks")
 
 DECODERS = ["llama", "mistral", "gpt2", "gpt_neox", "opt", "phi", "qwen3", "gemma2", "gemma3", "gpt_oss", "granite_swa"]
 DECODERS += ["jamba", "qwen3_next", "deepseek_v3", "cohere2"]
@@ -53,7 +52,7 @@ def build(name: str, host: str = "sdpa") -> PreTrainedModel:
     return family.build(host if host in family.hosts else "eager")
 
 
-# One operation for each way of being read; the fast tests of passes take these, the slow ones the whole catalogue.
+# One operation for each way of being read; the fast tests of passes take these, the slow ones the whole catalog.
 FEW = {"softmax_off_by_one", "stable_mask", "sigmoid_bias", "kv_bias", "gated_value", "forgetting_gate", "differential"}
 
 

@@ -1,4 +1,4 @@
-"""How observers' pieces become labelled arrays: extra axes, maxima, kept samples, modules of their own."""
+"""How observers' pieces become labeled arrays: extra axes, maxima, kept samples, modules of their own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from transformers import DynamicCache
 
+from sinkscope.hooks.modules import attention_layers
 from sinkscope.probes import Array, AttentionReceived, LayerSums, Observer, Piece, measure, observe
 from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.observers.observer import Hidden, Pass, Watch
-from sinkscope.probes.structure.layers import attention_layers
+from sinkscope.probes.observers.observer import Hidden, ModuleCall, Watch
 from tests.probes.conftest import build
 
 QUANTILES = (0.1, 0.5, 0.9)
@@ -80,7 +80,7 @@ class Inputs(Observer):
         return {"input_norm": Array(found.sums["norm"], "query", per_head=False)} if "norm" in found.sums else {}
 
 
-def _norm(at: Pass, args: tuple, kwargs: dict, output: object) -> Iterable[Piece]:
+def _norm(at: ModuleCall, args: tuple, kwargs: dict, output: object) -> Iterable[Piece]:
     hidden = args[0] if args else kwargs["hidden_states"]
     yield Piece("norm", hidden.norm(dim=-1)[:, None], at.start)
 

@@ -11,7 +11,7 @@ from transformers import DynamicCache, StaticCache
 
 from sinkscope.errors import InputError
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, QueryKeyValueNorms, measure, observe
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families.registry import FAMILIES
 from tests.probes.conftest import ADDITIVE, CAUSAL, build
 
 Same = Callable[..., None]

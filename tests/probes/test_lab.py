@@ -1,4 +1,4 @@
-"""The lab model under every operation of the catalogue: what observers say against weights written out whole."""
+"""The lab model under every operation of the catalog: what observers say against weights written out whole."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sinkscope.probes import (
     measure,
     observe,
 )
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families.registry import FAMILIES
 from tests.probes.conftest import lab_model, operations
 from tests.probes.observers.naive import close
 from tests.probes.test_batches import padded, real_part
@@ -75,7 +75,7 @@ class Written:
 
     @property
     def read(self) -> tuple[Tensor, Tensor]:
-        """Weights on tokens, and on slots in sum, as the sink rate reads them [catalogue 12.3]."""
+        """Weights on tokens, and on slots in sum, as the sink rate reads them."""
         weights, slots = self.weights, self.slots
         if self.spec.metric_weights == "renormalized":
             total = weights.abs().sum(-1, keepdim=True) + slots.abs().sum(-1, keepdim=True) + 1e-8

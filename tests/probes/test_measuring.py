@@ -10,9 +10,8 @@ import xarray as xr
 from transformers import LlamaForCausalLM
 
 from sinkscope.errors import InputError
-from sinkscope.probes import AttentionReceived, SlotReceived, measure
-from sinkscope.probes.contracts.families import FAMILIES
-from sinkscope.probes.observers.every import EVERY
+from sinkscope.probes import AttentionReceived, SlotReceived, every, measure
+from tests.families.registry import FAMILIES
 from tests.probes.conftest import build
 
 
@@ -31,10 +30,10 @@ def test_default_observers(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
         "value_norm",
         "tokens",
     }
-    every = measure(llama, ids, "all")
-    observed = {each["name"] for each in every.record["observers"]}
-    assert observed == {type(observer).__name__ for observer in EVERY} - {"ExpertPeaks"}
-    assert set(data.data_vars) < set(every.data.data_vars)
+    everything = measure(llama, ids, "all")
+    observed = {each["name"] for each in everything.record["observers"]}
+    assert observed == {type(observer).__name__ for observer in every()} - {"ExpertPeaks"}
+    assert set(data.data_vars) < set(everything.data.data_vars)
     assert "slot_received" in measure(build("gpt_oss"), ids, "all").data
     for name in ("attention_received", "hidden_norm", "value_norm"):
         assert data[name].dtype == "float32"

@@ -15,10 +15,10 @@ from torch import nn
 from transformers import AttentionInterface, Cache, LlamaForCausalLM
 
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks.dispatch import _run_with_lse
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, QueryKeyValueNorms, measure, observe
-from sinkscope.probes.calls import kernel
-from sinkscope.probes.contracts.families import FAMILIES
 from sinkscope.probes.observers.observer import Hidden, Piece
+from tests.families.registry import FAMILIES
 from tests.probes.conftest import EXPERTLESS, build
 
 
@@ -140,7 +140,7 @@ def test_the_kernels_log_sum_exp_is_seen_in_every_gradient_mode(mode: type) -> N
     query, key = torch.randn(2, 4, 9, 8), torch.randn(2, 2, 9, 8)
     attend = nn.functional.scaled_dot_product_attention
     with mode():
-        output, lse = kernel.run(attend, query, key, key, is_causal=True, enable_gqa=True)
+        output, lse = _run_with_lse(attend, query, key, key, is_causal=True, enable_gqa=True)
         assert torch.equal(output, attend(query, key, key, is_causal=True, enable_gqa=True))
     scores = query @ key.repeat_interleave(2, 1).mT / 8**0.5
     wanted = scores.masked_fill(torch.ones(9, 9).triu(1).bool(), -torch.inf).logsumexp(-1)
@@ -234,7 +234,7 @@ def test_samples_of_several_passes_follow_each_other(llama: LlamaForCausalLM, id
 COMPILED = """
 import torch
 from sinkscope.probes import AttentionReceived, HiddenNorms, observe
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families.registry import FAMILIES
 
 torch._logging.set_logs(all=50)
 family = FAMILIES["llama"]
@@ -281,7 +281,7 @@ def test_compiled_models_are_observed_before_and_after_compilation() -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3"])
 def test_the_first_token_mixes_with_nobody(name: str, ids: torch.Tensor) -> None:
-    """Its softmax has one entry [C6]: its head outputs are its values, and no other text reaches its states."""
+    """Its softmax has one entry: its head outputs are its values, and no other text reaches its states."""
     model, other = build(name), ids.clone()
     other[:, 1:] = ids[:, 1:].flip(1) + 1
     found, changed = measure(model, ids, EXPERTLESS).data, measure(model, other, EXPERTLESS).data

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from sinkscope.probes import Measurement
+from sinkscope.measurements import Measurement
 from sinkscope.report.runs import StoredRun
+from tests.measurements.planted import LAYERS, POSITIONS, SAMPLES, small_dataset
 
 CHROMIUM = shutil.which("chromium")
-SAMPLES, LAYERS, HEADS, POSITIONS = 6, 3, 2, 12
 
 
 @pytest.fixture(scope="module")
@@ -30,30 +30,7 @@ def browser() -> Iterator[object]:
 
 @pytest.fixture
 def dataset() -> xr.Dataset:
-    """Layer 2, head 1 looks at position 0; from depth 2 on position 0 is long; its value is short."""
-    rng = np.random.default_rng(0)
-    received = rng.uniform(0.05, 0.15, (SAMPLES, LAYERS, HEADS, POSITIONS))
-    received[:, 2, 1, 0] = 0.75
-    hidden = rng.uniform(1.0, 2.0, (SAMPLES, LAYERS + 1, POSITIONS))
-    hidden[:, 2:, 0] = 50.0
-    value = rng.uniform(0.9, 1.1, (SAMPLES, LAYERS, HEADS, POSITIONS))
-    value[:, 2, :, 0] = 0.1
-    per_head = ("sample", "layer", "head", "position")
-    return xr.Dataset(
-        {
-            "attention_received": (per_head, received.astype(np.float32)),
-            "hidden_norm": (("sample", "depth", "position"), hidden.astype(np.float32)),
-            "value_norm": (per_head, value.astype(np.float32)),
-        },
-        coords={
-            "position": range(POSITIONS),
-            "depth": range(LAYERS + 1),
-            "layer_index": ("layer", list(range(LAYERS))),
-            "stack": ("layer", ["decoder"] * LAYERS),
-            "depth_index": ("depth", list(range(LAYERS + 1))),
-            "depth_stack": ("depth", ["decoder"] * (LAYERS + 1)),
-        },
-    )
+    return small_dataset()
 
 
 def log_rows(height: float, steps: int = 200) -> tuple[dict[str, float], ...]:

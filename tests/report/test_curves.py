@@ -1,7 +1,7 @@
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.report.curves import training_curves
+from sinkscope.report.curves import training_curves, training_table
 from sinkscope.report.runs import StoredRun
 
 
@@ -36,3 +36,11 @@ def test_a_runs_name_is_text_not_markup():
 def test_nothing_to_draw_is_an_error():
     with pytest.raises(InputError, match="no runs"):
         training_curves([])
+
+
+def test_a_row_per_evaluation_and_columns_per_run(runs):
+    table = training_table(runs)
+    assert list(table["step"]) == [50, 100, 150, 200]
+    assert table["softmax: sink rate (%)"].iloc[-1] == pytest.approx(6.4)
+    assert table["sigmoid: sink rate (%)"].iloc[-1] == 0.0
+    assert table["softmax: hidden norm ratio"].iloc[-1] == pytest.approx(3.0)

@@ -10,7 +10,7 @@ import pytest
 
 from sinkscope.errors import InputError
 from sinkscope.report.page import FIGURES, Headline, Page, Section, Widget, html_table, json_text, render, write_page
-from sinkscope.report.theme import figure
+from sinkscope.theme import figure
 
 EVIL = "<script>alert('x')</script>"
 PAGE = Page(

@@ -18,7 +18,7 @@ from tests.report.experiments.conftest import found, run
 OWN = """
 from sinkscope.experiments import Question, Variation, above, level
 claim = above(1.0, level("sink_0", "a"), "a sink", "there is one", "mine")
-mine = Question("mine", "Mine?", ("X",), "mine", (Variation("a"),), (claim,))
+mine = Question("mine", "Mine?", "mine", (Variation("a"),), (claim,))
 """
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.probes.contracts.families import COLLECTED, FAMILIES
 from sinkscope.survey import Survey, SurveySpec, running, survey
+from tests.families.registry import COLLECTED, FAMILIES
 from tests.probes.conftest import lab_model
 
 BUILDERS: dict[str, Callable] = {

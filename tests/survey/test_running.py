@@ -16,10 +16,10 @@ import sinkscope as ss
 from sinkscope.data import build_inputs
 from sinkscope.errors import InputError
 from sinkscope.files import sha256
+from sinkscope.measurements import Measurement
 from sinkscope.model import load
-from sinkscope.probes import Measurement
 from sinkscope.survey import Progress, Survey, SurveySpec, running, subjects, survey
-from sinkscope.training.store import alone
+from sinkscope.training import locked
 from tests.survey.conftest import BUILDERS, FEW
 
 NAMES = list(BUILDERS)
@@ -234,7 +234,7 @@ def test_a_half_written_or_damaged_result_is_measured_again(run, zoo, loads):
 
 
 def test_two_surveys_in_one_folder_exclude_each_other(run, zoo, tmp_path):
-    with alone(tmp_path / "out"), pytest.raises(InputError, match="another process is surveying into"):
+    with locked(tmp_path / "out"), pytest.raises(InputError, match="another process is surveying into"):
         run(zoo / "lab")
 
 

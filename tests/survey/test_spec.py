@@ -24,9 +24,7 @@ WRONG = {
     "models: [{model: nano, checkpoints: runs}]": (
         "an entry of 'models' names either a model or checkpoints (a run's folder)"
     ),
-    "models: [{checkpoints: runs, revision: main}]": (
-        "'checkpoints: runs' takes label and chat_template beside it, nothing else"
-    ),
+    "models: [{checkpoints: runs, revision: main}]": ("only label and chat_template go with 'checkpoints: runs'"),
     "models: [{model: nano, step: 3}]": "model 'nano': 'curve' and 'step' go together",
     "models: [nano]\ntext: a.txt\ninputs: [random]": (
         "text goes with natural and first-token input, which this survey does not have"

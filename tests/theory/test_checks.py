@@ -1,17 +1,15 @@
-"""Every claim holds, was stated in full, and is shown in the docs as it stands in the code."""
+"""Every claim holds and was stated in full."""
 
 from __future__ import annotations
 
 import math
-import re
 
 import pytest
 import torch
 
-from sinkscope.claims import COLUMNS, Claim, EachWithin, Evidence
-from sinkscope.theory import CHECKS, TOPICS, Check, by_topic, refuted, run_checks
-from sinkscope.theory.__main__ import sections
-from tests.test_docs import ROOT
+from sinkscope.claims import Claim, EachWithin, Evidence
+from sinkscope.theory import CHECKS, Check, by_topic, refuted, run_checks
+from tools.claims_page import sections
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.claim.name)
@@ -27,13 +25,23 @@ def test_every_claim_is_one_of_its_kind():
     assert len({each.claim.statement for each in CHECKS}) == len(names)
 
 
-ROWS = ("P1", "P2", "P3", "P4", "P5", "A7", "A8", "A9", "A10", "A11", "A12", "A13", "A23", "A24", "X1", "K3")
+SOURCES = (
+    *(f"Gu et al. 2025, appendix B, proposition {number}" for number in (1, 2, 3, 4)),
+    *(
+        f"Gu et al. 2025, {place}"
+        for place in ("Table 4", "Table 5", "Table 7", "Table 13", "section 7", "equations 32–42")
+    ),
+    "Barbero et al. 2025",
+    "Dong et al. 2021",
+    "Katharopoulos et al. 2020",
+    "Miller 2023",
+    "Zhai et al. 2023, Theorem 3.1",
+)
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_a_row_of_the_literature_has_a_claim(row):
-    sources = " ".join(each.claim.source.replace("P1–P4", "P1 P2 P3 P4") for each in CHECKS)
-    assert re.search(rf"\b{row}\b", sources)
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_place_in_the_literature_has_a_claim(source):
+    assert any(source in each.claim.source for each in CHECKS)
 
 
 def toy(name: str, value: float) -> Check:
@@ -72,19 +80,3 @@ def test_verdicts_stand_under_their_topic():
     text = sections(found)
     assert text.startswith("### First\n\n1 supported\n\n| claim |")
     assert "1 supported, 1 refuted" in text
-
-
-def test_the_docs_show_the_claims_of_the_code():
-    page = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
-    lines = [line for line in page.splitlines() if line.startswith("| ") and "| claim |" not in line]
-    shown = [[cell.strip().replace("\\|", "|") for cell in line.strip("|").split(" | ")] for line in lines]
-    column = COLUMNS.index
-    stated = [
-        (row[column("claim")], row[column("statement")], row[column("source")], row[column("asked")]) for row in shown
-    ]
-    claims = [each.claim for each in CHECKS]
-    assert stated == [(claim.name, claim.statement, claim.source, str(claim.rule)) for claim in claims], (
-        "python -m sinkscope.theory prints the tables of docs/theory.md"
-    )
-    assert {row[column("verdict")] for row in shown} == {"supported"}
-    assert all(f"### {topic.capitalize()}\n" in page for topic in TOPICS)

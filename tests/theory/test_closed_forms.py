@@ -13,10 +13,6 @@ from sinkscope.theory import closed_forms as closed
 BUCKETS = {0: 0, 1: 1, 15: 15, 16: 16, 17: 16, 31: 21, 32: 21, 63: 26, 64: 26, 90: 29, 127: 31, 128: 31, 500: 31}
 
 
-def test_harmonic_numbers():
-    assert closed.harmonic(4) == pytest.approx(1 + 1 / 2 + 1 / 3 + 1 / 4)
-
-
 def test_weights_by_distance_are_a_softmax_over_the_past():
     bias = torch.randn(3, 6)
     found = closed.by_distance(bias)

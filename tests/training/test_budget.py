@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.training import RECIPES, Recipe
 from sinkscope.training.budget import (
-    UTILISATION,
+    GPUS,
+    UTILIZATION,
     activation_bytes,
     estimates,
     flops_per_token,
@@ -17,7 +18,6 @@ from sinkscope.training.budget import (
     saved_bytes,
     total_flops,
 )
-from sinkscope.training.gpus import GPUS
 
 Make = Callable[..., Recipe]
 VOCABULARY = 60
@@ -33,7 +33,7 @@ def on_meta(name: str) -> LabForCausalLM:
         return LabForCausalLM(LabConfig(max_position_embeddings=recipe.context, **recipe.model))
 
 
-OPTIMISERS = {
+OPTIMIZERS = {
     "adamw": (),
     "adam": (),
     "sgd": (),
@@ -46,9 +46,9 @@ OPTIMISERS = {
 }
 
 
-@pytest.mark.parametrize("case", OPTIMISERS)
-def test_an_optimisers_state_is_what_it_builds(case: str, tiny: Make) -> None:
-    recipe = tiny(f"optimizer.name={case.split()[0]}", *OPTIMISERS[case])
+@pytest.mark.parametrize("case", OPTIMIZERS)
+def test_an_optimizers_state_is_what_it_builds(case: str, tiny: Make) -> None:
+    recipe = tiny(f"optimizer.name={case.split()[0]}", *OPTIMIZERS[case])
     model = model_of(recipe)
     optimizer = recipe.optimizer.build(model)
     ids = torch.randint(0, VOCABULARY, (2, 16))
@@ -148,7 +148,7 @@ def test_estimates_for_every_gpu() -> None:
     alone, eight = found["H100 80GB", 1, "ddp"], found["H100 80GB", 8, "ddp"]
     ideal = total_flops(recipe, model) / 989.5e12
     assert alone.fits
-    assert alone.seconds == pytest.approx((ideal / UTILISATION[1], ideal / UTILISATION[0]))
+    assert alone.seconds == pytest.approx((ideal / UTILIZATION[1], ideal / UTILIZATION[0]))
     assert eight.seconds[0] == pytest.approx(alone.seconds[0] / 8)
     small = found["L4 24GB", 1, "ddp"]
     assert not small.fits

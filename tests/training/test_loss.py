@@ -61,7 +61,7 @@ def test_masks_of_data_and_loss_join_the_operations_own() -> None:
 
 
 def test_a_window_comes_before_a_prefix_that_all_see() -> None:
-    """L3 and L2: `window` tokens, itself included; the prefix stays in sight."""
+    """`window` tokens, itself included; the prefix stays in sight."""
     assert load_recipe("nano", ["loss.window=16"]).operation.mask == Causal() & Window(16)
     both = load_recipe("nano", ["loss.window=3", "loss.prefix=2", "attention=sigmoid", "data.packing=intra_document"])
     assert both.operation.mask == ((Causal() & Document()) & Window(3)) | Prefix(2)

@@ -11,12 +11,10 @@ from transformers import PreTrainedTokenizerFast
 
 from sinkscope.data import TrainingOrder, Windows
 from sinkscope.data.tokenizer import as_encoder, train_bpe
-from sinkscope.errors import InputError
 from sinkscope.training import Recipe, Run
 from sinkscope.training.kinds import ENCODER, HYBRID, LAB, Kind
+from sinkscope.training.kinds.encoder import Framed, Masked
 from sinkscope.training.kinds.hybrid import hybrid_model
-from sinkscope.training.kinds.masking import Framed, Masked
-from sinkscope.training.nano_models import KINDS, SIZES, train_nano
 from sinkscope.training.session import train_kind
 from sinkscope.training.trainer import RecipeTrainer
 from tests.training.helpers import Killed, assert_same_run, patched
@@ -174,13 +172,3 @@ def test_kinds_of_equal_numbers_are_different_runs(tiny: Make, tmp_path: Path) -
 
 def test_the_lab_model_keeps_its_hash() -> None:
     assert LAB.about == {}
-
-
-def test_both_have_the_sizes_of_nano() -> None:
-    assert all(recipe.model == SIZES for _, recipe in KINDS.values())
-    assert {recipe.batch_size * recipe.context for _, recipe in KINDS.values()} == {32 * 128}
-
-
-def test_an_unknown_one_is_refused() -> None:
-    with pytest.raises(InputError, match="did you mean 'encoder'"):
-        train_nano("encodr")

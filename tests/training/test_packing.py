@@ -1,19 +1,21 @@
-"""Packed windows as a recipe makes them, in the model that reads them [K1, K2]."""
+"""Packed windows as a recipe makes them, in the model that reads them (slides of Gu et al. 2025)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from sinkscope.errors import InputError
-from sinkscope.training import Recipe, load_recipe
+from sinkscope.probes import AttentionReceived, HiddenNorms, measure
+from sinkscope.training import LAB, Recipe, inputs_of, load_recipe, sink_metrics
 from sinkscope.training.kinds.kind import prepared
 from sinkscope.training.start import lab_model
 
-from .helpers import trained
+from .helpers import rows, trained
 
 PACKINGS = [(bos, before, after) for bos in ("fixed", "none") for before in (True, False) for after in (True, False)]
 POSITIONS = ("none", "learned", "sinusoidal", "relative_t5", "relative_paper", "rotary", "alibi")
@@ -78,7 +80,7 @@ def test_a_restarted_packing_trains(tiny: Callable[..., Recipe], runs) -> None:
 
 def test_a_hybrid_has_no_documents_apart() -> None:
     for change, reason in (
-        ("data.packing=intra_document", "the state of a Mamba layer runs on over a document's border"),
+        ("data.packing=intra_document", "a Mamba layer carries its state across the borders of documents"),
         ("model.restart_positions=true", "a Mamba layer .* has no positions to restart"),
     ):
         with pytest.raises(InputError, match=reason):
@@ -93,3 +95,22 @@ def test_a_mixture_is_trained_and_its_fingerprint_kept(tiny: Callable[..., Recip
     mixture = ("data.mixture.law=0.75", "data.mixture.mail=0.25")
     run = trained(tiny(f"data.corpus=text:{tmp_path}/texts/*/*.txt", *mixture, "steps=2"), runs)
     assert sorted(part["weight"] for part in run.record["data"]["mixture"]) == [0.25, 0.75]
+
+
+def test_documents_are_apart_where_they_were_in_training(tiny: Callable[..., Recipe], runs: Path) -> None:
+    recipe = tiny("context=64", "steps=2", "data.packing=intra_document", "model.restart_positions=true")
+    run = trained(recipe, runs)
+    windows = list(LAB.data(recipe).validation)
+    ids, documents = (torch.stack([window[name] for window in windows]) for name in ("input_ids", "document_ids"))
+    observers = [AttentionReceived("all"), HiddenNorms()]
+    apart = sink_metrics(measure(run.model, {"input_ids": ids, "document_ids": documents}, observers))
+    name = "sink/hidden_norm_ratio"
+    assert rows(run)[-1][name] == pytest.approx(apart[name], rel=1e-6)
+    assert abs(apart[name] - sink_metrics(measure(run.model, ids, observers))[name]) > 1e-5
+
+
+def test_windows_without_numbers_are_read_by_their_tokens_alone(tiny: Callable[..., Recipe]) -> None:
+    windows = LAB.data(tiny()).validation
+    read = inputs_of(windows, 5)
+    assert list(read) == ["input_ids"]
+    assert torch.equal(read["input_ids"], torch.stack([window["input_ids"][:5] for window in list(windows)]))

@@ -81,18 +81,18 @@ def test_no_strength_is_no_penalty(tiny: Callable[..., Recipe]) -> None:
     assert none.hash({}) == tiny().hash({}) != tiny(*KURTOSIS).hash({})
 
 
-def test_only_training_is_penalised_and_the_log_tells_both_parts(tiny: Callable[..., Recipe], runs: Path) -> None:
+def test_only_training_is_penalized_and_the_log_tells_both_parts(tiny: Callable[..., Recipe], runs: Path) -> None:
     """A first step from the same weights: the same losses, and beside them the term of the batch it was made on."""
     short = ("steps=1", "log_every=1", "eval_every=1")
     recipe = tiny(*short, *KURTOSIS)
-    plain, penalised = rows(trained(tiny(*short), runs))[-1], rows(trained(recipe, runs))[-1]
-    assert penalised["loss"] == pytest.approx(plain["loss"], rel=1e-5)
-    assert penalised["validation_loss"] == plain["validation_loss"]  # the first rate of a warm-up is 0
+    plain, penalized = rows(trained(tiny(*short), runs))[-1], rows(trained(recipe, runs))[-1]
+    assert penalized["loss"] == pytest.approx(plain["loss"], rel=1e-5)
+    assert penalized["validation_loss"] == plain["validation_loss"]  # the first rate of a warm-up is 0
     assert "activation_penalty" not in plain
     term, norm = by_hand(recipe)
-    assert penalised["activation_penalty"] == pytest.approx(term, rel=1e-5)
-    assert penalised["grad_norm"] == pytest.approx(norm, rel=1e-4)
-    assert penalised["grad_norm"] != pytest.approx(plain["grad_norm"], rel=1e-4)
+    assert penalized["activation_penalty"] == pytest.approx(term, rel=1e-5)
+    assert penalized["grad_norm"] == pytest.approx(norm, rel=1e-4)
+    assert penalized["grad_norm"] != pytest.approx(plain["grad_norm"], rel=1e-4)
 
 
 def by_hand(recipe: Recipe) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from sinkscope.training.progress import summary, without_bars
 def shown(recipe: Recipe, runs: Path, monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
     """What a training writes on a screen of 160 columns."""
     screen = io.StringIO()
-    monkeypatch.setattr(session, "console", lambda: Console(file=screen, force_terminal=terminal, width=160))
+    monkeypatch.setattr(session, "stderr", lambda: Console(file=screen, force_terminal=terminal, width=160))
     train(recipe, runs, device="cpu")
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
 

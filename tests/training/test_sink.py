@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 from sinkscope.errors import InputError
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, measure
 from sinkscope.training import SinkCallback, sink_metrics
-from sinkscope.training.undisturbed import undisturbed
+from sinkscope.training.machine import preserved_rng
 
 METRICS = {"sink/position_0", "sink/strongest_position", "sink/strongest", "sink/hidden_norm_ratio"}
 
@@ -295,7 +295,7 @@ def test_random_generators_come_back_after_an_error() -> None:
     random.seed(5), np.random.seed(5), torch.manual_seed(5)
     expected = random.random(), np.random.rand(), torch.rand(1)
     random.seed(5), np.random.seed(5), torch.manual_seed(5)
-    with pytest.raises(KeyError), undisturbed():
+    with pytest.raises(KeyError), preserved_rng():
         random.random(), np.random.rand(), torch.rand(1), {}["x"]
     assert (random.random(), np.random.rand(), torch.rand(1)) == expected
 

@@ -1,14 +1,34 @@
-"""The catalogue: a function per attention operation. How to add one is in docs/extending.md."""
+"""The catalog: a function per attention operation. How to add one is in docs/extending.md."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from sinkscope.attention.catalog import biases, gates, grid, softmaxes
 from sinkscope.attention.catalog.entry import Entry, Section
 from sinkscope.attention.spec import AttentionSpec
+from sinkscope.errors import InputError, unknown
 
 SECTIONS: tuple[Section, ...] = (softmaxes.SECTION, grid.SECTION, biases.SECTION, gates.SECTION, gates.BEYOND)
 ENTRIES: dict[str, Entry] = {name: entry for section in SECTIONS for name, entry in section.entries.items()}
 CATALOG: dict[str, AttentionSpec] = {name: entry.spec for name, entry in ENTRIES.items()}
+
+
+def resolve(attention: AttentionSpec | Mapping[str, Any] | str | object) -> AttentionSpec:
+    """A spec from a spec, its dict, its name in the catalog, or `{"name": ..., option: value, ...}`.
+
+    Raises `InputError` for anything else, and for unknown names and options, with the nearest one.
+    """
+    if isinstance(attention, AttentionSpec):
+        return attention
+    if not isinstance(attention, str | Mapping):
+        raise InputError(f"attention = {attention!r}: expected a name such as 'sigmoid', its options, or a spec's dict")
+    given = {"name": attention} if isinstance(attention, str) else {str(key): attention[key] for key in attention}
+    if "name" not in given:
+        return AttentionSpec.from_dict(given)
+    name = str(given.pop("name"))
+    if name not in ENTRIES:
+        raise unknown("attention operation", name, ENTRIES)
+    return ENTRIES[name].make(**given)
 
 
 def named(spec: AttentionSpec) -> dict[str, Any] | None:
@@ -23,9 +43,9 @@ def named(spec: AttentionSpec) -> dict[str, Any] | None:
 
 
 def name_of(spec: AttentionSpec) -> str:
-    """The catalogue name of a spec, with the options that are not the default: `softmax_scaled(alpha=0.2)`.
+    """The catalog name of a spec, with the options that are not the default: `softmax_scaled(alpha=0.2)`.
 
-    `custom` for a spec that no line of the catalogue makes.
+    `custom` for a spec that no line of the catalog makes.
     """
     if (found := named(spec)) is None:
         return "custom"
@@ -33,4 +53,4 @@ def name_of(spec: AttentionSpec) -> str:
     return f"{found['name']}({options})" if options else str(found["name"])
 
 
-__all__ = ["CATALOG", "ENTRIES", "SECTIONS", "Entry", "Section", "name_of", "named"]
+__all__ = ["CATALOG", "ENTRIES", "SECTIONS", "Entry", "Section", "name_of", "named", "resolve"]

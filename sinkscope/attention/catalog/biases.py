@@ -17,7 +17,7 @@ BOTH, KEY_ONLY = "slot and tokens sum to 1", "slot and tokens sum to 1; the slot
 @line(
     formula="A = softmax([q·k*, q·K] / √d), y = A [v*; V]",
     rows=BOTH,
-    source="A7, X9; Gu et al. 2025, Table 4; Sun et al. 2024",
+    source="Gu et al. 2025, Table 4; Sun et al. 2024",
     acts=f"k*, v* {PER_HEAD}",
     effect="Sink_* 72.76 %, Sink₁ 0.04 %, loss 3.72 [Gu et al.]",
 )
@@ -28,7 +28,7 @@ def kv_bias() -> AttentionSpec:
 @line(
     formula="A = softmax([q·k*, q·K] / √d), y = A [v*; V]",
     rows=BOTH,
-    source="A7; Gu et al. 2025, appendix",
+    source="Gu et al. 2025, appendix",
     acts=f"k*, v* {SHARED}",
     effect="Sink_* 56.61 %, Sink₁ 12.44 % [Gu et al.]",
 )
@@ -39,7 +39,7 @@ def kv_bias_shared() -> AttentionSpec:
 @line(
     formula="A = softmax([q·k*, q·K] / √d), y = A [0; V]",
     rows=KEY_ONLY,
-    source="A8; Gu et al. 2025, Table 4",
+    source="Gu et al. 2025, Table 4",
     acts=f"k* {PER_HEAD}",
     effect="Sink_* 73.34 %, Sink₁ 0.00 %, loss 3.72; no massive activations [Gu et al.]",
 )
@@ -50,7 +50,7 @@ def k_bias() -> AttentionSpec:
 @line(
     formula="A = softmax([q·k*, q·K] / √d), y = A [0; V]",
     rows=KEY_ONLY,
-    source="A8; Gu et al. 2025, appendix",
+    source="Gu et al. 2025, appendix",
     acts=f"k* {SHARED}",
     effect="Sink_* 68.31 %, Sink₁ 0.23 % [Gu et al.]",
 )
@@ -61,7 +61,7 @@ def k_bias_shared() -> AttentionSpec:
 @line(
     formula="y = A [m·v'; V], v' = [1, 0, …, 0] (first) or [1, …, 1] / √d (uniform), not learned",
     rows=BOTH,
-    source="A10; Gu et al. 2025, Table 5",
+    source="Gu et al. 2025, Table 5",
     acts=f"k* {PER_HEAD}",
     effect="Sink_* 70.03, 44.43, 1.51 % (first), 69.74, 27.99, 0 % (uniform) for m = 1, 5, 20 [Gu et al.]",
 )
@@ -73,7 +73,7 @@ def k_bias_fixed_v(direction: Option = "first", norm: Option = 1.0) -> Attention
 @line(
     formula="k* learns in its first d_a channels, the others are 0; v* = 0",
     rows=KEY_ONLY,
-    source="A11; Gu et al. 2025, Table 13",
+    source="Gu et al. 2025, Table 13",
     acts=f"k* {PER_HEAD}",
     effect="Sink_* 32.18, 30.88, 30.94, 31.39, 23.30, 51.23, 69.19 % for d_a = 1, 2, 4, …, 64 [Gu et al.]",
 )
@@ -84,7 +84,7 @@ def k_bias_lowrank(d_a: Option = 1) -> AttentionSpec:
 @line(
     formula="y = softmax(s) V + v*",
     rows="tokens sum to 1",
-    source="A9; Gu et al. 2025, Table 4",
+    source="Gu et al. 2025, Table 4",
     acts="v* per query head, after aggregation",
     effect="Sink₁ 17.53 %, loss 3.73, as without it [Gu et al.]",
 )

@@ -1,4 +1,4 @@
-"""A line of the catalogue."""
+"""A line of the catalog."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class Entry:
             raise in_one_line(error, AttentionSpec, f"attention operation '{self.name}'") from error
 
     def options_of(self, spec: AttentionSpec) -> dict[str, Any] | None:
-        """The options, beside defaults, under which this line makes this very spec; None where none do."""
+        """The options, other than defaults, with which this line makes exactly this spec; None where there are none."""
         usual = dict(_leaves(self.spec.to_dict()))
-        found = {place[-1]: value for place, value in _leaves(spec.to_dict()) if usual.get(place) != value}
+        found = {path[-1]: value for path, value in _leaves(spec.to_dict()) if usual.get(path) != value}
         if not found.keys() <= self.options.keys():
             return None
         try:
@@ -68,13 +68,13 @@ class Entry:
             return None
 
 
-def _leaves(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Nested data as places and values. An option bears the name of the field that it sets."""
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Nested data as paths and values. An option has the name of the field that it sets."""
     if isinstance(value, dict | list):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _leaves(item, (*place, str(key)))
+            yield from _leaves(item, (*path, str(key)))
     else:
-        yield place, value
+        yield path, value
 
 
 class Section:

@@ -1,4 +1,4 @@
-"""Gates and norms around a softmax, and what the field built beyond the paper."""
+"""Gates and norms around a softmax, and operations beyond the paper."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONE = "tokens sum to 1"
 @line(
     formula="y_h = σ(w_h·x_h + b_h) · (softmax(s) V)_h",
     rows=ONE,
-    source="X18; Bondarenko et al. 2023 (2306.12929)",
+    source="Bondarenko et al. 2023 (2306.12929)",
     acts="per head, on the h-th slice of the block's input (or all of it, or a learned scalar)",
     effect="OPT-125M: largest activation 340 → 8.7, kurtosis 1778 → 18.9 [Bondarenko et al., secondary]",
 )
@@ -52,7 +52,7 @@ def gated_value(openness: Option = 0.5, per_head: Option = False) -> AttentionSp
 @line(
     formula="s = norm(q)·norm(k) / √d",
     rows=ONE,
-    source="X3; Dehghani et al. 2023 (2302.05442); Wortsman et al. 2023 (2309.14322), gain without bias from memory",
+    source="Dehghani et al. 2023 (2302.05442); Wortsman et al. 2023a (2309.14322), gain without bias from memory",
     acts="one gain per channel for q and one for k, the same for all heads, before rotation",
 )
 def qk_norm(norm: Option = "rmsnorm") -> AttentionSpec:

@@ -1,4 +1,4 @@
-"""The paper's grid of similarities and normalisers, and its relatives."""
+"""The paper's grid of similarities and normalizers, and its relatives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sinkscope.attention.normalizers import Elu, Linear, PowerSigmoid, Relu, Sig
 from sinkscope.attention.similarity import Kernel
 from sinkscope.attention.spec import AttentionSpec
 
-SECTION = Section("Other similarities and normalisers")
+SECTION = Section("Other similarities and normalizers")
 line = SECTION.line
 AFTER = "two maps (d, d) without bias, the same for q and k and for all heads, after rotation"
 PHI = "nothing is learned; φ acts after rotation"
@@ -16,7 +16,7 @@ PHI = "nothing is learned; φ acts after rotation"
 @line(
     formula="A = σ(s)",
     rows="anything between 0 and the number of visible tokens",
-    source="A14; Gu et al. 2025, Tables 6 and 15",
+    source="Gu et al. 2025, Tables 6 and 15",
     effect="sink 0.44 %, loss 3.70 (60M); 2.46 %, 3.10 (1B) [Gu et al.]",
 )
 def sigmoid(bias: Option = 0.0) -> AttentionSpec:
@@ -26,7 +26,7 @@ def sigmoid(bias: Option = 0.0) -> AttentionSpec:
 @line(
     formula="A = σ(s) / Σ σ(s)",
     rows="tokens sum to 1",
-    source="A15; Gu et al. 2025, Tables 6 and 15",
+    source="Gu et al. 2025, Tables 6 and 15",
     effect="sink 30.24 %, loss 3.74 [Gu et al.]",
 )
 def sigmoid_normalized() -> AttentionSpec:
@@ -36,7 +36,7 @@ def sigmoid_normalized() -> AttentionSpec:
 @line(
     formula="A = σ(s) / (Σ σ(s)^p)^(1/p)",
     rows="at most 1 for p ≤ 1; from 1 to n^(1−1/p) for p ≥ 1",
-    source="A13; Gu et al. 2025, section 7",
+    source="Gu et al. 2025, section 7",
     effect="trains for p > 1, with massive activations [Gu et al.]",
 )
 def sigmoid_power(p: Option = 2.0) -> AttentionSpec:
@@ -46,7 +46,7 @@ def sigmoid_power(p: Option = 2.0) -> AttentionSpec:
 @line(
     formula="A = σ(s − log n + b), n visible tokens",
     rows="n / (1 + n) for zero scores",
-    source="A22; Ramapuram et al. 2024 (2409.04431), −log n from memory",
+    source="Ramapuram et al. 2024 (2409.04431), −log n from memory",
 )
 def sigmoid_bias(bias: Option = 0.0) -> AttentionSpec:
     return AttentionSpec(normalizer=Sigmoid(bias=bias, minus_log_n=True))
@@ -55,7 +55,7 @@ def sigmoid_bias(bias: Option = 0.0) -> AttentionSpec:
 @line(
     formula="A = elu(s) + 1",
     rows="any positive number",
-    source="A16; Gu et al. 2025, Tables 6 and 15",
+    source="Gu et al. 2025, Tables 6 and 15",
     effect="sink 0.80 %, loss 3.69 [Gu et al.]",
 )
 def elu() -> AttentionSpec:
@@ -65,7 +65,7 @@ def elu() -> AttentionSpec:
 @line(
     formula="A = (elu(s) + 1) / Σ (elu(s) + 1)",
     rows="tokens sum to 1",
-    source="A17; Gu et al. 2025, Tables 6 and 15",
+    source="Gu et al. 2025, Tables 6 and 15",
     effect="fails to converge [Gu et al.]",
 )
 def elu_normalized() -> AttentionSpec:
@@ -75,7 +75,7 @@ def elu_normalized() -> AttentionSpec:
 @line(
     formula="A = relu(s) / n, n visible tokens (or without n)",
     rows="any number from 0",
-    source="X26; Guo et al. 2024 (2410.13835); Wortsman et al. 2023 (2309.08586), from memory",
+    source="Guo et al. 2024a (2410.13835); Wortsman et al. 2023b (2309.08586), from memory",
     effect="removes the sink's mechanism in Bigram-Backcopy [Guo et al.]",
 )
 def relu(over_n: Option = True, normalized: Option = False) -> AttentionSpec:
@@ -85,7 +85,7 @@ def relu(over_n: Option = True, normalized: Option = False) -> AttentionSpec:
 @line(
     formula="A = φ(q)·φ(k) / √d, φ = elu + 1",
     rows="any positive number",
-    source="A18b; Gu et al. 2025, Tables 6 and 15",
+    source="Gu et al. 2025, Tables 6 and 15",
     acts=PHI,
     effect="fails to converge [Gu et al.]",
 )
@@ -96,7 +96,7 @@ def kernel_elu() -> AttentionSpec:
 @line(
     formula="A = φ(q)·φ(k) / Σ φ(q)·φ(k), φ = elu + 1",
     rows="tokens sum to 1",
-    source="A18, A23; Gu et al. 2025, Tables 6 and 15; Katharopoulos et al. 2020",
+    source="Gu et al. 2025, Tables 6 and 15; Katharopoulos et al. 2020",
     acts=PHI,
     effect="sink 53.65 %, loss 4.19 [Gu et al.]",
 )
@@ -107,7 +107,7 @@ def kernel_elu_normalized() -> AttentionSpec:
 @line(
     formula="A = q·k / √d",
     rows="any number, also negative",
-    source="A19; Gu et al. 2025, Tables 6 and 15",
+    source="Gu et al. 2025, Tables 6 and 15",
     effect="sink 0.00 %, loss 3.99 [Gu et al.]",
 )
 def kernel_identity() -> AttentionSpec:
@@ -117,7 +117,7 @@ def kernel_identity() -> AttentionSpec:
 @line(
     formula="A = s / max(|Σ s|, 1), s = q·k / √d",
     rows="from −1 to 1",
-    source="A19b; Gu et al. 2025, Tables 6 and 15",
+    source="Gu et al. 2025, Tables 6 and 15",
     effect="fails to converge [Gu et al.]",
 )
 def kernel_identity_normalized() -> AttentionSpec:
@@ -127,7 +127,7 @@ def kernel_identity_normalized() -> AttentionSpec:
 @line(
     formula="A = φ(q)·φ(k) / √d, φ(x) = W₂ relu(W₁ x)",
     rows="any number, also negative",
-    source="A21; Gu et al. 2025, Tables 6 and 15",
+    source="Gu et al. 2025, Tables 6 and 15",
     acts=AFTER,
     effect="sink 0.74 %, loss 3.91 [Gu et al.]",
 )
@@ -138,7 +138,7 @@ def kernel_mlp() -> AttentionSpec:
 @line(
     formula="A = s / max(|Σ s|, 1), s = φ(q)·φ(k) / √d, φ(x) = W₂ relu(W₁ x)",
     rows="from −1 to 1",
-    source="A20; Gu et al. 2025, Tables 6 and 15",
+    source="Gu et al. 2025, Tables 6 and 15",
     acts=AFTER,
     effect="sink 0.19 %, loss 3.85 [Gu et al.]",
 )

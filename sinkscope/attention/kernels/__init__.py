@@ -1,11 +1,27 @@
-"""Fused kernels for the element-wise family, offered only on devices where a comparison has confirmed them.
+"""Fused Triton kernels for the element-wise family, taken where a comparison on this very GPU found them exact."""
 
-python -m sinkscope.attention.kernels.confirm      on a machine with CUDA: compares everything, writes the record
-"""
+from sinkscope.attention.kernels.comparison import Agreement, Case, Specialization, compare, compared, every
+from sinkscope.attention.kernels.confirmation import Machine, Outcome, confirm, keep, known, machine
+from sinkscope.attention.kernels.entry import fused, misfit, unavailable
+from sinkscope.attention.kernels.plan import ACTIVATIONS, KernelPlan, plan_of
 
-from sinkscope.attention.kernels.entry import fused
-from sinkscope.attention.kernels.offer import obstacle
-from sinkscope.attention.kernels.plan import ACTIVATIONS, Plan, plan_of
-from sinkscope.attention.kernels.record import Confirmation, confirmed
-
-__all__ = ["ACTIVATIONS", "Confirmation", "Plan", "confirmed", "fused", "obstacle", "plan_of"]
+__all__ = [
+    "ACTIVATIONS",
+    "Agreement",
+    "Case",
+    "KernelPlan",
+    "Machine",
+    "Outcome",
+    "Specialization",
+    "compare",
+    "compared",
+    "confirm",
+    "every",
+    "fused",
+    "keep",
+    "known",
+    "machine",
+    "misfit",
+    "plan_of",
+    "unavailable",
+]

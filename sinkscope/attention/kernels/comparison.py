@@ -1,20 +1,22 @@
-"""The fused kernels against the reference: values and gradients, case by case."""
+"""The fused kernels against the naive formulas: values and gradients, case by case."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from sinkscope.attention.functional import attend
-from sinkscope.attention.kernels.entry import fused
 from sinkscope.attention.kernels.plan import plan_of
 from sinkscope.attention.masks import Causal, Full, Mask, Window, describe
 from sinkscope.attention.normalizers import Elu, Normalizer, Relu, Sigmoid, Softpick
-from sinkscope.attention.spec import AttentionSpec
+from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 
 FAMILY: tuple[Normalizer, ...] = (
@@ -23,9 +25,10 @@ FAMILY: tuple[Normalizer, ...] = (
     *(Elu(normalized=normalized) for normalized in (False, True)),
     Softpick(),
 )
+UNLIKE: tuple[Normalizer, ...] = (Sigmoid(), Elu(normalized=True), Softpick())
 CAUSAL = Causal()
-MASKS: tuple[Mask, ...] = (CAUSAL, CAUSAL & Window(5), CAUSAL & Window(100), Full())
-TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+TENSORS = ("output", "query", "key", "value")  # what is compared: the output, and the gradients of the others
+LIMITS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,91 +47,183 @@ class Case:
     dtype: torch.dtype = torch.float32
     sharpness: float = 1.0
 
-    def __str__(self) -> str:
-        weights = ", ".join(f"{name}={value}" for name, value in vars(self.normalizer).items())
+    @property
+    def weights(self) -> str:
+        return in_words(self.normalizer)
+
+    @property
+    def shape(self) -> str:
         tokens = f"B={self.batch} T={self.queries}/{self.keys or self.queries}"
-        heads = f"H={self.heads}/{self.kv_heads}"
-        sizes = f"{tokens} {heads} D={self.dim}/{self.value_dim} {str(self.dtype).removeprefix('torch.')}"
-        return f"{weights}; {describe(self.mask)}; {sizes} x{self.sharpness:g}"
+        return f"{tokens} H={self.heads}/{self.kv_heads} D={self.dim}/{self.value_dim} x{self.sharpness:g}"
+
+    def __str__(self) -> str:
+        return f"{self.weights}; {describe(self.mask)}; {self.shape}; {plain(self.dtype)}"
+
+
+@dataclass(frozen=True)
+class Specialization:
+    """What Triton compiles code of its own for: weights, mask, dtype and head widths. Each is compared when it is first
+    met, which takes seconds, since a call needs its code anyway; compiling all of them takes minutes."""
+
+    normalizer: Normalizer
+    bidirectional: bool
+    dtype: torch.dtype
+    dim: int
+    value_dim: int
+
+    def __str__(self) -> str:
+        mask = "full" if self.bidirectional else "causal"
+        return f"{in_words(self.normalizer)}; {mask}; D={self.dim}/{self.value_dim}; {plain(self.dtype)}"
+
+    def cases(self) -> Iterator[Case]:
+        """One token; odd lengths, samples, grouped heads; the last of many keys, with one key head; several tiles each
+        way, windowed where causal, with scores far from zero."""
+        case = partial(Case, normalizer=self.normalizer, dtype=self.dtype, dim=self.dim, value_dim=self.value_dim)
+        mask: Mask = Full() if self.bidirectional else CAUSAL
+        yield case(mask=mask, queries=1)
+        yield case(mask=mask, queries=63, batch=2)
+        yield case(mask=mask, queries=33, keys=130, kv_heads=1)
+        windowed = mask if self.bidirectional else CAUSAL & Window(250)
+        yield case(mask=windowed, queries=517, heads=2, kv_heads=1, sharpness=3.0)
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Largest differences of output and gradients, each relative to the reference's largest entry or 1."""
+    """Largest differences of output and gradients, each relative to the reference's largest entry or 1; or what the
+    kernels raised instead."""
 
     case: Case
-    residuals: dict[str, float]
+    differences: dict[str, float] = field(default_factory=dict)
+    raised: str | None = None
 
     @property
-    def worst(self) -> float:
-        """The largest residual; NaN where anything was NaN."""
-        return torch.tensor(list(self.residuals.values())).max().item()
+    def limit(self) -> float:
+        return LIMITS[self.case.dtype]
+
+    @property
+    def largest(self) -> float:
+        """The largest difference; NaN where anything was NaN or raised."""
+        return largest(self.differences.get(name, math.nan) for name in TENSORS)
 
     @property
     def agrees(self) -> bool:
-        return self.worst <= TOLERANCES[self.case.dtype]
+        return self.largest <= self.limit
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong, in words; None where it agrees."""
+        if self.agrees:
+            return None
+        if self.raised is not None:
+            return f"{self.raised} ({self.case})"
+        name = next(name for name in TENSORS if not self.differences[name] <= self.limit)
+        what = "the output" if name == "output" else f"the gradient of the {name}"
+        return f"{what} differs by {self.differences[name]:.2g}, at most {self.limit:g} ({self.case})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, but for NaN."""
+        case = self.case
+        about = {"weights": case.weights, "mask": describe(case.mask), "shape": case.shape, "dtype": plain(case.dtype)}
+        judged = {"limit": self.limit, "agrees": self.agrees, "raised": self.raised}
+        return {**about, "differences": self.differences, **judged}
 
 
-def compare(case: Case, device: str) -> Agreement:
-    """Kernels in the case's dtype against the naive reference in fp64 on the same numbers.
+def compared(cases: Iterable[Case], device: torch.device | str) -> list[Agreement]:
+    """`compare` for each case, with what it raises as part of the answer.
 
-    Inputs lie in memory as projections leave them; memory that the kernels are given is NaN until they write it.
+    Runs in a thread of its own: autograd, inference, autocast, dispatch and functorch modes, hooks on saved tensors
+    and the CUDA stream of the caller belong to the caller's thread, and so neither disturb this nor are disturbed.
     """
+
+    def attempt(case: Case) -> Agreement:
+        try:
+            return compare(case, device)
+        except Exception as error:  # a compiler or a driver raises what it likes: any of it refuses the kernels
+            return Agreement(case, raised=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+
+    with ThreadPoolExecutor(1) as apart:
+        return apart.submit(lambda: [attempt(case) for case in cases]).result()
+
+
+def compare(case: Case, device: torch.device | str) -> Agreement:
+    """Kernels in the case's dtype against the naive formulas in fp64, on the CPU, on the same numbers.
+
+    Inputs lie in memory as projections leave them; memory that the kernels are given is NaN until they write it. The
+    numbers come from a generator of their own. The backward pass is called as a function: autograd has one thread for
+    a device, which may be the one that waits for this comparison.
+    """
+    from sinkscope.attention.kernels.launch import backward, forward
+
     plan = plan_of(case.normalizer, case.mask)
     if plan is None:
         raise InputError(f"no fused kernel for {case}")
     query, key, value, upstream = _problem(case, device)
-    with _fresh_memory_is_nan():
-        output = fused(query, key, value, plan.activation, plan.normalized, plan.mask, plan.window)
-        found = (output, *torch.autograd.grad(output, (query, key, value), upstream))
-    query, key, value = (tensor.detach().double().requires_grad_() for tensor in (query, key, value))
-    spec = AttentionSpec(normalizer=case.normalizer)
-    exact = attend(query, key, value, spec, mask=case.mask, path="reference").output
-    wanted = (exact, *torch.autograd.grad(exact, (query, key, value), upstream.double()))
-    names = ("output", "query", "key", "value")
-    return Agreement(case, {name: _residual(a, b) for name, a, b in zip(names, found, wanted, strict=True)})
+    scaling = case.dim**-0.5
+    with torch.cuda.device_of(query), _FreshMemoryIsNan():
+        output, *state = forward(query, key, value, plan, scaling)
+        found = (output, *backward(upstream, query, key, value, state, plan, scaling))
+    wanted = _exact(case, query, key, value, upstream)
+    return Agreement(case, {name: _difference(*pair) for name, *pair in zip(TENSORS, found, wanted, strict=True)})
 
 
-def every_case() -> Iterator[Case]:
-    """What a device must agree on. Few distinct head widths, since each is compiled anew."""
+def every() -> Iterator[Specialization]:
+    """What `sinkscope kernels check` compares: all weights in the two usual dtypes, the rest with unlike weights."""
     for normalizer in FAMILY:
-        for tokens in (1, 2, 7, 33, 63, 130):
-            yield Case(normalizer=normalizer, queries=tokens)
-        for mask in MASKS:
-            yield Case(normalizer=normalizer, mask=mask, queries=130, batch=2)
-        yield Case(normalizer=normalizer, queries=33, keys=130)
-        for mask in MASKS:
-            yield Case(normalizer=normalizer, mask=mask, queries=517, dtype=torch.bfloat16, dim=64, value_dim=64)
-    for normalizer in (Sigmoid(), Elu(normalized=True), Softpick()):
-        for dtype in (torch.bfloat16, torch.float16):
-            yield Case(normalizer=normalizer, queries=2048, heads=8, dtype=dtype, dim=128, value_dim=128)
-            yield Case(normalizer=normalizer, queries=300, keys=1001, kv_heads=1, dtype=dtype, dim=128, value_dim=128)
-        yield Case(normalizer=normalizer, queries=300, dtype=torch.float16, dim=64, value_dim=64, sharpness=4.0)
+        for dtype in (torch.float32, torch.bfloat16):
+            yield Specialization(normalizer, False, dtype, 64, 64)
+    for normalizer in UNLIKE:
+        yield Specialization(normalizer, True, torch.bfloat16, 64, 64)
+        yield Specialization(normalizer, False, torch.float16, 64, 64)
+        yield Specialization(normalizer, False, torch.bfloat16, 128, 128)
+        yield Specialization(normalizer, False, torch.float32, 24, 20)
 
 
-def _problem(case: Case, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def largest(differences: Iterable[float]) -> float:
+    """Their maximum; NaN where one is NaN."""
+    found = list(differences)
+    return math.nan if any(map(math.isnan, found)) else max(found)
+
+
+def in_words(normalizer: Normalizer) -> str:
+    """`sigmoid, normalized`."""
+    return ", ".join([normalizer.kind, *(name for name, value in vars(normalizer).items() if value is True)])
+
+
+def plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _problem(case: Case, device: torch.device | str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     random = torch.Generator().manual_seed(0)
 
-    def draw(heads: int, tokens: int, dim: int) -> Tensor:
-        drawn = torch.randn(case.batch, tokens, heads, dim, generator=random)
+    def draw(heads: int, tokens: int, dim: int, factor: float = 1.0) -> Tensor:
+        drawn = factor * torch.randn(case.batch, tokens, heads, dim, generator=random, dtype=torch.float32)
         return drawn.to(device, case.dtype).transpose(1, 2)
 
     keys = case.keys or case.queries
-    query, key = draw(case.heads, case.queries, case.dim), draw(case.kv_heads, keys, case.dim)
-    value, upstream = draw(case.kv_heads, keys, case.value_dim), draw(case.heads, case.queries, case.value_dim)
-    query = case.sharpness * query
-    return query.requires_grad_(), key.requires_grad_(), value.requires_grad_(), upstream
+    query, key = draw(case.heads, case.queries, case.dim, case.sharpness), draw(case.kv_heads, keys, case.dim)
+    return query, key, draw(case.kv_heads, keys, case.value_dim), draw(case.heads, case.queries, case.value_dim)
 
 
-def _residual(found: Tensor, wanted: Tensor) -> float:
-    return ((found.double() - wanted).abs().max() / wanted.abs().max().clamp(min=1)).item()
+def _exact(case: Case, query: Tensor, key: Tensor, value: Tensor, upstream: Tensor) -> tuple[Tensor, ...]:
+    """Output and gradients of q, k and v by the formulas themselves, with the whole map in memory."""
+    query, key, value = (tensor.cpu().double().requires_grad_() for tensor in (query, key, value))
+    group = case.heads // case.kv_heads
+    scores = case.dim**-0.5 * (query @ key.repeat_interleave(group, 1).mT)
+    visible = Visibility.of(case.mask, query.shape[2], key.shape[2], device=query.device).dense()
+    count = visible.sum(-1, keepdim=True).clamp(min=1).double()
+    output = case.normalizer.weights(scores, visible, count) @ value.repeat_interleave(group, 1)
+    return output.detach(), *torch.autograd.grad(output, (query, key, value), upstream.cpu().double())
 
 
-@contextmanager
-def _fresh_memory_is_nan() -> Iterator[None]:
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+def _difference(found: Tensor, wanted: Tensor) -> float:
+    return ((found.cpu().double() - wanted).abs().max() / wanted.abs().max().clamp(min=1)).item()
+
+
+class _FreshMemoryIsNan(TorchDispatchMode):
+    """What a kernel leaves unwritten shows, where it might else hold the right numbers of an earlier call."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        fresh = func in (torch.ops.aten.new_empty.default, torch.ops.aten.empty_like.default)
+        return made.fill_(torch.nan) if fresh and made.is_floating_point() else made

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from functools import cache
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.attention.kernels.plan import Plan
+from sinkscope.attention.kernels.plan import KernelPlan
 from sinkscope.errors import InputError
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -25,28 +25,26 @@ def fused(
     window: int | None = None,
     scaling: float | None = None,
 ) -> Float[Tensor, "batch heads query value_dim"]:
-    """o_t = Σ_j w_tj v_j with w of `Plan(activation, normalized, mask, window)`, s = scaling · q·k, in O(T) memory.
+    """o_t = Σ_j w_tj v_j with w of `KernelPlan(activation, normalized, mask, window)`, s = scaling · q·k; O(T) memory.
 
     fp32, bf16 or fp16 in and out, sums in fp32; heads of up to 128 channels; with fewer queries than keys the queries
     are the last ones. Differentiable once, without atomics: gradients are the same in every run. `scaling` defaults to
-    dim^-1/2. This runs whether or not a GPU has confirmed the kernels: `obstacle` is what guards them.
+    dim^-1/2. This runs whether or not the kernels were compared with the reference: `confirmation` is what guards them.
     Raises `InputError` for what the kernels cannot do, and where there is neither a GPU nor Triton's interpreter.
     """
-    plan = Plan(activation, normalized, mask, window)
+    plan = KernelPlan(activation, normalized, mask, window)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if not scaling > 0:
         raise InputError(f"scaling = {scaling}: must be positive")
-    if reason := misfit(query, key, value, plan) or unavailable():
+    if reason := misfit(query, key, value, plan) or unavailable(query.device):
         raise InputError(f"fused kernels: {reason}")
-    from sinkscope.attention.kernels.launch import INTERPRETED, ElementwiseAttention
+    from sinkscope.attention.kernels.launch import ElementwiseAttention
 
-    if not (query.is_cuda or INTERPRETED):
-        raise InputError(f"fused kernels: tensors are on {query.device.type}: a CUDA device, or TRITON_INTERPRET=1")
     with torch.cuda.device_of(query):
-        return ElementwiseAttention.apply(query, key, value, plan, scaling)
+        return ElementwiseAttention.apply(query, key, value, plan, scaling)[0]
 
 
-def misfit(query: Tensor, key: Tensor, value: Tensor, plan: Plan) -> str | None:
+def misfit(query: Tensor, key: Tensor, value: Tensor, plan: KernelPlan) -> str | None:
     """Why the kernels cannot take these tensors; None where they can."""
     tensors = (query, key, value)
     heads, kv_heads = query.shape[1], key.shape[1]
@@ -65,6 +63,23 @@ def misfit(query: Tensor, key: Tensor, value: Tensor, plan: Plan) -> str | None:
     return None
 
 
-def unavailable() -> str | None:
-    """Why no kernel can be compiled here; None where one can."""
-    return None if find_spec("triton") else "triton is not installed"
+def unavailable(device: torch.device) -> str | None:
+    """Why no kernel runs on this device; None where one does: on CUDA, and anywhere under Triton's interpreter."""
+    if reason := _missing():
+        return reason
+    if device.type == "cuda":
+        return None
+    from sinkscope.attention.kernels.launch import INTERPRETED
+
+    return (
+        None if INTERPRETED else f"they run on a CUDA device, or anywhere with TRITON_INTERPRET=1, not on {device.type}"
+    )
+
+
+@cache
+def _missing() -> str | None:
+    try:
+        import triton  # noqa: F401
+    except ImportError as error:
+        return "triton is not installed" if error.name == "triton" else f"triton cannot be imported: {error}"
+    return None

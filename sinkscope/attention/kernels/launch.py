@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,10 @@ import torch
 import triton
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from sinkscope.attention.kernels.backward import key_kernel, query_kernel
-from sinkscope.attention.kernels.forward import forward_kernel
-from sinkscope.attention.kernels.plan import UNBOUNDED, Plan
+from sinkscope.attention.kernels.passes import forward_kernel, key_kernel, query_kernel
+from sinkscope.attention.kernels.plan import UNBOUNDED, KernelPlan
+from sinkscope.errors import InputError
 
 INTERPRETED = not isinstance(forward_kernel, triton.JITFunction)  # TRITON_INTERPRET=1 when the kernels were imported
 NARROWEST = 16  # a tile product needs at least this in each direction
@@ -48,57 +48,82 @@ def backward_tiling(dim: int, itemsize: int) -> Tiling:
 
 
 class ElementwiseAttention(torch.autograd.Function):
-    """o = W v with W of `Plan`, and its first derivatives; keeps q, k, v and two numbers a row: O(T) memory."""
+    """o = W v with W of `KernelPlan`, and its first derivatives; keeps q, k, v and two numbers a row: O(T) memory."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        query: Float[Tensor, "batch heads query dim"],
-        key: Float[Tensor, "batch kv_heads key dim"],
-        value: Float[Tensor, "batch kv_heads key value_dim"],
-        plan: Plan,
-        scaling: float,
-    ) -> Float[Tensor, "batch heads query value_dim"]:
-        query, key, value = (_adjacent(tensor) for tensor in (query, key, value))
-        output = _like_projected(query, value.shape[-1])
-        state = [query.new_empty(query.shape[:3], dtype=torch.float32) for _ in range(2 if plan.divides else 0)]
-        denominator, shift = state or (output, output)
-        tiling = forward_tiling(max(query.shape[-1], value.shape[-1]), query.element_size())
-        batch, heads, queries = query.shape[:3]
-        forward_kernel[(triton.cdiv(queries, tiling.rows), heads, batch)](
-            query, key, value, output, denominator, shift,
-            *(tensor.stride()[:3] for tensor in (query, key, value, output)),
-            **settings(query, key, value, plan, scaling, tiling),
-        )  # fmt: skip
-        ctx.save_for_backward(query, key, value, *state)
-        ctx.plan, ctx.scaling = plan, scaling
-        return output
+    def forward(query: Tensor, key: Tensor, value: Tensor, plan: KernelPlan, scaling: float) -> tuple[Tensor, ...]:
+        return forward(query, key, value, plan, scaling)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
+        *tensors, ctx.plan, ctx.scaling = inputs
+        ctx.mark_non_differentiable(*outputs[1:])
+        ctx.save_for_backward(*tensors, *outputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        if torch.is_grad_enabled():
+            raise InputError("the fused kernels have no second derivative: ask for path='reference'")
         query, key, value, *state = ctx.saved_tensors
-        upstream = _adjacent(upstream)
-        to_query, to_key, to_value = (_like_projected(tensor, tensor.shape[-1]) for tensor in (query, key, value))
-        denominator, shift, delta = (*state, torch.empty_like(state[0])) if state else (query, query, query)
-        tiling = backward_tiling(max(query.shape[-1], value.shape[-1]), query.element_size())
-        sizes = settings(query, key, value, ctx.plan, ctx.scaling, tiling)
-        batch, heads, queries = query.shape[:3]
-        query_kernel[(triton.cdiv(queries, tiling.rows), heads, batch)](
-            query, key, value, upstream, denominator, shift, delta, to_query,
-            *(tensor.stride()[:3] for tensor in (query, key, value, upstream, to_query)),
-            **sizes,
-        )  # fmt: skip
-        key_kernel[(triton.cdiv(key.shape[2], tiling.columns), key.shape[1], batch)](
-            query, key, value, upstream, denominator, shift, delta, to_key, to_value,
-            *(tensor.stride()[:3] for tensor in (query, key, value, upstream, to_key, to_value)),
-            **sizes,
-        )  # fmt: skip
-        return to_query, to_key, to_value, None, None
+        return *backward(upstream, query, key, value, state, ctx.plan, ctx.scaling), None, None
 
 
-def settings(query: Tensor, key: Tensor, value: Tensor, plan: Plan, scaling: float, tiling: Tiling) -> dict[str, Any]:
-    """What all three kernels are told, by the names of their parameters, and how the compiler is to tile."""
+def forward(
+    query: Float[Tensor, "batch heads query dim"],
+    key: Float[Tensor, "batch kv_heads key dim"],
+    value: Float[Tensor, "batch kv_heads key value_dim"],
+    plan: KernelPlan,
+    scaling: float,
+) -> tuple[Tensor, ...]:
+    """The output (batch, heads, query, value_dim); where rows are divided also, for `backward`, each row's denominator
+    and softpick's shift, fp32."""
+    query, key, value = (_adjacent(tensor) for tensor in (query, key, value))
+    output = _like_projected(query, value.shape[-1])
+    state = [query.new_empty(query.shape[:3], dtype=torch.float32) for _ in range(2 if plan.divides else 0)]
+    denominator, shift = state or (output, output)
+    tiling = forward_tiling(max(query.shape[-1], value.shape[-1]), query.element_size())
+    batch, heads, queries = query.shape[:3]
+    forward_kernel[(triton.cdiv(queries, tiling.rows), heads, batch)](
+        query, key, value, output, denominator, shift,
+        *(tensor.stride()[:3] for tensor in (query, key, value, output)),
+        **settings(query, key, value, plan, scaling, tiling),
+    )  # fmt: skip
+    return output, *state
+
+
+def backward(
+    upstream: Float[Tensor, "batch heads query value_dim"],
+    query: Float[Tensor, "batch heads query dim"],
+    key: Float[Tensor, "batch kv_heads key dim"],
+    value: Float[Tensor, "batch kv_heads key value_dim"],
+    state: Sequence[Tensor],
+    plan: KernelPlan,
+    scaling: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v; `state`: what `forward` gave beside the output."""
+    upstream, query, key, value = (_adjacent(tensor) for tensor in (upstream, query, key, value))
+    to_query, to_key, to_value = (_like_projected(tensor, tensor.shape[-1]) for tensor in (query, key, value))
+    denominator, shift, delta = (*state, torch.empty_like(state[0])) if state else (query, query, query)
+    tiling = backward_tiling(max(query.shape[-1], value.shape[-1]), query.element_size())
+    sizes = settings(query, key, value, plan, scaling, tiling)
+    batch, heads, queries = query.shape[:3]
+    query_kernel[(triton.cdiv(queries, tiling.rows), heads, batch)](
+        query, key, value, upstream, denominator, shift, delta, to_query,
+        *(tensor.stride()[:3] for tensor in (query, key, value, upstream, to_query)),
+        **sizes,
+    )  # fmt: skip
+    key_kernel[(triton.cdiv(key.shape[2], tiling.columns), key.shape[1], batch)](
+        query, key, value, upstream, denominator, shift, delta, to_key, to_value,
+        *(tensor.stride()[:3] for tensor in (query, key, value, upstream, to_key, to_value)),
+        **sizes,
+    )  # fmt: skip
+    return to_query, to_key, to_value
+
+
+def settings(
+    query: Tensor, key: Tensor, value: Tensor, plan: KernelPlan, scaling: float, tiling: Tiling
+) -> dict[str, Any]:
+    """The arguments of all three kernels, by the names of their parameters, and how the compiler is to tile."""
     dim, value_dim = query.shape[-1], value.shape[-1]
     return {
         "group": query.shape[1] // key.shape[1],

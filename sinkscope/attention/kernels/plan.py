@@ -17,8 +17,8 @@ EPSILON = 1e-8  # added to the denominator of a row, as in the reference
 
 
 @dataclass(frozen=True)
-class Plan:
-    """One member of the element-wise family: weights, rows normalised or not, mask.
+class KernelPlan:
+    """One member of the element-wise family: weights, rows normalized or not, mask.
 
     `activation`: what a score s becomes, n being the keys that the query sees: σ(s), σ(s − log n), elu(s) + 1, relu(s),
     relu(s) / n; or softpick's relu(e^s − 1) / Σ|e^s − 1|, whose rows always have their denominator. `window`: a query
@@ -52,10 +52,10 @@ class Plan:
         return self.mask == "causal"
 
 
-def plan_of(normalizer: Normalizer, mask: Mask) -> Plan | None:
-    """The plan that computes exactly this normaliser under this mask; None where there is none."""
+def plan_of(normalizer: Normalizer, mask: Mask) -> KernelPlan | None:
+    """The plan that computes exactly this normalizer under this mask; None where there is none."""
     weights, seen = _weights(normalizer), _mask(mask)
-    return Plan(*weights, *seen) if weights and seen else None
+    return KernelPlan(*weights, *seen) if weights and seen else None
 
 
 def _weights(normalizer: Normalizer) -> tuple[str, bool] | None:

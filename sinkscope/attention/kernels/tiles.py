@@ -22,8 +22,8 @@ def weigh(
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
     """Weight u, its share a of the row's denominator, and the slopes du/ds and da/ds, all of the tile's shape.
 
-    `seen`: keys that the row sees. `shift`: m of softpick, where u = relu(e), a = |e|, e = exp(s − m) − exp(−m) [A25];
-    elsewhere a = u [A14 to A17].
+    `seen`: keys that the row sees. `shift`: m of softpick, where u = relu(e), a = |e|, e = exp(s − m) − exp(−m) (Zuhri
+    et al. 2025); elsewhere a = u (Gu et al. 2025, Tables 6 and 15).
     """
     if ACTIVATION == "softpick":
         exponential = tl.exp(scores - shift)

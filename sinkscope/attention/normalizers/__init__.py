@@ -1,4 +1,4 @@
-"""From scores to weights: a frozen piece per normaliser."""
+"""From scores to weights: a frozen piece per normalizer."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""What every normaliser is."""
+"""What every normalizer is."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 MetricWeights = Literal["raw", "renormalized"]
+Map = Float[Tensor, "... query key"]  # scores or weights; slots, where there are any, are the first keys
+Visible = Bool[Tensor, "... query key"]
+PerQuery = Float[Tensor, "... query 1"]
 
 
 def exponential(x: Tensor, times: float = 1.0) -> Tensor:
@@ -25,7 +28,7 @@ class Normalizer:
     """From scores to weights: a frozen piece with a `kind`.
 
     `metric_weights`: which weights the sink metric reads, `raw`, or `renormalized` (|w| / Σ|w|) for families whose
-    rows do not sum to one (catalogue 12.3).
+    rows do not sum to one.
     """
 
     metric_weights: ClassVar[MetricWeights] = "raw"
@@ -35,12 +38,7 @@ class Normalizer:
         """Whether a key's weight depends on the other keys, so that a slot without a value matters."""
         return True
 
-    def weights(
-        self,
-        scores: Float[Tensor, "... query key"],
-        visible: Bool[Tensor, "... query key"],
-        count: Float[Tensor, "... query 1"],
-    ) -> Float[Tensor, "... query key"]:
+    def weights(self, scores: Map, visible: Visible, count: PerQuery) -> Map:
         """Weights, zero where not visible and in rows that see nothing. `count`: tokens that each query sees."""
         raise NotImplementedError
 
@@ -49,43 +47,31 @@ class Normalizer:
 class Split:
     """Weights u / Z: the numerator u, the divisor Z of each row (None is 1), and what `slope` wants to read again."""
 
-    numerator: Float[Tensor, "... query key"]
-    divisor: Float[Tensor, "... query 1"] | None = None
+    numerator: Map
+    divisor: PerQuery | None = None
     inner: Tensor | None = None
 
 
 class Differentiated(Normalizer):
-    """A normaliser that knows its derivative, so that a backward pass needs no graph of it (`paths/streamed.py`).
+    """A normalizer that knows its derivative, so that a backward pass needs no graph of it (`paths/streamed.py`).
 
     `hidden`: the score that stands for a key that is not visible; it must get weight zero.
     """
 
-    hidden: ClassVar[float] = -1e30
+    hidden: ClassVar[float] = -1e30  # finite, since a row of nothing but −inf would be NaN
 
-    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Split:
         """Weights of `scores`, as a fraction."""
         raise NotImplementedError
 
-    def slope(
-        self,
-        scores: Float[Tensor, "... query key"],
-        count: Float[Tensor, "... query 1"],
-        split: Split,
-        upstream: Float[Tensor, "... query key"],
-        delta: Float[Tensor, "... query 1"],
-    ) -> Float[Tensor, "... query key"]:
+    def slope(self, scores: Map, count: PerQuery, split: Split, upstream: Map, delta: PerQuery) -> Map:
         """∂L/∂s from `upstream` = (∂L/∂w) / Z and `delta` = Σ w · upstream, which is −∂L/∂Z. May overwrite `upstream`.
 
         What it says of keys that are not visible is not read where `hidden` is 0.
         """
         raise NotImplementedError
 
-    def weights(
-        self,
-        scores: Float[Tensor, "... query key"],
-        visible: Bool[Tensor, "... query key"],
-        count: Float[Tensor, "... query 1"],
-    ) -> Float[Tensor, "... query key"]:
+    def weights(self, scores: Map, visible: Visible, count: PerQuery) -> Map:
         split = self.split(scores.masked_fill(~visible, self.hidden), count)
         weights = split.numerator if split.divisor is None else split.numerator / split.divisor
         return weights.masked_fill(~visible, 0.0)

@@ -1,18 +1,17 @@
-"""Weights made of each score alone, rows normalised or not."""
+"""Weights made from each score by itself, rows normalized or not."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 import torch
-from jaxtyping import Float
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from sinkscope.attention.normalizers.base import Differentiated, Split, exponential
+from sinkscope.attention.normalizers.base import Differentiated, Map, PerQuery, Split, exponential
 from sinkscope.attention.pieces import STRICT
 
-EPSILON = 1e-8  # added to the sum of a normalised row, as in the paper's code
+EPSILON = 1e-8  # added to the sum of a normalized row, as in the paper's code
 
 
 class _Elementwise(Differentiated):
@@ -25,19 +24,12 @@ class _Elementwise(Differentiated):
     def couples_keys(self) -> bool:
         return self.normalized
 
-    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Split:
         weights = self._each(scores, count)
         return Split(weights, weights.sum(-1, keepdim=True) + EPSILON if self.normalized else None)
 
-    def slope(
-        self,
-        scores: Float[Tensor, "... query key"],
-        count: Float[Tensor, "... query 1"],
-        split: Split,
-        upstream: Float[Tensor, "... query key"],
-        delta: Float[Tensor, "... query 1"],
-    ) -> Float[Tensor, "... query key"]:
-        """f'(s) · (upstream − delta), the second term where rows are normalised."""
+    def slope(self, scores: Map, count: PerQuery, split: Split, upstream: Map, delta: PerQuery) -> Map:
+        """f'(s) · (upstream − delta), the second term where rows are normalized."""
         return self._times_slope(upstream.sub_(delta) if self.normalized else upstream, split.numerator)
 
     def _each(self, scores: Tensor, count: Tensor) -> Tensor:
@@ -51,10 +43,10 @@ class _Elementwise(Differentiated):
 
 @dataclass(frozen=True, config=STRICT)
 class Sigmoid(_Elementwise):
-    """f(s) = σ(s + b) [A14], rows `normalized` [A15]. Source: Gu et al., Table 6.
+    """f(s) = σ(s + b), rows `normalized`. Source: Gu et al. 2025, Table 6.
 
     `bias`: b. `minus_log_n`: b gains −log n with n the number of tokens that the query sees, so that a row of zero
-    scores sums to n / (1 + n). Source: Ramapuram et al. 2024 (2409.04431) [A22]; they take the length of the sequence.
+    scores sums to n / (1 + n). Source: Ramapuram et al. 2024 (2409.04431); they take the length of the sequence.
     """
 
     normalized: bool = False
@@ -73,7 +65,7 @@ class Sigmoid(_Elementwise):
 
 @dataclass(frozen=True, config=STRICT)
 class Elu(_Elementwise):
-    """f(s) = elu(s) + 1 = max(s, 0) + e^min(s, 0) [A16], rows `normalized` [A17]. Source: Gu et al., Table 6."""
+    """f(s) = elu(s) + 1 = max(s, 0) + e^min(s, 0), rows `normalized`. Source: Gu et al. 2025, Table 6."""
 
     normalized: bool = False
     kind: Literal["elu"] = "elu"
@@ -89,15 +81,15 @@ class Elu(_Elementwise):
 class Relu(_Elementwise):
     """f(s) = relu(s), divided by n, the number of tokens that the query sees, where `over_n`; rows `normalized`.
 
-    Sources: Wortsman et al. 2023 (2309.08586, who divide by the length of the sequence); Guo et al. 2024 divide by the
-    place of the query [X26].
+    Sources: Wortsman et al. 2023b (2309.08586, who divide by the length of the sequence); Guo et al. 2024a divide by
+    the position of the query.
     """
 
     normalized: bool = False
     over_n: bool = True
     kind: Literal["relu"] = "relu"
 
-    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Split:
         """With the n of each row in its divisor, where it costs nothing."""
         weights, n = scores.relu(), count if self.over_n else None
         if not self.normalized:

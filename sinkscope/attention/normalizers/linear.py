@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxtyping import Float
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
-from sinkscope.attention.normalizers.base import Differentiated, Split
+from sinkscope.attention.normalizers.base import Differentiated, Map, PerQuery, Split
 from sinkscope.attention.normalizers.elementwise import EPSILON
 from sinkscope.attention.pieces import STRICT
 
 
 @dataclass(frozen=True, config=STRICT)
 class Linear(Differentiated):
-    """w_j = s_j / Z; with a feature map φ, s = φ(q)·φ(k) / √d. Source: Gu et al., Tables 6 and 15 [A18 to A21].
+    """w_j = s_j / Z; with a feature map φ, s = φ(q)·φ(k) / √d. Source: Gu et al. 2025, Tables 6 and 15.
 
     `divisor`: "one" (Z = 1), "sum" (Z = Σ s + 1e-8, for positive features), "abs_sum" (Z = max(|Σ s|, 1), for scores of
     either sign). Sums run over what is visible.
@@ -30,20 +28,13 @@ class Linear(Differentiated):
     def couples_keys(self) -> bool:
         return self.divisor != "one"
 
-    def split(self, scores: Float[Tensor, "... query key"], count: Float[Tensor, "... query 1"]) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Split:
         if self.divisor == "one":
             return Split(scores)
         total = scores.sum(-1, keepdim=True)
         return Split(scores, total + EPSILON if self.divisor == "sum" else total.abs().clamp(min=1), total)
 
-    def slope(
-        self,
-        scores: Float[Tensor, "... query key"],
-        count: Float[Tensor, "... query 1"],
-        split: Split,
-        upstream: Float[Tensor, "... query key"],
-        delta: Float[Tensor, "... query 1"],
-    ) -> Float[Tensor, "... query key"]:
+    def slope(self, scores: Map, count: PerQuery, split: Split, upstream: Map, delta: PerQuery) -> Map:
         """upstream − Z' · delta with Z' = ∂Z / ∂Σ s."""
         if split.inner is None:
             return upstream

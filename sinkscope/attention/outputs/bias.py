@@ -17,7 +17,7 @@ from sinkscope.attention.slots.keys import INITIAL_STD
 
 @dataclass(frozen=True, config=STRICT)
 class ValueBias:
-    """y = A V + v*, with v* learned per query head; the weights A are untouched [A9]. Source: Gu et al., section 7.
+    """y = A V + v*, with v* learned per query head; the weights A are untouched. Source: Gu et al. 2025, section 7.
 
     `initial_std`: of v* at the start.
     """

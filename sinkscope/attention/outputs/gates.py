@@ -28,7 +28,7 @@ def logit(share: float) -> float:
 
 @dataclass(frozen=True, config=STRICT)
 class HeadGate:
-    """y_h = g_h(x) · (A V)_h with one gate per head and token, g = σ(…). Source: Bondarenko et al. 2023 [X18].
+    """y_h = g_h(x) · (A V)_h with one gate per head and token, g = σ(…). Source: Bondarenko et al. 2023.
 
     x is the input of the attention block. `reads`: "slice", head h reads the h-th of H slices of x by weights of its
     own (theirs); "all", every head reads the whole x; "nothing", a learned scalar. `mlp_width`: a hidden layer of that
@@ -55,7 +55,7 @@ class HeadGate:
                 f"= {sizes.heads}; reads='all' does not"
             )
         if self.reads == "nothing" and self.mlp_width is not None:
-            raise InputError("a gate that reads nothing has no use for mlp_width")
+            raise InputError("a gate that reads nothing cannot use mlp_width")
         return _HeadGate(self, sizes)
 
 

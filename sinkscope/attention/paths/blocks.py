@@ -15,7 +15,7 @@ Hidden = tuple[slice, Bool[Tensor, "#batch 1 rows column"]]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class RowBlock:
     """Queries `rows` and the keys within their reach.
 
     `hidden`: in which columns, counted from `keys.start`, something is hidden, and what. `count`: tokens that each
@@ -29,21 +29,21 @@ class Rows:
     blank: Bool[Tensor, "#batch 1 rows 1"] | None
 
 
-def rows_of(visibility: Visibility, step: int) -> Iterator[Rows]:
+def rows_of(visibility: Visibility, step: int) -> Iterator[RowBlock]:
     """All queries, `step` at a time."""
     for start in range(0, visibility.query.count, step):
         yield _rows(visibility, slice(start, min(visibility.query.count, start + step)))
 
 
-def _rows(visibility: Visibility, rows: slice) -> Rows:
-    reach, sure = visibility.reach(rows), visibility.sure(rows)
-    edges = [edge for edge in (slice(reach.start, sure.start), slice(sure.stop, reach.stop)) if edge.start < edge.stop]
+def _rows(visibility: Visibility, rows: slice) -> RowBlock:
+    reach, bare = visibility.reach(rows), visibility.unmasked(rows)
+    edges = [edge for edge in (slice(reach.start, bare.start), slice(bare.stop, reach.stop)) if edge.start < edge.stop]
     visible = [visibility.upto(edge).dense(rows) for edge in edges]
-    seen = torch.full((1, 1, rows.stop - rows.start, 1), sure.stop - sure.start, device=visibility.key.order.device)
+    seen = torch.full((1, 1, rows.stop - rows.start, 1), bare.stop - bare.start, device=visibility.key.order.device)
     for part in visible:
         seen = seen + part.sum(-1, keepdim=True)
     hidden = tuple(
         (slice(edge.start - reach.start, edge.stop - reach.start), ~part)
         for edge, part in zip(edges, visible, strict=True)
     )
-    return Rows(rows, reach, hidden, seen.clamp(min=1).float(), None if sure.start < sure.stop else seen == 0)
+    return RowBlock(rows, reach, hidden, seen.clamp(min=1).float(), None if bare.start < bare.stop else seen == 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, cast, get_args
 
+from sinkscope.attention.combination import Combination
 from sinkscope.attention.paths import chunked, sdpa, streamed
-from sinkscope.attention.spec import AttentionSpec
 from sinkscope.errors import InputError, unknown
 
 Path = Literal["auto", "reference", "fast", "fused", "sdpa", "streamed", "chunked"]
@@ -13,10 +13,10 @@ PATHS: tuple[str, ...] = get_args(Path)
 Taken = Literal["reference", "fused", "sdpa", "streamed", "chunked"]
 
 
-def chosen(spec: AttentionSpec, path: Path | str, queries: int, keys: int, *, biased: bool = False) -> Taken:
+def chosen(spec: Combination, path: Path | str, queries: int, keys: int, *, biased: bool = False) -> Taken:
     """The path that `path` means for this problem, fused kernels aside (`paths/fused.py`).
 
-    "fast" is SDPA where that is exact, else the streamed path where the normaliser knows its derivative, else query
+    "fast" is SDPA where that is exact, else the streamed path where the normalizer knows its derivative, else query
     chunks; "auto" the same, but the reference in place of a single chunk. Raises `InputError` for "sdpa" and "streamed"
     where that would not be exact.
     """

@@ -26,10 +26,12 @@ def attention(
     """`output_of` over slices of queries, joined. Only queries, keys and values are kept for the backward pass."""
     step = rows_of(queries, visibility.key.count)
     parts = [slice(start, min(queries, start + step)) for start in range(0, queries, step)]
-    if len(parts) == 1 or not torch.is_grad_enabled():
+    if len(parts) == 1 or not torch.is_grad_enabled():  # nothing to save: recomputing would only cost time
         return torch.cat([output_of(part) for part in parts], 2)
     return torch.cat([_recomputed(output_of, part) for part in parts], 2)
 
 
 def _recomputed(output_of: Callable[[slice], Tensor], rows: slice) -> Tensor:
+    # A reentrant checkpoint would find no tensor among its arguments and give no gradient to what `output_of` closes
+    # over. No random state is kept, because operations draw nothing: they have no dropout.
     return checkpoint(output_of, rows, use_reentrant=False, preserve_rng_state=False)

@@ -14,15 +14,15 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from sinkscope.attention.combination import Combination
 from sinkscope.attention.normalizers import ScaledSoftmax, Softmax
 from sinkscope.attention.paths import slotted
 from sinkscope.attention.scores import Scores, per_query_head, wide
 from sinkscope.attention.slots import SlotTerms
-from sinkscope.attention.spec import AttentionSpec
 from sinkscope.attention.visibility import Visibility
 
 
-def obstacle(spec: AttentionSpec, *, biased: bool = False) -> str | None:
+def obstacle(spec: Combination, *, biased: bool = False) -> str | None:
     """Why SDPA is not exact for this operation; None where it is. `biased`: a position bias is added to the scores."""
     if not isinstance(spec.normalizer, Softmax | ScaledSoftmax):
         return f"'{spec.normalizer.kind}' weights are not a softmax, which is all that SDPA kernels compute"
@@ -51,28 +51,30 @@ def attention(
     query = _with_channels(query, slots)
     key = _with_slot_keys(key, slots, scaling)
     value = _with_slot_values(value, slots)
-    if query.shape[-1] != value_dim:  # unequal head widths would take the math kernel and its T×T buffer
+    if query.shape[-1] != value_dim:  # unequal head widths silently take the math kernel and its T × T buffer
         value = F.pad(value, (0, query.shape[-1] - value_dim))
     if causal:
         query = F.pad(query, (0, 0, len(slots), 0))
     output = _kernel(query, key, value, visibility, len(slots), scaling)
-    return output[:, :, len(slots) if causal else 0 :, :value_dim]
+    return output[:, :, len(slots) if causal else 0 :, :value_dim]  # without the extra queries and channels
 
 
 def adds_slots(slots: Sequence[SlotTerms], query: Tensor, value: Tensor, visibility: Visibility) -> bool:
-    """Whether slots are added to what the kernel gives, rather than being keys of it: its log-sum-exp is then of tokens
-    alone."""
+    """Whether slots are added to the kernel's result instead of being keys of it; its log-sum-exp is then over tokens
+    only."""
     return any(terms.logit is not None for terms in slots) and slotted.fits(query, value, visibility)
 
 
 def _kernel(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, slots: int, scaling: float) -> Tensor:
     grouped = query.shape[1] != key.shape[1]
+    # `is_causal` aligns the triangle at the top left, so it is right for squares only: with a cache, or in
+    # a chunk of a prefill, the last queries would see only the first keys. Those cases get a written mask.
     if visibility.is_causal_square:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=grouped)
     if visibility.is_full:
         return F.scaled_dot_product_attention(query, key, value, scale=scaling, enable_gqa=grouped)
     visible = visibility.dense()
-    blank = ~visible.any(-1, keepdim=True)  # padding: attends anywhere instead of dividing zero by zero; blanked below
+    blank = ~visible.any(-1, keepdim=True)  # padding: it attends anywhere, instead of 0 / 0, and is zeroed below
     visible = F.pad(visible, (slots, 0), value=True) | blank
     output = F.scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scaling, enable_gqa=grouped)
     return output.masked_fill(blank, 0.0)

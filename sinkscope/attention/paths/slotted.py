@@ -46,6 +46,7 @@ class _Attention(torch.autograd.Function):
         query: Tensor, key: Tensor, value: Tensor, logits: Tensor, values: Tensor, causal: bool, scaling: float
     ) -> tuple[Tensor, Tensor]:
         output, lse = FORWARD(query, key, value, 0.0, causal, scale=scaling)
+        # logaddexp, not log(e^L + e^b), where either term overflows fp32 above 88.
         total = torch.logaddexp(lse.to(logits.dtype), logits.logsumexp(-1))
         shares = (logits - total[..., None]).exp()
         output = output * (lse - total).exp()[..., None] + torch.einsum("bhts,shd->bhtd", shares, values)
@@ -54,7 +55,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
         *tensors, ctx.causal, ctx.scaling = inputs
-        ctx.mark_non_differentiable(outputs[1])
+        ctx.mark_non_differentiable(outputs[1])  # backward ignores L', so it must not look differentiable
         ctx.save_for_backward(*tensors, *outputs)
 
     @staticmethod
@@ -62,6 +63,7 @@ class _Attention(torch.autograd.Function):
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise InputError("slots on the flash kernel have no second derivative: ask for path='reference'")
         query, key, value, logits, values, output, total = ctx.saved_tensors
+        # The kernel makes its weights exp(s − L) from the L that it is given: with L', those on tokens beside slots.
         given = BACKWARD(upstream, query, key, value, output, total, 0.0, ctx.causal, scale=ctx.scaling)
         with torch.autocast("cpu", enabled=False):
             wide = upstream.to(logits.dtype)

@@ -1,4 +1,4 @@
-"""Operations whose normaliser knows its derivative, block by block, with a backward pass written out.
+"""Operations whose normalizer knows its derivative, block by block, with a backward pass written out.
 
 Nothing but queries, keys, values and the output is kept: O(T) memory, O(T²) arithmetic. Blocks are small enough that
 all that happens to scores between two products happens in the cache.
@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from sinkscope.attention.combination import Combination
 from sinkscope.attention.normalizers.base import Differentiated, Split
-from sinkscope.attention.paths.blocks import Rows, rows_of
-from sinkscope.attention.spec import AttentionSpec
+from sinkscope.attention.paths.blocks import RowBlock, rows_of
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 
@@ -28,7 +28,7 @@ Grouped = Float[Tensor, "_ _ _ _"]  # key heads of all samples, queries of a gro
 Keyed = Float[Tensor, "_ _ _"]
 
 
-def obstacle(spec: AttentionSpec, *, biased: bool = False) -> str | None:
+def obstacle(spec: Combination, *, biased: bool = False) -> str | None:
     """Why no backward pass is written out for this operation; None where one is."""
     if not isinstance(spec.normalizer, Differentiated):
         return f"'{spec.normalizer.kind}' weights come without their derivative"
@@ -81,7 +81,7 @@ class _Problem:
 class _Block:
     """Some queries of some heads; `samples`: which sample each of the heads belongs to."""
 
-    part: Rows
+    part: RowBlock
     heads: slice
     samples: Int[Tensor, "kv_head"]
     normalizer: Differentiated
@@ -140,6 +140,7 @@ class _Attention(torch.autograd.Function):
                 scores, count = block.scores(query, key), block.count()
                 split = normalizer.split(scores, count)
                 given = _divided(block.seen(block.queries(upstream)), split)
+                # Σ_k w · upstream over all keys is upstream · output: no second pass over the row is needed.
                 delta = (given * block.queries(output)).sum(-1, keepdim=True)
                 slope = normalizer.slope(scores, count, split, _times(given, block.keys(value).mT), delta)
                 if normalizer.hidden == 0:

@@ -22,7 +22,10 @@ INITIAL_STD = 0.02  # of k* and v*, as in the paper's code (lit_gpt/model_kv_bia
 
 @piece(frozen=True, config=STRICT)
 class FixedValue:
-    """v* = norm · direction, not learned [A10]. "first": v' = [1, 0, …, 0]; "uniform": v'' = [1, …, 1] / √d_h."""
+    """v* = norm · direction, not learned. "first": v' = [1, 0, …, 0]; "uniform": v'' = [1, …, 1] / √d_h.
+
+    Source: Gu et al. 2025, Table 5.
+    """
 
     direction: Literal["first", "uniform"] = "first"
     norm: Annotated[float, Field(ge=0)] = 1.0
@@ -38,13 +41,13 @@ class FixedValue:
 
 @piece(frozen=True, config=STRICT)
 class KeySlot:
-    """A learned key k* per key-value head, never rotated; `value` says what it carries. Source: Gu et al., section 7.
+    """A learned key k* per key-value head, never rotated; `value` says what it carries.
 
-    "zero": key bias (v* = 0) [A8]; "learned": key-value bias [A7]; a `FixedValue` [A10]. `shared`: one k* (and v*) for
-    all heads. `d_a`: only the first d_a channels of k* learn, the others stay 0 [A11]. `initial_logit`: where a number,
+    "zero": key bias (v* = 0); "learned": key-value bias; a `FixedValue`. `shared`: one k* (and v*) for
+    all heads. `d_a`: only the first d_a channels of k* learn, the others stay 0. `initial_logit`: where a number,
     a learned logit b per query head starts there, so that a very negative one starts the slot closed; the paper has
     none. With grouped queries k* and v* belong to a key-value head (the paper's models have as many of those as query
-    heads).
+    heads). Source: Gu et al. 2025, section 7.
     """
 
     value: Literal["zero", "learned"] | FixedValue = "zero"
@@ -60,7 +63,7 @@ class KeySlot:
 
     def build(self, sizes: Sizes) -> nn.Module:
         if self.d_a is not None and self.d_a > sizes.head_dim:
-            raise InputError(f"d_a = {self.d_a} is more than the head width {sizes.head_dim}: at most that")
+            raise InputError(f"d_a = {self.d_a}: expected at most the head width, {sizes.head_dim}")
         return _KeySlot(self, sizes)
 
 

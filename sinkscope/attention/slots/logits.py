@@ -21,12 +21,12 @@ from sinkscope.attention.slots.terms import SlotTerms
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 
-WITHOUT_MODEL = 2048  # places of StableMask where no model says how many it has
+WITHOUT_MODEL = 2048  # positions of StableMask where no model says how many it has
 
 
 @piece(frozen=True, config=STRICT)
 class ZeroSlot:
-    """k* = 0, b = 0, v* = 0: the denominator gains exp(0) = 1, which is softmax-off-by-one [A24]."""
+    """k* = 0, b = 0, v* = 0: the denominator gains exp(0) = 1, which is softmax-off-by-one (Miller 2023)."""
 
     kind: Literal["zero"] = "zero"
     has_value = False
@@ -58,13 +58,13 @@ class LogitSlot:
 
 @piece(frozen=True, config=STRICT)
 class SuffixSlot:
-    """The pseudo logits of StableMask: b_t = log Σ_{t < j < context} exp(−γ j), j and t counted from 0 [X21].
+    """The pseudo logits of StableMask: b_t = log Σ_{t < j < context} exp(−γ j), j and t counted from 0.
 
-    A query gives mass to the places after its own, up to the maximum `context` (None: what the model is configured for,
-    2048 where there is no model); what it gives is lost. The last place has none to give to, so its row sums to one; so
-    do rows beyond the context. Under a document mask places count from the start of the document. Equal to a softmax
-    over all places with p_tj = −γ j on later ones, then masked. `gamma`: a number for all heads, or "alibi",
-    2^(−8 h / H) for head h of H. Source: Yin et al. 2024 (2402.04779); their code does not run, p is catalogue X21's.
+    A query gives mass to the positions after its own, up to the maximum `context` (None: that of the model's
+    configuration, 2048 where there is no model); what it gives is lost. The last position has none after it, so its row
+    sums to one; so do rows beyond the context. Under a document mask positions count from the document's start. Equal
+    to a softmax over all positions with p_tj = −γ j on later ones, then masked. `gamma`: a number for all heads, or
+    "alibi", 2^(−8 h / H) for head h of H. Source: Yin et al. 2024 (2402.04779); their code does not run.
     """
 
     context: Annotated[int, Field(ge=1)] | None = None
@@ -112,7 +112,7 @@ class _SuffixSlot(nn.Module):
         self.gammas = [2 ** (-8 * (h + 1) / heads) for h in range(heads)] if gamma == "alibi" else [gamma] * heads
 
     def forward(self, context: Context) -> SlotTerms:
-        place = self._place(context.visibility).clamp(min=0)[:, None].float()
+        place = self._place(context.visibility).clamp(min=0)[:, None].float()  # left padding stands below 0
         return SlotTerms(logit=torch.cat([self._mass(place, float(gamma)) for gamma in self.gammas], 1))
 
     @staticmethod
@@ -123,8 +123,9 @@ class _SuffixSlot(nn.Module):
         return visibility.key.within_documents()[:, -visibility.query.count :]
 
     def _mass(self, place: Tensor, gamma: float) -> Tensor:
-        """log Σ_{t < j < context} exp(−γ j) as a geometric sum; −inf where no place is left."""
+        """log Σ_{t < j < context} exp(−γ j) as a geometric sum; −inf where no position is left."""
         left = (self.context - 1 - place).clamp(min=0)
         if gamma == 0:
             return left.log()
+        # expm1, since 1 − e^−γ cancels for the small γ of ALiBi's last heads.
         return -gamma * (place + 1) + (-torch.expm1(-gamma * left)).log() - math.log(-math.expm1(-gamma))

@@ -1,1 +1,1 @@
-"""What an experiment keeps of a run: of its training, of its model as it is, and of its model when touched."""
+"""What an experiment keeps of a model: as it is, on other inputs, and under ablations."""

@@ -9,21 +9,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide
-from sinkscope.probes.observers.rows import whole, whole_rows
+from sinkscope.probes import Array, Hidden, LayerSums, Observer, Piece, divide, whole, whole_rows
 
 SPREAD, DISTANCE = "relative_spread", "relative_pair_distance"
 
 
 @dataclass(frozen=True)
 class RelativeMixing(Observer):
-    """`Mixing` as shares of the states' lengths, over the real tokens from the second on, per row and depth [K3].
+    """`Mixing` as shares of the states' lengths, over the real tokens from the second on, per row and depth.
 
     With H the states h_1 … h_n (0-based; h_0, whose massive activation would decide all, is left out):
     `relative_spread` = ‖H − 1 mean(H)ᵀ‖_F / ‖H‖_F in [0, 1], 0 at rank collapse, 1 where states cancel;
     `relative_pair_distance` = ‖h_n − h_{n−1}‖ / ((‖h_n‖ + ‖h_{n−1}‖) / 2) in [0, 2]. Neither changes when the stream is
     scaled. NaN where there are no two such tokens, where states are zero, and for rows that a cache continues. Cost:
-    O(T · width) a block. After Barbero et al. 2024, 2025, who compare absolute lengths.
+    O(T · width) a block. After Barbero et al. 2024 and 2025, who compare absolute lengths.
     """
 
     @property

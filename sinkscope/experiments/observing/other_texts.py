@@ -9,14 +9,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope.data import DataConfig, Inputs, as_chat, load_corpus
-from sinkscope.data.corpora import is_chat
-from sinkscope.data.natural import natural_windows
-from sinkscope.data.tokenizer import adds_first_token
+from sinkscope.data import DataConfig, Inputs, adds_first_token, as_chat, is_chat, load_corpus, natural_windows
 from sinkscope.errors import InputError
+from sinkscope.experiments.observed import Metrics
 from sinkscope.experiments.observing.readings import (
     TOKENS,
-    Named,
     Windows,
     by_name,
     columns,
@@ -27,13 +24,14 @@ from sinkscope.experiments.observing.readings import (
 PER_DOMAIN, MOST_DOMAINS, MESSAGES = 50, 20, 100
 
 
-def other_texts(model: PreTrainedModel, tokenizer: Any, data: DataConfig, windows: Tensor | Windows) -> Named:
+def other_texts(model: PreTrainedModel, tokenizer: Any, data: DataConfig, windows: Tensor | Windows) -> Metrics:
     """Metrics of `Observed` for a model trained on `data`, whose validation windows are given as `readings` takes them.
 
     Trained without a fixed BOS: `sink_0/with_bos`, `loss/with_bos` (the windows behind one). On conversations:
     `sink_0/plain_text`, `loss/plain_text` (validation text of the corpus `python`), `sink_0/as_chat` (that text as a
-    user's message in the chat template) [C8]. Otherwise, where the corpus has domains: `sink_0/domain=torch` … on
-    validation text of each of up to 20 [D4]. Texts have 64 tokens, or as many as the windows where these are shorter.
+    user's message in the chat template). Otherwise, where the corpus has domains: `sink_0/domain=torch` … on
+    validation text of each of up to 20 (Gu et al. 2025, appendix). Texts have 64 tokens, or as many as the windows
+    where these are shorter.
     """
     context = by_name(windows)["input_ids"].shape[1]
     if data.bos == "none" and tokenizer.bos_token_id is not None:
@@ -54,7 +52,7 @@ def _behind(bos: int, windows: Windows) -> Windows:
     return behind
 
 
-def _beside_conversations(model: PreTrainedModel, tokenizer: Any, context: int) -> Named:
+def _beside_conversations(model: PreTrainedModel, tokenizer: Any, context: int) -> Metrics:
     plain = _text(tokenizer, DataConfig(), MESSAGES, context)
     yield "sink_0/plain_text", first_token_rate(model, plain)
     yield "loss/plain_text", mean_loss(model, plain)

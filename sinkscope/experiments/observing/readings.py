@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -10,9 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope.data.windows import UNSCORED
+from sinkscope import metrics
+from sinkscope.data import UNSCORED
+from sinkscope.experiments.observed import Metrics
+from sinkscope.experiments.observing.ablations import moved_positions, sink_heads_zeroed, spread_of_a_change
 from sinkscope.experiments.observing.mixing import RelativeMixing
-from sinkscope.experiments.observing.touched import moved_positions, sink_heads_zeroed, spread_of_a_change
 from sinkscope.probes import (
     AttentionEntropy,
     AttentionReceived,
@@ -27,7 +29,6 @@ from sinkscope.probes import (
     SlotReceived,
     TokenPeaks,
     measure,
-    metrics,
 )
 
 TOKENS, POSITIONS, EPSILON, BATCH = 64, 17, 0.3, 20
@@ -45,11 +46,10 @@ STATES = (
 
 SHAPES = ("hidden_spread", "last_pair_distance", "relative_spread", "relative_pair_distance", "matrix_entropy")
 
-Named = Iterator[tuple[str, float]]
 Windows = Mapping[str, Tensor]  # model inputs by name: `input_ids` and, where windows number them, `document_ids`
 
 
-def readings(model: PreTrainedModel, windows: Tensor | Windows) -> Named:
+def readings(model: PreTrainedModel, windows: Tensor | Windows) -> Metrics:
     """The metrics of `Observed` that come from a model and validation windows.
 
     `windows`: ids (sample, token), or model inputs by name, all of that shape. With `document_ids` the windows' own
@@ -65,7 +65,7 @@ def readings(model: PreTrainedModel, windows: Tensor | Windows) -> Named:
     yield from _other_inputs(model, windows)
 
 
-def sink_metrics(measurement: Measurement) -> Named:
+def sink_metrics(measurement: Measurement) -> Metrics:
     """Sink rates and the norms of the first token."""
     rates = measurement.sink_rate(epsilon=EPSILON).values
     strongest = strongest_position(rates)
@@ -88,7 +88,7 @@ def strongest_position(rates: Float[np.ndarray, "position"]) -> int:
     return int(rates[: (len(rates) + 1) // 2].argmax())
 
 
-def state_metrics(measurement: Measurement) -> Named:
+def state_metrics(measurement: Measurement) -> Metrics:
     """Entropy and logits of attention, outliers and shape of the residual stream."""
     data = measurement.data
     entropy = data["attention_entropy"].mean("sample")
@@ -106,7 +106,7 @@ def state_metrics(measurement: Measurement) -> Named:
         yield from ((f"{name}/depth={depth}", float(value)) for depth, value in enumerate(depths))
 
 
-def _other_lengths(model: PreTrainedModel, windows: Windows) -> Named:
+def _other_lengths(model: PreTrainedModel, windows: Windows) -> Metrics:
     context = windows["input_ids"].shape[1]
     for tokens in sorted({min(length, context) for length in (*LENGTHS, context)}):
         seen = measure(model, columns(windows, slice(tokens)), [AttentionReceived("all")], batch_size=BATCH)
@@ -118,7 +118,7 @@ def _other_lengths(model: PreTrainedModel, windows: Windows) -> Named:
         yield f"strongest_position/tokens={tokens}", float(strongest_position(rates))
 
 
-def _other_inputs(model: PreTrainedModel, windows: Windows) -> Named:
+def _other_inputs(model: PreTrainedModel, windows: Windows) -> Metrics:
     """Random and repeated tokens, and windows from their second token on."""
     draw = torch.Generator().manual_seed(0)
     given, vocabulary = columns(windows, slice(TOKENS)), model.config.vocab_size

@@ -1,39 +1,30 @@
-"""Questions on the Bigram-Backcopy task [X26, C11]."""
+"""Questions on the Bigram-Backcopy task (Guo et al. 2024a; Gu et al. 2025, section 7)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
 from sinkscope.experiments.effects import curve_correlation, gap, largest_of, level, metric_gap
-from sinkscope.experiments.job import Job
-from sinkscope.experiments.question import Assertion, Question, Variation, above, below
+from sinkscope.experiments.question import Assertion, Question, Variation, above, below, task
 
-GUO = "X26; Guo et al. 2024"
-SHOWN = ("excess_triggers", "excess_others", "bos_attention", "output_ratio", "value_ratio", "norm_ratio")
+GUO = "Guo et al. 2024a"
 STARTED = (
-    "With the lab model's own small initial embeddings the task is learned without a sink (one seed was tried). The "
-    "runs start from torch's N(0, 1), as the authors' code does; that was changed after seeing this."
+    "With the lab model's own small initial embeddings the model learns the task without a sink (one seed was tried). "
+    "The runs therefore start from torch's N(0, 1), as in the authors' code; this was changed after seeing that seed."
 )
 THREE_LAYERS = {"model.num_hidden_layers": 3}
 SGD = {"optimizer.name": "sgd", "optimizer.momentum": 0.9, "optimizer.lr": 0.3}
-
-
-def bigram_backcopy(scale: str, changes: Mapping[str, Any]) -> Job:
-    """A question's base: the Bigram-Backcopy task at a scale, with fields changed."""
-    from sinkscope.experiments.tasks.backcopy import backcopy
-
-    return backcopy(scale, changes)
-
-
-backcopy_ = Question(
-    name="backcopy",
-    note=STARTED,
-    asks="Does a head that copies at triggers make the BOS its sink everywhere else?",
-    rows=("X26", "C11"),
+on_backcopy = partial(
+    Question,
     source=GUO,
-    base=bigram_backcopy,
-    shown=SHOWN,
+    base=task("bigram_backcopy"),
+    shown=("excess_triggers", "excess_others", "bos_attention", "output_ratio", "value_ratio", "norm_ratio"),
+    note=STARTED,
+)
+
+backcopy_ = on_backcopy(
+    name="backcopy",
+    asks="Does a head that copies at triggers make the BOS its sink everywhere else?",
     variations=(Variation("AdamW"),),
     assertions=(
         below(
@@ -54,7 +45,7 @@ backcopy_ = Question(
             0.5,
             metric_gap("AdamW", "bos_attention", "bos_attention/triggers"),
             "active at triggers",
-            "triggers give it less, by more than 0.5",
+            "triggers give the BOS less attention than other queries do, by more than 0.5",
             GUO,
         ),
         below(
@@ -76,26 +67,22 @@ backcopy_ = Question(
             metric_gap("AdamW", "excess_triggers/zero_head", "excess_triggers"),
             "needed at triggers",
             "without the head the loss at triggers rises by more than 1 nat",
-            "X26, C11; Guo et al. 2024",
+            "Guo et al. 2024a",
         ),
         above(
             -0.1,
             metric_gap("AdamW", "excess_others", "excess_others/zero_head"),
             "a no-op elsewhere",
-            "and elsewhere by less than 0.1 nats",
-            "X26, C11; Guo et al. 2024",
+            "without the head the loss elsewhere rises by less than 0.1 nats",
+            "Guo et al. 2024a",
         ),
     ),
 )
 
-dynamics = Question(
+dynamics = on_backcopy(
     name="backcopy-dynamics",
     asks="Do attention on the BOS and the drain of its value come together?",
     note=f"{STARTED} A correlation in time does not show which makes which.",
-    rows=("X26",),
-    source=GUO,
-    base=bigram_backcopy,
-    shown=SHOWN,
     variations=(Variation("AdamW"),),
     assertions=(
         below(
@@ -109,21 +96,18 @@ dynamics = Question(
             0.5,
             curve_correlation("AdamW", "task/bos_attention", "task/logit_gap"),
             "logits grow",
-            "and its logits rise above the others': rank correlation above 0.5",
+            "over the evaluations the BOS's logits rise above the others' as its attention grows: rank correlation "
+            "above 0.5",
             GUO,
         ),
     ),
 )
 
-depth = Question(
+depth = on_backcopy(
     name="backcopy-depth",
     note=f"{STARTED} The claims are the source's; they were written down after both models had been seen for other "
     "questions.",
     asks="Does the residual peak need several layers?",
-    rows=("X26",),
-    source=GUO,
-    base=bigram_backcopy,
-    shown=SHOWN,
     variations=(Variation("1 layer"), Variation("3 layers", THREE_LAYERS)),
     assertions=(
         below(
@@ -137,7 +121,7 @@ depth = Question(
             2.0,
             level("norm_ratio", "3 layers"),
             "peak in three",
-            "with three it is more than twice as long at some depth",
+            "with three layers the BOS's residual stream is more than twice as long as the others' at some depth",
             GUO,
         ),
     ),
@@ -171,14 +155,10 @@ def with_sink(label: str, source: str) -> tuple[Assertion, ...]:
     )
 
 
-norms = Question(
+norms = on_backcopy(
     name="backcopy-norms",
-    note=STARTED,
     asks="Does the sink need LayerNorm?",
-    rows=("X26",),
-    source=f"{GUO}: other normalisations keep it",
-    base=bigram_backcopy,
-    shown=SHOWN,
+    source=f"{GUO}: other normalizations keep it",
     variations=(
         Variation("LayerNorm"),
         Variation("RMSNorm", {"model.norm": "rmsnorm"}),
@@ -192,14 +172,10 @@ norms = Question(
     ),
 )
 
-feed_forward = Question(
+feed_forward = on_backcopy(
     name="backcopy-feed-forward",
-    note=STARTED,
     asks="Does the sink need a feed-forward?",
-    rows=("X26",),
     source=f"{GUO}: the sink is made by attention and values",
-    base=bigram_backcopy,
-    shown=SHOWN,
     variations=(
         Variation("ReLU"),
         Variation("linear", {"model.ffn": "linear"}),
@@ -208,14 +184,9 @@ feed_forward = Question(
     assertions=(*with_sink("linear", GUO), *with_sink("none", GUO)),
 )
 
-optimiser = Question(
+optimizer = on_backcopy(
     name="backcopy-optimiser",
-    note=STARTED,
-    asks="Does the optimiser make the residual peak, and not the sink?",
-    rows=("X26", "X23"),
-    source=GUO,
-    base=bigram_backcopy,
-    shown=SHOWN,
+    asks="Does the optimizer make the residual peak, and not the sink?",
     shared=THREE_LAYERS,
     variations=(Variation("AdamW"), Variation("SGD with momentum", SGD)),
     assertions=(
@@ -223,7 +194,7 @@ optimiser = Question(
             0.1,
             largest_of("excess_triggers", ("AdamW", "SGD with momentum")),
             "learned",
-            "both learn the task: less than 0.1 nats above 0 at triggers",
+            "both optimizers learn the task: less than 0.1 nats above the least loss at triggers",
             GUO,
         ),
         above(
@@ -237,52 +208,115 @@ optimiser = Question(
             1.5,
             level("norm_ratio", "SGD with momentum"),
             "no peak under SGD",
-            "under SGD it is nowhere longer than 1.5 times the others'",
+            "under SGD the BOS's residual stream is nowhere longer than 1.5 times the others'",
             GUO,
         ),
-        above(0.3, level("bos_attention", "AdamW"), "sink under AdamW", "in some head the BOS gets more than 0.3", GUO),
+        above(
+            0.3,
+            level("bos_attention", "AdamW"),
+            "sink under AdamW",
+            "under AdamW some head gives the BOS more than 0.3",
+            GUO,
+        ),
         above(
             0.3,
             level("bos_attention", "SGD with momentum"),
             "sink under SGD",
-            "and so it does under SGD",
+            "under SGD some head gives the BOS more than 0.3 of its attention",
             GUO,
         ),
     ),
 )
 
-relu = Question(
+relu = on_backcopy(
     name="backcopy-relu",
-    note=STARTED,
     asks="Does ReLU attention do without the sink?",
-    rows=("X26", "A14"),
-    source=GUO,
-    base=bigram_backcopy,
-    shown=SHOWN,
     variations=(Variation("softmax"), Variation("relu", {"attention": "relu"})),
     assertions=(
         below(
             0.2,
             level("excess_triggers", "relu"),
             "learned",
-            "ReLU attention learns the copying: less than 0.2 nats above 0 at triggers",
+            "ReLU attention learns the copying: less than 0.2 nats above the least loss at triggers",
             GUO,
         ),
         above(
             0.3,
             gap("bos_attention", "softmax", "relu"),
             "no sink",
-            "the BOS's share of the attention elsewhere is lower than softmax's by more than 0.3",
+            "ReLU attention gives the BOS a smaller share elsewhere than softmax does, by more than 0.3",
             GUO,
         ),
         above(
             0.3,
             gap("value_ratio", "relu", "softmax"),
             "no drain",
-            "the length of its value, in terms of the others', is higher by more than 0.3",
+            "with ReLU attention the BOS's value is longer in terms of the others', by more than 0.3",
             GUO,
         ),
     ),
 )
 
-QUESTIONS = (backcopy_, dynamics, depth, norms, feed_forward, optimiser, relu)
+ALL, LOGITS, VALUE = "all trained", "logits to the BOS frozen", "value of the BOS frozen"
+
+
+minimal = Question(
+    name="backcopy-minimal",
+    asks="Do attention to the BOS and the shrinking of its value need each other?",
+    note="The claims were written down after the first 100 steps of one run had been seen. The source trains this "
+    "model as well; freezing a part is our way of asking which makes which.",
+    source=f"{GUO}: larger attention makes the value smaller, a smaller value the attention larger",
+    base=task("bigram_backcopy_minimal"),
+    shown=("excess_triggers", "excess_others", "bos_attention", "copy_attention", "logit_gap", "value_ratio"),
+    variations=(
+        Variation(ALL),
+        Variation(LOGITS, {"frozen": "bos_logits"}),
+        Variation(VALUE, {"frozen": "bos_value"}),
+    ),
+    assertions=(
+        below(
+            0.1,
+            level("excess_triggers", ALL),
+            "learned",
+            "at triggers the loss is less than 0.1 nats above the least possible, 0",
+            GUO,
+        ),
+        above(
+            0.5,
+            level("bos_attention", ALL),
+            "sink",
+            "queries that are no triggers give the BOS more than half of their attention",
+            GUO,
+        ),
+        below(
+            0.5,
+            level("value_ratio", ALL),
+            "value drain",
+            "the BOS's value is less than half as long as the others'",
+            GUO,
+        ),
+        below(
+            -0.5,
+            curve_correlation(ALL, "task/bos_attention", "task/value_ratio"),
+            "together",
+            "over the evaluations its value shortens as the attention grows: rank correlation below −0.5",
+            GUO,
+        ),
+        above(
+            0.3,
+            gap("value_ratio", LOGITS, ALL),
+            "no drain without attention",
+            "where the logits to the BOS are frozen at 0, its value ends longer, by more than 0.3 of the others'",
+            GUO,
+        ),
+        above(
+            0.1,
+            gap("bos_attention", ALL, VALUE),
+            "less attention without drain",
+            "where the BOS's value is frozen, it gets less attention, by more than 0.1",
+            GUO,
+        ),
+    ),
+)
+
+QUESTIONS = (backcopy_, dynamics, depth, norms, feed_forward, optimizer, relu, minimal)

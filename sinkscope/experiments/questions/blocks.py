@@ -1,13 +1,13 @@
-"""Questions about what stands around the attention operation [A1 to A5, X22; Gu et al. 2025, Tables 3, 11, 12]."""
+"""Questions about what stands around the attention operation (Gu et al. 2025, Tables 3, 11, 12)."""
 
 from __future__ import annotations
 
-from sinkscope.experiments.asserting import OURS, all_keep_sink, fewer_outliers, keeps_sink, less_sink, within
+from sinkscope.experiments.assertions import OURS, all_keep_sink, fewer_outliers, keeps_sink, less_sink
 from sinkscope.experiments.effects import gap, level, range_of
-from sinkscope.experiments.question import Question, Variation, above
-from sinkscope.experiments.questions.operation import SOFTMAX, model
+from sinkscope.experiments.question import Question, Variation, above, within
+from sinkscope.experiments.questions.variations import SOFTMAX, model
 
-TABLE_3 = "A1; Gu et al. 2025, Table 3"
+TABLE_3 = "Gu et al. 2025, Table 3"
 POSITIONS = {
     "none": (20.35, 3.81),
     "sinusoidal": (32.73, 3.74),
@@ -20,7 +20,6 @@ POSITIONS = {
 positions = Question(
     name="positions",
     asks="Does the sink need a certain position embedding, or any?",
-    rows=("A1",),
     source=TABLE_3,
     variations=tuple(
         model(position, {"position": position}, sink_0=sink, loss=loss) for position, (sink, loss) in POSITIONS.items()
@@ -31,22 +30,21 @@ positions = Question(
 post_norm = Question(
     name="post-norm",
     asks="Is there a sink where norms stand behind the blocks' sums, and is it massive before they act?",
-    rows=("A2",),
-    source="A2; Gu et al. 2025, section 7",
+    source="Gu et al. 2025, section 7",
     variations=(SOFTMAX, model("post-norm", {"norm_placement": "post"}, sink_0=13.54, norm_ratio=80.0)),
     assertions=(
-        *keeps_sink("post-norm", "softmax", "A2; Gu et al. 2025, section 7: 13.54 %"),
+        *keeps_sink("post-norm", "softmax", "Gu et al. 2025, section 7: 13.54 %"),
         above(
             2.0,
             level("norm_ratio", "post-norm"),
             "massive before the norm",
             "before a norm of the stream the first token is more than twice as long as the others at some depth",
-            "A2; Gu et al. 2025, Figure 7: about 80 times",
+            "Gu et al. 2025, Figure 7: about 80 times",
         ),
     ),
 )
 
-TABLE_11 = "A3; Gu et al. 2025, Table 11"
+TABLE_11 = "Gu et al. 2025, Table 11"
 FEED_FORWARD = {
     "relu": (16.90, 3.82),
     "gelu": (14.76, 3.79),
@@ -59,13 +57,12 @@ FEED_FORWARD = {
 feed_forward = Question(
     name="feed-forward",
     asks="Does the sink depend on the feed-forward network's activation?",
-    rows=("A3",),
     source=TABLE_11,
     variations=tuple(model(ffn, {"ffn": ffn}, sink_0=sink, loss=loss) for ffn, (sink, loss) in FEED_FORWARD.items()),
     assertions=all_keep_sink(tuple(FEED_FORWARD), "swiglu", f"{TABLE_11}: 13.88 to 18.18 %"),
 )
 
-TABLE_12 = "A4, A5; Gu et al. 2025, Table 12"
+TABLE_12 = "Gu et al. 2025, Table 12"
 HEADS = {8: (18.18, 3.73), 4: (10.68, 3.74), 2: (12.95, 3.76), 1: (19.50, 3.78)}
 
 
@@ -76,7 +73,6 @@ def _heads(count: int) -> str:
 heads = Question(
     name="heads",
     asks="Does the sink depend on the number of heads, or on how they are put together?",
-    rows=("A4", "A5"),
     source=TABLE_12,
     variations=(
         *(
@@ -99,13 +95,12 @@ heads = Question(
     ),
 )
 
-HE = "X22; He et al. 2024, from third parties' notes"
+HE = "He et al. 2024, from third parties' notes"
 PROTECTED = {"attention": "qk_norm", "model.norm_placement": "outlier_protected", "model.ffn": "relu"}
 
 outlier_protected = Question(
     name="outlier-protected",
-    asks="Does a block without norms, with damped branches and normalised queries and keys, avoid outliers?",
-    rows=("X22",),
+    asks="Does a block without norms, with damped branches and normalized queries and keys, avoid outliers?",
     source=HE,
     variations=(Variation("softmax"), Variation("protected", PROTECTED)),
     assertions=(
@@ -114,10 +109,10 @@ outlier_protected = Question(
             0.0,
             gap("kurtosis_neurons", "softmax", "protected"),
             "even neurons",
-            "energy is spread more evenly over neurons (their kurtosis is lower)",
+            "the protected block spreads energy more evenly over neurons (their kurtosis is lower)",
             HE,
         ),
-        *less_sink("protected", "softmax", f"X22; {OURS}", margin=0.0, margin_at_loss=0.0),
+        *less_sink("protected", "softmax", OURS, margin=0.0, margin_at_loss=0.0),
     ),
 )
 

@@ -1,14 +1,13 @@
-"""Questions about a token that stands at one position in every window of training [D3]."""
+"""Questions about a token that stands at one position in every window of training (Gu et al. 2025, Table 10)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.experiments.asserting import within
 from sinkscope.experiments.effects import gap, level, maximum_at, metric_gap, off
-from sinkscope.experiments.question import Question, Variation, above, below
+from sinkscope.experiments.question import Question, Variation, above, below, within
 
-TABLE_10 = "D3; Gu et al. 2025, Table 10"
+TABLE_10 = "Gu et al. 2025, Table 10"
 BOS = 0  # its id in the tokenizers that recipes train
 
 
@@ -21,7 +20,6 @@ def fixed(position: int) -> dict[str, Any]:
 fixed_token = Question(
     name="fixed-token",
     asks="Does the sink follow a token that always stands at one position?",
-    rows=("D3",),
     source=TABLE_10,
     note="The claim of more than 3 % was stated before any run. The two on where the sink is were added when one seed "
     "of three had come to 2.6 %, with nothing at any other position.",
@@ -43,14 +41,14 @@ fixed_token = Question(
             1.0,
             metric_gap("token at 2", "sink_2", "sink_0"),
             "stands out",
-            "and the rate there is higher than at position 0 by more than 1 point",
+            "with a fixed token at position 2 the sink rate there is higher than at position 0, by more than 1 point",
             TABLE_10,
         ),
         above(
             3.0,
             level("sink_2", "token at 2"),
             "strong",
-            "more than 3 % of heads have their sink there",
+            "with a fixed token at position 2 more than 3 % of heads have their sink there",
             TABLE_10,
         ),
         below(
@@ -75,7 +73,6 @@ TOKENS_AT = ("BOS at 0", "token at 1", "token at 2")
 fixed_positions = Question(
     name="fixed-positions",
     asks="Is the sink where the fixed token is, at each of the first three positions?",
-    rows=("D3",),
     source=TABLE_10,
     variations=(
         Variation("BOS at 0", {"data.bos": "fixed"}, {"sink_0": 74.11, "sink_1": 0.0, "sink_2": 0.0}),

@@ -1,20 +1,18 @@
-"""Questions about similarity and normaliser [A14 to A21; Gu et al. 2025, Tables 6 and 15]."""
+"""Questions about similarity and normalizer (Gu et al. 2025, Tables 6 and 15)."""
 
 from __future__ import annotations
 
-from sinkscope.experiments.asserting import converges, does_not_converge, keeps_sink, less_massive, less_sink, no_sink
+from sinkscope.experiments.assertions import converges, does_not_converge, keeps_sink, less_massive, less_sink, no_sink
 from sinkscope.experiments.effects import gap, gap_at_equal_loss, level
 from sinkscope.experiments.question import Question, Variation, above, below
-from sinkscope.experiments.questions.operation import SOFTMAX, operation
-from sinkscope.experiments.questions.relative import relative, times
+from sinkscope.experiments.questions.variations import SOFTMAX, operation, relative, times
 
-TABLE_6 = "A14, A15; Gu et al. 2025, Table 6"
-TABLE_15 = "A16 to A21; Gu et al. 2025, Tables 6 and 15"
+TABLE_6 = "Gu et al. 2025, Table 6"
+TABLE_15 = "Gu et al. 2025, Tables 6 and 15"
 
-normalisation = Question(
+normalization = Question(
     name="normalisation",
-    asks="Is it the softmax's normalisation that makes the sink?",
-    rows=("A14", "A15"),
+    asks="Is it the softmax's normalization that makes the sink?",
     source=TABLE_6,
     variations=(
         SOFTMAX,
@@ -35,12 +33,11 @@ normalisation = Question(
     ),
 )
 
-UNNORMALISED = ("elu", "kernel_identity", "kernel_mlp", "kernel_mlp_normalized")
+UNNORMALIZED = ("elu", "kernel_identity", "kernel_mlp", "kernel_mlp_normalized")
 
-unnormalised = Question(
+unnormalized = Question(
     name="unnormalised",
     asks="Does the sink stay away from every operation whose rows need not sum to one?",
-    rows=("A16", "A19", "A20", "A21"),
     source=TABLE_15,
     variations=(
         SOFTMAX,
@@ -50,15 +47,14 @@ unnormalised = Question(
         operation("kernel_mlp_normalized", sink_0=0.19, loss=3.85),
     ),
     assertions=(
-        *(claim for name in UNNORMALISED for claim in less_sink(name, "softmax", f"{TABLE_15}: 0.00 to 0.80 %")),
-        no_sink(UNNORMALISED, f"{TABLE_15}: 0.00 to 0.80 %"),
+        *(claim for name in UNNORMALIZED for claim in less_sink(name, "softmax", f"{TABLE_15}: 0.00 to 0.80 %")),
+        no_sink(UNNORMALIZED, f"{TABLE_15}: 0.00 to 0.80 %"),
     ),
 )
 
-normalised_kernel = Question(
+normalized_kernel = Question(
     name="normalised-kernel",
     asks="Does linear attention have a sink where its rows sum to one?",
-    rows=("A18",),
     source=TABLE_15,
     variations=(SOFTMAX, operation("kernel_elu_normalized", sink_0=53.65, loss=4.19)),
     assertions=(
@@ -67,21 +63,22 @@ normalised_kernel = Question(
             0.0,
             gap("sink_0", "kernel_elu_normalized", "softmax"),
             "stronger",
-            "its sink rate is higher than softmax's, at equal steps",
+            "normalized linear attention has a higher sink rate than softmax, at equal steps",
             f"{TABLE_15}: 53.65 and 18.18 %",
         ),
         above(
             0.0,
             gap_at_equal_loss("kernel_elu_normalized", "softmax"),
             "stronger at equal loss",
-            "and where both have the validation loss that the slower one ends with",
+            "normalized linear attention has a higher sink rate than softmax at equal validation loss, the one that "
+            "the slower of the two ends with",
             f"{TABLE_15}: 53.65 and 18.18 %",
         ),
         above(
             0.1,
             gap("loss", "kernel_elu_normalized", "softmax"),
             "worse",
-            "its validation loss is higher than softmax's by more than 0.1 nats",
+            "the validation loss of normalized linear attention is higher than softmax's, by more than 0.1 nats",
             f"{TABLE_15}: 4.19 and 3.73",
         ),
     ),
@@ -91,8 +88,7 @@ FAILING = ("elu_normalized", "kernel_elu", "kernel_identity_normalized")
 
 failing = Question(
     name="failing",
-    asks="Which similarities do not train with which normaliser?",
-    rows=("A17", "A18b", "A19b"),
+    asks="Which similarities do not train with which normalizer?",
     source=TABLE_15,
     variations=(SOFTMAX, *map(operation, FAILING)),
     assertions=tuple(does_not_converge(name, "softmax", f"{TABLE_15}: fails to converge") for name in FAILING),
@@ -104,8 +100,7 @@ DECAYS = {"decay 0": (0.0, 0.64, 3.77), "decay 0.5": (0.5, 0.18, 3.76), "decay 1
 sigmoid_settings = Question(
     name="sigmoid-settings",
     asks="Does sigmoid attention stay without a sink under other rates and decays?",
-    rows=("A14",),
-    source="A14; Gu et al. 2025, Table 6 and appendix",
+    source="Gu et al. 2025, Table 6 and appendix",
     shared={"attention": "sigmoid"},
     variations=(
         Variation("sigmoid", {}, {"sink_0": 0.44, "loss": 3.70}),
@@ -116,10 +111,10 @@ sigmoid_settings = Question(
         ),
     ),
     assertions=(
-        no_sink(("sigmoid", *RATES, *DECAYS), "A14; Gu et al. 2025: 0.18 to 0.81 % in six settings"),
-        *(converges(label, "sigmoid", "A14; Gu et al. 2025: losses 3.68 to 4.08") for label in (*RATES, *DECAYS)),
+        no_sink(("sigmoid", *RATES, *DECAYS), "Gu et al. 2025: 0.18 to 0.81 % in six settings"),
+        *(converges(label, "sigmoid", "Gu et al. 2025: losses 3.68 to 4.08") for label in (*RATES, *DECAYS)),
     ),
     base=relative,
 )
 
-QUESTIONS = (normalisation, unnormalised, normalised_kernel, failing, sigmoid_settings)
+QUESTIONS = (normalization, unnormalized, normalized_kernel, failing, sigmoid_settings)

@@ -1,18 +1,17 @@
-"""Questions about what a sink does in a finished model [C11, P5, K3]."""
+"""Questions about what a sink does in a finished model (Gu et al. 2025, section 7 and Table 7; Barbero et al. 2025)."""
 
 from __future__ import annotations
 
 from sinkscope.experiments.effects import gap, level, metric_gap, quotient, rise
 from sinkscope.experiments.observed import OTHERS
 from sinkscope.experiments.question import Question, Variation, above, below
-from sinkscope.experiments.questions.operation import SOFTMAX, model
+from sinkscope.experiments.questions.variations import SOFTMAX, model
 
-SECTION_7 = "C11; Gu et al. 2025, section 7"
+SECTION_7 = "Gu et al. 2025, section 7"
 
 no_op = Question(
     name="no-op",
     asks="Do heads with a sink do nothing?",
-    rows=("C11",),
     source=SECTION_7,
     variations=(SOFTMAX,),
     assertions=(
@@ -27,20 +26,20 @@ no_op = Question(
             0.0,
             metric_gap("softmax", "zeroing/other_heads", "zeroing/sink_heads"),
             "they matter less",
-            "the loss rises less where they give zero than where as many other heads do",
+            "the loss rises less when sink heads are zeroed than when as many other heads are",
             SECTION_7,
         ),
         below(
             0.1,
             level("zeroing/sink_heads", "softmax"),
             "they do nothing",
-            "it rises by less than 0.1 nats where they give zero",
+            "the loss rises by less than 0.1 nats when sink heads are zeroed",
             SECTION_7,
         ),
     ),
 )
 
-TABLE_7 = "P5; Gu et al. 2025, Table 7, GPT2-XL on one repeated token"
+TABLE_7 = "Gu et al. 2025, Table 7, GPT2-XL on one repeated token"
 REPLACED = dict(zip(OTHERS, (0.20, 2.36, 7.73, 10.63, 10.97), strict=True))
 SWAPPED = dict(zip(OTHERS, ((1.44, 57.63), (3.73, 54.48), (6.78, 52.81), (8.95, 51.70), (9.42, 51.13)), strict=True))
 PUBLISHED_7 = {
@@ -54,7 +53,6 @@ PUBLISHED_7 = {
 moved_positions = Question(
     name="moved-positions",
     asks="With learned positions, is it the first position's embedding that makes the sink?",
-    rows=("P5", "C7"),
     source=TABLE_7,
     variations=(Variation("learned positions", {"model.position": "learned"}, PUBLISHED_7),),
     assertions=(
@@ -62,34 +60,34 @@ moved_positions = Question(
             1.0,
             level("sink_0/repeated", "learned positions"),
             "on one repeated token",
-            "of one repeated token the first is the sink in more than 1 % of heads",
+            "on one repeated token more than 1 % of heads have their sink at the first position",
             f"{TABLE_7}: 62.28 %",
         ),
         above(
             1.0,
             metric_gap("learned positions", "sink_0/repeated", "sink_0/replaced=4"),
             "replaced",
-            "it loses more than 1 point where it gets the embedding of the fifth position",
+            "the sink rate of the first position falls by more than 1 point when it gets the embedding of the fifth",
             f"{TABLE_7}: 62.28 and 0.20 %",
         ),
         above(
             1.0,
             metric_gap("learned positions", "sink_4/swapped=4", "sink_0/swapped=4"),
             "swapped",
-            "where the first and the fifth exchange embeddings, the fifth has more sinks by more than 1 point",
+            "when the first and the fifth position exchange embeddings, the fifth has the higher sink rate, by more "
+            "than 1 point",
             f"{TABLE_7}: 57.63 and 1.44 %",
         ),
     ),
 )
 
-BARBERO = "K3; Barbero et al. 2025"
+BARBERO = "Barbero et al. 2025"
 DEPTHS = (2, 4, 8)
 REACH = 1.05  # of the change that arrives without the sink over the one that arrives with it
 
 over_mixing = Question(
     name="over-mixing",
     asks="Does the sink keep tokens from mixing, and do deeper models have more of it?",
-    rows=("K3",),
     source=BARBERO,
     variations=tuple(model(f"{layers} layers", {"num_hidden_layers": layers}) for layers in DEPTHS),
     assertions=(
@@ -104,7 +102,8 @@ over_mixing = Question(
             REACH,
             quotient("8 layers", "perturbation/without_first", "perturbation"),
             "also in the deepest",
-            "and so in a model of 8 layers",
+            "in a model of 8 layers, too, a change of one token moves the later ones more without the BOS, by more "
+            "than 5 %",
             f"{BARBERO}: Gemma-7B with and without BOS",
         ),
         above(
@@ -120,11 +119,10 @@ over_mixing = Question(
 
 collapse = Question(
     name="collapse",
-    asks="Are the tokens of a model with a sink further from being one and the same?",
-    rows=("K3",),
+    asks="Does a sink keep a model's tokens from becoming alike?",
     source=BARBERO,
-    note="First asked of absolute lengths with the first token among them, whose length alone decides that. Restated "
-    "for the other tokens, in terms of their own lengths, before those numbers were known.",
+    note="The question was first asked of absolute lengths over all tokens, where the first token's length alone "
+    "decides. It was restated for the other tokens, relative to their own lengths, before those numbers were known.",
     variations=(Variation("softmax"), Variation("no fixed token", {"data.bos": "none"})),
     assertions=(
         above(
@@ -139,7 +137,8 @@ collapse = Question(
             0.0,
             gap("relative_pair_distance", "softmax", "no fixed token"),
             "representations",
-            "and the last two tokens are further apart, in terms of theirs",
+            "behind the last block the last two tokens are further apart, in terms of their length, with a fixed BOS "
+            "than without",
             f"{BARBERO}; representational collapse",
         ),
     ),

@@ -1,19 +1,19 @@
-"""Questions about which text a model learns from, and how it is packed [D1, D2, D4, D5, K1, K2, K4].
+"""Questions about which text a model learns from, and how it is packed.
 
-Margins as in `asserting`. The paper trains without a fixed BOS; where its question can be asked of models with one
-too, `nano` asks it there.
+Margins are those of `assertions`. The paper trains without a fixed BOS; `nano` asks its questions of models with one
+where that makes sense. Source: Gu et al. 2025, section 5 and appendix; slides of Gu et al. 2025; Barbero et al. 2025.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.experiments.asserting import OURS, POINTS, all_keep_sink, within
-from sinkscope.experiments.effects import gap, level, metric_gap, rising
-from sinkscope.experiments.question import Assertion, Effect, Question, Runs, Variation, above
+from sinkscope.experiments.assertions import OURS, POINTS, all_keep_sink
+from sinkscope.experiments.effects import gap, largest, least, level, metric_gap, rising
+from sinkscope.experiments.question import Assertion, Question, Runs, Variation, above, within
 
 SECTION_5 = "Gu et al. 2025, section 5"
-SLIDES = "K2; slides of Gu et al."
+SLIDES = "slides of Gu et al. 2025"
 NO_BOS = "nano shows no sink without its fixed BOS in 1,500 steps"
 WITHOUT_BOS = {"data.bos": "none"}
 DOMAINS = ("numpy", "stdlib", "topics", "torch", "transformers")
@@ -27,8 +27,7 @@ def seen(share: float) -> dict[str, Any]:
 amount = Question(
     name="data-amount",
     asks="Does the sink need much text, and is its absence a matter of overfitting?",
-    rows=("D1",),
-    source=f"D1; {SECTION_5}",
+    source=SECTION_5,
     variations=(
         Variation("all", {}, {"sink_0": 18.18}),
         Variation("1/20", seen(0.05)),
@@ -41,28 +40,28 @@ amount = Question(
             gap("sink_0", "all", "1/700"),
             "needs text",
             "with 1/700 of the text, at nano some 200 passes over it, the sink rate is lower by more than 3 points",
-            f"D1; {SECTION_5}: below 1 % for 50 and 100 million tokens (420 and 210 passes)",
+            f"{SECTION_5}: below 1 % for 50 and 100 million tokens (420 and 210 passes)",
         ),
         above(
             1.0,
             gap("gap", "1/700", "all"),
             "which overfits",
-            "and validation loss minus training loss is larger by more than 1 nat",
-            f"D1; {SECTION_5}",
+            "with 1/700 of the text validation loss minus training loss is larger by more than 1 nat",
+            SECTION_5,
         ),
         above(
             0.1,
             gap("gap", "1/100", "all"),
             "overfitting starts before",
-            "with 1/100 of the text that gap is larger already, by more than 0.1 nats",
-            f"D1; {SECTION_5}: not really related to overfitting",
+            "with 1/100 of the text validation loss minus training loss is larger already, by more than 0.1 nats",
+            f"{SECTION_5}: not really related to overfitting",
         ),
         above(
             -POINTS,
             gap("sink_0", "1/100", "all"),
             "and leaves the sink",
-            "while the sink rate is at most 3 points lower",
-            f"D1; {SECTION_5}: not really related to overfitting",
+            "with 1/100 of the text the sink rate is at most 3 points lower",
+            f"{SECTION_5}: not really related to overfitting",
         ),
     ),
 )
@@ -76,8 +75,7 @@ def drawn(start: int, stop: int) -> dict[str, Any]:
 random_tokens = Question(
     name="random-tokens",
     asks="Where is the sink when the first tokens are random?",
-    rows=("D2",),
-    source=f"D2; {SECTION_5}",
+    source=SECTION_5,
     shared=WITHOUT_BOS,
     variations=(
         Variation("text", {}, {"sink_0": 18.18}),
@@ -91,50 +89,45 @@ random_tokens = Question(
             gap("sink_0", "first random", "text"),
             "a random first token",
             "a random token at position 0 raises the sink rate there by more than 3 points",
-            f"D2; {SECTION_5}: 18.18 to 27.03",
+            f"{SECTION_5}: 18.18 to 27.03",
         ),
         above(
             POINTS,
             metric_gap("two random", "sink_1", "sink_0"),
             "two of them",
             "with two random tokens the second is the sink: its rate exceeds the first one's by more than 3 points",
-            f"D2; {SECTION_5}: 14.08 and 1.98",
+            f"{SECTION_5}: 14.08 and 1.98",
         ),
         above(
             -POINTS,
             gap("sink_0", "second random", "text"),
             "a random second token",
             "a random token at position 1 alone lowers the rate of the first by at most 3 points",
-            f"D2; {SECTION_5}: 20.99",
+            f"{SECTION_5}: 20.99",
         ),
     ),
     not_at={"nano": NO_BOS},
 )
 
 
-def over_domains(label: str) -> Effect:
+def over_domains(runs: Runs) -> float:
     """Largest minus smallest sink rate at position 0 over the domains of the corpus `python`."""
-
-    def effect(runs: Runs) -> float:
-        rates = [runs[label][f"sink_0/domain={domain}"] for domain in DOMAINS]
-        return max(rates) - min(rates) if all(rate == rate for rate in rates) else float("nan")
-
-    return effect
+    rates = [runs["softmax"][f"sink_0/domain={domain}"] for domain in DOMAINS]
+    return largest(rates) - least(rates)
 
 
 domains = Question(
     name="domains",
     asks="Does the sink rate depend on the domain of the text it is measured on?",
-    rows=("D4",),
-    source="D4; Gu et al. 2025, appendix",
+    source="Gu et al. 2025, appendix",
     variations=(Variation("softmax"),),
     assertions=(
         within(
             4.0,
-            over_domains("softmax"),
+            over_domains,
             "hardly",
             f"over validation text of {', '.join(DOMAINS)} it differs by at most 4 points (nano's heads are 6.25 each)",
-            "D4; Gu et al. 2025: negligible over 17 domains of the Pile at thresholds of 0.2 and 0.3",
+            "Gu et al. 2025: negligible over 17 domains of the Pile at thresholds of 0.2 and 0.3",
         ),
     ),
     not_at={"paper": "its corpus, streamed from the hub, has no domains"},
@@ -145,15 +138,14 @@ KINDS_OF_TEXT = ("whole", "code", "prose", "half of each")
 mixtures = Question(
     name="mixture",
     asks="Does the sink depend on the kind of text that a model learns from?",
-    rows=("D5",),
-    source=f"D5; {OURS}",
+    source=OURS,
     variations=(
         Variation("whole"),
         Variation("code", {"data.mixture": {"python:code": 1.0}}),
         Variation("prose", {"data.mixture": {"python:prose": 1.0}}),
         Variation("half of each", {"data.mixture": {"python:code": 0.5, "python:prose": 0.5}}),
     ),
-    assertions=all_keep_sink(KINDS_OF_TEXT, "prose", f"D5; {OURS}"),
+    assertions=all_keep_sink(KINDS_OF_TEXT, "prose", OURS),
     not_at={"paper": "its corpus, streamed from the hub, has no domains"},
 )
 
@@ -174,7 +166,7 @@ def lost_without(label: str) -> tuple[Assertion, Assertion]:
             0.1,
             metric_gap(label, "loss/without_first", "loss/with_first"),
             f"{label}: and its loss",
-            "and its loss rises by more than 0.1 nats",
+            f"trained with '{label}', a model loses more than 0.1 nats without the BOS",
             f"{SLIDES}: 2.7 to above 7.5",
         ),
     )
@@ -183,7 +175,6 @@ def lost_without(label: str) -> tuple[Assertion, Assertion]:
 packing = Question(
     name="packing",
     asks="Does a fixed BOS make the sink, whether or not documents see each other?",
-    rows=("K1", "K2"),
     source=SLIDES,
     shared={"data.bos": "fixed"},
     variations=(
@@ -207,15 +198,14 @@ packing = Question(
             gap("sink_0", "intra-document, positions restarted", "intra-document, fixed BOS"),
             "positions do not matter",
             "whether rotary positions restart in each document changes the sink rate by at most 3 points",
-            "K2; rotary scores depend on distances alone, so that the two models are one but for rounding",
+            "rotary scores depend on distances alone, so that the two models are one but for rounding",
         ),
     ),
 )
 
 without_bos = Question(
     name="packing-without-bos",
-    asks="What do intra-document masking and a BOS of documents do where no BOS is fixed?",
-    rows=("K1", "K2"),
+    asks="Where no BOS is fixed, what do intra-document masking and a BOS before each document do?",
     source=SLIDES,
     shared=WITHOUT_BOS,
     variations=(
@@ -242,7 +232,7 @@ without_bos = Question(
             POINTS,
             metric_gap("intra-document, BOS", "sink_0/with_bos", "sink_0"),
             "is missed",
-            "and loses more than 3 points without it",
+            "a model whose documents begin with a BOS loses more than 3 points of its sink rate without it",
             f"{SLIDES}: 83.33 to 50.24",
         ),
     ),
@@ -254,8 +244,7 @@ CONTEXTS = ("64", "128", "256")
 context = Question(
     name="context",
     asks="Does a longer context make a stronger sink, at equal tokens?",
-    rows=("K4",),
-    source="K4; Barbero et al. 2025",
+    source="Barbero et al. 2025",
     variations=(
         Variation("64", {"context": 64, "batch_size": 64}),
         Variation("128", {}, {"sink_0": 0.0}),
@@ -267,7 +256,7 @@ context = Question(
             rising("sink_0", CONTEXTS),
             "monotone",
             "the sink rate, measured on 64 tokens, rises with the context (64, 128, 256 tokens, equal tokens per step)",
-            "K4; Barbero et al. 2025: about 0 at 128, about 36 % at 2048, without a fixed BOS",
+            "Barbero et al. 2025: about 0 at 128, about 36 % at 2048, without a fixed BOS",
         ),
     ),
     not_at={

@@ -1,22 +1,35 @@
-"""Questions about how a finished model is read: metric and input [C1, C7, C10, K2]."""
+"""Questions about how a finished model is read: metric and input.
+
+Source: Gu et al. 2025, section 3, Table 1, Figure 4; slides of Gu et al. 2025.
+"""
 
 from __future__ import annotations
 
-from sinkscope.experiments.curves import LOSS, SINK
-from sinkscope.experiments.effects import curve_correlation, growth, lag, level, metric_gap, rise, rising_metrics
-from sinkscope.experiments.question import Question, Variation, above, below
-from sinkscope.experiments.questions.relative import relative, times
+from itertools import pairwise
 
-FIGURE_3 = "C1; Gu et al. 2025, Figure 3"
-FIGURE_4 = "C10; Gu et al. 2025, Figure 4"
-TABLE_1 = "C7; Gu et al. 2025, Table 1, LLaMA2-7B"
+from sinkscope.experiments.effects import (
+    LOSS,
+    SINK,
+    curve_correlation,
+    half_way,
+    last,
+    least,
+    level,
+    metric_gap,
+    rise,
+)
+from sinkscope.experiments.question import Question, Variation, above, below
+from sinkscope.experiments.questions.variations import relative, times
+
+FIGURE_3 = "Gu et al. 2025, Figure 3"
+FIGURE_4 = "Gu et al. 2025, Figure 4"
+TABLE_1 = "Gu et al. 2025, Table 1, LLaMA2-7B"
 
 THRESHOLDS, LENGTHS = (0.2, 0.3, 0.4, 0.5), (32, 64, 128)
 
 metric = Question(
     name="metric",
     asks="Do threshold and length of the text decide which model has the stronger sink?",
-    rows=("C1",),
     source=FIGURE_3,
     variations=(
         Variation("lr / 8", {"optimizer.lr": times(1 / 8)}),
@@ -29,9 +42,9 @@ metric = Question(
                 1.0,
                 rise(f"sink_0/tokens={tokens}/epsilon={epsilon:g}", ("lr / 8", "lr / 4", "lr"), 1.0),
                 f"order at {epsilon:g} on {tokens} tokens",
-                f"at a threshold of {epsilon:g} on {tokens} tokens models trained with an eighth, a quarter and all of "
-                "the learning rate stand in that order: the last is more than 1 point above the first, and no step "
-                "falls by as much",
+                f"at a threshold of {epsilon:g} on {tokens} tokens the sink rate rises with the learning rate of "
+                "training "
+                "(an eighth, a quarter, all of it): by more than 1 point in all, and no step falls by as much",
                 FIGURE_3,
             )
             for tokens in LENGTHS
@@ -39,9 +52,12 @@ metric = Question(
         ),
         above(
             0.0,
-            rising_metrics("lr", [f"sink_0/tokens={tokens}" for tokens in (128, 64, 32)]),
+            lambda runs: least(
+                runs["lr"][f"sink_0/tokens={shorter}"] - runs["lr"][f"sink_0/tokens={longer}"]
+                for shorter, longer in pairwise(LENGTHS)
+            ),
             "length",
-            "the rate falls as the text grows from 32 to 64 and 128 tokens",
+            "the sink rate falls as the text grows from 32 to 64 and 128 tokens",
             FIGURE_3,
         ),
     ),
@@ -51,7 +67,6 @@ metric = Question(
 inputs = Question(
     name="inputs",
     asks="Does the sink need natural text?",
-    rows=("C7", "K2"),
     source=TABLE_1,
     variations=(
         Variation("softmax", {}, {"sink_0": 92.47, "sink_0/random_after_first": 90.13, "sink_0/repeated": 0.0}),
@@ -61,29 +76,29 @@ inputs = Question(
             1.0,
             metric_gap("softmax", "sink_0", "sink_0/repeated"),
             "not on repetition",
-            "a repeated token has a lower rate than text, by more than 1 point, under rotary positions",
+            "with rotary positions the sink rate is lower on one repeated token than on text, by more than 1 point",
             f"{TABLE_1}: 92.47 and 0 % (Mistral-7B 97.49, 0; LLaMA3-8B 99.02, 0)",
         ),
         above(
             3.0,
             level("sink_0/random_after_first", "softmax"),
             "nor in random text",
-            "on random tokens behind the BOS, too, more than 3 % of heads have their sink at position 0",
+            "also on random tokens behind the BOS more than 3 % of heads have their sink at position 0",
             f"{TABLE_1}: 92.47 % on text, 90.13 % on random tokens",
         ),
         above(
             3.0,
             metric_gap("softmax", "sink_0", "sink_0/without_first"),
             "needs its BOS",
-            "a model trained with a fixed BOS loses more than 3 points without it",
-            "K2; slides of Gu et al.: 90.84 to 0.05 %",
+            "a model trained with a fixed BOS loses more than 3 points of its sink rate without it",
+            "slides of Gu et al. 2025: 90.84 to 0.05 %",
         ),
         above(
             0.1,
             metric_gap("softmax", "loss/without_first", "loss/with_first"),
             "and its loss",
-            "and its loss rises by more than 0.1 nats",
-            "K2; slides of Gu et al.: 2.69 to 7.56",
+            "the loss of a model trained with a fixed BOS rises by more than 0.1 nats without it",
+            "slides of Gu et al. 2025: 2.69 to 7.56",
         ),
     ),
     not_at={"paper": "the paper trains without a fixed BOS"},
@@ -92,7 +107,6 @@ inputs = Question(
 emergence = Question(
     name="emergence",
     asks="When does the sink emerge in training?",
-    rows=("C10", "O1"),
     source=FIGURE_4,
     variations=(Variation("softmax", {}, {"sink_0": 18.18, "loss": 3.73}),),
     assertions=(
@@ -105,23 +119,23 @@ emergence = Question(
         ),
         above(
             1.0,
-            growth("softmax", SINK, 0.25),
+            lambda runs: last(runs["softmax"], SINK) - last(runs["softmax"], SINK, 0.25),
             "after the start",
-            "at the end the rate is higher than after a quarter of the steps, by more than 1 point",
+            "at the end the sink rate is higher than after a quarter of the steps, by more than 1 point",
             FIGURE_4,
         ),
         above(
             0.0,
-            lag("softmax", SINK, LOSS),
+            lambda runs: half_way(runs["softmax"], SINK) - half_way(runs["softmax"], LOSS),
             "as the loss has fallen",
-            "the sink rate has made half of its way later than the validation loss",
+            "the sink rate reaches half of its final rise later than the validation loss reaches half of its fall",
             FIGURE_4,
         ),
         above(
             0.8,
             curve_correlation("softmax", SINK, "step"),
             "steadily",
-            "the rate rises with the steps on the whole (rank correlation above 0.8)",
+            "the sink rate rises with the steps on the whole (rank correlation above 0.8)",
             FIGURE_4,
         ),
     ),

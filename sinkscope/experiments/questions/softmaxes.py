@@ -1,10 +1,14 @@
-"""Questions about how a softmax normalises [A12, A13, A24, A25, X17, X20, X21]."""
+"""Questions about how a softmax normalizes, and about gates behind it.
+
+Source: Gu et al. 2025, Table 14 and section 7; Miller 2023; Zuhri et al. 2025; Bondarenko et al. 2023; Kaul et al.
+2024; Yin et al. 2024.
+"""
 
 from __future__ import annotations
 
 import math
 
-from sinkscope.experiments.asserting import (
+from sinkscope.experiments.assertions import (
     OURS,
     converges,
     does_not_converge,
@@ -15,16 +19,15 @@ from sinkscope.experiments.asserting import (
 )
 from sinkscope.experiments.effects import gap, level, rise
 from sinkscope.experiments.question import Question, Variation, above, below
-from sinkscope.experiments.questions.operation import SOFTMAX, operation
+from sinkscope.experiments.questions.variations import SOFTMAX, operation
 
-TABLE_14 = "A12; Gu et al. 2025, Table 14"
+TABLE_14 = "Gu et al. 2025, Table 14"
 SCALED = {2.0: (29.10, 3.72), 0.2: (9.41, 3.72), 0.1: (3.59, 3.76), 0.05: (4.53, 3.78)}
 
 
 scaled = Question(
     name="scaled",
     asks="Does the sink weaken where softmax's rows sum to less than one?",
-    rows=("A12",),
     # What alpha is equal to under SGD and AdamW are identities, not findings: `sinkscope theory` checks them.
     source=TABLE_14,
     variations=(
@@ -48,14 +51,13 @@ scaled = Question(
     ),
 )
 
-SECTION_7 = "A13; Gu et al. 2025, section 7"
+SECTION_7 = "Gu et al. 2025, section 7"
 SIGMOIDS = ("sigmoid, p = 2", "sigmoid, p = 3", "sigmoid, p = 4")
 POWERS = {"1/4": 0.25, "1/3": 1 / 3, "1/2": 0.5, "2": 2.0, "3": 3.0, "4": 4.0}
 
 powers = Question(
     name="powers",
     asks="What does the p-norm of a row's weights do to training and to massive activations?",
-    rows=("A13",),
     source=SECTION_7,
     variations=(
         SOFTMAX,
@@ -75,31 +77,30 @@ powers = Question(
             0.0,
             lambda runs: min(runs[label]["norm_ratio"] for label in SIGMOIDS) - runs["softmax"]["norm_ratio"] / 2,
             "sigmoid, p > 1: massive",
-            "with each of them the first token is more than half as long, beside the others, as with softmax",
+            "under each sigmoid with p > 1 the first token's norm ratio is more than half of softmax's",
             f"{SECTION_7}: still massive activations",
         ),
     ),
 )
 
-KAUL = "X20; Kaul et al. 2024, GPT-2 of 130M, from third parties' notes"
+KAUL = "Kaul et al. 2024, GPT-2 of 130M, from third parties' notes"
 
 off_by_one = Question(
     name="off-by-one",
     asks="Does softmax-off-by-one remove the sink?",
-    rows=("A24",),
-    source="A24; Miller 2023; Kaul et al. 2024",
+    source="Miller 2023; Kaul et al. 2024",
     variations=(
         operation("softmax", first_share=33.3, kurtosis=140.0),
         operation("softmax_off_by_one", first_share=2.2, kurtosis=244.7),
     ),
     assertions=(
-        *less_sink("softmax_off_by_one", "softmax", "A24; Kaul et al. 2024", margin=1.0, margin_at_loss=0.0),
-        no_sink(("softmax_off_by_one",), "A24; our reading of Miller 2023, who gives no rates"),
+        *less_sink("softmax_off_by_one", "softmax", "Kaul et al. 2024", margin=1.0, margin_at_loss=0.0),
+        no_sink(("softmax_off_by_one",), "our reading of Miller 2023, who gives no rates"),
         above(
             1.0,
             gap("first_share", "softmax", "softmax_off_by_one"),
             "less attention",
-            "the mean attention on the first token is lower by more than 1 percent point",
+            "softmax-off-by-one gives the first token less attention on average, by more than 1 percentage point",
             f"{KAUL}: 33.3 and 2.2 %",
         ),
     ),
@@ -108,7 +109,6 @@ off_by_one = Question(
 off_by_one_and_orthoadam = Question(
     name="off-by-one-and-orthoadam",
     asks="Do softmax-off-by-one and OrthoAdam together remove sink and outliers?",
-    rows=("X20", "A24"),
     source=KAUL,
     variations=(
         operation("softmax", first_share=65.0, kurtosis=1657.0),
@@ -134,12 +134,11 @@ off_by_one_and_orthoadam = Question(
     ),
 )
 
-ZUHRI = "A25; Zuhri et al. 2025, 340M, from their README; the 63.41 from memory"
+ZUHRI = "Zuhri et al. 2025, 340M, from their README; the 63.41 from memory"
 
 softpick = Question(
     name="softpick",
     asks="Does softpick remove sink and outliers?",
-    rows=("A25",),
     source=ZUHRI,
     variations=(
         operation("softmax", sink_0=63.41, kurtosis=33510.0),
@@ -152,12 +151,11 @@ softpick = Question(
     ),
 )
 
-BONDARENKO = "X17; Bondarenko et al. 2023, BERT, from third parties' notes"
+BONDARENKO = "Bondarenko et al. 2023, BERT, from third parties' notes"
 
 clipped = Question(
     name="clipped",
     asks="Does a softmax that can give exact zeros need a sink?",
-    rows=("X17",),
     source=BONDARENKO,
     variations=(
         operation("softmax", infinity_norm=735.0, kurtosis=3076.0),
@@ -165,36 +163,80 @@ clipped = Question(
         operation("clipped_softmax", "gamma -0.1, zeta 1.1", {"gamma": -0.1, "zeta": 1.1}),
     ),
     assertions=(
-        *less_sink("gamma -0.025", "softmax", f"X17; {OURS}", margin=1.0, margin_at_loss=0.0),
+        *less_sink("gamma -0.025", "softmax", OURS, margin=1.0, margin_at_loss=0.0),
         fewer_outliers("gamma -0.025", "softmax", f"{BONDARENKO}: 3076 and 80"),
         above(
             0.0,
             gap("infinity_norm", "softmax", "gamma -0.025"),
             "smaller activations",
-            "the largest activation, averaged over texts, is smaller",
+            "the largest activation, averaged over texts, is smaller with a softmax that is clipped",
             f"{BONDARENKO}: 735 and 21.5",
         ),
     ),
 )
 
-YIN = "X21; Yin et al. 2024, from third parties' notes"
+YIN = "Yin et al. 2024, from third parties' notes"
 
 stable_mask = Question(
     name="stable-mask",
     asks="Does giving mass to the future, as StableMask does, take the place of the sink?",
-    rows=("X21",),
     source=YIN,
     variations=(operation("softmax", loss=math.log(22.5)), operation("stable_mask", loss=math.log(21.1))),
     assertions=(
-        *less_sink("stable_mask", "softmax", f"X21; {OURS}", margin=1.0, margin_at_loss=0.0),
+        *less_sink("stable_mask", "softmax", OURS, margin=1.0, margin_at_loss=0.0),
         above(
             0.0,
             gap("loss", "softmax", "stable_mask"),
             "better",
-            "its validation loss is lower",
+            "the validation loss is lower with StableMask",
             f"{YIN}: perplexity 22.5 and 21.1 in the ablation",
         ),
     ),
 )
 
-QUESTIONS = (scaled, powers, off_by_one, off_by_one_and_orthoadam, softpick, clipped, stable_mask)
+BONDARENKO_OPT = "Bondarenko et al. 2023, OPT-125M, from third parties' notes"
+QIU = "Qiu et al. 2025, from memory"
+
+gated = Question(
+    name="gated",
+    asks="Does a head that can close a gate need a sink?",
+    source=BONDARENKO_OPT,
+    variations=(
+        operation("softmax", infinity_norm=340.0, kurtosis=1778.0),
+        operation("gated_head", infinity_norm=8.7, kurtosis=18.9),
+    ),
+    assertions=(
+        *less_sink("gated_head", "softmax", OURS, margin=1.0, margin_at_loss=0.0),
+        fewer_outliers("gated_head", "softmax", f"{BONDARENKO_OPT}: 1778 and 18.9"),
+        above(
+            0.0,
+            gap("infinity_norm", "softmax", "gated_head"),
+            "smaller activations",
+            "the largest activation, averaged over texts, is smaller with a gate",
+            f"{BONDARENKO_OPT}: 340 and 8.7",
+        ),
+    ),
+)
+
+gated_by_channel = Question(
+    name="gated-by-channel",
+    asks="And where every channel has a gate of its own?",
+    source=QIU,
+    variations=(operation("softmax"), operation("gated_elementwise")),
+    assertions=(
+        *less_sink("gated_elementwise", "softmax", QIU),
+        *less_massive("gated_elementwise", "softmax", QIU),
+    ),
+)
+
+QUESTIONS = (
+    scaled,
+    powers,
+    off_by_one,
+    off_by_one_and_orthoadam,
+    softpick,
+    clipped,
+    stable_mask,
+    gated,
+    gated_by_channel,
+)

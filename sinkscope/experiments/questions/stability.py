@@ -1,21 +1,22 @@
-"""Questions about training at high rates: entropy, logits, and what bounds them [X1, X2, X3].
+"""Questions about training at high rates: entropy, logits, and what bounds them.
 
-Claims of the sources are about instability; how far a small model goes with
-each rate is part of the answer, so a run that diverges counts where a claim says so and decides nothing elsewhere.
+The sources' claims are about instability. How high a rate a small model stands is part of the answer: a run that
+diverges counts where a claim says so, and decides nothing elsewhere. Source: Zhai et al. 2023; Dehghani et al. 2023;
+Wortsman et al. 2023a.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.experiments.asserting import converges, keeps_sink
+from sinkscope.experiments.assertions import converges, keeps_sink
 from sinkscope.experiments.effects import fails, gap
 from sinkscope.experiments.question import Question, Variation, above
-from sinkscope.experiments.questions.relative import relative, times
+from sinkscope.experiments.questions.variations import relative, times
 
-ZHAI = "X1; Zhai et al. 2023"
-REPARAM = "X2; Zhai et al. 2023"
-DEHGHANI = "X3; Dehghani et al. 2023; Wortsman et al. 2023"
+ZHAI = "Zhai et al. 2023"
+REPARAM = "Zhai et al. 2023"
+DEHGHANI = "Dehghani et al. 2023; Wortsman et al. 2023a"
 HIGH = {"optimizer.lr": times(4.0)}
 HIGHER = {"optimizer.lr": times(8.0)}
 SIGMA: dict[str, Any] = {"model.weight_reparam": "sigma"}
@@ -24,7 +25,6 @@ QK_NORM: dict[str, Any] = {"attention": "qk_norm"}
 entropy_collapse = Question(
     name="entropy-collapse",
     asks="Does attention lose its entropy at high learning rates, and training its stability?",
-    rows=("X1",),
     source=ZHAI,
     variations=(Variation("lr"), Variation("lr x 4", HIGH), Variation("lr x 8", HIGHER)),
     assertions=(
@@ -47,7 +47,7 @@ entropy_collapse = Question(
             0.1,
             gap("entropy", "lr", "lr x 4"),
             "lower entropy on average",
-            "and so has the average head",
+            "at four times the rate the average head has less entropy, by more than 0.1 nats",
             ZHAI,
         ),
     ),
@@ -56,8 +56,7 @@ entropy_collapse = Question(
 
 sigma_reparam = Question(
     name="sigma-reparam",
-    asks="Does sigma-reparametrisation keep the entropy up at high learning rates?",
-    rows=("X2",),
+    asks="Does sigma-reparametrization keep the entropy up at high learning rates?",
     source=REPARAM,
     variations=(
         Variation("lr"),
@@ -70,14 +69,15 @@ sigma_reparam = Question(
             0.1,
             gap("entropy_least", "sigma, lr x 4", "lr x 4"),
             "more entropy",
-            "at four times the rate the head with the least entropy has more of it than without, by more than 0.1 nats",
+            "at four times the rate the head with the least entropy has more of it with the reparametrization, by more "
+            "than 0.1 nats",
             REPARAM,
         ),
         above(
             0.0,
             gap("loss", "lr x 4", "sigma, lr x 4"),
             "better",
-            "at four times the rate its validation loss is lower than without",
+            "at four times the rate the validation loss is lower with the reparametrization",
             REPARAM,
         ),
         converges("sigma, lr x 4", "sigma, lr", REPARAM),
@@ -88,7 +88,6 @@ sigma_reparam = Question(
 logit_growth = Question(
     name="logit-growth",
     asks="Do attention logits grow with the learning rate, and does qk-norm hold them?",
-    rows=("X3", "X24"),
     source=DEHGHANI,
     variations=(
         Variation("lr"),
@@ -108,14 +107,14 @@ logit_growth = Question(
             0.0,
             gap("max_logit", "lr", "qk-norm, lr"),
             "held",
-            "it is smaller with qk-norm at the usual rate",
+            "at the usual rate the largest logit is smaller with qk-norm",
             DEHGHANI,
         ),
         above(
             0.0,
             gap("max_logit", "lr x 4", "qk-norm, lr x 4"),
             "held at high rates",
-            "and at four times the rate",
+            "at four times the rate, too, the largest logit is smaller with qk-norm",
             DEHGHANI,
         ),
         above(
@@ -125,7 +124,7 @@ logit_growth = Question(
             "at four times the rate the validation loss is lower with qk-norm",
             DEHGHANI,
         ),
-        *keeps_sink("qk-norm, lr", "lr", "X3; our question: the sources report no sink rates"),
+        *keeps_sink("qk-norm, lr", "lr", "our question: the sources report no sink rates"),
     ),
     base=relative,
 )

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from sinkscope.experiments.effects import largest_of, level, metric_gap
-from sinkscope.experiments.job import Job
-from sinkscope.experiments.question import Question, Variation, above, below
+from sinkscope.experiments.question import Question, Variation, above, below, task
 
 ONLY_NANO = "the task has one size"
 NOTHING_EMPTY = {"empty_first": False}
-TASK = "trigger-conditional task: rows that sum to one need a sink for it, ReLU attention does not"
-
-
-def after_trigger(scale: str, changes: Mapping[str, Any]) -> Job:
-    """A question's base: the trigger-conditional task, with fields changed."""
-    from sinkscope.experiments.tasks.conditional import trigger_conditional
-
-    return trigger_conditional(scale, changes)
+TASK = "Ran-Milo 2026, trigger-conditional task: rows that sum to one need a sink for it, ReLU attention does not"
 
 
 conditional = Question(
     name="trigger-conditional",
-    note="The claims were written down after one seed of five operations had been seen; no margin was changed since. "
-    "Those on shares came last, after all runs: weights of rows that need not sum to one are small off triggers, and "
-    "what there is of them may still go to the first token.",
-    asks="Must attention whose rows sum to one have a sink, to give nothing where nothing is asked for?",
-    rows=("A14", "A24", "A8"),
+    note="The claims were written after one seed of five operations had been seen; no margin was changed since. Those "
+    "on shares were added after all runs: rows that need not sum to one hold little weight off triggers, and that "
+    "little may still go to the first token.",
+    asks="Does attention whose rows sum to one need a sink, to give nothing where nothing is asked for?",
     source=TASK,
-    base=after_trigger,
+    base=task("trigger_conditional"),
     shown=("loss", "output", "first", "first_share", "slot", "total", "total/triggers"),
     variations=(
         Variation("softmax"),
@@ -60,56 +48,56 @@ conditional = Question(
             0.1,
             level("first", "relu"),
             "relu gives it nothing",
-            "under ReLU they give it a weight of less than 0.1",
+            "under ReLU queries that shall give nothing give the first token a weight of less than 0.1",
             TASK,
         ),
         below(
             0.1,
             level("first", "sigmoid"),
             "sigmoid gives it nothing",
-            "and under a sigmoid",
+            "under a sigmoid queries that shall give nothing give the first token a weight of less than 0.1",
             TASK,
         ),
         below(
             0.3,
             level("first_share", "relu"),
             "relu: no share",
-            "under ReLU the first token has less than 0.3 of what weight their rows hold",
+            "under ReLU the first token has less than 0.3 of the weight in the rows of these queries",
             TASK,
         ),
         below(
             0.3,
             level("first_share", "sigmoid"),
             "sigmoid: no share",
-            "and under a sigmoid",
+            "under a sigmoid the first token has less than 0.3 of the weight in the rows of these queries",
             TASK,
         ),
         above(
             0.3,
             metric_gap("off-by-one", "slot", "first"),
             "off-by-one's slot takes it",
-            "under softmax-off-by-one the slot has more than the first token, by more than 0.3",
-            "A24; Miller 2023",
+            "under softmax-off-by-one the slot has more weight than the first token, by more than 0.3",
+            "Miller 2023",
         ),
         above(
             0.3,
             metric_gap("k_bias", "slot", "first"),
             "the key bias takes it",
-            "under a key bias that bias has more than the first token, by more than 0.3",
-            "A8; Gu et al. 2025, Table 4",
+            "with a key bias that bias has more weight than the first token, by more than 0.3",
+            "Gu et al. 2025, Table 4",
         ),
         above(
             0.3,
             level("loss", "softmax, nothing empty"),
             "softmax needs it",
-            "where no token is empty softmax fails: an error above 0.3 of what giving nothing costs",
+            "where no token is empty softmax fails the task: an error above 0.3 of what giving nothing costs",
             TASK,
         ),
         below(
             0.1,
             largest_of("loss", ("relu, nothing empty", "off-by-one, nothing empty")),
             "others do not",
-            "there ReLU and softmax-off-by-one stay below a tenth",
+            "where no token is empty ReLU and softmax-off-by-one learn the task: an error below a tenth",
             TASK,
         ),
     ),

@@ -1,24 +1,26 @@
-"""A question about instruction tuning [C8]."""
+"""A question about instruction tuning (Gu et al. 2025, appendix E)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sinkscope.experiments.asserting import POINTS, within
-from sinkscope.experiments.effects import across, gap, level
-from sinkscope.experiments.job import Job
-from sinkscope.experiments.question import Question, Variation, above
+from sinkscope.experiments.assertions import POINTS
+from sinkscope.experiments.effects import gap, level
+from sinkscope.experiments.question import Question, Variation, above, within
 
-TABLE_1 = "C8; Gu et al. 2025, base and chat models"
+if TYPE_CHECKING:
+    from sinkscope.experiments.jobs import Job
+
+TABLE_1 = "Gu et al. 2025, base and chat models"
 NONE_TO_START = "no model of this scale is shipped to start from"
 
 
 def nano_sft(scale: str, changes: Mapping[str, Any]) -> Job:
     """The question's base: the recipe that tunes the shipped `nano`, with fields changed."""
-    from sinkscope.training.loading import changed
+    from sinkscope.experiments.jobs import LabTraining
 
-    return changed("nano-sft", changes)
+    return LabTraining.changed("nano-sft", changes)
 
 
 READINGS = {
@@ -30,7 +32,6 @@ READINGS = {
 tuning = Question(
     name="tuning",
     asks="Does instruction tuning change the sink?",
-    rows=("C8",),
     source=TABLE_1,
     base=nano_sft,
     variations=(
@@ -56,7 +57,7 @@ tuning = Question(
         *(
             within(
                 POINTS,
-                across(("tuned", metric), ("before", metric)),
+                gap(metric, "tuned", "before"),
                 f"unchanged {where}",
                 f"{where} the sink rate changes by at most 3 points",
                 f"{TABLE_1}: LLaMA2-7B 92.47 to 92.88, LLaMA2-13B 91.69 to 90.94, LLaMA3-8B 99.02 to 98.85, "

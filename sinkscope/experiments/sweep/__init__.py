@@ -1,1 +1,1 @@
-"""Many runs: what a job is, where its run lies, and the processes that make it, here or on a cluster."""
+"""Many runs: where they lie, what is kept of them, and the processes that make them, here or on a cluster."""

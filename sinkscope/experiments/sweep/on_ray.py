@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import io
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sinkscope.errors import InputError
+from sinkscope.experiments.jobs import job_from
 from sinkscope.experiments.sweep.pool import threads_each
 from sinkscope.experiments.sweep.sweeping import RETRIES, Ended, Jobs, Sweep, Watch, drive, require_workers
-from sinkscope.experiments.sweep.work import SETTLED, main
-from sinkscope.files import write_json
+from sinkscope.experiments.sweep.worker import SETTLED, work
+from sinkscope.training import keep_freed_memory
 
 POLL = 0.2  # seconds until a look at what ended gives up
 ADDRESS = "RAY_ADDRESS"  # Ray's own variable, which names an existing cluster
@@ -36,17 +38,14 @@ def work_on_ray(jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep:
 
 
 def task(job: dict[str, Any], out: str, threads: int) -> tuple[int, str]:
-    """What a Ray process does: one run, on so many threads; the exit code of `work`, and what it said."""
-    import torch
-
+    """What a Ray process does: one run, on so many threads; the exit code of `work`, and what it wrote to stderr."""
+    keep_freed_memory()
     torch.set_num_threads(threads)
     torch.compiler.reset()  # Ray uses a process again, and a run must not depend on what was compiled before it
-    said = io.StringIO()
-    with tempfile.TemporaryDirectory(prefix="sinkscope-task-") as scratch, redirect_stderr(said):
-        path = Path(scratch) / "job.json"
-        write_json(path, job)
-        code = main([str(path), out])
-    return code, said.getvalue()
+    errors = io.StringIO()
+    with redirect_stderr(errors):
+        code = work(job_from(job), Path(out))
+    return code, errors.getvalue()
 
 
 def share(machines: Sequence[Mapping[str, float]], workers: int) -> dict[str, float]:
@@ -90,16 +89,16 @@ class _Tasks:
 
     def _end(self, name: str, reference: Any) -> Ended:
         try:
-            code, said = self.ray.get(reference)
+            code, errors = self.ray.get(reference)
         except self.ray.exceptions.RayTaskError as error:
             return Ended(name, 1, f"{type(error.cause).__name__}: {_last_line(str(error.cause))}")
         except self.ray.exceptions.RayError as error:
             return Ended(name, 1, f"lost by Ray, {RETRIES + 1} times: {type(error).__name__}")
-        return Ended(name, code, "" if code == SETTLED else f"exit code {code}: {_last_line(said)}")
+        return Ended(name, code, "" if code == SETTLED else f"exit code {code}: {_last_line(errors)}")
 
 
-def _last_line(said: str) -> str:
-    return (said.strip() or "it said nothing").splitlines()[-1]
+def _last_line(text: str) -> str:
+    return (text.strip() or "it said nothing").splitlines()[-1]
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from sinkscope.experiments.sweep.sweeping import RETRIES, Ended, Jobs, Sweep, Watch, drive, require_workers
-from sinkscope.experiments.sweep.work import BUSY, SETTLED
+from sinkscope.experiments.sweep.worker import BUSY, SETTLED
 from sinkscope.files import write_json
 
 UNANSWERED = 1  # for a process that ended as if all were well, and left its order
@@ -46,9 +46,9 @@ def visible_gpus(environment: Mapping[str, str], installed: Callable[[], int]) -
     return list(takewhile(lambda name: name and not name.startswith("-"), named))
 
 
-def gpu_of(place: int, visible: Sequence[str]) -> dict[str, str]:
-    """The environment in which the worker at a place has a GPU to itself, in turn; empty where there is no choice."""
-    return {DEVICES: visible[place % len(visible)]} if len(visible) > 1 else {}
+def gpu_of(number: int, visible: Sequence[str]) -> dict[str, str]:
+    """The environment in which a worker has a GPU to itself, in turn by its number; empty where there is no choice."""
+    return {DEVICES: visible[number % len(visible)]} if len(visible) > 1 else {}
 
 
 def work_locally(jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep:
@@ -96,7 +96,7 @@ class _Pool:
                 self.killed[name] += 1
                 self.start(name)
             else:
-                yield Ended(name, code, self._said(name, code))
+                yield Ended(name, code, self._reason(name, code))
 
     def stop(self) -> None:
         for worker in [*self.idle, *self.busy.values()]:
@@ -111,14 +111,14 @@ class _Pool:
         return None
 
     def _new(self, log: Path) -> _Worker:
-        taken = {worker.place for worker in (*self.idle, *self.busy.values())}
-        place = next(place for place in count() if place not in taken)
-        return _Worker(self.environment | gpu_of(place, self.gpus), log, place)
+        taken = {worker.number for worker in (*self.idle, *self.busy.values())}
+        number = next(number for number in count() if number not in taken)
+        return _Worker(self.environment | gpu_of(number, self.gpus), log, number)
 
     def _log(self, name: str) -> Path:
         return self.scratch / f"{name}.log"
 
-    def _said(self, name: str, code: int) -> str:
+    def _reason(self, name: str, code: int) -> str:
         if code < 0:
             return f"killed by signal {-code}" + (f", {self.killed[name]} times before" if self.killed[name] else "")
         text = self._log(name).read_text(encoding="utf-8", errors="replace").strip()
@@ -126,10 +126,10 @@ class _Pool:
 
 
 class _Worker:
-    """One process that serves orders. `place`: its number among those that live."""
+    """One process that serves orders. `number`: its own among those that live, the lowest that is free."""
 
-    def __init__(self, environment: dict[str, str], log: Path, place: int) -> None:
-        self.place = place
+    def __init__(self, environment: dict[str, str], log: Path, number: int) -> None:
+        self.number = number
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
                 COMMAND, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0
@@ -142,9 +142,9 @@ class _Worker:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def order(self, told: dict[str, str]) -> None:
+    def order(self, fields: dict[str, str]) -> None:
         with suppress(BrokenPipeError):  # it has just been killed: `answer` says so
-            self.orders.write(f"{json.dumps(told)}\n".encode())
+            self.orders.write(f"{json.dumps(fields)}\n".encode())
 
     def answer(self) -> int | None:
         """The exit code of the work, or of the process where that ended without an answer; None while it works."""

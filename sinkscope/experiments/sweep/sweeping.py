@@ -1,4 +1,4 @@
-"""Where a sweep stands, and the loop that every backend shares: what a run is made by is the crew's business."""
+"""Where a sweep stands, and the loop that every backend shares; its executor makes the runs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from sinkscope.errors import InputError
-from sinkscope.experiments.sweep.jobs import Job
-from sinkscope.experiments.sweep.work import BUSY, SETTLED
+from sinkscope.experiments.jobs import Job
+from sinkscope.experiments.sweep.worker import BUSY, SETTLED
 
 AGAIN = 5.0  # seconds until a run that another process holds is tried again
 RETRIES = 3  # how often a run whose process is killed is taken up again
-
 
 Jobs = Mapping[str, Job]  # by the name of the run's folder
 
@@ -38,18 +38,28 @@ class Sweep:
 Watch = Callable[[Sweep], None]
 
 
+@runtime_checkable
+class Backend(Protocol):
+    """Does jobs (by the names of their runs' folders) in a folder and says where it stands.
+
+    What the returned sweep has waiting was not made, and is left out of the findings.
+    """
+
+    def __call__(self, jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep: ...
+
+
 @dataclass(frozen=True)
 class Ended:
-    """A piece of work that came to its end: the exit code of `work`, and what was said where it failed."""
+    """A run whose work came to its end: the exit code, and why it failed where it did."""
 
     name: str
     code: int
-    said: str = ""
+    reason: str = ""
 
 
 @runtime_checkable
-class Crew(Protocol):
-    """Those who make runs. `ended` waits a moment and tells what ended since; a killed process is its own affair."""
+class Executor(Protocol):
+    """What makes runs. `ended` waits a moment and yields what ended since; it deals with killed processes itself."""
 
     def start(self, name: str) -> None: ...
 
@@ -58,12 +68,12 @@ class Crew(Protocol):
     def stop(self) -> None: ...
 
 
-def drive(jobs: Jobs, crew: Crew, at_once: int, watch: Watch) -> Sweep:
-    """Have all jobs done, at most `at_once` at a time.
+def drive(jobs: Jobs, executor: Executor, workers: int, watch: Watch) -> Sweep:
+    """Have all jobs done, at most `workers` at a time.
 
     A run that fails is noted and does not stop the others; one that another process holds is tried again until it is
-    settled. `watch` sees every change and several looks a second. Whatever interrupts, the crew is stopped; what it
-    has saved is resumed next time. Time is measured by a clock that never jumps.
+    settled. `watch` is called at every change and several times a second. Whatever interrupts, the executor is stopped;
+    what it has saved is resumed next time. Time is measured by a clock that never jumps.
     """
     sweep = Sweep(waiting=list(jobs))
     later: deque[tuple[float, str]] = deque()
@@ -73,11 +83,11 @@ def drive(jobs: Jobs, crew: Crew, at_once: int, watch: Watch) -> Sweep:
                 name = later.popleft()[1]
                 sweep.elsewhere.remove(name)
                 sweep.waiting.append(name)
-            while sweep.waiting and len(sweep.running) < at_once:
+            while sweep.waiting and len(sweep.running) < workers:
                 sweep.running.append(sweep.waiting.pop(0))
-                crew.start(sweep.running[-1])
+                executor.start(sweep.running[-1])
             watch(sweep)
-            for end in crew.ended():
+            for end in executor.ended():
                 sweep.running.remove(end.name)
                 if end.code == BUSY:
                     sweep.elsewhere.append(end.name)
@@ -85,9 +95,9 @@ def drive(jobs: Jobs, crew: Crew, at_once: int, watch: Watch) -> Sweep:
                 elif end.code == SETTLED:
                     sweep.done.append(end.name)
                 else:
-                    sweep.failed[end.name] = end.said or f"exit code {end.code}, and no word"
+                    sweep.failed[end.name] = end.reason or f"exit code {end.code}, without a message"
     finally:
-        crew.stop()
+        executor.stop()
     watch(sweep)
     return sweep
 

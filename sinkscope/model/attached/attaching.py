@@ -9,8 +9,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from sinkscope.attention import AttentionSpec, Operation, name_of
-from sinkscope.attention.spec import resolve
+from sinkscope.attention import AttentionSpec, Operation, name_of, resolve
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
 from sinkscope.model.attached.checks import layers_to_equip
 from sinkscope.model.attached.config import NAME, Attachment, attachment_of, become_attached, become_host

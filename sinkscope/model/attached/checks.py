@@ -1,4 +1,4 @@
-"""What a host can not do for an operation, found before anything is changed."""
+"""What a host cannot do for an operation, found before anything is changed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from transformers import PreTrainedModel
 from sinkscope.attention import AttentionSpec, Causal, Full, Kernel, Window
 from sinkscope.attention.masks import describe, leaves
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import Layer, attention_layers
 from sinkscope.model.attached.config import attachment_of
 from sinkscope.model.attached.families import FAMILIES, HostFamily, family_of
-from sinkscope.probes.structure.layers import attention_layers
-from sinkscope.probes.structure.places import Layer
 
 RELATIVE = (Causal, Full, Window)  # masks that need no more than the distance of two tokens
 
@@ -59,7 +58,7 @@ def _structure(model: PreTrainedModel, layers: dict[nn.Module, Layer]) -> Iterat
 
 def _before(family: HostFamily, spec: AttentionSpec) -> Iterator[str]:
     if spec.query_key is not None and family.normalizes:
-        yield "it normalises queries and keys itself"
+        yield "it normalizes queries and keys itself"
     if spec.acts_before and family.projections is None:
         yield "queries, keys and values come from one map, so nothing can act on one of them before rotation or cache"
 
@@ -67,7 +66,7 @@ def _before(family: HostFamily, spec: AttentionSpec) -> Iterator[str]:
 def _masks(model: PreTrainedModel, spec: AttentionSpec) -> Iterator[str]:
     if not all(isinstance(mask, RELATIVE) for mask in leaves(spec.mask)):
         yield (
-            f"the mask '{describe(spec.mask)}' needs places in a row or documents, which it does not pass on; its own "
+            f"the mask '{describe(spec.mask)}' needs positions in a row or documents, which it does not pass on; its "
             "mask (causal, padding, window, packed documents) stays in force, and a window can be added"
         )
     if any(slot.kind == "suffix" for slot in spec.slots):

@@ -3,7 +3,7 @@
 While an operation is attached, the model's configuration is of a class of its own, derived from the host's: it behaves
 as the host's in everything, but what it writes is an `AttachedConfig`. So every way of saving writes a folder that,
 without sinkscope, no class of transformers opens: the Auto classes do not know its `model_type`, and the host's own
-class knows no `attn_implementation` of the name that it is told.
+class knows no `attn_implementation` of the name that it is given.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 from sinkscope.attention import AttentionSpec
 from sinkscope.errors import InputError
+from sinkscope.hooks import IMPLEMENTATION
 from sinkscope.model.attached.families import FAMILIES
-from sinkscope.probes.calls.hosted import IMPLEMENTATION
 
 NAME = IMPLEMENTATION  # model type in files, and attention implementation
 WARNING = "needs_sinkscope"  # attention implementation in files, which never exists
@@ -26,7 +26,7 @@ VERSION = 1  # of what stands in files
 
 @dataclass(frozen=True)
 class Attachment:
-    """What is attached to a model: the operation as it started and the catalogue name it was asked for by, how its
+    """What is attached to a model: the operation as it started and the catalog name it was asked for by, how its
     layers attended before, and the pieces by which it changes the model from the start (none: logits are what they
     were)."""
 

@@ -26,7 +26,7 @@ class HostFamily:
 
     `kv_heads`: the configuration's field for the number of key-value heads; `head_dim`: the layer's attribute for a
     head's width; `projections`: None where one map makes queries, keys and values; `normalizes`: queries and keys are
-    normalised by the host before rotation.
+    normalized by the host before rotation.
     """
 
     kv_heads: str = "num_key_value_heads"

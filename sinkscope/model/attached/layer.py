@@ -18,13 +18,12 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, EncoderDecoderCache
 from transformers.masking_utils import sdpa_mask
 
-from sinkscope.attention import Operation, Tokens
-from sinkscope.attention.paths.choice import Path
+from sinkscope.attention import Operation, PathName, Tokens
 from sinkscope.errors import UnsupportedModelError
+from sinkscope.hooks import PLACE, Hosted, visibility_of
 from sinkscope.model.attached.config import NAME
 from sinkscope.model.attached.families import Projections
 from sinkscope.model.attached.softcap import Softcap
-from sinkscope.probes.calls.hosted import PLACE, Hosted, visibility_of
 
 HANDLES = "operation_hooks"  # the attribute of an attention module under which its hooks' handles are kept
 FOREIGN = ("s_aux", "sinks", "position_bias", "indices", "block_indices")  # what hosts add to scores or hide
@@ -40,7 +39,10 @@ def equip(module: nn.Module, operation: Operation, projections: Projections | No
     """Put `operation` into an attention layer; its parameters become the layer's."""
     module.operation = operation
     setattr(module, PLACE, None)
-    handles = [module.register_forward_pre_hook(_enter, with_kwargs=True), module.register_forward_hook(_leave)]
+    handles = [
+        module.register_forward_pre_hook(_take_input, with_kwargs=True),
+        module.register_forward_hook(_forget_input),
+    ]
     hooks: dict[str, Callable[..., Any]] = {}
     if projections is not None and operation.spec.query_key is not None:
         hooks |= {projections.query: _normalize_queries, projections.key: _normalize_keys}
@@ -104,12 +106,12 @@ def attached_attention(
     )
     bias = None if softcap is None else Softcap(query, key, scaling, softcap)
     setattr(module, PLACE, replace(call, visibility=visibility, bias=bias))
-    path: Path = "reference" if output_attentions else "auto"
+    path: PathName = "reference" if output_attentions else "auto"
     attended = operation(query, key, value, visibility, call.hidden, scaling, path, bias=bias)
     return attended.output.transpose(1, 2), attended.weights
 
 
-def _enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _take_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Note the block's input, and how many tokens the layer's cache holds before it grows."""
     hidden = args[0] if args else kwargs["hidden_states"]
     cache = next((given for given in (*args, *kwargs.values()) if isinstance(given, Cache)), None)
@@ -119,7 +121,7 @@ def _enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     setattr(module, PLACE, Hosted(hidden, seen))
 
 
-def _leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+def _forget_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
     """Forget the call; raise where the operation was not part of it."""
     call = getattr(module, PLACE)
     setattr(module, PLACE, None)

@@ -15,7 +15,7 @@ from sinkscope.attention import dot_product
 class Softcap:
     """c · tanh(s / c) − s with s = scaling · q·k: added to s, it leaves the capped score. Slots are not capped.
 
-    In fp32 at least. Source: Gemma 2 (2408.00118), section 2.
+    In fp32 at least. Source: Gemma Team 2024 (2408.00118), section 2.
     """
 
     query: Float[Tensor, "batch heads query dim"]

@@ -6,10 +6,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from sinkscope.attention import AttentionSpec, Causal, DotProduct, KeySlot, LogitSlot, Softmax, ValueBias
+from sinkscope.attention import (
+    AttentionSpec,
+    Causal,
+    ClippedSoftmax,
+    DotProduct,
+    ElementGate,
+    HeadGate,
+    KeySlot,
+    Linear,
+    LogitSlot,
+    PowerSoftmax,
+    ScaledSoftmax,
+    Softmax,
+    Softpick,
+    ValueBias,
+    ValueGate,
+)
 from sinkscope.attention.masks import describe
-from sinkscope.attention.normalizers import ClippedSoftmax, Linear, PowerSoftmax, ScaledSoftmax, Softpick
-from sinkscope.attention.outputs import ElementGate, HeadGate, ValueGate
 
 CLOSED = -30.0
 """Logit of a closed slot, in nats: e^-30 = 1e-13 of the mass beside scores that sum to 1. It is also the factor on the
@@ -21,7 +35,7 @@ def unchanged(spec: AttentionSpec) -> AttentionSpec:
 
     Slots with a logit start closed (b = -30; a learned key gets a logit for that), value biases at zero, gates open
     (relative to their openness, with weights of zero). What has nothing to start differently stays as it is; `changes`
-    names it. Under normalisers for which a very negative logit is no empty slot, slots stay as they are.
+    names it. Under normalizers for which a very negative logit is no empty slot, slots stay as they are.
     """
     closes = not isinstance(spec.normalizer, Linear | Softpick)
     return replace(

@@ -5,16 +5,15 @@
 
 from sinkscope.model.positions.absolute import LearnedTable, Sinusoidal, check_even_width, sinusoids
 from sinkscope.model.positions.bias import DistanceBias
-from sinkscope.model.positions.places import Places, restarted
 from sinkscope.model.positions.relative import Alibi, RelativePaper, RelativeT5, alibi_slopes, bucket
 from sinkscope.model.positions.rotary import Rope, Rotary, rotate
 from sinkscope.model.positions.scheme import Rotation, Scheme
+from sinkscope.model.positions.tokens import TokenPositions, restarted
 
 __all__ = [
     "Alibi",
     "DistanceBias",
     "LearnedTable",
-    "Places",
     "RelativePaper",
     "RelativeT5",
     "Rope",
@@ -22,6 +21,7 @@ __all__ = [
     "Rotation",
     "Scheme",
     "Sinusoidal",
+    "TokenPositions",
     "alibi_slopes",
     "bucket",
     "check_even_width",

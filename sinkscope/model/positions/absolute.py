@@ -13,7 +13,7 @@ BASE = 10000.0
 
 
 class LearnedTable(Scheme):
-    """x_t + P[t] with a learned table P (length, width), drawn as every embedding: N(0, 2 / (5 · width)) [A1].
+    """x_t + P[t] with a learned table P (length, width), drawn as every embedding: N(0, 2 / (5 · width)).
 
     Source: sail-sg/Attention-Sink, lit_gpt/model_pos.py, "learnable".
     """
@@ -36,11 +36,11 @@ class LearnedTable(Scheme):
 
 
 class Sinusoidal(Scheme):
-    """x_t + [sin(t·w_0) … sin(t·w_(d/2−1)) | cos(t·w_0) …] with w_i = 10000^(−2i/d), unscaled [A1].
+    """x_t + [sin(t·w_0) … sin(t·w_(d/2−1)) | cos(t·w_0) …] with w_i = 10000^(−2i/d), unscaled.
 
     The halves are concatenated, not interleaved as in Vaswani et al. 2017: so does the paper's code (sail-sg/
-    Attention-Sink, lit_gpt/model_pos.py, "absolute"; discrepancy 8). Row 0 is [0 … 0 | 1 … 1]. We compute in fp32
-    and round once, where that code adds in bf16. Raises `InputError` for an odd width.
+    Attention-Sink, lit_gpt/model_pos.py, "absolute"). Row 0 is [0 … 0 | 1 … 1]. We compute in fp32
+    and round once, where that code adds in bf16. Raises `InputError` for an odd width. Source: Gu et al. 2025, Table 3.
     """
 
     def __init__(self, width: int) -> None:

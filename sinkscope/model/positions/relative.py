@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from sinkscope.attention import Learned
 from sinkscope.model.positions.bias import DistanceBias
-from sinkscope.model.positions.places import Places
 from sinkscope.model.positions.scheme import Scheme
+from sinkscope.model.positions.tokens import TokenPositions
 
 BUCKETS, REACH = 32, 128
 
 
 class RelativeT5(Scheme, Learned):
-    """b[h, q, k] = table[bucket(q − k), h]: learned per head, one table for all layers, drawn N(0, 1 / width) [A1].
+    """b[h, q, k] = table[bucket(q − k), h]: learned per head, one table for all layers, drawn N(0, 1 / width).
 
     Source: Raffel et al. 2020. Buckets are one-sided in a causal model and two-sided in a bidirectional one. T5 does
     not scale its scores; here the bias is added to scaled ones, as in the rest of the lab model.
@@ -34,14 +34,14 @@ class RelativeT5(Scheme, Learned):
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table, std=self.width**-0.5)
 
-    def bias(self, places: Places) -> DistanceBias:
-        return _bound(places, partial(_looked_up, self.table, not self.is_causal))
+    def bias(self, positions: TokenPositions) -> DistanceBias:
+        return _bound(positions, partial(_looked_up, self.table, not self.is_causal))
 
 
 class RelativePaper(Scheme):
-    """b[q, k] = +bucket(q − k), not learned, the same for all heads and layers: it grows towards the far past [A1].
+    """b[q, k] = +bucket(q − k), not learned, the same for all heads and layers: it grows toward the far past.
 
-    Source: sail-sg/Attention-Sink, lit_gpt/model_relpos.py, "relative" (discrepancy 2: the paper calls it T5's). In a
+    Source: sail-sg/Attention-Sink, lit_gpt/model_relpos.py, "relative", which the paper calls T5's. In a
     bidirectional model, which that code does not have, it is bucket(|q − k|).
     """
 
@@ -49,22 +49,22 @@ class RelativePaper(Scheme):
         super().__init__()
         self.is_causal = is_causal
 
-    def bias(self, places: Places) -> DistanceBias:
-        return _bound(places, partial(_growing, not self.is_causal))
+    def bias(self, positions: TokenPositions) -> DistanceBias:
+        return _bound(positions, partial(_growing, not self.is_causal))
 
 
 class Alibi(Scheme):
-    """b[h, q, k] = −m_h · |q − k| with fixed slopes m_h. Source: Press et al. 2022 [A1].
+    """b[h, q, k] = −m_h · |q − k| with fixed slopes m_h. Source: Press et al. 2022.
 
-    A key that stands after its query (prefix masks, bidirectional models) is as far away as one before it.
+    A key after its query (prefix masks, bidirectional models) is as far away as one before it.
     """
 
     def __init__(self, heads: int) -> None:
         super().__init__()
         self.heads = heads
 
-    def bias(self, places: Places) -> DistanceBias:
-        return _bound(places, partial(_sloped, alibi_slopes(self.heads).to(places.query.device)))
+    def bias(self, positions: TokenPositions) -> DistanceBias:
+        return _bound(positions, partial(_sloped, alibi_slopes(self.heads).to(positions.query.device)))
 
 
 def alibi_slopes(heads: int) -> Float[Tensor, "heads"]:
@@ -94,8 +94,8 @@ def bucket(distance: Int[Tensor, "*n"], *, two_sided: bool = False) -> Int[Tenso
     return offset + torch.where(distance < steps, distance.clamp(min=0), far)
 
 
-def _bound(places: Places, of: Callable[[Tensor], Tensor]) -> DistanceBias:
-    known = places.known()
+def _bound(positions: TokenPositions, of: Callable[[Tensor], Tensor]) -> DistanceBias:
+    known = positions.known()
     return DistanceBias(known.query, known.key, of)
 
 

@@ -14,8 +14,8 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.model.positions.places import Places
 from sinkscope.model.positions.scheme import Rotation, Scheme
+from sinkscope.model.positions.tokens import TokenPositions
 
 # Options of each rope type: those it needs, and those it may have.
 SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -35,7 +35,7 @@ class Rope:
 
     The first `fraction` of a head's `head_dim` channels turn, the others keep still. `scaling` is transformers' rope
     dict: {"rope_type": "linear" | "llama3" | "yarn", "factor": …}; `length` is the context, from which the last two
-    reckon unless they name `original_max_position_embeddings`. Types whose frequencies change with the length of the
+    compute unless they name `original_max_position_embeddings`. Types whose frequencies change with the length of the
     text (dynamic, longrope) are refused: keys in a cache would have been turned by other angles than later queries.
     Raises `InputError`.
     """
@@ -55,7 +55,7 @@ class Rope:
         if turned != int(turned) or int(turned) % 2 or turned < 2:
             raise InputError(
                 f"rotary positions turn pairs of channels: rope_fraction = {self.fraction:g} of a head width of "
-                f"{self.head_dim} is {turned:g}, no even number"
+                f"{self.head_dim} is {turned:g}, not an even number"
             )
         if self.scaling is not None:
             _check(self.scaling)
@@ -87,7 +87,7 @@ class Rope:
 
 
 class Rotary(Scheme):
-    """Pair (i, i + d/2) of the d turning channels turns by position · theta^(−2i/d), in Llama's layout [A1].
+    """Pair (i, i + d/2) of the d turning channels turns by position · theta^(−2i/d), in Llama's layout.
 
     Source: Su et al. 2021; partial rotation as in GPT-NeoX; scaled frequencies are transformers' own.
     """
@@ -97,16 +97,17 @@ class Rotary(Scheme):
         frequencies, self.factor = rope.frequencies()
         self.frequencies: tuple[float, ...] = tuple(frequencies.tolist())  # no buffer: nothing to load or to lose
 
-    def rotation(self, places: Places) -> Rotation:
-        frequency = torch.tensor(self.frequencies, device=places.query.device)
-        angle = places.query[..., None].float() * frequency
+    def rotation(self, positions: TokenPositions) -> Rotation:
+        frequency = torch.tensor(self.frequencies, device=positions.query.device)
+        # fp32 whatever the model's dtype: bf16 has no odd integers above 256, so neighbors would share an angle.
+        angle = positions.query[..., None].float() * frequency
         return angle.cos() * self.factor, angle.sin() * self.factor
 
 
 def rotate(
     x: Float[Tensor, "batch heads position dim"], rotation: Rotation
 ) -> Float[Tensor, "batch heads position dim"]:
-    """Turn each pair of channels by its angle; dot products then depend on the difference of positions alone.
+    """Turn each pair of channels by its angle; dot products then depend only on the difference of positions.
 
     A rotation of fewer channels leaves the last ones as they are.
     """

@@ -11,9 +11,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sinkscope.attention import Context, Operation, Weights, dot_product
+from sinkscope.hooks import Layer
 from sinkscope.probes.calls.masks import Columns, VisibleKeys, take
 from sinkscope.probes.calls.positions import locate
-from sinkscope.probes.structure.places import Layer
 
 ELEMENTS = 2**21  # scores held at once: 8 MB in fp32; much smaller or larger is slower
 ROWS = 64  # queries of a chunk; fewer where that many do not fit
@@ -132,7 +132,7 @@ class AttentionCall:
         )
 
     def operation_logits(self, rows: slice) -> tuple[Float[Tensor, "batch heads query key"], ...]:
-        """Scores of a lab or attached layer as its normaliser gets them, −inf where masked, for each of its maps."""
+        """Scores of a lab or attached layer as its normalizer gets them, −inf where masked, for each of its maps."""
         assert self.operation is not None
         assert self.context is not None
         return self.operation.logits(self.query, self.key, self.context, rows)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sinkscope.probes.calls.call import AttentionCall
 
-EPSILON = 1e-8  # of the renormalisation, as in catalogue 12.3
+EPSILON = 1e-8  # of the renormalisation, as in the paper's code
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class Chunk:
 def chunks(call: AttentionCall, with_scores: bool = False) -> Iterator[Chunk]:
     """All weights of a call, in O(chunk) memory and O(T²) arithmetic.
 
-    Softmax: exp(score − lse), the weights that the layer used. Other operations: theirs, row by row renormalised to
+    Softmax: exp(score − lse), the weights that the layer used. Other operations: theirs, row by row renormalized to
     |w| / (Σ|w| + 1e-8) where `metric_weights` says so. Weights that the model returned come in one piece.
     """
     if call.collected is not None:

@@ -20,13 +20,10 @@ from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from sinkscope.errors import UnsupportedModelError
+from sinkscope.hooks import Forward, Layer, axes, block_lists, family, no_attention, own_stack
 from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.calls.forward import Forward
 from sinkscope.probes.calls.masks import Rule
-from sinkscope.probes.calls.reading import Refusal, axes, real_tokens
-from sinkscope.probes.structure.layers import family, no_attention
-from sinkscope.probes.structure.places import Layer
-from sinkscope.probes.structure.stacks import block_lists, own_stack
+from sinkscope.probes.calls.reading import Refusal, real_tokens
 
 ENDING = "attentions"  # of the names under which maps are returned
 STACKS = {"encoder_attentions": "encoder", "decoder_attentions": "decoder", "cross_attentions": "cross"}
@@ -78,7 +75,7 @@ class Collector:
                 f"returns none under attn_implementation='{name}': load it with attn_implementation='eager'"
             )
         self._names, self._config = list(parameters), model.config
-        self._twofold = bool(model.config.is_encoder_decoder)
+        self._encoder_decoder = bool(model.config.is_encoder_decoder)
         self._stack = own_stack(model)
         self._paths = {stack: list(blocks) for stack, blocks in block_lists(model).items()}
 
@@ -125,8 +122,8 @@ class Collector:
 
     def _read(self, name: str, key: str, maps: list[Any], forward: Forward) -> _Stack:
         """The maps of a stack, checked to be of its tokens."""
-        refuse, sides = self._refusal(key), axes(name, self._twofold)
-        start = forward.seen if sides[0] == "tokens" else 0
+        refuse, sides = self._refusal(key), axes(name, self._encoder_decoder)
+        start = forward.start(sides[0])
         for weights in maps:
             if not isinstance(weights, Tensor) or weights.ndim != 4 or len(weights) != forward.batch:
                 raise refuse("returns something else than maps (sample, head, query, key) of its samples")
@@ -142,7 +139,7 @@ class Collector:
             _on(maps[0], real_tokens(forward, sides[0], slice(start, start + queries), refuse)),
             _on(maps[0], real_tokens(forward, sides[1], slice(0, keys), refuse)),
         )
-        looks_ahead = name == "decoder" and not self._twofold and any(map(stack.sees_future, maps))
+        looks_ahead = name == "decoder" and not self._encoder_decoder and any(map(stack.sees_future, maps))
         return stack if not looks_ahead else _Stack("encoder", maps, start, stack.real, stack.real_keys)
 
     def _call(self, weights: Tensor, stack: _Stack, index: int) -> AttentionCall:

@@ -10,28 +10,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from sinkscope.attention import Context, Operation, Visibility
-from sinkscope.attention.paths.sdpa import adds_slots
+from sinkscope.attention import Context, Operation, Visibility, adds_slots
 from sinkscope.errors import UnsupportedModelError
+from sinkscope.hooks import Axis, Forward, Invocation, Layer, hosted
 from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.calls.forward import Axis, Forward
-from sinkscope.probes.calls.hosted import hosted
-from sinkscope.probes.calls.interface import Invocation
 from sinkscope.probes.calls.masks import Bound, Rule, VisibleKeys, Written
-from sinkscope.probes.structure.places import Layer
-
-NAMES = ("query", "key", "value", "attention_mask")
-
-
-def axes(stack: str, twofold: bool) -> tuple[Axis, Axis]:
-    """Token axes of the queries and keys of a stack; `twofold`: the model is an encoder-decoder."""
-    if stack == "vision":
-        return "vision", "vision"
-    if stack == "audio":
-        return "audio", "audio"
-    if stack == "cross":
-        return "tokens", "memory"
-    return ("memory", "memory") if stack == "encoder" and twofold else ("tokens", "tokens")
 
 
 def read(
@@ -39,14 +22,13 @@ def read(
 ) -> AttentionCall:
     """The call in one form for all families and implementations.
 
-    Raises `UnsupportedModelError` for masks, and for caches, whose keys can not be told apart.
+    Raises `UnsupportedModelError` for masks, and for caches, whose keys cannot be told apart.
     """
-    given: dict[str, Any] = dict(zip(NAMES, invocation.args, strict=False)) | dict(invocation.kwargs)
-    given |= hosted(invocation.module)
+    given: dict[str, Any] = {**invocation.arguments, **hosted(invocation.module)}
     refuse = Refusal(family, layer.name)
-    query, key, value = (given[name].detach() for name in NAMES[:3])
+    query, key, value = (given[name].detach() for name in ("query", "key", "value"))
     shared = sides[0] == sides[1]
-    start = forward.seen if sides[0] == "tokens" else 0
+    start = forward.start(sides[0])
     total = start + query.shape[2]
     keys = min(key.shape[2], total) if shared else key.shape[2]  # a static cache hands out its whole buffer
     if shared and forward.cache is None and key.shape[2] > total:
@@ -88,8 +70,8 @@ class Refusal:
 
 
 def _is_causal(given: Mapping[str, Any], module: nn.Module, default: bool) -> bool:
-    told = given.get("is_causal")
-    return bool(getattr(module, "is_causal", default) if told is None else told)
+    argument = given.get("is_causal")
+    return bool(getattr(module, "is_causal", default) if argument is None else argument)
 
 
 def _slides(forward: Forward, layer: Layer) -> bool:

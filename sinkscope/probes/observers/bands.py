@@ -1,4 +1,4 @@
-"""Energy of the residual stream in the spectral bands of the unembedding [X10]."""
+"""Energy of the residual stream in the spectral bands of the unembedding (Cancedda 2024)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.probes.metrics.spectral import band_slices, spectral_bands
-from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide
+from sinkscope.hooks import unembedding
+from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
 from sinkscope.probes.observers.rows import checked_count, checked_positions
-from sinkscope.probes.structure.sites import unembedding
+from sinkscope.spectral import band_slices, spectral_bands
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +45,10 @@ class _Basis:
         return energies / energies.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
 
 
+@in_every
 @dataclass(frozen=True)
 class SpectralBands(Observer):
-    """Share of ‖h_t‖² in each of `count` bands of right singular directions of the unembedding, strongest first [X10].
+    """Share of ‖h_t‖² in each of `count` bands of right singular directions of the unembedding, strongest first.
 
     `band_energy` (sample, depth, probe_position, band) for the tokens at `positions` (counting real tokens),
     `band_energy_mean` (sample, depth, band) as the mean of the shares over all real tokens. W_U = U S Vᵀ is cut as

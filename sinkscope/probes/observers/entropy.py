@@ -1,4 +1,4 @@
-"""Entropy of attention rows, and the lower bound that their logits set [X1]."""
+"""Entropy of attention rows, and the lower bound that their logits set (Zhai et al. 2023)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from torch import Tensor
 
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
 
 
+@in_every
 @dataclass(frozen=True)
 class AttentionEntropy(Observer):
-    """Ent_t = −Σ_k A[t, k] log A[t, k] in nats, meaned over real queries that see anything: `attention_entropy`.
+    """Ent_t = −Σ_k A[t, k] log A[t, k] in nats, averaged over real queries that see anything: `attention_entropy`.
 
     (sample, layer, head). A slot or a learned sink is one more outcome (several together are one in a softmax). Rows of
     operations without a softmax: |w| over tokens and slots, divided by its sum; rows that are all zero count nowhere.
@@ -53,8 +54,8 @@ class AttentionEntropy(Observer):
 def entropy_bound(spread: Float[Tensor, "*rows"], count: Float[Tensor, "*#rows"]) -> Float[Tensor, "*rows"]:
     """log(1 + (n − 1) b) + σ √(n (n − 1)) b / (1 + (n − 1) b),  b = exp(−σ √(n / (n − 1))): the least entropy, in nats.
 
-    `spread`: σ, the l2 norm of a row's centred logits; `count`: n, how many they are. 0 for n = 1, log n for σ = 0; it
-    is reached by one logit above n − 1 equal ones. Source: Zhai et al. 2023, Theorem 3.1 [X1].
+    `spread`: σ, the l2 norm of a row's centered logits; `count`: n, how many they are. 0 for n = 1, log n for σ = 0; it
+    is reached by one logit above n − 1 equal ones. Source: Zhai et al. 2023, Theorem 3.1.
     """
     others = count - 1
     rest = others * torch.exp(-spread * (count / others.clamp(min=1)).sqrt())

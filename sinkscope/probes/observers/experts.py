@@ -12,11 +12,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Pass, Piece, Watch
-from sinkscope.probes.structure.layers import family
-from sinkscope.probes.structure.places import ExpertLayer
+from sinkscope.hooks import ExpertLayer, family, is_experts
+from sinkscope.probes.observers.observer import Array, LayerSums, ModuleCall, Observer, Piece, Watch, in_every
 
 
+@in_every
 @dataclass(frozen=True)
 class ExpertPeaks(Observer):
     """max |output of an expert's down-projection| over a sample's real tokens that were routed to it: `expert_peak`.
@@ -42,12 +42,12 @@ class ExpertPeaks(Observer):
 
 def _reader(module: nn.Module) -> Callable[..., Iterable[Piece]] | None:
     """How transformers' two kinds of stacked experts are read: routed by index, or each on every token (Llama 4)."""
-    weight = getattr(module, "down_proj", None)
-    if not isinstance(weight, nn.Parameter) or weight.ndim != 3:
+    if not is_experts(module):
         return None
+    experts = len(module.down_proj)  # type: ignore[arg-type]
     names = list(signature(module.forward).parameters)
     if len(names) == 1:
-        return lambda at, args, kwargs, output: _of_all(at, len(weight), output)
+        return lambda at, args, kwargs, output: _of_all(at, experts, output)
     if len(names) == 3:
         return lambda at, args, kwargs, output: _of_routed(at, module, _three(names, args, kwargs))
     return None
@@ -59,7 +59,7 @@ def _three(names: list[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     return given[names[0]].detach(), given[names[1]]
 
 
-def _of_routed(at: Pass, module: nn.Module, given: tuple[Tensor, Tensor]) -> Iterable[Piece]:
+def _of_routed(at: ModuleCall, module: nn.Module, given: tuple[Tensor, Tensor]) -> Iterable[Piece]:
     hidden, chosen = (tensor.reshape(-1, tensor.shape[-1]) for tensor in given)
     experts = len(module.down_proj)  # type: ignore[arg-type]
     peaks = torch.full((at.batch, experts), -torch.inf, device=hidden.device)
@@ -75,14 +75,14 @@ def _of_routed(at: Pass, module: nn.Module, given: tuple[Tensor, Tensor]) -> Ite
     yield Piece("peak", peaks, reduction="max")
 
 
-def _of_all(at: Pass, experts: int, output: Float[Tensor, "rows width"]) -> Iterable[Piece]:
+def _of_all(at: ModuleCall, experts: int, output: Float[Tensor, "rows width"]) -> Iterable[Piece]:
     largest = output.detach().float().abs().amax(-1).view(experts, at.batch, -1)
     _, counted = _rows(at, largest[0].numel(), output.device)
     largest = largest.masked_fill(~counted.view(at.batch, -1), -torch.inf)
     yield Piece("peak", largest.amax(-1).T, reduction="max")
 
 
-def _rows(at: Pass, rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _rows(at: ModuleCall, rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Which sample each of the flattened tokens belongs to, and whether it is a real token."""
     length = rows // at.batch
     sample = torch.arange(at.batch, device=device).repeat_interleave(length)

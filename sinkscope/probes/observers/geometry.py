@@ -9,16 +9,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.probes.observers.keys import POSITIONS
-from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.kept import POSITIONS
+from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
 from sinkscope.probes.observers.rows import checked_count, checked_positions, whole, whole_rows
 
 
+@in_every
 @dataclass(frozen=True)
 class MatrixEntropy(Observer):
     """−Σ p_i log p_i in nats, p_i = σ_i² / Σ σ_j² of the row's hidden states (token × width): `matrix_entropy`.
 
-    Not centred. 0: all tokens lie on one line, as when one massive token outweighs all others (the compression
+    Not centered. 0: all tokens lie on one line, as when one massive token outweighs all others (the compression
     valley); log of the number of tokens: orthogonal ones of one length. (sample, depth). Of longer rows `tokens` real
     tokens are taken, evenly spaced, the first included; entropies of different numbers of tokens do not compare. NaN
     for rows that a cache continues. Cost: O(tokens² · width + tokens³) a block, in float64 on the CPU: rounding of the
@@ -51,6 +52,7 @@ class MatrixEntropy(Observer):
         return {"entropy": torch.special.entr(shares).sum().to(values)}
 
 
+@in_every
 @dataclass(frozen=True)
 class HiddenSimilarity(Observer):
     """cos(h_t, h_0) with the row's first real token, per depth: `cos_hidden_first` (sample, depth, position).
@@ -78,13 +80,14 @@ class HiddenSimilarity(Observer):
         return {"cos_hidden_first": Array(found.sums["cosine"], "query")} if "cosine" in found.sums else {}
 
 
+@in_every
 @dataclass(frozen=True)
 class Mixing(Observer):
-    """How far the tokens of a row are from being one and the same [K3], per row and depth.
+    """How far the tokens of a row are from being one and the same, per row and depth.
 
     `hidden_spread` = ‖H − 1 mean(H)ᵀ‖_F over real tokens, 0 at rank collapse; `last_pair_distance` = ‖h_n − h_{n−1}‖ of
     the last two real tokens, which goes to 0 as representations collapse (NaN in rows of one token). NaN for rows that
-    a cache continues. Cost: O(T · width) a block. Source: Barbero et al. 2024, 2025.
+    a cache continues. Cost: O(T · width) a block. Source: Barbero et al. 2024 and 2025.
     """
 
     @property
@@ -103,12 +106,14 @@ class Mixing(Observer):
         }
 
 
+@in_every
 @dataclass(frozen=True)
 class HiddenVectors(Observer):
-    """Raw states h_t of the first `kept` samples: `hidden_vectors` (kept, depth, kept_position, width) [X4].
+    """Raw states h_t of the first `kept` samples: `hidden_vectors` (kept, depth, kept_position, width).
 
     `positions` count real tokens; beyond a row's end they are NaN. Passes over a cache add their tokens. For
     `metrics.principal_components` and `metrics.separation`. Cost: memory only, kept · depths · positions · width.
+    Source: Han et al. 2024.
     """
 
     kept: int = 8

@@ -1,4 +1,7 @@
-"""What keys receive beyond the mean: the largest weight, the votes, and what uniform attention would give [C1, X7]."""
+"""What keys receive beyond the mean: the largest weight, the votes, and what uniform attention would give.
+
+Source: Gu et al. 2025, section 3; Sun et al. 2024; Yu et al. 2024.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ from torch.nn import functional as F
 
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
 
 
+@in_every
 @dataclass(frozen=True)
 class IncomingAttention(Observer):
     """Per key k, over the real queries t that see it:

@@ -1,4 +1,4 @@
-"""Attention received as the text grows: the paper's sweep over T, from one pass [C1]."""
+"""Attention received as the text grows: the paper's sweep over T, from one pass (Gu et al. 2025, section 3)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from torch import Tensor
 from sinkscope.errors import InputError
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
 
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
+@in_every
 @dataclass(frozen=True)
 class ReceivedByLength(Observer):
     """alpha_k(T') = Σ_{k ≤ t < T'} A[t, k] / (T' − k) for the T' in `lengths`: `attention_received_by_length`.
@@ -25,7 +26,7 @@ class ReceivedByLength(Observer):
     existed. Exact in causal layers, as later tokens change nothing before them (a rotation or a prefix mask that
     depends on the whole text would). NaN for texts shorter than T' and in bidirectional layers; absent where all layers
     are. Cost: O(T) for a softmax beside its log-sum-exp; operations without one are read in the chunks of all weights.
-    Raises `InputError` for lengths that are no positive numbers. Source: Gu et al., Fig. 3.
+    Raises `InputError` for lengths that are no positive numbers. Source: Gu et al. 2025, Fig. 3.
     """
 
     lengths: Sequence[int] = LENGTHS

@@ -1,4 +1,4 @@
-"""The size of attention logits [X3]."""
+"""The size of attention logits (Dehghani et al. 2023; Wortsman et al. 2023a)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from torch import Tensor
 
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, in_every
 
 
+@in_every
 @dataclass(frozen=True)
 class MaximalLogits(Observer):
     """max over real queries and the keys they see of |s_tk|: `max_logit` (sample, layer, head).
 
-    Scores as the normaliser gets them: of feature maps where there are some, scaled, softcapped, with position bias and
+    Scores as the normalizer gets them: of feature maps where there are some, scaled, softcapped, with position bias and
     forgetting, the larger of both where weights are a difference; slots are no keys. Their growth marks unstable
-    training. Source: Dehghani et al. 2023 (ViT-22B), Wortsman et al. 2023. Cost: three cheap passes over the
+    training. Source: Dehghani et al. 2023 (ViT-22B), Wortsman et al. 2023a. Cost: three cheap passes over the
     scores in chunks; operations without a softmax compute their scores once more.
     """
 

@@ -1,4 +1,4 @@
-"""The largest activations of the residual stream: which entries [X8], and how large each token's is."""
+"""The largest activations of the residual stream: which entries (Sun et al. 2024), and how large each token's is."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
 from sinkscope.probes.observers.rows import checked_count, lower_median, whole, whole_rows
 
 
+@in_every
 @dataclass(frozen=True)
 class MassiveActivations(Observer):
-    """The `top` largest |h| of a row per depth, and the median |h| over its real tokens × dimensions [X8].
+    """The `top` largest |h| of a row per depth, and the median |h| over its real tokens × dimensions.
 
     `hidden_top` (signed values, largest magnitude first), `hidden_top_position` (counting real tokens),
     `hidden_top_dimension`, each (sample, depth, top), and `hidden_median` (sample, depth), the lower one of two middle
@@ -67,12 +68,13 @@ class MassiveActivations(Observer):
         }
 
 
+@in_every
 @dataclass(frozen=True)
 class TokenPeaks(Observer):
     """max over dimensions of |h_t|, the infinity norm of each token, per depth: `hidden_max` (sample, depth, position).
 
-    What `metrics.infinity_norm` [X16] and PrefixQuant's ratios of token-wise maxima, `metrics.token_peak_ratios`, are
-    made of. Passes over a cache add their tokens. Cost: O(T · width) a block.
+    What `metrics.infinity_norm` (Bondarenko et al. 2023) and PrefixQuant's ratios of token-wise maxima,
+    `metrics.token_peak_ratios`, are made of. Passes over a cache add their tokens. Cost: O(T · width) a block.
     """
 
     @property

@@ -1,7 +1,8 @@
 """What an observer is: it turns calls and block outputs into sums, and the sums of a batch into named arrays.
 
 To write one: a frozen dataclass that extends `Observer`, overrides the readers it needs, and names what it yields in
-`arrays`. Sums are added over the chunks of a call and over the calls of a batch (cached decoding, chunked prefill).
+`arrays`; `@in_every` before it registers it. Sums are added over the chunks of a call and over the calls of a batch
+(cached decoding, chunked prefill).
 """
 
 from __future__ import annotations
@@ -9,19 +10,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from sinkscope.hooks import Depth, Place
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
 from sinkscope.probes.calls.positions import locate
-from sinkscope.probes.structure.places import Depth, Place
 
 Side = Literal["key", "query"]
 Reduction = Literal["sum", "max"]
+Kind = TypeVar("Kind", bound="Observer")
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +87,7 @@ class Hidden:
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
+class ModuleCall:
     """What an observer of modules may want to know of the running forward pass."""
 
     batch: int
@@ -100,7 +102,7 @@ class Watch:
 
     module: nn.Module
     place: Place
-    read: Callable[[Pass, tuple[Any, ...], Mapping[str, Any], Any], Iterable[Piece]]
+    read: Callable[[ModuleCall, tuple[Any, ...], Mapping[str, Any], Any], Iterable[Piece]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,6 +203,20 @@ class Observer(ABC):
     def describe(self) -> dict[str, Any]:
         """The observer as JSON-able data, for the record."""
         return {"name": type(self).__name__, **asdict(self)}
+
+
+_EVERY: list[type[Observer]] = []
+
+
+def in_every(kind: type[Kind]) -> type[Kind]:
+    """Register a class of observers: `observers="all"`, its tests and the page of observers take it up."""
+    _EVERY.append(kind)
+    return kind
+
+
+def every() -> tuple[Observer, ...]:
+    """What `observers="all"` takes: one of each registered class, with its defaults."""
+    return tuple(kind() for kind in _EVERY)
 
 
 def divide(sums: Tensor, counts: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""How outlying the entries of the residual stream are, and whether by token or by dimension [X12, X16]."""
+"""How outlying the entries of the residual stream are, and whether by token or by dimension.
+
+Source: Lin et al. 2024; Bondarenko et al. 2023.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.errors import InputError
-from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
 from sinkscope.probes.observers.rows import lower_median, whole, whole_rows
 
 EPSILON = 1e-6  # of the published code, added to std⁴
 
 
+@in_every
 @dataclass(frozen=True)
 class OutlierStatistics(Observer):
-    """Kurtosis by two definitions, max over median, and where the outliers are, per row and depth [X12, X16].
+    """Kurtosis by two definitions, max over median, and where the outliers are, per row and depth (Lin et al. 2024).
 
     With the entries x of a row's real tokens × dimensions, their mean µ and population standard deviation σ:
 
     - `kurtosis` = mean (x − µ)⁴ / (σ⁴ + 10⁻⁶), all entries as one list; 3 for Gaussian ones (Bondarenko et al. 2023).
       Where σ is not far above 0.03, as in the first depths of small models, the published constant pulls it down.
-    - `kurtosis_neurons` = mean_j s_j⁴ / (mean_j s_j²)², s_j² the mean over tokens of x_tj², without centring: 1 where
+    - `kurtosis_neurons` = mean_j s_j⁴ / (mean_j s_j²)², s_j² the mean over tokens of x_tj², without centering: 1 where
       all neurons are equally strong, width where one has all the energy (He et al. 2024).
     - `max_median_ratio` = mean over tokens of max_j |x_tj| / median_j |x_tj| (He et al. 2024; the mean is our choice;
       tokens with median 0 count nowhere).

@@ -1,4 +1,4 @@
-"""What heads write: how much, and whether it is the same for every query [C11]."""
+"""What heads write: how much, and whether it is the same for every query (Gu et al. 2025, section 7)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from sinkscope.errors import UnsupportedModelError
+from sinkscope.hooks import attention_layers, head_count, output_projection
 from sinkscope.probes.calls.arithmetic import full_precision
 from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Pass, Piece, Watch
-from sinkscope.probes.structure.layers import attention_layers
-from sinkscope.probes.structure.sites import head_count, output_projection
+from sinkscope.probes.observers.observer import Array, LayerSums, ModuleCall, Observer, Piece, Watch, in_every
 
 
+@in_every
 @dataclass(frozen=True)
 class HeadOutputs(Observer):
     """Of the head outputs o_t = Σ_j A_tj v_j of real queries, before the output projection:
@@ -88,7 +88,7 @@ def _width_in(projection: nn.Module) -> object:
 
 
 def _at_projection(
-    heads: int, at: Pass, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+    heads: int, at: ModuleCall, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
 ) -> Iterable[Piece]:
     flat = next(iter((*args, *kwargs.values())))
     if flat.shape[0] != at.batch:

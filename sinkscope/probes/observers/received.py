@@ -1,4 +1,4 @@
-"""How much attention tokens and slots receive [C1, A7]."""
+"""How much attention tokens and slots receive (Gu et al. 2025, section 3 and Table 4)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from torch import Tensor
 from sinkscope.errors import InputError
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
 
 
+@in_every
 @dataclass(frozen=True)
 class AttentionReceived(Observer):
-    """alpha_k = Σ_t A[t, k] / (T − k) over real queries t (/ T in bidirectional layers): `attention_received` [C1].
+    """alpha_k = Σ_t A[t, k] / (T − k) over real queries t (/ T in bidirectional layers): `attention_received`.
 
     `positions`: "all", "first:8", or real positions such as [0, 3]. Cost: for softmax whose kernel gives its
     log-sum-exp, n positions take O(T · n) time; all positions, other kernels and operations without a softmax take one
     pass over the scores in chunks, O(T²) time; memory is O(T) always. Raises `InputError` for positions of another
-    form. Source: Gu et al., section 3. Strictly a mean over the queries that were observed: with a prefix cached before
-    observation began, only later queries count.
+    form. Source: Gu et al. 2025, section 3. Strictly a mean over the queries that were observed: with a prefix cached
+    before observation began, only later queries count.
     """
 
     positions: str | Sequence[int] = "all"
@@ -73,6 +74,7 @@ class AttentionReceived(Observer):
         return {"attention_received": Array(divide(sums, _at(counts, found.keys, self.chosen)[:, None]), self.chosen)}
 
 
+@in_every
 @dataclass(frozen=True)
 class SlotReceived(Observer):
     """Mean over a row's real queries of the weight on slots, summed over slots: `slot_received`.

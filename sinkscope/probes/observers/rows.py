@@ -1,4 +1,4 @@
-"""Statistics over all tokens of a row at once, such as a median, which can not be added up over forward passes."""
+"""Statistics over all tokens of a row at once, such as a median, which cannot be added up over forward passes."""
 
 from __future__ import annotations
 

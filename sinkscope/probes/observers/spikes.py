@@ -1,4 +1,4 @@
-"""Spike dimensions of a token, and the key that they alone make [C4]."""
+"""Spike dimensions of a token, and the key that they alone make (Gu et al. 2025)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,26 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sinkscope.errors import UnsupportedModelError
+from sinkscope.hooks import Keys, Layer, attention_layers, dispatches, family, head_count, key_projection
 from sinkscope.probes.calls.positions import locate
-from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Pass, Piece, Watch, divide
+from sinkscope.probes.observers.observer import (
+    Array,
+    Hidden,
+    LayerSums,
+    ModuleCall,
+    Observer,
+    Piece,
+    Watch,
+    divide,
+    in_every,
+)
 from sinkscope.probes.observers.rows import checked_count, checked_positions
-from sinkscope.probes.structure.layers import attention_layers, dispatches, family
-from sinkscope.probes.structure.places import Layer
-from sinkscope.probes.structure.sites import Keys, head_count, key_projection
 
 
+@in_every
 @dataclass(frozen=True)
 class SpikeDimensions(Observer):
-    """How much of a token its largest dimensions hold, and how much of its key they make, for 1 … `count` of them [C4].
+    """How much of a token its largest dimensions hold, and how much of its key they make, for 1 … `count` of them.
 
     For the tokens at `positions` (counting real tokens), n = 1 … `count` on the axis `spikes`:
 
@@ -36,7 +45,7 @@ class SpikeDimensions(Observer):
 
     Passes over a cache add their tokens. Cross-attention, whose keys come from elsewhere, is left out; layers whose
     keys are made in another way have no cosine, and the record says why. Cost per probed token: O(width) a block, and
-    the keys of 1 + `count` vectors a layer; nothing grows with T.
+    the keys of 1 + `count` vectors a layer; nothing grows with T. Source: Gu et al. 2025.
     """
 
     count: int = 8
@@ -90,8 +99,10 @@ class SpikeDimensions(Observer):
             results["spike_key_cosine"] = Array(divide(found.sums["cosine"], found.sums["present"]), None, axes)
         return results
 
-    def _reader(self, keys: _Keys | None) -> Callable[[Pass, tuple[Any, ...], Mapping[str, Any], Any], Iterable[Piece]]:
-        def read(at: Pass, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Iterable[Piece]:
+    def _reader(
+        self, keys: _Keys | None
+    ) -> Callable[[ModuleCall, tuple[Any, ...], Mapping[str, Any], Any], Iterable[Piece]]:
+        def read(at: ModuleCall, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Iterable[Piece]:
             given = args[0] if args else kwargs.get("hidden_states")
             if not isinstance(given, Tensor) or given.ndim != 3 or len(given) != at.batch:
                 return

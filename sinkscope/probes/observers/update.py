@@ -1,4 +1,4 @@
-"""What a sink writes into every other token: the split of the attention output [X8]."""
+"""What a sink writes into every other token: the split of the attention output (Sun et al. 2024)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
 from sinkscope.probes.observers.outputs import share
 
 
+@in_every
 @dataclass(frozen=True)
 class SinkUpdate(Observer):
     """o_t = c_t + rest_t with c_t = Σ_{i ∈ C} A_ti v_i, C the real tokens at `positions`. Per (sample, layer, head):
@@ -23,7 +24,7 @@ class SinkUpdate(Observer):
     else the attention function returned: other tokens, slots, value biases.
     `sink_output_constancy`: ‖mean_t c_t‖² / mean_t ‖c_t‖²; 1 where C adds the same to every token, an implicit bias.
 
-    A are the weights that the layer used, never renormalised. Gates on the output, and the norm behind a difference of
+    A are the weights that the layer used, never renormalized. Gates on the output, and the norm behind a difference of
     maps, act on c_t where they are the operation's own; where a model applies them after its attention function they
     are not in it. Cost: O(T) a head beside the log-sum-exp of a softmax; operations without one compute their weights
     once more, O(T²). Source: Sun et al. 2024, eq. 2.

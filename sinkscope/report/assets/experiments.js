@@ -18,7 +18,7 @@
     const { steps, ...curves } = run.curves;
     const [above, below] = of(id).curves.map((name) => curves[name]);
     const label = run.name.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
-    const line = { type: "scatter", mode: "lines+markers", name: label, line: { color: of(id).colour, width: 2 } };
+    const line = { type: "scatter", mode: "lines+markers", name: label, line: { color: of(id).color, width: 2 } };
     if (name === "loss") return [{ ...line, x: below, y: above }];
     const second = { ...line, x: steps, y: below, yaxis: "y2", showlegend: false };
     return [{ ...line, x: steps, y: above }, ...(below ? [second] : [])];

@@ -5,9 +5,9 @@
   if (!data) return;
   const { selection, number, element } = sinkscope;
   const MARGIN = { left: 24, top: 4, bottom: 16 };
-  let place = data.place;
+  let index = data.index;
 
-  const grid = (metric) => metric.values[metric.placed ? place : 0];
+  const grid = (metric) => metric.values[metric.positioned ? index : 0];
   const part = ({ low, high, log }, value) => {
     if (!log) return (value - low) / (high - low);
     return (Math.log(Math.max(value, 1e-12)) - Math.log(low)) / (Math.log(high) - Math.log(low));
@@ -23,7 +23,7 @@
     const bar = element("i");
     const { low, high } = metric.scale;
     const legend = element("p", { class: "scale" }, number(low), bar, `${number(high)}\u00a0${metric.unit}`);
-    const title = element("h3", {}, metric.title, metric.placed ? element("span", { class: "mark" }, "\u00a0◆") : "");
+    const title = element("h3", {}, metric.title, metric.positioned ? element("span", { class: "mark" }, "\u00a0◆") : "");
     const about = element("p", { class: "about" }, metric.about);
     const box = element("div", { class: "map", "data-metric": metric.key }, title, about, board, legend, shown);
     document.getElementById("head-maps").append(box);
@@ -41,11 +41,11 @@
       const pen = canvas.getContext("2d");
       pen.scale(dense, dense);
       const style = getComputedStyle(document.documentElement);
-      const scale = sinkscope.scale(metric.scale.colours);
+      const scale = sinkscope.scale(metric.scale.colors);
       bar.style.background = scale.css;
       grid(metric).forEach((row, layer) => row.forEach((value, head) => {
         const [x, y] = corner(layer, head);
-        pen.fillStyle = value === null ? style.getPropertyValue("--line") : scale.colour(part(metric.scale, value));
+        pen.fillStyle = value === null ? style.getPropertyValue("--line") : scale.color(part(metric.scale, value));
         const gap = cell.width > 7 ? 1 : 0.4;
         if (value === null) pen.fillRect(x + cell.width / 2 - 1, y + cell.height / 2 - 1, 2, 2);
         else pen.fillRect(x, y, cell.width - gap, cell.height - gap);
@@ -56,8 +56,8 @@
 
     const corner = (layer, head) => [MARGIN.left + head * cell.width, MARGIN.top + (data.layers.length - 1 - layer) * cell.height];
 
-    function ticks(pen, colour) {
-      pen.fillStyle = colour;
+    function ticks(pen, color) {
+      pen.fillStyle = color;
       pen.font = "10px system-ui, sans-serif";
       pen.textBaseline = "middle";
       pen.textAlign = "right";
@@ -74,9 +74,9 @@
 
     function frame(pen, style) {
       const [x, y] = corner(selection.layer, selection.head);
-      for (const [width, colour] of [[4, "--panel"], [2, "--ink"]]) {
+      for (const [width, color] of [[4, "--panel"], [2, "--ink"]]) {
         pen.lineWidth = width;
-        pen.strokeStyle = style.getPropertyValue(colour);
+        pen.strokeStyle = style.getPropertyValue(color);
         pen.strokeRect(x - 1, y - 1, cell.width + 1, cell.height + 1);
       }
     }
@@ -132,7 +132,7 @@
     document.getElementById("head-layer").value = layer;
     document.getElementById("head-head").value = head;
     document.getElementById("head-numbers").replaceChildren(...data.metrics.map((metric) => {
-      const name = element("dt", {}, `${metric.title}${metric.placed ? " ◆" : ""}`);
+      const name = element("dt", {}, `${metric.title}${metric.positioned ? " ◆" : ""}`);
       return element("div", {}, name, element("dd", {}, written(metric, grid(metric)[layer][head])));
     }));
   }
@@ -143,16 +143,16 @@
     select.addEventListener("change", () => chosen(Number(select.value)));
   }
 
-  function placeControl(update) {
-    const control = document.getElementById("head-place");
-    control.hidden = !data.metrics.some((metric) => metric.placed) || data.places.length < 2;
+  function positionControl(update) {
+    const control = document.getElementById("head-position");
+    control.hidden = !data.metrics.some((metric) => metric.positioned) || data.positions.length < 2;
     const [input, output] = [control.querySelector("input"), control.querySelector("output")];
-    input.max = data.places.length - 1;
-    input.value = place;
+    input.max = data.positions.length - 1;
+    input.value = index;
     const show = () => {
-      place = Number(input.value);
-      output.textContent = data.places[place];
-      input.setAttribute("aria-valuetext", `position ${data.places[place]}`);
+      index = Number(input.value);
+      output.textContent = data.positions[index];
+      input.setAttribute("aria-valuetext", `position ${data.positions[index]}`);
     };
     input.addEventListener("input", () => { show(); update(); });
     show();
@@ -165,7 +165,7 @@
   selection.subscribe(update);
   chooser("head-layer", data.layers, (layer) => selection.select(layer, selection.head));
   chooser("head-head", [...Array(data.heads).keys()], (head) => selection.select(selection.layer, head));
-  placeControl(update);
+  positionControl(update);
   document.addEventListener("drawn", update);
   sinkscope.heads = data;
   selection.select(...data.start);

@@ -2,8 +2,8 @@
 (() => {
   const partner = "DARK";
   const scheme = window.matchMedia("(prefers-color-scheme: dark)");
-  const recolour = (text) => text.replace(/#[0-9a-f]{6}/g, (colour) => partner[colour] ?? colour);
-  // What the scripts of widgets may use; after each drawing, also one in other colours, they are told by `drawn`.
+  const recolour = (text) => text.replace(/#[0-9a-f]{6}/g, (color) => partner[color] ?? color);
+  // What the scripts of widgets may use; after each drawing, also one in other colors, they are told by `drawn`.
   globalThis.sinkscope = {
     inScheme: (text) => (scheme.matches ? recolour(text) : text),
     config: { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] },

@@ -1,5 +1,5 @@
 "use strict";
-// What the views of one measurement share: the selected head, ways to write a number, and colours.
+// What the views of one measurement share: the selected head, ways to write a number, and colors.
 (() => {
   const listeners = [];
   const state = { layer: 0, head: 0 };
@@ -31,11 +31,11 @@
     return text.replace("-", "−");
   };
 
-  const channels = (colour) => [1, 3, 5].map((start) => parseInt(colour.slice(start, start + 2), 16));
+  const channels = (color) => [1, 3, 5].map((start) => parseInt(color.slice(start, start + 2), 16));
 
-  // A colour scale in the reader's scheme: `colour(t)` for t from 0 to 1, and `css`, its gradient.
-  sinkscope.scale = (colours) => {
-    const stops = JSON.parse(sinkscope.inScheme(JSON.stringify(colours))).map(([at, colour]) => [at, channels(colour)]);
+  // A color scale in the reader's scheme: `color(t)` for t from 0 to 1, and `css`, its gradient.
+  sinkscope.scale = (colors) => {
+    const stops = JSON.parse(sinkscope.inScheme(JSON.stringify(colors))).map(([at, color]) => [at, channels(color)]);
     const mix = (t) => {
       const above = stops.findIndex(([at]) => at > t);
       if (above < 0) return stops.at(-1)[1];
@@ -45,8 +45,8 @@
       return low.map((channel, index) => Math.round(channel + part * (high[index] - channel)));
     };
     return {
-      colour: (t) => `rgb(${mix(clamp(t, 1)).join(" ")})`,
-      // Black or white, whichever stands out: by the relative luminance of the colour behind.
+      color: (t) => `rgb(${mix(clamp(t, 1)).join(" ")})`,
+      // Black or white, whichever stands out: by the relative luminance of the color behind.
       ink: (t) => {
         const [red, green, blue] = mix(clamp(t, 1)).map((channel) => (channel / 255) ** 2.2);
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 ? "#000" : "#fff";

@@ -39,14 +39,14 @@
 
   function shade() {
     const most = top() || 1;
-    const scale = sinkscope.scale(data.colours);
+    const scale = sinkscope.scale(data.colors);
     const received = sample().received[row()];
     const bar = element("i");
     bar.style.background = scale.css;
     legend.replaceChildren("attention received: 0", bar, `${number(most)} or more`);
     spans.forEach((span, index) => {
       const part = (received[index] ?? 0) / most;
-      span.style.background = scale.colour(part);
+      span.style.background = scale.color(part);
       span.style.color = scale.ink(part);
       span.classList.toggle("sink", isSink(index));
       span.classList.toggle("late", !sample().counted[index]);

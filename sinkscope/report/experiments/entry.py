@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sinkscope.claims import Evidence, Verdict
-from sinkscope.experiments.findings import Findings, verdicts
-from sinkscope.experiments.observed import Observed
-from sinkscope.experiments.question import RECIPE_OF, Assertion, Question, Variation, recipe
+from sinkscope.experiments import RECIPE_OF, Assertion, Findings, Observed, Question, Variation, recipe, verdicts
 from sinkscope.report.experiments import names
-from sinkscope.training.recipes import RECIPES
+from sinkscope.training import RECIPES
 
 FAILED = "failed"
 USUAL = ("loss", "sink_0", "strongest", "slot", "norm_ratio")
@@ -48,7 +46,6 @@ class Entry:
     name: str
     asks: str
     source: str
-    rows: tuple[str, ...]
     scale: str
     variations: tuple[Variation, ...]
     claims: tuple[Judged, ...] = ()
@@ -122,7 +119,6 @@ def entry(question: Question, findings: Findings | None, scale: str = "nano") ->
         question.name,
         question.asks,
         question.source,
-        tuple(question.rows),
         findings.scale if findings is not None else scale,
         tuple(question.variations),
         tuple(claims),
@@ -139,7 +135,7 @@ def unknown_entry(findings: Findings) -> Entry:
     """Findings of a question that is not among those with a name: its runs, without claims."""
     reason = "its question stands in a file of its own: give that file's path too, and its claims are judged"
     variations = tuple(Variation(label) for label in dict.fromkeys([*findings.runs, *findings.failed]))
-    return Entry(findings.question, "", "", (), findings.scale, variations, findings=findings, reason=reason)
+    return Entry(findings.question, "", "", findings.scale, variations, findings=findings, reason=reason)
 
 
 def runs_of(entries: Iterable[Entry]) -> list[Observed]:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from sinkscope.experiments.observed import Observed
+from sinkscope.experiments import Observed
 from sinkscope.report.experiments.entry import Entry
-from sinkscope.report.theme import BLUE, INK, MUTED, PURPLE, layout, series_style, tint
+from sinkscope.theme import BLUE, INK, MUTED, PURPLE, layout, series_style, tint
 
 Drawing = dict[str, Any]
 Number = float | int | None
@@ -34,13 +34,13 @@ def dose_response(entry: Entry, metric: str) -> Drawing:
     points, without = [], []
     for label, run in _drawn_runs(entry):
         value = run[metric]
-        told = f"{escape(label)}, seed {run.seed}"
+        wording = f"{escape(label)}, seed {run.seed}"
         place = labels.index(label) - BESIDE
         if math.isnan(value):
-            without.append((place, f"{told}: {run.status}"))
+            without.append((place, f"{wording}: {run.status}"))
         else:
             values[label].append(value)
-            points.append((place, value, told))
+            points.append((place, value, wording))
     data = [_seeds(points), _means(labels, values, joined=_is_a_dose(entry))] if points else []
     if without:
         data.append(_crosses(without))
@@ -61,8 +61,8 @@ def dose_response(entry: Entry, metric: str) -> Drawing:
         "yaxis": {"title": {"text": f"ours: {entry.title(metric)}"}, "rangemode": "tozero"},
     }
     if published:
-        colours = {"tickfont": {"color": PURPLE}, "title": {"text": "published", "font": {"color": PURPLE}}}
-        axes["yaxis2"] = {**colours, "overlaying": "y", "side": "right", "rangemode": "tozero", "showgrid": False}
+        colors = {"tickfont": {"color": PURPLE}, "title": {"text": "published", "font": {"color": PURPLE}}}
+        axes["yaxis2"] = {**colors, "overlaying": "y", "side": "right", "rangemode": "tozero", "showgrid": False}
         axes["yaxis2"]["tickmode"] = "auto"  # else Plotly divides it as the left one, into odd numbers
         axes["margin"] = {"t": 48, "r": 64}
     return {"data": data, "layout": {**layout(340), **axes, "showlegend": True}}
@@ -204,7 +204,7 @@ def _seeds(points: Sequence[tuple[float, float, str]]) -> Drawing:
     return {
         **_marks([place for place, _, _ in points], [value for _, value, _ in points]),
         "name": "each seed",
-        "text": [told for _, _, told in points],
+        "text": [wording for _, _, wording in points],
         "marker": {"color": tint(BLUE, 0.55), "size": 8},
         "hovertemplate": "%{text}: %{y:.4g}<extra></extra>",
     }
@@ -245,7 +245,7 @@ def _crosses(points: Sequence[tuple[float, str]]) -> Drawing:
     return {
         **_marks([place for place, _ in points], [0.0] * len(points)),
         "name": "no value",
-        "text": [told for _, told in points],
+        "text": [wording for _, wording in points],
         "marker": {"color": INK, "size": 9, "symbol": "x-thin", "line": {"color": MUTED, "width": 2}},
         "hovertemplate": "%{text}<extra></extra>",
         "cliponaxis": False,

@@ -6,14 +6,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sinkscope.experiments.findings import Findings
-from sinkscope.experiments.observed import Observed
-from sinkscope.experiments.question import Variation
+from sinkscope.experiments import Findings, Observed, Variation
 from sinkscope.report.curves import LOSS, SINK, VALIDATION_LOSS
 from sinkscope.report.experiments.entry import Entry
 from sinkscope.report.experiments.names import counted, said
 from sinkscope.report.runs import StoredRun
-from sinkscope.training.recipe import WITHOUT_INFLUENCE
+from sinkscope.training import WITHOUT_INFLUENCE
 
 LAST = {"loss": VALIDATION_LOSS, "train_loss": LOSS, "sink_0": SINK, "strongest": "sink/strongest"}
 
@@ -36,7 +34,6 @@ def entry_of_runs(runs: Sequence[StoredRun]) -> Entry:
         "runs",
         f"{counted(len(runs), 'run')}, {counted(len(variations), 'configuration')}",
         "",
-        (),
         "",
         tuple(variations.values()),
         findings=Findings("runs", "", len({_seed(run) for run in runs}), found),

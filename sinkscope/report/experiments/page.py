@@ -14,7 +14,7 @@ from sinkscope.report.experiments import figures, tables
 from sinkscope.report.experiments.entry import Entry, Judged, runs_of
 from sinkscope.report.experiments.names import cost, counted, effect
 from sinkscope.report.page import Headline, Page, Section, Widget, render
-from sinkscope.report.theme import INK, template
+from sinkscope.theme import INK, template
 
 SCRIPTS, STYLES = ("experiments.js",), ("experiments.css",)
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -109,8 +109,8 @@ def made_by(entries: Iterable[Entry]) -> dict[str, str]:
             versions.setdefault(str(name), {})[str(version)] = None
         for host in known.get("hosts", ()):
             machines[", ".join(f"{name} {value}" for name, value in host.items() if name != "runs")] = None
-    told = " · ".join(f"{name} {', '.join(found)}" for name, found in versions.items())
-    lines = {"versions": told, "machines": " · ".join(machines)}
+    wording = " · ".join(f"{name} {', '.join(found)}" for name, found in versions.items())
+    lines = {"versions": wording, "machines": " · ".join(machines)}
     return {name: line for name, line in lines.items() if line}
 
 
@@ -130,8 +130,8 @@ def _verdicts(entries: Sequence[Entry], places: dict[int, str]) -> str:
     counts = Counter(judged.verdict.outcome for each in entries for judged in each.claims)
     choices = [("", f"all {len(rows)}"), *((each, f"{counts[each]} {each}") for each in OUTCOMES if counts[each])]
     radios = "".join(
-        f'<label><input type="radio" name="outcome" value="{value}"{"" if value else " checked"}> {told}</label>'
-        for value, told in choices
+        f'<label><input type="radio" name="outcome" value="{value}"{"" if value else " checked"}> {wording}</label>'
+        for value, wording in choices
     )
     head = "".join(
         f'<th scope="col"{" class=number" if column in ("found", "seeds", "cost") else ""}>{column}</th>'
@@ -146,7 +146,7 @@ def _verdicts(entries: Sequence[Entry], places: dict[int, str]) -> str:
 
 
 def _experiment(entry: Entry, place: str) -> str:
-    told = tally(judged.verdict for judged in entry.claims) if entry.claims and entry.findings else entry.reason
+    wording = tally(judged.verdict for judged in entry.claims) if entry.claims and entry.findings else entry.reason
     facts = [entry.source, f"scale {entry.scale}" if entry.scale else ""]
     if entry.findings is not None:
         odd = Counter(run.status for _, run in entry.runs if run.status != "finished")
@@ -154,7 +154,7 @@ def _experiment(entry: Entry, place: str) -> str:
         facts += [f"{many} {status}" for status, many in odd.items()]
     parts = [
         f'<details class="experiment" id="{place}"><summary><b>{escape(entry.name)}</b> {escape(entry.asks)}',
-        f'<span class="tally">{escape(told)}</span></summary>',
+        f'<span class="tally">{escape(wording)}</span></summary>',
         f'<p class="note">{escape(" · ".join(filter(None, facts)))}</p>',
     ]
     if entry.note:
@@ -175,7 +175,7 @@ def _plots(entry: Entry, place: str) -> list[str]:
     parts = []
     if entry.runs or any(variation.published for variation in entry.variations):
         titles = map(entry.title, _shown(entry))
-        drawn = "".join(_plot(place, f"dose{index}", told, 340) for index, told in enumerate(titles))
+        drawn = "".join(_plot(place, f"dose{index}", wording, 340) for index, wording in enumerate(titles))
         parts.append(f'<h3>Ours and the published values</h3><div class="figures">{drawn}</div>')
     names = figures.shown_curves(entry)
     if names:
@@ -222,7 +222,7 @@ def _data(entry: Entry) -> dict[str, Any]:
     if figures.compares_losses(names):
         drawings["loss"] = figures.at_equal_loss(entry)
     runs = [{"name": f"{label}, seed {run.seed}", "curves": figures.curves(run, names)} for label, run in entry.runs]
-    return {"figures": drawings, "runs": runs, "curves": names, "template": _template(), "colour": INK}
+    return {"figures": drawings, "runs": runs, "curves": names, "template": _template(), "color": INK}
 
 
 def _shown(entry: Entry) -> list[str]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from sinkscope.experiments.observed import Observed
-from sinkscope.experiments.question import Variation
+from sinkscope.experiments import Observed, Variation
 from sinkscope.report.experiments.entry import FAILED, USUAL, Entry, Judged, evidence
 from sinkscope.report.experiments.names import cost, effect, number, said
 
@@ -49,7 +48,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], label: str, ki
 
 
 def pill(outcome: str) -> str:
-    """An outcome as a word with its mark; colour is never the only difference."""
+    """An outcome as a word with its mark; color is never the only difference."""
     kind = outcome.split()[0]
     return f'<span class="pill {escape(kind)}">{escape(WORDS_OF.get(outcome, outcome))}</span>'
 
@@ -88,9 +87,9 @@ def runs_table(runs: Sequence[tuple[str, Observed]], metrics: Sequence[str], pre
     for index, (label, run) in enumerate(runs):
         name = f'<span class="run" id="{prefix}-r{index}">{escape(run.run or MISSING)}</span>'
         button = f'<button type="button" data-run="{index}">curves</button>' if run.curves and run.steps else MISSING
-        told = [text(label), Cell(str(run.seed), True), Cell(name), Cell(_status(run))]
+        wording = [text(label), Cell(str(run.seed), True), Cell(name), Cell(_status(run))]
         spent = Cell(MISSING if run.status == FAILED else cost(run.seconds), True)
-        rows.append([*told, *(figure(run[metric]) for metric in columns), spent, Cell(button), text(run.reason)])
+        rows.append([*wording, *(figure(run[metric]) for metric in columns), spent, Cell(button), text(run.reason)])
     head = ["variation", "seed", "run", "status", *columns, "cost", "over training", "reason"]
     return table(head, rows, "Runs", "runs")
 
@@ -102,7 +101,7 @@ def verdict_row(entry: Entry, judged: Judged, place: str, several_scales: bool) 
     spent = cost(entry.seconds) if entry.findings else MISSING
     name = f"{entry.name} ({entry.scale})" if several_scales else entry.name
     reason = f'<span class="why">{escape(verdict.reason)}</span>' if verdict.reason else ""
-    words = " ".join((name, entry.asks, verdict.claim.name, verdict.claim.statement, verdict.claim.source, *entry.rows))
+    words = " ".join((name, entry.asks, verdict.claim.name, verdict.claim.statement, verdict.claim.source))
     return (
         f'<tr data-outcome="{escape(verdict.outcome)}" data-words="{escape(words.lower())}">'
         f'<th scope="row"><a href="#{place}">{escape(name)}</a></th>'

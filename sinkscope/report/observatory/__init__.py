@@ -1,1 +1,6 @@
-"""The page of one measurement: every metric of every head with one linked selection, tokens, depth, geometry."""
+"""The page of one measurement: head maps, tokens, depths, and one number or curve per metric."""
+
+from sinkscope.report.observatory.heads import HeadMaps
+from sinkscope.report.observatory.observatory import observatory_page
+
+__all__ = ["HeadMaps", "observatory_page"]

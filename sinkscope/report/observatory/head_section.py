@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 import xarray as xr
 
-from sinkscope.report.layers import layer_labels
-from sinkscope.report.observatory import heads, skeletons
+from sinkscope.measurements import HeadMetric, applicable, head_table, layer_labels, strongest_position
+from sinkscope.report.observatory import heads
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.numbers import short
-from sinkscope.report.observatory.per_head import HeadMetric, head_table, present
-from sinkscope.report.observatory.places import choices
 from sinkscope.report.page import FIGURES, Section, Widget
-from sinkscope.report.theme import BELOW, BLUE, ORANGE, SEQUENTIAL, threshold_scale
+from sinkscope.theme import BELOW, BLUE, ORANGE, SEQUENTIAL, threshold_scale
 
 DATA = "heads-data"
+CHOICES = 16
 
 MARKUP = f"""<div class="observatory" id="heads">
 <div class="maps-side">
-<p class="control" id="head-place"><label>Maps marked ◆ show position <input type="range" min="0" step="1">
+<p class="control" id="head-position"><label>Maps marked ◆ show position <input type="range" min="0" step="1">
 <output></output></label></p>
 <div class="maps" id="head-maps"></div>
 </div>
@@ -46,34 +47,40 @@ def head_section(
     """
     if maps is not None:
         maps.check(data)
-    places = choices(data, epsilon) if "position" in data.coords else [position]
-    here = places.index(position)
-    grids = {metric: metric.at(data, epsilon, places) for metric in present(data)}
+    positions = choices(data, epsilon) if "position" in data.coords else [position]
+    here = positions.index(position)
+    grids = {
+        metric: metric.at(data, epsilon, positions if metric.positioned else [position]) for metric in applicable(data)
+    }
     payload: dict[str, Any] = {
         "layers": layer_labels(data),
         "heads": data.sizes["head"],
-        "places": places,
-        "place": here,
+        "positions": positions,
+        "index": here,
         "epsilon": epsilon,
-        "metrics": [_payload(metric, values, epsilon) for metric, values in grids.items()],
+        "metrics": [
+            _payload(metric, values, epsilon)
+            for metric, values in grids.items()
+            if metric.draw is not None and np.isfinite(values).any()
+        ],
         "start": start(data, position),
         "mapCommand": map_command,
     }
     figures: dict[str, go.Figure] = {}
     if "attention_received" in data:
-        payload["profile"] = heads.profile(data, places)
-        figures[skeletons.PROFILE] = skeletons.profile(epsilon)
+        payload["profile"] = heads.profile(data, positions)
+        figures[heads.PROFILE] = heads.profile_figure(epsilon)
     if "cos_query_key" in data and position in data["position"].values:
         payload["angles"] = heads.angles(data, position)
-        figures[skeletons.ANGLES] = skeletons.angles(position)
+        figures[heads.ANGLES] = heads.angles_figure(position)
     if "key_vectors" in data:
         payload["keys"] = heads.keys(data, position)
-        figures[skeletons.KEYS] = skeletons.keys(heads.marked(data["key_vectors"], position))
+        figures[heads.KEYS] = heads.keys_figure(heads.marked(data["key_vectors"], position))
     if maps is not None and maps.weights:
         payload["maps"] = maps.payload()
-        figures[skeletons.MAP] = skeletons.attention_map()
+        figures[heads.MAP] = heads.map_figure()
     names = ("profile", "angles", "keys", "map")
-    titles = (skeletons.PROFILE, skeletons.ANGLES, skeletons.KEYS, skeletons.MAP)
+    titles = (heads.PROFILE, heads.ANGLES, heads.KEYS, heads.MAP)
     payload["figures"] = {name: title for name, title in zip(names, titles, strict=True) if title in figures}
     return Section(
         "Every head, by every metric",
@@ -81,9 +88,18 @@ def head_section(
         "samples. Click on a head, or move with the arrow keys: the same head is framed in all maps, and its details "
         "stand beside them.",
         figures,
-        head_table(data, {metric: values[here if metric.placed else 0] for metric, values in grids.items()}, position),
+        _numbers(
+            data, {metric: values[here if metric.positioned else 0] for metric, values in grids.items()}, position
+        ),
         widget=Widget(MARKUP, {DATA: payload}),
     )
+
+
+def choices(data: xr.Dataset, epsilon: float) -> list[int]:
+    """Positions that a reader may choose: the first 16 and the strongest."""
+    positions = [int(position) for position in data["position"].values]
+    best = [strongest_position(data, epsilon)[0]] if "attention_received" in data else []
+    return sorted({*positions[:CHOICES], *best})
 
 
 def start(data: xr.Dataset, position: int) -> list[int]:
@@ -96,33 +112,42 @@ def start(data: xr.Dataset, position: int) -> list[int]:
     return [int(index) for index in np.unravel_index(grid.argmax(), grid.shape)]
 
 
+def _numbers(data: xr.Dataset, values: Mapping[HeadMetric, np.ndarray], position: int) -> pd.DataFrame:
+    """The table of heads in words for people."""
+    frame = head_table(data, values)
+    rows = zip(data["stack"].values, data["layer_index"].values, strict=True)
+    labels = dict(zip(rows, layer_labels(data), strict=True))
+    frame["layer"] = [labels[place] for place in zip(frame["stack"], frame["layer"], strict=True)]
+    return frame.drop(columns="stack").rename(columns={metric.name: metric.heading(position) for metric in values})
+
+
 def _payload(metric: HeadMetric, grids: np.ndarray, epsilon: float) -> dict[str, Any]:
     return {
-        "key": metric.key,
+        "key": metric.name,
         "title": metric.title,
-        "about": metric.about,
+        "about": f"{metric.about} {metric.formula} ({metric.source}).",
         "unit": metric.unit,
-        "placed": metric.placed,
+        "positioned": metric.positioned,
         "scale": scale(metric, grids, epsilon),
         "values": short(grids),
     }
 
 
 def scale(metric: HeadMetric, grids: np.ndarray, epsilon: float) -> dict[str, Any]:
-    """Ends of the colour scale, and its colours; with `log`, a ratio is placed by its logarithm."""
+    """Ends of the color scale, and its colors; with `log`, a ratio is drawn by its logarithm."""
     known = grids[np.isfinite(grids)]
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
     both = [[0, BLUE], [0.5, BELOW[0]], [1, ORANGE]]
-    if metric.kind == "share":
-        return {"low": 0.0, "high": 1.0, "colours": threshold_scale(epsilon)}
-    if metric.kind == "ratio":
+    if metric.draw == "share":
+        return {"low": 0.0, "high": 1.0, "colors": threshold_scale(epsilon)}
+    if metric.draw == "ratio":
         positive = known[known > 0]
         reach = float(np.abs(np.log2(positive)).max(initial=0.0)) if positive.size else 0.0
         bound = 2.0 ** min(max(reach, 0.1), 10.0)
-        return {"low": short(np.array(1 / bound)), "high": short(np.array(bound)), "colours": both, "log": True}
-    if metric.kind == "signed":
+        return {"low": short(np.array(1 / bound)), "high": short(np.array(bound)), "colors": both, "log": True}
+    if metric.draw == "signed":
         bound = max(abs(low), abs(high)) or 1.0
-        return {"low": short(np.array(-bound)), "high": short(np.array(bound)), "colours": both}
-    steps = [[index / (len(SEQUENTIAL) - 1), colour] for index, colour in enumerate(SEQUENTIAL)]
+        return {"low": short(np.array(-bound)), "high": short(np.array(bound)), "colors": both}
+    steps = [[index / (len(SEQUENTIAL) - 1), color] for index, color in enumerate(SEQUENTIAL)]
     low = min(low, 0.0)
-    return {"low": short(np.array(low)), "high": short(np.array(max(high, low + 1e-12))), "colours": steps}
+    return {"low": short(np.array(low)), "high": short(np.array(max(high, low + 1e-12))), "colors": steps}

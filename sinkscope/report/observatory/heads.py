@@ -1,26 +1,35 @@
-"""What is shown of the one head that a reader selects: profile, angles, keys, attention map."""
+"""The one head that a reader selects: profile, angles, keys, attention map.
+
+Here are their numbers, and their figures without numbers: the page's script fills these in when the selection moves.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import plotly.graph_objects as go
 import xarray as xr
 from jaxtyping import Float
 
 from sinkscope.errors import InputError
-from sinkscope.probes.metrics import nanmean
-from sinkscope.probes.metrics.manifold import KeyManifold, key_manifold
+from sinkscope.measurements import PER_HEAD
+from sinkscope.metrics import KeyManifold, key_manifold, nanmean
 from sinkscope.report.observatory.numbers import few, short
-from sinkscope.report.observatory.places import PER_HEAD
+from sinkscope.theme import BLUE, INK, PAPER, SINK, SLATE, figure, tint
 
 BINS = np.linspace(-1, 1, 41)
 MOST_NUMBERS = 200_000
 MOST_POINTS = 512
 MAP_TOKENS = 128
 MAP_DIGITS = 3
+
+PROFILE: Final = "Attention received, by position"
+ANGLES: Final = "Angles between queries and keys"
+KEYS: Final = "The keys, in their two principal components"
+MAP: Final = "Attention map"
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,3 +148,96 @@ def position_labels(vectors: xr.DataArray) -> np.ndarray:
     if "kept_position" in vectors.coords:
         return vectors["kept_position"].values
     return np.arange(vectors.sizes["kept_position"])
+
+
+def profile_figure(epsilon: float) -> go.Figure:
+    """Traces: the head, uniform attention."""
+    result = figure(height=260)
+    result.add_scatter(
+        x=[],
+        y=[],
+        name="this head",
+        mode="lines+markers",
+        line={"color": BLUE, "width": 2},
+        marker={"size": 4},
+        hovertemplate="position %{x}: %{y:.3g}<extra></extra>",
+    )
+    result.add_scatter(
+        x=[], y=[], name="uniform attention", mode="lines", line={"color": SLATE, "dash": "dot"}, hoverinfo="skip"
+    )
+    result.add_hline(y=epsilon, line={"color": SINK, "width": 1, "dash": "dash"})
+    result.add_annotation(
+        x=1, xref="paper", y=epsilon, text=f"ε = {epsilon:g}", xanchor="right", yanchor="bottom", bgcolor=PAPER
+    )
+    return result.update_layout(
+        xaxis={"title": {"text": "position in the text (tokens)"}},
+        yaxis={"title": {"text": "share of attention"}, "rangemode": "tozero"},
+    )
+
+
+def angles_figure(position: int) -> go.Figure:
+    """Traces: the position, the others."""
+    result = figure(height=240)
+    for name, color, pattern in ((f"position {position}", SINK, ""), ("other positions", BLUE, "/")):
+        result.add_bar(
+            x=[],
+            y=[],
+            name=name,
+            marker={"color": tint(color, 0.55), "line": {"color": color, "width": 1}, "pattern": {"shape": pattern}},
+            hovertemplate="cosine %{x:.2f}: %{y:.3g} % of keys<extra>%{fullData.name}</extra>",
+        )
+    return result.update_layout(
+        xaxis={"title": {"text": "cosine of query and key"}, "range": [-1, 1]},
+        yaxis={"title": {"text": "keys (%)"}, "rangemode": "tozero"},
+        barmode="overlay",
+        bargap=0,
+    )
+
+
+def keys_figure(position: int) -> go.Figure:
+    """Traces: the other positions, the position."""
+    return planar("key", position, 300)
+
+
+def planar(what: str, position: int, height: int) -> go.Figure:
+    """Points in a plane: other positions, and one that is marked."""
+    result = figure(height=height)
+    for name, color, symbol, size in (
+        ("other positions", BLUE, "circle", 5),
+        (f"position {position}", SINK, "diamond", 10),
+    ):
+        result.add_scatter(
+            x=[],
+            y=[],
+            customdata=[],
+            name=name,
+            mode="markers",
+            marker={
+                "color": tint(color, 0.7),
+                "symbol": symbol,
+                "size": size,
+                "line": {"width": 0.5, "color": INK if size > 5 else color},
+            },
+            hovertemplate=f"{what} at position %{{customdata[0]}}, sample %{{customdata[1]}}<extra></extra>",
+        )
+    return result.update_layout(
+        xaxis={"title": {"text": "first component"}, "zeroline": False},
+        yaxis={"title": {"text": "second component"}, "zeroline": False},
+    )
+
+
+def map_figure() -> go.Figure:
+    """One heat map, queries downwards."""
+    result = figure(height=360, legend=False)
+    result.add_heatmap(z=[], coloraxis="coloraxis", hovertemplate="%{text}<extra></extra>", hoverongaps=False)
+    return result.update_layout(
+        xaxis={"title": {"text": "key: position that is looked at"}, "showgrid": False, "constrain": "domain"},
+        yaxis={
+            "title": {"text": "query: position that looks"},
+            "showgrid": False,
+            "autorange": "reversed",
+            "scaleanchor": "x",
+            "constrain": "domain",
+        },
+        coloraxis={"cmin": 0, "cmax": 1, "colorbar": {"title": {"text": "weight"}}},
+    )

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from sinkscope.probes import Measurement
-from sinkscope.report import figures, sections
-from sinkscope.report.observatory import drawings
-from sinkscope.report.observatory.depth_section import depth_sections
+from sinkscope.measurements import Measurement, applicable, has_position, rate_at, strongest_position
+from sinkscope.measurements.figures import counted_rates, sink_rate_by_position
+from sinkscope.metrics import is_massive, nanmean
+from sinkscope.report import sections
 from sinkscope.report.observatory.head_section import head_section
-from sinkscope.report.observatory.headlines import headlines
 from sinkscope.report.observatory.heads import HeadMaps
-from sinkscope.report.observatory.per_head import present
-from sinkscope.report.observatory.places import rates, strongest
+from sinkscope.report.observatory.model_sections import angle_section, depth_sections, sweep_section
 from sinkscope.report.observatory.strip import strip_section
-from sinkscope.report.page import Page, Section
+from sinkscope.report.page import Headline, Page, Section
 from sinkscope.report.provenance import facts
-from sinkscope.report.rates import rates_by_position
 
 SCRIPTS = ("selection.js", "heads.js", "detail.js", "strip.js")
 STYLES = ("observatory.css",)
+NEGLIGIBLE = 1e-9
+"""Stands in for the magnitude where the ratio to the median shall decide alone."""
 DEFINITION_TITLES = {
     "sinks": "sinks in a sample",
     "position_0": "position 0 is one (% of samples)",
@@ -48,16 +49,16 @@ def observatory_page(
     for an epsilon outside (0, 1) and for maps of heads that were not measured.
     """
     data = measurement.data
-    position = strongest(data, epsilon)[0] if "attention_received" in data else 0
+    position = strongest_position(data, epsilon)[0] if "attention_received" in data else 0
     parts = [
-        *([head_section(data, epsilon, position, maps, map_command)] if present(data) else []),
+        *([head_section(data, epsilon, position, maps, map_command)] if applicable(data) else []),
         *([strip_section(data, epsilon, measurement.record)] if _has_tokens(data) else []),
         *([_definitions(definitions)] if definitions is not None and len(definitions) else []),
         *([_tokens(tokens)] if tokens is not None and len(tokens) else []),
         *([_positions(data, epsilon)] if "attention_received" in data else []),
-        *([_sweep(data)] if "attention_received_by_length" in data else []),
-        *([_angles(data, position)] if "cos_query_key" in data and position in data["position"].values else []),
-        *([sections.values({"": data})] if "value_norm" in data and 0 in data["position"].values else []),
+        *([sweep_section(data)] if "attention_received_by_length" in data else []),
+        *([angle_section(data, position)] if "cos_query_key" in data and has_position(data, position) else []),
+        *([sections.values({"": data})] if "value_norm" in data and has_position(data, 0) else []),
         *depth_sections(data, position),
     ]
     lead = (
@@ -81,16 +82,14 @@ def _has_tokens(data: xr.Dataset) -> bool:
 
 
 def _positions(data: xr.Dataset, epsilon: float) -> Section:
-    frame = rates_by_position(data, epsilon)
-    counted = ~np.isnan(rates(data, epsilon))
-    shown = frame.assign(counted=counted) if counted.any() else frame
+    rates = counted_rates(data, epsilon)
     return Section(
         "Sink rate, per position",
         "In how many (layer, head) pairs each position exceeds the threshold, with 95 % bootstrap intervals over "
         "samples. The highest is orange. In causal models, fewer than half of the tokens see the pale ones: the last "
         "few, seen by hardly any token but themselves, exceed it without being a sink.",
-        {"Sink rate, per position": figures.sink_rate_by_position(shown)},
-        frame,
+        {"Sink rate, per position": sink_rate_by_position(rates)},
+        rates.drop(columns="counted", errors="ignore"),
     )
 
 
@@ -114,23 +113,88 @@ def _tokens(table: pd.DataFrame) -> Section:
     )
 
 
-def _sweep(data: xr.Dataset) -> Section:
-    table = drawings.sweep_table(data)
-    return Section(
-        "The sink rate over length and threshold",
-        "The same measurement read at shorter lengths and other thresholds: a strong sink keeps its rate as ε grows; "
-        "that it falls with the length is the rule.",
-        {"Sink rate over length": drawings.sweep_lines(table)},
-        table,
-    )
+def headlines(measurement: Measurement, epsilon: float) -> list[Headline]:
+    """A card for everything that was measured; what is broken comes first."""
+    data, record = measurement.data, measurement.record
+    return [
+        *_broken(record),
+        *(_rates(data, epsilon) if "attention_received" in data else []),
+        *(_slots(data) if "slot_received" in data else []),
+        *(_ratios(measurement)),
+        *(_massive(data) if {"hidden_top", "hidden_median"} <= {*data.data_vars} else []),
+    ]
 
 
-def _angles(data: xr.Dataset, position: int) -> Section:
-    table = drawings.angle_table(data, position)
-    return Section(
-        "Angles between queries and keys, all heads",
-        f"The cosine of keys with the queries that see them, at position {position} (orange) and elsewhere (blue, "
-        "hatched); each head counts once. Orange far to the right of blue: the sink's key points where queries look.",
-        {"Angles between queries and keys, all heads": drawings.angles(table, position)},
-        table,
-    )
+def _broken(record: dict[str, Any]) -> list[Headline]:
+    found = record.get("non_finite")
+    if not found:
+        return []
+    count = f"{found['samples']} of {record.get('samples', '?')} samples"
+    return [Headline("NaN or infinite", f"activations in {count}, first at {found['first']}; they count nowhere")]
+
+
+def _rates(data: xr.Dataset, epsilon: float) -> list[Headline]:
+    cards = []
+    if has_position(data, 0):
+        rate = rate_at(data, epsilon)
+        interval = f"95 % interval {rate.low:.1f} to {rate.high:.1f}"
+        cards.append(Headline(f"{rate.value:.1f} %", f"sink rate at position 0 (ε = {epsilon:g}; {interval})"))
+    position, rate_there = strongest_position(data, epsilon)
+    if rate_there > 0:
+        cards.append(Headline(f"position {position}", f"strongest sink: in {rate_there:.1f} % of (layer, head) pairs"))
+    else:
+        cards.append(Headline("none", f"no position exceeds ε = {epsilon:g} in any head"))
+    return cards
+
+
+def _slots(data: xr.Dataset) -> list[Headline]:
+    received = data["slot_received"].transpose("layer", "head", "sample").values
+    mass = float(nanmean(nanmean(nanmean(received, 2), 1), 0))
+    return [] if np.isnan(mass) else [Headline(f"{100 * mass:.1f} %", "of the attention goes to slots, not to tokens")]
+
+
+def _ratios(measurement: Measurement) -> list[Headline]:
+    data, cards = measurement.data, []
+    if not has_position(data, 0):
+        return []
+    if "hidden_norm" in data:
+        ratio = measurement.hidden_norm_ratio()
+        if ratio.notnull().any():
+            index = int(ratio.fillna(-np.inf).values.argmax())
+            depth = int(data["depth_index"].values[index])
+            cards.append(
+                Headline(
+                    f"{float(ratio[index]):.3g} ×", f"largest hidden norm of position 0 over others: depth {depth}"
+                )
+            )
+    if "value_norm" in data:
+        ratio = measurement.value_norm_ratio()
+        if ratio.notnull().any():
+            index = int(ratio.fillna(np.inf).values.argmin())
+            layer = int(data["layer_index"].values[index])
+            cards.append(
+                Headline(
+                    f"{float(ratio[index]):.3g} ×", f"smallest value norm of position 0 over others: layer {layer}"
+                )
+            )
+    return cards
+
+
+def _massive(data: xr.Dataset) -> list[Headline]:
+    """Entries by both criteria (Sun et al. 2024) and by the relative one alone, as (position, dimension) pairs."""
+    tops = data["hidden_top"].transpose("sample", "depth", "top").values
+    median = data["hidden_median"].transpose("sample", "depth").values
+    both, relative = is_massive(tops, median), is_massive(tops, median, magnitude=NEGLIGIBLE)
+    return [
+        Headline(
+            str(_entries(data, both) or "none"),
+            "massive activations (entries over 100 and 1000 × the median); over 1000 × the median alone: "
+            f"{_entries(data, relative) or 'none'}",
+        )
+    ]
+
+
+def _entries(data: xr.Dataset, found: np.ndarray) -> int:
+    position = data["hidden_top_position"].transpose("sample", "depth", "top").values[found]
+    dimension = data["hidden_top_dimension"].transpose("sample", "depth", "top").values[found]
+    return len({*zip(position.tolist(), dimension.tolist(), strict=True)})

@@ -1,4 +1,4 @@
-"""The token strip: a sample's tokens in reading order, coloured by the attention they receive."""
+"""The token strip: a sample's tokens in reading order, colored by the attention they receive."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from sinkscope.probes.metrics import comparable, layer_rates, nanmean, token_rates
-from sinkscope.report.layers import layer_labels
+from sinkscope.measurements import CAUSAL, PER_HEAD, layer_labels, layers_of, sample_lengths
+from sinkscope.metrics import comparable, layer_rates, nanmean, token_rates
 from sinkscope.report.observatory.numbers import short
-from sinkscope.report.observatory.places import CAUSAL, PER_HEAD, rows_of, sample_lengths
 from sinkscope.report.page import Section, Widget
-from sinkscope.report.theme import SEQUENTIAL
+from sinkscope.theme import SEQUENTIAL
 
 DATA = "strip-data"
 SAMPLES = 8
@@ -39,7 +38,7 @@ def strip_section(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> S
     payload = strip_payload(data, epsilon, record)
     return Section(
         "Token by token",
-        "The text as the model read it. The stronger its colour, the more attention it receives, on average over "
+        "The text as the model read it. The stronger its color, the more attention it receives, on average over "
         f"heads and the tokens that see it. Framed with ◆: a sink, that is, over ε = {epsilon:g} in a head. Pale "
         "letters: in causal models, fewer than half of the tokens see it, so it is not marked. Hover, or move with the "
         f"arrow keys, for the numbers; the layer can follow the head selected above.{_cut(payload)}",
@@ -62,7 +61,7 @@ def token_stack(data: xr.Dataset) -> str:
 def strip_payload(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> dict[str, Any]:
     """Columns per sample; `received` and `share` have a row for all layers, then one for each layer of the stack."""
     stack = token_stack(data)
-    rows = np.flatnonzero(rows_of(data, stack))
+    rows = np.flatnonzero(layers_of(data, stack))
     lengths = sample_lengths(data, stack)[:SAMPLES]
     most = min(MOST_TOKENS, max(64, MOST_NUMBERS // (2 * SAMPLES * (len(rows) + 1))))
     part = data.isel(sample=slice(0, SAMPLES), layer=rows, position=slice(0, most))
@@ -86,7 +85,7 @@ def strip_payload(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> d
         "epsilon": epsilon,
         "tokens": int(lengths.max()),
         "most": most,
-        "colours": [[index / (len(SEQUENTIAL) - 1), colour] for index, colour in enumerate(SEQUENTIAL)],
+        "colors": [[index / (len(SEQUENTIAL) - 1), color] for index, color in enumerate(SEQUENTIAL)],
     }
 
 

@@ -2,6 +2,6 @@
 
 from sinkscope.training.kinds.encoder import ENCODER
 from sinkscope.training.kinds.hybrid import HYBRID
-from sinkscope.training.kinds.kind import LAB, Kind
+from sinkscope.training.kinds.kind import LAB, Kind, fingerprint
 
-__all__ = ["ENCODER", "HYBRID", "LAB", "Kind"]
+__all__ = ["ENCODER", "HYBRID", "LAB", "Kind", "fingerprint"]

@@ -9,16 +9,15 @@ from typing import Any
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from sinkscope.data import PreparedData, prepare
-from sinkscope.data.prepared import encoded
+from sinkscope.data import PreparedData, encode_data, prepare
 from sinkscope.training.recipe import Recipe
-from sinkscope.training.start import lab_model, started
+from sinkscope.training.start import lab_model, start_fingerprint
 
 Metrics = Callable[[PreTrainedModel], Mapping[str, float]]
 Examples = Callable[[Dataset, PreTrainedTokenizerBase, int], Dataset]
 
 
-def as_they_are(windows: Dataset, tokenizer: PreTrainedTokenizerBase, seed: int) -> Dataset:
+def unchanged(windows: Dataset, tokenizer: PreTrainedTokenizerBase, seed: int) -> Dataset:
     """Windows hold a causal model's sequence and labels already."""
     return windows
 
@@ -27,37 +26,32 @@ def prepared(recipe: Recipe) -> PreparedData:
     """The corpus in windows of the recipe's context; the weights that the recipe starts from join its fingerprint."""
     restarts = bool(recipe.model.get("restart_positions", False))
     data = prepare(recipe.data, recipe.context, recipe.seed, number_documents=restarts)
-    return replace(data, fingerprint=data.fingerprint | started(recipe, data.tokenizer))
+    return replace(data, fingerprint=data.fingerprint | start_fingerprint(recipe, data.tokenizer))
 
 
 def fingerprint(recipe: Recipe) -> dict[str, Any]:
     """What `prepared` says about text, tokens and initial weights, without cutting windows."""
-    found = encoded(recipe.data)
-    return found.fingerprint(recipe.data) | started(recipe, found.whole.tokenizer)
-
-
-def no_metrics(model: PreTrainedModel) -> Mapping[str, float]:
-    """Nothing beside the sink is logged."""
-    return {}
+    found = encode_data(recipe.data)
+    return found.fingerprint(recipe.data) | start_fingerprint(recipe, found.whole.tokenizer)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """What a session of training needs to know about the model's kind.
 
-    `data` reads a recipe's corpus; `sequences` makes of its windows what the model reads, and `objective` of those what
-    it is trained on (both get the tokenizer and a seed, and may depend on an item's number, never on what came before
-    it, so that a resumed run goes on as if undisturbed). The sink is logged on the first `sink_tokens` tokens of
-    `sequences`, and with it what `metrics` reads of the model (names start with `task/`). `about` joins the run's
-    fingerprint, and with it its hash.
+    `data` reads a recipe's corpus; `sequences` turns its windows into what the model reads, and `objective` turns those
+    into what it is trained on. Both get the tokenizer and a seed. They may depend on an item's number, never on earlier
+    items, so that a resumed run sees what an uninterrupted one sees. The sink is logged on the first `sink_tokens`
+    tokens of `sequences`, together with what `metrics` measures on the model (names start with `task/`). `about` joins
+    the run's fingerprint and so its hash.
     """
 
     model: Callable[[Recipe, PreTrainedTokenizerBase], PreTrainedModel]
     data: Callable[[Recipe], PreparedData] = prepared
-    sequences: Examples = as_they_are
-    objective: Examples = as_they_are
+    sequences: Examples = unchanged
+    objective: Examples = unchanged
     sink_tokens: int = 64
-    metrics: Metrics = no_metrics
+    metrics: Metrics = lambda model: {}
     about: dict[str, Any]
 
 

@@ -1,14 +1,13 @@
-"""Optimisers as values; each builds itself for a model."""
+"""Optimizers as values; each builds itself for a model."""
 
 from typing import Annotated
 
 from pydantic import Field
 
-from sinkscope.training.optimizers.adam import Adam, AdamW
 from sinkscope.training.optimizers.base import OptimizerPart
+from sinkscope.training.optimizers.elementwise import SGD, Adam, AdamW, RMSProp
 from sinkscope.training.optimizers.muon import Muon
 from sinkscope.training.optimizers.ortho_adam import OrthoAdam
-from sinkscope.training.optimizers.plain import SGD, RMSProp
 
 AnyOptimizer = Annotated[AdamW | Adam | SGD | RMSProp | OrthoAdam | Muon, Field(discriminator="name")]
 OPTIMIZERS: dict[str, type[OptimizerPart]] = {

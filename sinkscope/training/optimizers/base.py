@@ -1,14 +1,15 @@
-"""What every optimiser of a recipe has in common."""
+"""What every optimizer of a recipe has in common."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import nn
 
-from sinkscope.training.parts import Part
+from sinkscope.invalid import Part
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -30,11 +31,11 @@ class OptimizerPart(Part):
     decay_embeddings: bool = True
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimiser over the model's trainable parameters."""
+        """The optimizer over the model's trainable parameters."""
         raise NotImplementedError
 
     def numbers(self, model: nn.Module) -> int:
-        """How many fp32 numbers the optimiser keeps of a model's trainable parameters, its step counts aside."""
+        """How many fp32 numbers the optimizer keeps of a model's trainable parameters, its step counts aside."""
         raise NotImplementedError
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
@@ -56,3 +57,11 @@ class OptimizerPart(Part):
         if id(parameter) in embeddings:
             return self.decay_embeddings
         return self.decay_norms or parameter.ndim >= 2
+
+
+def evaluated(closure: Callable[[], float] | None) -> float | None:
+    """The loss of an optimizer step's optional closure, which computes gradients again."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()

@@ -9,15 +9,15 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import nn
 
-from sinkscope.training.optimizers.base import Decay, OptimizerPart
+from sinkscope.training.optimizers.base import Decay, OptimizerPart, evaluated
 
 
 class Muon(OptimizerPart):
-    """torch's Muon: momentum, orthogonalised by Newton-Schulz. Sources: Jordan 2024; Liu et al. 2025 (2502.16982).
+    """torch's Muon: momentum, orthogonalized by Newton-Schulz.
 
     It takes the matrices of the blocks; embeddings, the output layer and everything without two dimensions get AdamW
     with `betas` and `eps`, as its authors advise. Updates are scaled to AdamW's size ("match_rms_adamw"), so that one
-    `lr` serves both.
+    `lr` serves both. Source: Jordan et al. 2024; Liu et al. 2025 (2502.16982).
     """
 
     name: Literal["muon"] = "muon"
@@ -31,8 +31,8 @@ class Muon(OptimizerPart):
         outside = _embeddings_and_output(model)
         matrices, rest = [], []
         for group in self.groups(model):
-            inner = [p for p in group["params"] if _orthogonalised(p, outside)]
-            others = [p for p in group["params"] if not _orthogonalised(p, outside)]
+            inner = [p for p in group["params"] if _orthogonalized(p, outside)]
+            others = [p for p in group["params"] if not _orthogonalized(p, outside)]
             matrices += [{**group, "params": inner}] if inner else []
             rest += [{**group, "params": others}] if others else []
         parts: list[torch.optim.Optimizer] = []
@@ -49,17 +49,17 @@ class Muon(OptimizerPart):
             )
         if rest:
             parts.append(torch.optim.AdamW(rest, lr=self.lr, betas=self.betas, eps=self.eps, fused=True))
-        return Together(parts)
+        return Combined(parts)
 
     def numbers(self, model: nn.Module) -> int:
         """One momentum of the blocks' matrices, two moments of the rest."""
         outside = _embeddings_and_output(model)
         trained = [p for p in model.parameters() if p.requires_grad]
-        return sum((1 if _orthogonalised(p, outside) else 2) * p.numel() for p in trained)
+        return sum((1 if _orthogonalized(p, outside) else 2) * p.numel() for p in trained)
 
 
-class Together(torch.optim.Optimizer):
-    """Several optimisers that step as one; the parameter groups are theirs."""
+class Combined(torch.optim.Optimizer):
+    """Several optimizers that step as one; the parameter groups are theirs."""
 
     def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
         self.parts = parts
@@ -67,10 +67,7 @@ class Together(torch.optim.Optimizer):
         self._share()
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         for part in self.parts:
             part.step()
         return loss
@@ -88,7 +85,7 @@ class Together(torch.optim.Optimizer):
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
 
-def _orthogonalised(parameter: nn.Parameter, outside: set[int]) -> bool:
+def _orthogonalized(parameter: nn.Parameter, outside: set[int]) -> bool:
     return parameter.ndim == 2 and id(parameter) not in outside
 
 

@@ -10,18 +10,18 @@ from jaxtyping import Float
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from sinkscope.training.optimizers.base import Decay, OptimizerPart
+from sinkscope.training.optimizers.base import Decay, OptimizerPart, evaluated
 
 
 class OrthoAdam(OptimizerPart):
     """AdamW whose moments live in a fixed random basis, so that no single coordinate is special. Source: Kaul et al.
-    2024 (2410.17174) [X20, 12.13].
+    2024 (2410.17174).
 
     g̃ = Q g;  m ← β₁ m + (1 − β₁) g̃;  v ← β₂ v + (1 − β₂) g̃²;  p ← p − lr · (Qᵀ (m̂ / (√v̂ + eps)) + weight_decay · p).
 
     The authors' code is not public. Q acts on every axis of a parameter by a Haar matrix of its own (a Kronecker
     product for matrices); an axis longer than `largest` is left as it is. `rotation_seed` draws them; they are kept
-    with the moments, so a resumed run goes on in the same basis.
+    with the moments, so a resumed run continues in the same basis.
     """
 
     name: Literal["orthoadam"] = "orthoadam"
@@ -57,10 +57,7 @@ class RotatedAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

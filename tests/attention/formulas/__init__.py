@@ -1,7 +1,7 @@
-"""Every line of the catalogue, one query at a time, in plain numbers and loops: written from the formulas.
+"""Every line of the catalog, one query at a time, in plain numbers and loops: written from the formulas.
 
 A line is a function of a `Row` that returns the output of its query. To add one: `@formula` over a function with the
-name of the line, in the module named like the catalogue's.
+name of the line, in the module named like the catalog's.
 """
 
 from . import around, biases, grid, softmaxes

@@ -13,16 +13,15 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from sinkscope.attention.kernels.backward import key_kernel, query_kernel
-from sinkscope.attention.kernels.forward import forward_kernel
 from sinkscope.attention.kernels.launch import backward_tiling, forward_tiling, settings
-from sinkscope.attention.kernels.plan import Plan
+from sinkscope.attention.kernels.passes import forward_kernel, key_kernel, query_kernel
+from sinkscope.attention.kernels.plan import KernelPlan
 
 POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 STATE = ("denominator", "shift", "delta")  # fp32 whatever the dtype
 
 
-def compiled(kernel: Any, plan: Plan, dtype: torch.dtype, dim: int, capability: int) -> dict[str, object]:
+def compiled(kernel: Any, plan: KernelPlan, dtype: torch.dtype, dim: int, capability: int) -> dict[str, object]:
     tensor = torch.empty(1, 4, 64, dim, device="meta", dtype=dtype)
     tiling = (forward_tiling if kernel is forward_kernel else backward_tiling)(dim, dtype.itemsize)
     values = settings(tensor, tensor, tensor, plan, 1.0, tiling)
@@ -45,9 +44,9 @@ def compiled(kernel: Any, plan: Plan, dtype: torch.dtype, dim: int, capability: 
 
 def main() -> None:
     problems = [
-        (Plan("softpick"), torch.bfloat16, 64, 90),
-        (Plan("elu", normalized=True, mask="full"), torch.float16, 64, 80),
-        (Plan("sigmoid_minus_log_n", window=9), torch.float32, 20, 80),
+        (KernelPlan("softpick"), torch.bfloat16, 64, 90),
+        (KernelPlan("elu", normalized=True, mask="full"), torch.float16, 64, 80),
+        (KernelPlan("sigmoid_minus_log_n", window=9), torch.float32, 20, 80),
     ]
     kernels = (forward_kernel, query_kernel, key_kernel)
     print(json.dumps({"compiled": [compiled(kernel, *problem) for problem in problems for kernel in kernels]}))

@@ -6,20 +6,28 @@ Run: TRITON_INTERPRET=1 python -m tests.attention.kernels.worker GROUP, prints J
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
+import threading
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from unittest.mock import patch
 
 import torch
 from jaxtyping import install_import_hook
+from torch.utils._python_dispatch import TorchDispatchMode
 
 with install_import_hook("sinkscope", "beartype.beartype"):
-    from sinkscope.attention.kernels import comparison, fused, launch
-    from sinkscope.attention.kernels.comparison import CAUSAL, FAMILY, Case, compare
-    from sinkscope.attention.kernels.plan import Plan, plan_of
+    import sinkscope.attention as zoo
+    from sinkscope.attention.kernels import comparison, confirmation, fused, launch
+    from sinkscope.attention.kernels.comparison import CAUSAL, FAMILY, Case, Specialization, compare, compared
+    from sinkscope.attention.kernels.plan import KernelPlan, plan_of
     from sinkscope.attention.masks import Full, Window
     from sinkscope.attention.normalizers import Elu, Normalizer, Relu, Sigmoid, Softpick
+    from sinkscope.attention.paths import fused as fused_path
     from sinkscope.errors import InputError
 
 assert launch.INTERPRETED, "set TRITON_INTERPRET=1"
@@ -35,7 +43,7 @@ def small(normalizer: Normalizer, **changes: object) -> Case:
 
 def judged(cases: Iterator[Case]) -> list[Found]:
     found = [compare(case, "cpu") for case in cases]
-    return [{"case": str(one.case), "agrees": one.agrees, "residuals": one.residuals} for one in found]
+    return [{"case": str(one.case), "agrees": one.agrees, "differences": one.differences} for one in found]
 
 
 def lengths() -> list[Found]:
@@ -90,7 +98,7 @@ def planted() -> list[Found]:
     return [{"plan": str(plan), "agrees": _instead(case, plan)} for plan in wrong]
 
 
-def _instead(case: Case, plan: Plan) -> bool:
+def _instead(case: Case, plan: KernelPlan) -> bool:
     with patch.object(comparison, "plan_of", lambda *_: plan):
         return compare(case, "cpu").agrees
 
@@ -133,6 +141,141 @@ def refused() -> list[Found]:
     return [{"message": _message(attempt)} for attempt in attempts]
 
 
+class OnGpu(torch.Tensor):
+    """What passes for a tensor on a GPU, so that a path is chosen as there; the interpreter takes it from anywhere."""
+
+    is_cuda = True
+
+
+def scaled(place: int, factor: float) -> Callable[[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]:
+    """One of several tensors, changed."""
+
+    def change(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return tuple(factor * tensor if index == place else tensor for index, tensor in enumerate(tensors))
+
+    return change
+
+
+def one_nan(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    tensors[0][0, 0, 3, 1] = torch.nan
+    return tensors
+
+
+def unwritten(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return tensors[0], tensors[1], torch.empty_like(tensors[2])
+
+
+def broken(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    raise RuntimeError("an illegal\ninstruction")
+
+
+FAULTS: dict[str, tuple[str, Callable]] = {
+    "none": ("forward", tuple),
+    "values": ("forward", scaled(0, 1.001)),
+    "denominator": (
+        "forward",
+        scaled(1, 1.001),
+    ),  # what the backward pass reads: the sums that a log-sum-exp is elsewhere
+    "dq": ("backward", scaled(0, 1.001)),
+    "dk": ("backward", scaled(1, 1.001)),
+    "dv": ("backward", scaled(2, 0.999)),
+    "nan": ("backward", one_nan),
+    "unwritten": ("backward", unwritten),
+    "raises": ("forward", broken),
+}
+
+
+@contextmanager
+def faulty(name: str) -> Iterator[None]:
+    """The kernels with a fault, in a process that has met none."""
+    which, change = FAULTS[name]
+    real = getattr(launch, which)
+    with ExitStack() as held:
+        folder = held.enter_context(tempfile.TemporaryDirectory())
+        held.enter_context(patch.dict(os.environ, SINKSCOPE_CACHE=folder))
+        held.enter_context(patch.object(launch, which, lambda *given: change(real(*given))))
+        held.enter_context(patch.object(torch.cuda, "is_current_stream_capturing", lambda: False))
+        held.enter_context(patch.object(confirmation, "_met", {}))
+        held.enter_context(patch.object(confirmation, "_warning", threading.Lock()))
+        held.enter_context(patch.object(Specialization, "cases", lambda self: iter([few(self)])))
+        yield
+
+
+def few(what: Specialization) -> Case:
+    """One case, small enough for the interpreter."""
+    return small(what.normalizer, queries=17, dim=what.dim, value_dim=what.value_dim)
+
+
+def faults() -> list[Found]:
+    """What `attend` and `explain` do with kernels that have each fault, from the first call on."""
+    query, key, value = (torch.randn(1, heads, 9, 8) for heads in (2, 1, 1))
+    on_gpu, spec = query.as_subclass(OnGpu), zoo.CATALOG["sigmoid_normalized"]
+    exact = zoo.attend(query, key, value, spec, path="reference").output
+    found: list[Found] = []
+    for name in FAULTS:
+        with faulty(name), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            before = str(zoo.explain(spec, on_gpu))
+            with patch.object(fused_path, "attention", wraps=fused_path.attention) as taken:
+                outputs = [zoo.attend(on_gpu, key, value, spec).output for _ in range(2)]
+            off = max((output - exact).abs().max().item() for output in outputs)
+            told = [str(warning.message) for warning in caught]
+            after, times = str(zoo.explain(spec, on_gpu)), taken.call_count
+            found.append({"fault": name, "before": before, "after": after, "taken": times, "off": off, "told": told})
+    return found
+
+
+class Seen(TorchDispatchMode):
+    """Counts what is computed in its thread."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def modes() -> list[Found]:
+    """A comparison inside each of a caller's modes, which must not matter to it, nor it to them."""
+    seen, case = Seen(), small(Softpick(), queries=9)
+    wanted = compare(case, "cpu").differences
+    entered: dict[str, Callable] = {
+        "inference": torch.inference_mode,
+        "no_grad": torch.no_grad,
+        "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+        "dispatch": lambda: seen,
+        "device": lambda: torch.device("meta"),
+    }
+    found: list[Found] = []
+    torch.use_deterministic_algorithms(True)
+    for name, mode in entered.items():
+        state, grads = torch.get_rng_state(), torch.is_grad_enabled()
+        with mode():
+            (agreement,) = compared([case], "cpu")
+        kept = bool((torch.get_rng_state() == state).all()) and torch.is_grad_enabled() == grads
+        kept = kept and torch.are_deterministic_algorithms_enabled() and seen.count == 0
+        found.append({"mode": name, "same": agreement.differences == wanted, "kept": kept, "raised": agreement.raised})
+    return found
+
+
+def wired() -> list[Found]:
+    """Gradients through autograd, and a second derivative."""
+    return [_through_autograd(small(normalizer, queries=17)) for normalizer in UNLIKE]
+
+
+def _through_autograd(case: Case) -> Found:
+    *inputs, upstream = comparison._problem(case, "cpu")
+    wanted = comparison._exact(case, *inputs, upstream)
+    leaves = [tensor.requires_grad_() for tensor in inputs]
+    plan = plan_of(case.normalizer, case.mask)
+    assert plan is not None
+    output = fused(*leaves, plan.activation, plan.normalized)
+    slopes = torch.autograd.grad(output, leaves, upstream, retain_graph=True)
+    worst = max(comparison._difference(*pair) for pair in zip((output.detach(), *slopes), wanted, strict=True))
+    twice = _message(lambda: torch.autograd.grad(output, leaves, upstream, create_graph=True))
+    return {"case": str(case), "agrees": worst <= 1e-5, "twice": twice}
+
+
 def _message(attempt: Callable[[], object]) -> str:
     try:
         attempt()
@@ -147,7 +290,10 @@ def _weights(scores: list[float], activation: str) -> list[float]:
     return fused(query, key, value, activation, mask="full", scaling=1.0).flatten().tolist()
 
 
-GROUPS = {one.__name__: one for one in (lengths, masks, dtypes, thorough, planted, golden, extreme, refused)}
+GROUPS = {
+    one.__name__: one
+    for one in (lengths, masks, dtypes, thorough, planted, golden, extreme, refused, faults, modes, wired)
+}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

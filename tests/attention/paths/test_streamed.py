@@ -123,11 +123,11 @@ def test_what_is_out_of_reach_is_hidden_and_what_is_sure_is_seen(mask):
     dense = visibility.dense()
     for start in range(0, 300, 60):
         rows = slice(start, start + 60)
-        reach, sure = visibility.reach(rows), visibility.sure(rows)
+        reach, unmasked = visibility.reach(rows), visibility.unmasked(rows)
         seen = dense[:, :, rows]
         assert not seen[..., : reach.start].any()
         assert not seen[..., reach.stop :].any()
-        assert seen[..., sure].all()
+        assert seen[..., unmasked].all()
 
 
 def test_differentiating_twice_is_refused():

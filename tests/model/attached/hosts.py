@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families.registry import FAMILIES
 
 HOSTS = {
     **{name: name for name in ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2")},

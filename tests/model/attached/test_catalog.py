@@ -1,4 +1,4 @@
-"""The whole catalogue on a Llama: equal to the lab model of the same operation, which shares none of the plumbing."""
+"""The whole catalog on a Llama: equal to the lab model of the same operation, which shares none of the plumbing."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_the_cache_changes_nothing(name: str) -> None:
         torch.testing.assert_close(torch.cat(parts, 1), whole, atol=5e-5, rtol=1e-5)
         mask = torch.ones_like(tokens)
         mask[1, :5] = 0
-        places = (mask.cumsum(-1) - 1).clamp(min=0)
-        padded = llama(tokens, attention_mask=mask, position_ids=places).logits[1:, 5:]
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        padded = llama(tokens, attention_mask=mask, position_ids=positions).logits[1:, 5:]
         torch.testing.assert_close(padded, llama(tokens[1:, 5:]).logits, atol=5e-5, rtol=1e-5)
 
 

@@ -62,7 +62,7 @@ def test_taken_off_nothing_is_left(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gemma3_text", "bert"])
 def test_a_lost_mask_would_be_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant of pitfall P1: the layer's function gets no mask, so that only "causal" is left of it, or nothing."""
+    """The mutant: the layer's function gets no mask, so that only "causal" is left of it, or nothing."""
     seen = attached_layer.visibility_of
     forgets = Full() if name == "llama" else Causal()
     monkeypatch.setattr(

@@ -24,8 +24,8 @@ from sinkscope.attention import (
 from sinkscope.attention.normalizers import Linear
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.probes.contracts.families import FAMILIES
-from sinkscope.probes.contracts.families.legacy import COLLECTED, REFUSED
+from tests.families.registry import FAMILIES
+from tests.families.registry.legacy import COLLECTED, REFUSED
 from tests.model.attached.hosts import host, inputs, output
 
 
@@ -47,8 +47,8 @@ def test_lab_models_and_modules_are_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "spec", "words"),
     [
-        ("qwen3", "qk_norm", "family 'qwen3': it normalises queries and keys itself"),
-        ("gemma3_text", "qk_norm", "it normalises queries and keys itself"),
+        ("qwen3", "qk_norm", "family 'qwen3': it normalizes queries and keys itself"),
+        ("gemma3_text", "qk_norm", "it normalizes queries and keys itself"),
         ("gpt2", "qk_norm", "come from one map"),
         ("gpt_neox", "gated_value", "come from one map"),
         ("mistral", "stable_mask", "which a sliding window hides"),
@@ -56,7 +56,7 @@ def test_lab_models_and_modules_are_refused() -> None:
         ("gemma2", "scalable_softmax", "no feature map, no temperature"),
         ("gemma2", AttentionSpec(similarity=Kernel(feature="elu"), normalizer=Linear()), "no feature map"),
         ("gemma2", AttentionSpec(temperature=LogLength()), "its softcap bounds plain scaled scores"),
-        ("llama", AttentionSpec(mask=Causal() | Prefix(3)), r"the mask '\(causal \| prefix\(3\)\)' needs places"),
+        ("llama", AttentionSpec(mask=Causal() | Prefix(3)), r"the mask '\(causal \| prefix\(3\)\)' needs positions"),
         ("llama", AttentionSpec(mask=Causal() & Document()), "or documents, which it does not pass on"),
         ("llama", AttentionSpec(mask=Causal() & Without((0,))), "a window can be added"),
         ("llama", "differential", "which only lab models do"),

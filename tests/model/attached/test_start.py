@@ -1,4 +1,4 @@
-"""What starts unchanged does, over the whole catalogue; what cannot is named."""
+"""What starts unchanged does, over the whole catalog; what cannot is named."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from sinkscope.model.positions import LearnedTable, Scheme, Sinusoidal, sinusoid
 
 
 def test_sinusoids_are_concatenated_halves():
-    """Row 0 is [0 … 0 | 1 … 1] (catalogue A1, discrepancy 8)."""
+    """Row 0 is [0 … 0 | 1 … 1] (the paper's code)."""
     table = sinusoids(torch.arange(50), 12)
     assert table[0].tolist() == [0.0] * 6 + [1.0] * 6
     for channel in range(6):
@@ -35,7 +35,7 @@ def test_a_learned_table_is_added_and_ends():
 
 
 def test_swapping_learned_positions_swaps_rows():
-    """Catalogue P5: with the same token everywhere, a swap permutes rows and a replacement makes two equal."""
+    """With the same token everywhere, a swap permutes rows and a replacement makes two equal."""
     scheme, hidden = LearnedTable(6, 8), torch.randn(1, 1, 8).expand(1, 6, 8)
     positions = torch.arange(6)[None]
     before = scheme.embed(hidden, positions)

@@ -104,7 +104,7 @@ def test_gradient_checkpointing_changes_nothing(scheme, ids):
 
 @torch.no_grad()
 def test_packed_documents_with_restarted_positions_equal_documents_alone(scheme, ids):
-    """In one piece, over a cache, and with padding before them [K2]."""
+    """In one piece, over a cache, and with padding before them (slides of Gu et al. 2025)."""
     model = build(attention=PACKED, restart_positions=True, **scheme)
     alone = build(**scheme)
     documents = torch.tensor([[3] * 5 + [1] * 8]).expand(2, -1)
@@ -135,7 +135,7 @@ def test_without_a_restart_a_second_document_stands_later(position, ids):
 
 @torch.no_grad()
 def test_every_scheme_but_none_tells_places_apart(scheme):
-    """Two tokens that change places before the last one: without positions, one layer cannot tell."""
+    """Two tokens that change positions before the last one: without positions, one layer cannot tell."""
     model = build(**scheme, num_hidden_layers=1)
     ids = torch.tensor([[1, 2, 3, 4], [2, 1, 3, 4]])
     first, second = model(ids).logits[:, -1]
@@ -179,7 +179,7 @@ def repeated(**options: Any) -> Any:
 
 
 def test_propositions_on_repeated_tokens():
-    """Catalogue P1 to P3 and A1: what is received is decided by positions alone, whatever the weights."""
+    """Gu et al. 2025, appendix B: what is received is decided by positions alone, whatever the weights."""
     nope = repeated(position="none")[..., [0, 1, 2, 63]]
     assert nope == pytest.approx(nope * 0 + [0.074123, 0.059427, 0.052321, 0.015625], abs=1e-6)
     alibi = repeated(position="alibi")[..., 0]

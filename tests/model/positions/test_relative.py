@@ -7,13 +7,21 @@ import torch
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from sinkscope.attention import Bias, Causal, Visibility
-from sinkscope.model.positions import Alibi, DistanceBias, Places, RelativePaper, RelativeT5, alibi_slopes, bucket
+from sinkscope.model.positions import (
+    Alibi,
+    DistanceBias,
+    RelativePaper,
+    RelativeT5,
+    TokenPositions,
+    alibi_slopes,
+    bucket,
+)
 
 DISTANCES = [0, 1, 15, 16, 17, 31, 32, 63, 64, 90, 127, 128, 500]
 
 
-def causal(length: int, queries: int | None = None) -> Places:
-    return Places.of(Visibility.of(Causal(), queries or length, length))
+def causal(length: int, queries: int | None = None) -> TokenPositions:
+    return TokenPositions.of(Visibility.of(Causal(), queries or length, length))
 
 
 def first_received(bias: torch.Tensor) -> list[float]:
@@ -42,13 +50,13 @@ def test_buckets_are_those_of_transformers_t5(two_sided):
 
 
 def test_alibi_on_repeated_tokens_is_the_published_alpha():
-    """Catalogue P3: T = 64, eight heads."""
+    """Gu et al. 2025, proposition 3: T = 64, eight heads."""
     found = first_received(Alibi(8).bias(causal(64)).rows(slice(None)))
     assert found == pytest.approx([0.0283, 0.0360, 0.0447, 0.0540, 0.0620, 0.0675, 0.0707, 0.0724], abs=6e-5)
 
 
 def test_the_papers_relative_bias_makes_a_sink_of_repeated_tokens():
-    """Catalogue P2: it grows with the distance, so that alpha_0 at T = 64 is above 0.3; its negative would be small."""
+    """It grows with the distance, so that alpha_0 at T = 64 is above 0.3; its negative would be small."""
     bias = RelativePaper(is_causal=True).bias(causal(64)).rows(slice(None))
     assert first_received(bias) == pytest.approx([0.33396], abs=1e-5)
     assert first_received(-bias) == pytest.approx([0.0220], abs=1e-4)

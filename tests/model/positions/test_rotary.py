@@ -10,7 +10,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from sinkscope.attention import Causal, Visibility
 from sinkscope.errors import InputError
-from sinkscope.model.positions import Places, Rope, Rotary, rotate
+from sinkscope.model.positions import Rope, Rotary, TokenPositions, rotate
 
 SCALINGS = {
     "linear": {"rope_type": "linear", "factor": 4.0},
@@ -22,12 +22,12 @@ SCALINGS = {
 def turned(x: torch.Tensor, **options: object) -> torch.Tensor:
     """(batch, heads, position, dim), each token turned by its place."""
     rope = Rope(head_dim=x.shape[-1], length=64, **options)
-    places = Places.of(Visibility.of(Causal(), x.shape[2], x.shape[2]))
-    return rotate(x, Rotary(rope).rotation(places))
+    positions = TokenPositions.of(Visibility.of(Causal(), x.shape[2], x.shape[2]))
+    return rotate(x, Rotary(rope).rotation(positions))
 
 
 def test_golden_logits():
-    """Base 10000, head width 8, q = k = 1, scale 8^-1/2 (catalogue section 0)."""
+    """Base 10000, head width 8, q = k = 1, scale 8^-1/2, computed elsewhere."""
     ones = turned(torch.ones(1, 1, 64, 8))[0, 0]
     logits = ones @ ones.T / 8**0.5
     assert logits[3, :4].tolist() == pytest.approx([1.389387, 1.812822, 2.499803, 2.828427], abs=1e-5)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sinkscope.hooks.modules import Layer
 from sinkscope.probes.calls import call as calls
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import chunks
 from sinkscope.probes.calls.masks import Rule
-from sinkscope.probes.structure.layers import Layer
 
 
 def random_call(queries: int = 37, keys: int = 37, **options: object) -> AttentionCall:

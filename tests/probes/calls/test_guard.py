@@ -16,8 +16,8 @@ from sinkscope.probes.calls import reading
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.guard import verified
 from sinkscope.probes.calls.masks import Rule, Written
-from sinkscope.probes.contracts import contract
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families import contract
+from tests.families.registry import FAMILIES
 from tests.probes.conftest import lab_model
 
 Change = Callable[[AttentionCall], AttentionCall]

@@ -8,8 +8,8 @@ import torch
 from sinkscope.probes import AttentionReceived, observing
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.reading import read
-from sinkscope.probes.contracts import contract
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families import contract
+from tests.families.registry import FAMILIES
 from tests.probes.conftest import lab_model
 
 

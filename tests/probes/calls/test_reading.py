@@ -8,12 +8,12 @@ from torch import nn
 from transformers import DynamicCache
 
 from sinkscope.errors import UnsupportedModelError
+from sinkscope.hooks.dispatch import Invocation
+from sinkscope.hooks.modules import Layer
+from sinkscope.hooks.passes import Forward, axes
 from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.calls.forward import Forward
-from sinkscope.probes.calls.interface import Invocation
 from sinkscope.probes.calls.masks import Rule
-from sinkscope.probes.calls.reading import axes, read
-from sinkscope.probes.structure.layers import Layer
+from sinkscope.probes.calls.reading import read
 
 QUERIES = 6
 
@@ -31,7 +31,8 @@ def given(
     **kwargs: object,
 ) -> AttentionCall:
     query, key = torch.randn(2, 4, QUERIES, 8), torch.randn(2, 2, keys, 8)
-    invocation = Invocation(Module(), implementation, (query, key, key, mask), kwargs, query.transpose(1, 2), None)
+    tensors = {"query": query, "key": key, "value": key, "attention_mask": mask}
+    invocation = Invocation(Module(), implementation, {**tensors, **kwargs}, query.transpose(1, 2), None)
     cache = DynamicCache() if seen or cached else None
     layer, forward = Layer("attn", 0, "decoder"), Forward(batch=2, seen=seen, cache=cache, ids=None)
     return read(invocation, layer, forward, ("tokens", "tokens"), "made-up")

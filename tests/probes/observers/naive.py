@@ -17,8 +17,8 @@ from sinkscope.model import LabForCausalLM
 from sinkscope.probes import Observer, observe, observing
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.reading import read
-from sinkscope.probes.contracts import reference
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families import reference
+from tests.families.registry import FAMILIES
 from tests.probes.conftest import build, lab_model
 
 HUB = ["llama", "gpt2", "mistral", "gemma2", "gpt_oss", "granite_swa", "deepseek_v3", "bert", "t5"]

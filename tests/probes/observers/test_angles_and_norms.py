@@ -9,8 +9,8 @@ import torch
 from sinkscope.probes import HiddenNorms, QueryKeyAngles, QueryKeyValueNorms, observing
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.reading import read
-from sinkscope.probes.contracts import contract
-from sinkscope.probes.contracts.families import FAMILIES
+from tests.families import contract
+from tests.families.registry import FAMILIES
 
 
 def collected(name: str, host: str, monkeypatch: pytest.MonkeyPatch, *observers: object) -> tuple:

@@ -1,4 +1,4 @@
-"""Band energies against projections on the singular vectors of the unembedding [X10]."""
+"""Band energies against projections on the singular vectors of the unembedding (Cancedda 2024)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from sinkscope.errors import UnsupportedModelError
+from sinkscope.metrics.massive import dark_shares
 from sinkscope.probes import measure
-from sinkscope.probes.contracts.families import FAMILIES
-from sinkscope.probes.metrics.bands import dark_shares
 from sinkscope.probes.observers.bands import SpectralBands
+from tests.families.registry import FAMILIES
 from tests.planted.factory import Plant, planted_ids, planted_model
 from tests.probes.conftest import build
 from tests.probes.observers.residual import LENGTHS, close, measured, outlying, read_rows

@@ -8,8 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.probes import measure
-from sinkscope.probes.observers.every import EVERY
+from sinkscope.probes import every, measure
 from sinkscope.probes.observers.experts import ExpertPeaks
 from tests.probes.conftest import build
 
@@ -71,5 +70,5 @@ def test_a_dense_model_has_none() -> None:
     model = build("llama")
     with pytest.raises(UnsupportedModelError, match="'llama' has no experts"):
         measure(model, IDS, [ExpertPeaks()])
-    assert ExpertPeaks() in EVERY
+    assert ExpertPeaks() in every()
     assert "no experts" in measure(model, IDS, "all").record["not_applicable"]["ExpertPeaks"]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from sinkscope.hooks.modules import Depth
 from sinkscope.probes import measure
 from sinkscope.probes.observers.geometry import HiddenSimilarity, HiddenVectors, MatrixEntropy, Mixing
 from sinkscope.probes.observers.observer import Hidden, LayerSums, Observer
-from sinkscope.probes.structure.places import Depth
 from tests.planted.factory import Plant, null_model, planted_ids, planted_model
 from tests.probes.observers.residual import LENGTHS, close, measured, outlying, read_rows
 
@@ -88,7 +88,7 @@ def test_mixing_is_spread_around_the_mean_and_the_distance_of_the_last_two(ids: 
 
 
 def test_uniform_causal_averaging_has_the_golden_spread() -> None:
-    """Catalogue 0: the identity of four tokens, averaged over what comes before, 0 … 16 times."""
+    """Catalog 0: the identity of four tokens, averaged over what comes before, 0 … 16 times."""
     values, golden = torch.eye(4), {0: 1.732051, 1: 0.777282, 2: 0.452136, 4: 0.150436, 8: 0.011670, 16: 0.0000481}
     average = torch.ones(4, 4).tril() / torch.arange(1, 5)[:, None]
     for layer in range(17):

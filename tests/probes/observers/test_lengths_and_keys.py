@@ -8,7 +8,7 @@ from transformers import DynamicCache
 
 from sinkscope.errors import InputError
 from sinkscope.probes import AttentionReceived, measure, observe
-from sinkscope.probes.observers.keys import KeyVectors
+from sinkscope.probes.observers.kept import KeyVectors
 from sinkscope.probes.observers.lengths import ReceivedByLength
 from tests.probes.conftest import build
 from tests.probes.observers.naive import ALL, HUB, close, look

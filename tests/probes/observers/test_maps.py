@@ -8,9 +8,9 @@ import torch
 
 from sinkscope.errors import InputError
 from sinkscope.probes import measure
-from sinkscope.probes.contracts import contract
-from sinkscope.probes.contracts.families import FAMILIES
-from sinkscope.probes.observers.maps import AttentionMaps
+from sinkscope.probes.observers.kept import AttentionMaps
+from tests.families import contract
+from tests.families.registry import FAMILIES
 from tests.probes.conftest import build
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from sinkscope.metrics.massive import massive_entries, massive_lives
 from sinkscope.probes import measure
-from sinkscope.probes.metrics.massive import massive_entries, massive_lives
 from sinkscope.probes.observers.massive import MassiveActivations, TokenPeaks
 from tests.planted.factory import NULL, Plant, null_model, planted_ids, planted_model
 from tests.probes.observers.residual import LENGTHS, close, measured, outlying, read_rows

@@ -1,4 +1,4 @@
-"""Outlier statistics against loops over the entries of a row, and planted outliers [X12, X16]."""
+"""Outlier statistics against loops over the entries of a row, and planted outliers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from sinkscope.errors import InputError
+from sinkscope.hooks.modules import Depth
 from sinkscope.probes.observers.observer import Hidden, LayerSums
 from sinkscope.probes.observers.outliers import OutlierStatistics
-from sinkscope.probes.structure.places import Depth
 from tests.probes.observers.residual import LENGTHS, close, measured, outlying, read_rows
 
 
@@ -79,7 +79,7 @@ def test_one_neuron_with_all_the_energy_has_the_kurtosis_of_the_width() -> None:
 
 
 def test_planted_outliers_are_told_apart_by_token_and_by_channel() -> None:
-    """F4: token 0 scaled by 500, or channel c by 50."""
+    """Token 0 scaled by 500, or channel c by 50."""
     tokens, width = 64, 768
     by_token, by_channel = torch.randn(tokens, width), torch.randn(tokens, width)
     by_token[0] *= 500

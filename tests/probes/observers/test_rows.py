@@ -8,9 +8,8 @@ import torch
 from transformers import DynamicCache
 
 from sinkscope.errors import InputError
-from sinkscope.probes import Observer, measure, observe
+from sinkscope.probes import Observer, every, measure, observe
 from sinkscope.probes.observers.bands import SpectralBands
-from sinkscope.probes.observers.every import EVERY
 from sinkscope.probes.observers.geometry import HiddenSimilarity, HiddenVectors, MatrixEntropy, Mixing
 from sinkscope.probes.observers.massive import MassiveActivations, TokenPeaks
 from sinkscope.probes.observers.outliers import OutlierStatistics
@@ -120,7 +119,7 @@ def test_observers_that_share_an_axis_must_label_it_alike(ids: torch.Tensor) -> 
     with pytest.raises(InputError, match=r"axis 'probe_position' differently: \[0\], \[0, 3\]"):
         measure(outlying(), ids, [SpikeDimensions(), SpectralBands(positions=(0, 3))])
     labels: dict[str, set[tuple]] = {}
-    for observer in EVERY:
+    for observer in every():
         for name, values in observer.coordinates.items():
             labels.setdefault(name, set()).add(tuple(values))
     assert {name for name, values in labels.items() if len(values) > 1} == set()

@@ -1,4 +1,4 @@
-"""Spike dimensions against sorted entries, and keys against the projection written out [C4]."""
+"""Spike dimensions against sorted entries, and keys against the projection written out (Gu et al. 2025)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from sinkscope.probes import measure
-from sinkscope.probes.contracts.families import FAMILIES
 from sinkscope.probes.observers.spikes import SpikeDimensions
+from tests.families.registry import FAMILIES
 from tests.planted.factory import Plant, null_model, planted_ids, planted_model
 from tests.probes.conftest import build
 from tests.probes.observers.residual import LENGTHS, close, measured, outlying, read_rows
@@ -70,7 +70,7 @@ def test_all_dimensions_make_the_whole_key(ids: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("plant", [Plant(), Plant(sinks=(7,), dimension=40, onset=2)])
 def test_a_planted_spike_makes_the_key_alone(plant: Plant) -> None:
-    """[C4]: the key from one dimension has a cosine above 0.999 with the full key when M ≥ 1000."""
+    """The key from one dimension has a cosine above 0.999 with the full key when M ≥ 1000."""
     observer = SpikeDimensions(positions=(plant.sinks[0], plant.sinks[0] + 1))
     data = measure(planted_model(plant), planted_ids(plant), [observer]).data.isel(spikes=0)
     sink, other = data.isel(probe_position=0), data.isel(probe_position=1)

@@ -35,21 +35,20 @@ def question(name: str = "normalisation", **changed: object) -> Question:
     parts = {
         "name": name,
         "asks": "Is it the normalisation?",
-        "rows": ("A14",),
-        "source": "A14; Gu et al. 2025, Table 6",
+        "source": "Gu et al. 2025, Table 6",
         "note": "Asked <twice>.",
         "variations": (
             Variation("softmax", {}, {"sink_0": 18.18, "loss": 3.73}),
             Variation("sigmoid", {"attention": "sigmoid"}, {"sink_0": 0.44}),
         ),
         "assertions": (
-            above(3.0, gap("sink_0", "softmax", "sigmoid"), "gap", "softmax has more by 3 points", "A14; Table 6"),
+            above(3.0, gap("sink_0", "softmax", "sigmoid"), "gap", "softmax has more by 3 points", "Table 6"),
             above(
                 1.0,
                 gap_at_equal_loss("softmax", "sigmoid"),
                 "equal loss",
                 "and by 1 point at equal loss",
-                "A14; Table 6",
+                "Table 6",
             ),
         ),
     }
@@ -62,10 +61,9 @@ def doses(name: str = "weight-decay") -> Question:
     return Question(
         name,
         f"How much decay? {EVIL}",
-        ("L1",),
-        "L1; Gu et al. 2025, Table 2",
+        "Gu et al. 2025, Table 2",
         tuple(Variation(f"{decay:g}", {"optimizer.weight_decay": decay}, {"sink_0": 10.0}) for decay in decays),
-        (above(0.0, gap("sink_0", "2", "0.1"), f"more {EVIL}", f"a decay of 2 has more {EVIL}", "L1; Table 2"),),
+        (above(0.0, gap("sink_0", "2", "0.1"), f"more {EVIL}", f"a decay of 2 has more {EVIL}", "Table 2"),),
     )
 
 
@@ -100,8 +98,8 @@ def weight_decay() -> Entry:
 def absent() -> Entry:
     """Not run, for a reason that the question gives."""
     one = Variation("softmax", {}, {"sink_0": 92.47})
-    claim = above(1.0, level("sink_0", "softmax"), "there", "there is a sink", "C7; Table 1")
-    return entry(Question("inputs", "Text?", ("C7",), "C7; Table 1", (one,), (claim,), not_at={"nano": "no BOS"}), None)
+    claim = above(1.0, level("sink_0", "softmax"), "there", "there is a sink", "Table 1")
+    return entry(Question("inputs", "Text?", "Table 1", (one,), (claim,), not_at={"nano": "no BOS"}), None)
 
 
 @pytest.fixture
@@ -119,7 +117,9 @@ def many() -> Callable[[int], list[Entry]]:
             question(
                 f"question-{number}",
                 variations=tuple(Variation(label, {"attention": "sigmoid"}, {"sink_0": 9.0}) for label in labels),
-                assertions=(above(0.0, gap("sink_0", labels[1], labels[0]), "more", "there is more", "A14"),),
+                assertions=(
+                    above(0.0, gap("sink_0", labels[1], labels[0]), "more", "there is more", "Tables 6 and 15"),
+                ),
             )
             for number in range(experiments)
         ]

@@ -6,7 +6,7 @@ import math
 
 from sinkscope.experiments import Findings, Variation, above, level
 from sinkscope.experiments.effects import curve_correlation
-from sinkscope.experiments.questions.trigger import after_trigger
+from sinkscope.experiments.question import task
 from sinkscope.report.experiments import entry, unknown_entry
 from sinkscope.report.experiments.entry import evidence, runs_of
 from tests.report.experiments.conftest import found, question, run
@@ -43,22 +43,22 @@ def test_metrics_are_the_published_ones_then_those_read_and_the_loss_last(normal
 
 def test_tables_begin_with_what_claims_read_and_end_with_what_is_published():
     read = ("norm_ratio", "loss", "value_ratio", "entropy")
-    claims = tuple(above(0.0, level(metric, "softmax"), metric, metric, "A14") for metric in read)
+    claims = tuple(above(0.0, level(metric, "softmax"), metric, metric, "Tables 6 and 15") for metric in read)
     made = entry(question(assertions=claims), found(softmax={0: run("softmax", 0, 9.0)}))
     assert made.read == list(read)
     assert made.tabled == [*read, "sink_0"]
 
 
 def test_where_claims_are_about_curves_the_questions_metrics_stand():
-    claim = above(0.5, curve_correlation("softmax", "sink/position_0", "step"), "rises", "it rises", "A14")
+    claim = above(0.5, curve_correlation("softmax", "sink/position_0", "step"), "rises", "it rises", "Tables 6 and 15")
     asked = question(variations=(Variation("softmax"),), assertions=(claim,), shown=("loss", "norm_ratio", "slot"))
     made = entry(asked, found(softmax={0: run("softmax", 0, 9.0)}))
     assert (made.read, made.tabled) == ([], ["norm_ratio", "loss"])
 
 
 def test_titles_are_those_of_the_task():
-    claim = above(0.0, level("slot", "softmax"), "slot", "the slot has some", "A14")
-    asked = question(variations=(Variation("softmax"),), assertions=(claim,), base=after_trigger)
+    claim = above(0.0, level("slot", "softmax"), "slot", "the slot has some", "Tables 6 and 15")
+    asked = question(variations=(Variation("softmax"),), assertions=(claim,), base=task("trigger_conditional"))
     assert entry(asked, None).task == "trigger_conditional"
     assert entry(asked, None).title("slot") == "mean weight on slots, elsewhere"
     assert (entry(question(), None).task, entry(question(), None).title("slot")) == ("", "sink rate of the slot (%)")

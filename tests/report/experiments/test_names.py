@@ -1,10 +1,9 @@
 import torch
 
-from sinkscope.experiments.tasks import minimal
-from sinkscope.experiments.tasks.backcopy import SCALES
-from sinkscope.experiments.tasks.conditional import Examples, OneLayer, TriggerConditional
-from sinkscope.experiments.tasks.conditional_run import read
-from sinkscope.experiments.tasks.sequences import Sequences, tokenizer_of
+from sinkscope.experiments.jobs import backcopy_minimal
+from sinkscope.experiments.jobs.backcopy import Backcopy
+from sinkscope.experiments.jobs.backcopy_law import Sequences, tokenizer_of
+from sinkscope.experiments.jobs.conditional import Examples, OneLayer, TriggerConditional, read
 from sinkscope.report.experiments.names import TITLES_OF, cost, counted, effect, number, said, title
 from sinkscope.training.kinds import LAB
 
@@ -34,12 +33,13 @@ def test_what_the_task_reads_has_a_title():
     job = TriggerConditional()
     own = {*read(OneLayer(job), Examples(job, 4, "test")), "validation_loss"}
     assert set(TITLES_OF["trigger_conditional"]) == own
-    model = LAB.model(SCALES["nano"].recipe, tokenizer_of(SCALES["nano"].law))
-    named = {name.partition("/")[0] for name in SCALES["nano"].reading().all(model)}
+    nano = Backcopy.at_scale("nano", {})
+    model = LAB.model(nano.recipe, tokenizer_of(nano.law))
+    named = {name.partition("/")[0] for name in nano.reading().all(model)}
     assert {name.partition("/")[0] for name in TITLES_OF["bigram_backcopy"]} == named
-    law = SCALES["nano"].law
+    law = nano.law
     few = torch.stack([Sequences(law, 8, 12, "test", 0)[item]["input_ids"] for item in range(8)])
-    read_off = minimal.Reading(law, few).read(minimal.MinimalModel(law, torch.ones(law.tokens)))
+    read_off = backcopy_minimal.Reading(law, few).read(backcopy_minimal.MinimalModel(law, torch.ones(law.tokens)))
     assert {*TITLES_OF["bigram_backcopy_minimal"], "loss"} == {*read_off}
 
 

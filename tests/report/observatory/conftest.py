@@ -1,7 +1,7 @@
 import pytest
 
-from sinkscope.probes import Measurement
-from tests.report.observatory.planted import measured
+from sinkscope.measurements import Measurement
+from tests.measurements.planted import measured
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sinkscope.probes import Measurement
+from sinkscope.measurements import Measurement
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.observatory import observatory_page
 from sinkscope.report.page import render
-from sinkscope.report.theme import SINK
-from tests.report.observatory.planted import EVIL, edited_record, measured
+from sinkscope.theme import SINK
+from tests.measurements.planted import EVIL, edited_record, measured
 from tests.report.test_page import Elements
 
 EPSILON = 0.3
@@ -95,7 +95,7 @@ def test_a_sink_elsewhere_is_where_the_page_looks(complete):
     assert "position 5" in cards(moved).values()
     page = observatory_page(moved, "planted", EPSILON)
     payload = page.sections[0].widget.data["heads-data"]
-    assert payload["places"][payload["place"]] == 5
+    assert payload["positions"][payload["index"]] == 5
 
 
 def test_nothing_massive_and_no_sink_are_said(complete):
@@ -148,6 +148,6 @@ def test_the_last_tokens_are_no_sink_however_much_they_look_at_themselves(comple
     assert "position 0" in cards(late).values()
     page = observatory_page(late, "planted", EPSILON)
     section = next(section for section in page.sections if section.title == "Sink rate, per position")
-    colours = next(iter(section.figures.values())).data[0].marker.color
-    assert colours[0] == SINK
-    assert colours.count(SINK) == 1
+    colors = next(iter(section.figures.values())).data[0].marker.color
+    assert colors[0] == SINK
+    assert colors.count(SINK) == 1

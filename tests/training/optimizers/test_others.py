@@ -1,4 +1,4 @@
-"""One step of each optimiser in closed form, and that OrthoAdam is Adam in another basis."""
+"""One step of each optimizer in closed form, and that OrthoAdam is Adam in another basis."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_schedules_reach_every_group_and_states_resume(name: str) -> None:
         assert torch.equal(one, two)
 
 
-def test_another_optimiser_by_name_keeps_what_both_have() -> None:
+def test_another_optimizer_by_name_keeps_what_both_have() -> None:
     recipe = load_recipe("nano", ["optimizer.momentum=0.9", "optimizer.name=sgd", "optimizer.lr=0.03"])
     assert recipe.optimizer == SGD(lr=0.03, momentum=0.9)
     with pytest.raises(InputError, match=r"unknown recipe field 'optimizer\.betas'"):

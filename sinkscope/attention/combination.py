@@ -1,0 +1,108 @@
+"""Which pieces make an attention operation, and which have no meaning together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from sinkscope.attention.decay import ForgettingGate
+from sinkscope.attention.difference import Difference
+from sinkscope.attention.masks import Causal, Full, Mask, leaves
+from sinkscope.attention.normalizers import Linear, MetricWeights, Normalizer, Relu, Softmax, Softpick
+from sinkscope.attention.outputs import Output, ValueGate
+from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.query_key import QueryKeyNorm
+from sinkscope.attention.similarity import DotProduct, Kernel, Similarity
+from sinkscope.attention.slots import Slot
+from sinkscope.attention.temperature import LogLength
+from sinkscope.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Combination:
+    """The pieces of an `AttentionSpec`, which is all that `Operation` and its paths read. Refused without meaning."""
+
+    similarity: Similarity = DotProduct()
+    normalizer: Normalizer = Softmax()
+    slots: tuple[Slot, ...] = ()
+    output: tuple[Output, ...] = ()
+    mask: Mask = Causal()
+    query_key: QueryKeyNorm | None = None
+    temperature: LogLength | None = None
+    decay: ForgettingGate | None = None
+    value_gate: ValueGate | None = None
+    difference: Difference | None = None
+
+    def __post_init__(self) -> None:
+        for reason in meaningless(self):
+            raise InputError(reason)
+
+    @property
+    def metric_weights(self) -> MetricWeights:
+        """Which weights the sink metric reads: `raw`, or rows `renormalized` to one."""
+        return "renormalized" if self.difference is not None else self.normalizer.metric_weights
+
+    @property
+    def is_plain_softmax(self) -> bool:
+        """Whether weights are exp(scaling · q·k − log-sum-exp), with nothing but slots beside the tokens."""
+        beside = (self.temperature, self.decay, self.difference)
+        plain = isinstance(self.normalizer, Softmax) and isinstance(self.similarity, DotProduct)
+        return plain and all(piece is None for piece in beside)
+
+    @property
+    def needs_hidden(self) -> bool:
+        """Whether it reads the input of the attention block."""
+        readers = any(piece.needs_hidden for piece in (*self.slots, *self.output))
+        return readers or self.decay is not None or self.value_gate is not None
+
+    @property
+    def acts_before(self) -> frozenset[Literal["rotation", "cache"]]:
+        """What a host must let it do beside attending: change queries and keys before rotation, or values before the
+        cache (where tokens may also keep something more)."""
+        acts: list[tuple[Literal["rotation", "cache"], bool]] = [
+            ("rotation", self.query_key is not None),
+            ("cache", self.value_gate is not None or self.decay is not None),
+        ]
+        return frozenset(place for place, does in acts if does)
+
+
+def meaningless(spec: Combination) -> Iterator[str]:
+    """Why these pieces make no sense together."""
+    for slot in spec.slots:
+        if not slot.has_value and not spec.normalizer.couples_keys:
+            yield (
+                f"a '{slot.kind}' slot carries no value, so it changes nothing under '{spec.normalizer.kind}' "
+                "without normalization: use weights that are normalized, or a slot with a value"
+            )
+        if slot.kind == "zero" and isinstance(spec.normalizer, Softpick | Relu | Linear):
+            yield (
+                f"a zero slot has score 0, which weighs nothing under '{spec.normalizer.kind}': use a slot with a key "
+                "or a logit"
+            )
+        starts_at_logit = slot.kind == "key" and slot.initial_logit is not None
+        if isinstance(spec.normalizer, Linear) and (slot.kind == "logit" or starts_at_logit):
+            yield "a slot's logit competes with logits, and linear weights have none"
+        if slot.kind == "suffix" and not isinstance(spec.normalizer, Softmax):
+            yield f"StableMask's pseudo logits belong to a softmax, not to '{spec.normalizer.kind}'"
+        if slot.kind == "suffix" and any(isinstance(mask, Full) for mask in leaves(spec.mask)):
+            yield "StableMask stands for what a query cannot see yet, and under a bidirectional mask that is nothing"
+    if isinstance(spec.normalizer, Linear) and spec.normalizer.divisor == "sum" and not _positive(spec.similarity):
+        yield "rows of scores of either sign cannot be divided by their sum: use divisor 'abs_sum' or the elu kernel"
+    if isinstance(spec.similarity, Kernel) and not isinstance(spec.normalizer, Linear):
+        yield f"a feature map already makes weights: its normalizer is 'linear', not '{spec.normalizer.kind}'"
+    if isinstance(spec.similarity, Kernel) and spec.temperature is not None:
+        yield "a temperature scales scores, but a feature map is not linear in its query"
+    if isinstance(spec.similarity, Kernel) and any(slot.kind == "key" for slot in spec.slots):
+        yield "a learned key is not a feature: key slots need the dot product"
+    if isinstance(spec.normalizer, Linear) and spec.decay is not None:
+        yield "a forgetting gate adds to logits, and linear weights have none"
+    if spec.difference is not None and (spec.slots or not isinstance(spec.normalizer, Softmax)):
+        yield "differential attention is the difference of two plain softmax maps: no slots, no other normalizer"
+    if spec.difference is not None and spec.query_key is not None:
+        yield "differential attention cuts a head in two, and a norm over the whole head would mix its halves"
+
+
+def _positive(similarity: Similarity) -> bool:
+    return isinstance(similarity, Kernel) and similarity.feature == "elu"

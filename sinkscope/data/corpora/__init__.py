@@ -1,0 +1,25 @@
+"""Corpora: where text comes from, by name."""
+
+from sinkscope.data.corpora.catalog import FORMS, is_chat, is_corpus, load_corpus, parse_corpus
+from sinkscope.data.corpora.conversations import chat_template, responses
+from sinkscope.data.corpora.corpus import Corpus, Document, Split, TextDigest, digest, shuffled, split_names
+from sinkscope.data.corpora.text_files import domains, texts
+
+__all__ = [
+    "FORMS",
+    "Corpus",
+    "Document",
+    "Split",
+    "TextDigest",
+    "chat_template",
+    "digest",
+    "domains",
+    "is_chat",
+    "is_corpus",
+    "load_corpus",
+    "parse_corpus",
+    "responses",
+    "shuffled",
+    "split_names",
+    "texts",
+]

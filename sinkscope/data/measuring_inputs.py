@@ -1,0 +1,260 @@
+"""What a model is measured on: natural text, random tokens, one repeated token, any token as the first.
+
+Source: Gu et al. 2025, Table 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sinkscope.data.config import DataConfig
+from sinkscope.data.corpora import load_corpus, parse_corpus, shuffled, split_names, texts
+from sinkscope.data.tokenizer import adds_first_token, encode, first_token_id, last_token_id
+from sinkscope.data.windows import seeded
+from sinkscope.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+KINDS = ("natural", "random", "repeated", "first-token")
+BOS_COUNTS = {"add": 1, "double": 2}  # how many BOS the rules put first that always put some
+BOS_RULES = ("auto", "add", "double", "none")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Token ids (N, T), int64; in words, what stands at position 0 and what the rows are."""
+
+    input_ids: Tensor
+    first: str
+    description: str
+
+
+def build_inputs(
+    kind: str,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None,
+    vocab_size: int,
+    tokens: int,
+    samples: int,
+    seed: int,
+    text: str | Path | None = None,
+    bos: str = "auto",
+    corpus: str | DataConfig = "python",
+) -> Inputs:
+    """Build `samples` rows of `tokens` ids below `vocab_size`; the same arguments give the same rows.
+
+    - `natural`: windows of the file at `text`, else of the validation documents of `corpus` (see `natural_windows`).
+      Where the text has fewer windows than `samples` there are as many rows as it has, and the description says so.
+    - `random`: every id drawn uniformly from the vocabulary without special tokens.
+    - `repeated`: one id, drawn likewise for each row, at every position of it.
+    - `first-token`: a different id for each row at position 0, special tokens among them, the same natural text after
+      it in all; every id of the vocabulary where `samples` is at least their number.
+
+    `bos="auto"` puts around natural text what the tokenizer itself puts around every text: the BOS of a model that was
+    trained with one (`with_bos`), an encoder's [CLS] and [SEP], for many models nothing; the other kinds get none.
+    `add` puts the BOS (or [CLS]) before every kind but `first-token`, whose first token is the point, `double` puts it
+    twice, as happens where a template's BOS meets a tokenizer that adds its own; `none` puts nothing. The text then
+    ends a token or two earlier, so that it is the same text with and without. `tokenizer` may be None for `random` and
+    `repeated`. A `text` that is a folder gives the documents of its files, each of which is cut on its own.
+
+    Raises `InputError` for a text shorter than one window, an id outside the vocabulary, and arguments without meaning.
+    """
+    _check(kind, bos, tokens, samples)
+    generator = seeded("inputs", kind, seed)
+    if kind == "random":
+        inputs = _random(ordinary_tokens(tokenizer, vocab_size), tokens, samples, generator)
+    elif kind == "repeated":
+        inputs = _repeated(ordinary_tokens(tokenizer, vocab_size), tokens, samples, generator)
+    else:
+        count = samples if kind == "natural" else 1
+        inputs = natural_windows(_needed(tokenizer, f"{kind} input"), tokens, count, seed, text, corpus)
+        if kind == "first-token":
+            inputs = _first_token(inputs, known_tokens(tokenizer, vocab_size), samples, generator)
+    if bos in BOS_COUNTS or (bos == "auto" and kind == "natural" and adds_first_token(_needed(tokenizer, "text"))):
+        inputs = _after_bos(inputs, _needed(tokenizer, "a BOS"), BOS_COUNTS.get(bos, 1))
+        if bos == "auto":
+            inputs = _before_sep(inputs, _needed(tokenizer, "a [SEP]"))
+    largest = int(inputs.input_ids.max())
+    if largest >= vocab_size:
+        raise InputError(f"token id {largest} is outside the model's vocabulary of {vocab_size}: is it its tokenizer?")
+    return inputs
+
+
+def natural_windows(
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: int,
+    samples: int,
+    seed: int,
+    text: str | Path | None = None,
+    corpus: str | DataConfig = "python",
+    domain: str | None = None,
+) -> Inputs:
+    """Up to `samples` stretches of `tokens` consecutive tokens, none of which overlap or cross a document's end.
+
+    Each document is cut into such stretches from its beginning. From `text`, a file or a folder of files, they are
+    taken in an order that `seed` decides; from a corpus, one of each validation document first (documents and stretches
+    in seeded order), then a second one of each, so that few stretches come from many documents. Only as many documents
+    are read and encoded as that takes. A `corpus` by name is split as `DataConfig` does by default: these documents are
+    the ones that models trained on it with default settings never saw; pass a model's own `DataConfig` otherwise.
+    `domain` takes those that lie in one folder at the corpus's top.
+
+    Raises `InputError` if no document is `tokens` long, and for an unknown domain.
+    """
+    if text is not None:
+        source, documents = f"the text {Path(text).name}", texts(Path(text))
+    else:
+        if isinstance(corpus, str):
+            parse_corpus(corpus)  # whose error says in one line what a validation says in three
+        config = corpus if isinstance(corpus, DataConfig) else DataConfig(corpus=corpus)
+        source = f"the validation text of the corpus '{config.corpus}'" + (f", domain '{domain}'" if domain else "")
+        documents = _validation_documents(config, seed, domain)
+    generator = seeded("natural", seed)
+    longest = 0
+
+    def groups() -> Iterator[list[list[int]]]:
+        nonlocal longest
+        for document in documents:
+            [ids] = encode(tokenizer, [document])
+            longest = max(longest, len(ids))
+            yield _stretches(ids, tokens, generator)
+
+    rows = list(islice(_in_turns(groups()), samples))
+    if not rows:
+        raise InputError(f"{source} has at most {longest} tokens in one document; a window takes {tokens}")
+    asked = "" if len(rows) == samples else f" ({samples} were asked for)"
+    count = "1 window" if len(rows) == 1 else f"{len(rows)} windows"
+    description = f"{count} of {tokens} tokens{asked} from {source}"
+    return Inputs(torch.tensor(rows), "whatever token the text has there", description)
+
+
+def as_chat(inputs: Inputs, tokenizer: Any) -> Inputs:
+    """The same windows as a user's message, cut to the same length; what stands first is the template's.
+
+    Raises `InputError` for a tokenizer without a chat template, and where the template is shorter than a window.
+    """
+    if not tokenizer.chat_template:
+        raise InputError("the model's tokenizer has no chat template")
+    length = inputs.input_ids.shape[1]
+    turns = [[{"role": "user", "content": text}] for text in tokenizer.batch_decode(inputs.input_ids)]
+    rows = tokenizer.apply_chat_template(turns, tokenize=True, return_dict=False)
+    kept = [row[:length] for row in rows if len(row) >= length]
+    if not kept:
+        raise InputError(f"in the chat template no window is {length} tokens long")
+    first = f"the chat template's first token {tokenizer.convert_ids_to_tokens(kept[0][0])}"
+    return replace(
+        inputs, input_ids=torch.tensor(kept), first=first, description=f"{inputs.description}, as a user's message"
+    )
+
+
+def ordinary_tokens(tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) -> Tensor:
+    """Ids (n,) below `vocab_size` that the tokenizer knows and that are no special tokens; all without a tokenizer."""
+    if tokenizer is None:
+        return torch.arange(vocab_size)
+    special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+    special |= set(tokenizer.all_special_ids)
+    known = range(min(len(tokenizer), vocab_size))
+    ordinary = [token for token in known if token not in special]
+    if not ordinary:
+        raise InputError(f"the vocabulary of {vocab_size} has only special tokens")
+    return torch.tensor(ordinary)
+
+
+def known_tokens(tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) -> Tensor:
+    """Ids (n,) below `vocab_size` that the tokenizer knows, special ones among them; all without a tokenizer."""
+    return torch.arange(vocab_size if tokenizer is None else min(len(tokenizer), vocab_size))
+
+
+def _random(ordinary: Tensor, tokens: int, samples: int, generator: torch.Generator) -> Inputs:
+    ids = ordinary[torch.randint(len(ordinary), (samples, tokens), generator=generator)]
+    return Inputs(ids, "a random token", f"{samples} rows of {tokens} tokens drawn uniformly from {len(ordinary)}")
+
+
+def _repeated(ordinary: Tensor, tokens: int, samples: int, generator: torch.Generator) -> Inputs:
+    ids = ordinary[torch.randint(len(ordinary), (samples, 1), generator=generator)]
+    return Inputs(
+        ids.repeat(1, tokens), "the token that is repeated", f"{samples} rows of one token, {tokens} times each"
+    )
+
+
+def _first_token(text: Inputs, known: Tensor, samples: int, generator: torch.Generator) -> Inputs:
+    first = known[torch.randperm(len(known), generator=generator)[:samples]].unsqueeze(1)
+    rest = text.input_ids[:1, :-1].repeat(len(first), 1)
+    which = f"every one of the {len(first)}" if len(first) == len(known) else f"{len(first)} of {len(known)}"
+    return Inputs(
+        torch.cat([first, rest], dim=1),
+        "a different token of the vocabulary in each row",
+        f"{which} first tokens before the same text: {text.description}",
+    )
+
+
+def _after_bos(inputs: Inputs, tokenizer: PreTrainedTokenizerBase, count: int) -> Inputs:
+    start = first_token_id(tokenizer)
+    if start is None:
+        raise InputError("the tokenizer has no BOS token to add; choose --bos none")
+    column = torch.full((len(inputs.input_ids), count), start)
+    ids = torch.cat([column, inputs.input_ids], dim=1)[:, : inputs.input_ids.shape[1]]
+    times = "" if count == 1 else f", {count} times"
+    return replace(inputs, input_ids=ids, first=f"{tokenizer.convert_ids_to_tokens(start)} (id {start}){times}")
+
+
+def _before_sep(inputs: Inputs, tokenizer: PreTrainedTokenizerBase) -> Inputs:
+    """The same rows with the tokenizer's [SEP], if it ends texts with one, in the place of the last token."""
+    end = last_token_id(tokenizer)
+    if end is None:
+        return inputs
+    ids = inputs.input_ids.clone()
+    ids[:, 1:][:, -1:] = end  # a row of one token keeps its [CLS]
+    last = f"{tokenizer.convert_ids_to_tokens(end)} (id {end})"
+    return replace(inputs, input_ids=ids, description=f"{inputs.description}; last: {last}")
+
+
+def _check(kind: str, bos: str, tokens: int, samples: int) -> None:
+    if kind not in KINDS:
+        raise unknown("input", kind, KINDS)
+    if bos not in BOS_RULES:
+        raise unknown("bos", bos, BOS_RULES)
+    if tokens < 1 or samples < 1:
+        raise InputError(f"tokens ({tokens}) and samples ({samples}) must be at least 1")
+    if kind == "first-token" and bos in BOS_COUNTS:
+        raise InputError("first-token input has a first token already: a BOS before it would take its place")
+
+
+def _needed(tokenizer: PreTrainedTokenizerBase | None, what: str) -> PreTrainedTokenizerBase:
+    if tokenizer is None:
+        raise InputError(f"{what} needs a tokenizer, and the model has none; random and repeated input do without")
+    return tokenizer
+
+
+def _validation_documents(config: DataConfig, seed: int, domain: str | None) -> Iterator[str]:
+    corpus = load_corpus(config.corpus, config.max_characters)
+    validation = split_names(corpus.names, config.validation_share, config.split_seed).validation
+    if domain is not None:
+        domains = corpus.domains()
+        if domain not in domains:
+            raise unknown(f"domain of the corpus '{config.corpus}'", domain, domains)
+        corpus = domains[domain]
+    entries = {entry.name: entry for entry in corpus.entries}
+    return (entries[name].read() for name in shuffled(validation, seed) if name in entries)
+
+
+def _stretches(ids: list[int], tokens: int, generator: torch.Generator) -> list[list[int]]:
+    order = torch.randperm(len(ids) // tokens, generator=generator).tolist()
+    return [ids[number * tokens : (number + 1) * tokens] for number in order]
+
+
+def _in_turns(groups: Iterable[list[list[int]]]) -> Iterator[list[int]]:
+    """The first item of every group, then the second ones, and so on; a group is built when its first item is due."""
+    rest = []
+    for group in groups:
+        yield from group[:1]
+        rest.append(group[1:])
+    for turn in zip_longest(*rest):
+        yield from (item for item in turn if item is not None)

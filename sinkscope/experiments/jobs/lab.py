@@ -1,0 +1,71 @@
+"""Training the lab model on text as a job: a recipe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from sinkscope.experiments.jobs.job import Job
+from sinkscope.experiments.observed import Metrics
+from sinkscope.experiments.observing.other_texts import other_texts
+from sinkscope.experiments.observing.readings import readings
+from sinkscope.training import LAB, SAID_BY_FINGERPRINT, Recipe, Run, changed, fingerprint, inputs_of, spread, train
+
+SAMPLES = 100  # validation windows that are measured
+LATE = 0.9  # the training loss is averaged over the rest of the steps
+STARTS = {
+    "sink_0/start": "sink/position_0",
+    "norm_ratio/start": "sink/hidden_norm_ratio",
+    "loss/start": "validation_loss",
+}
+
+
+class LabTraining(Recipe, Job):
+    """A recipe, and what is kept of the model that it trains."""
+
+    layout: ClassVar[int] = 4
+
+    @classmethod
+    def changed(cls, recipe: str, changes: Mapping[str, Any]) -> LabTraining:
+        """The recipe of a name with dotted fields changed. Raises `InputError` as `load_recipe` does."""
+        return cls.model_construct(**dict(changed(recipe, changes)))  # which is validated already
+
+    @property
+    def reads(self) -> str:
+        """The fields that say which text and which initial weights."""
+        data = self.data.model_dump(mode="json")
+        return json.dumps([self.start_from, {name: data[name] for name in sorted(SAID_BY_FINGERPRINT)}])
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Text, tokens and initial weights. Prepares the corpus where that was not done yet."""
+        return fingerprint(self)
+
+    def train(self, out: Path, device: str = "auto") -> Run:
+        return train(self, out, resume=True, progress=False, device=device)
+
+    @classmethod
+    def metrics(cls, run: Run) -> Metrics:
+        """All metrics of `Observed`: on the first 64 tokens of up to 100 validation windows as the model was trained on
+        them, and on other inputs."""
+        yield from training_metrics(run)
+        recipe = Recipe(**run.record["recipe"])
+        windows = inputs_of(spread(LAB.data(recipe).validation, SAMPLES))
+        yield from readings(run.model, windows)
+        yield from other_texts(run.model, run.tokenizer, recipe.data, windows)
+
+
+def training_metrics(run: Run) -> Metrics:
+    """What its log tells of a run: the metrics of `Observed` that are of training."""
+    log, validation = run.log, run.record["results"].get("validation_loss")
+    if validation is not None:
+        yield "loss", float(validation)
+    if "loss" in log and len(rows := log.dropna(subset=["loss"])):
+        train_loss = float(rows[rows["step"] > LATE * rows["step"].iloc[-1]]["loss"].mean())
+        yield "train_loss", train_loss
+        if validation is not None:
+            yield "gap", float(validation) - train_loss
+    for name, column in STARTS.items():
+        if column in log and len(known := log[column].dropna()):
+            yield name, float(known.iloc[0])

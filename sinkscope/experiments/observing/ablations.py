@@ -1,0 +1,105 @@
+"""What becomes of a model under ablations: heads zeroed, positions exchanged, a token changed.
+
+Source: Gu et al. 2025, section 7 and Table 7; Barbero et al. 2025.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.experiments.observed import OTHERS, Metrics
+from sinkscope.hooks import position_embedding
+from sinkscope.interventions import (
+    Intervention,
+    ReplacePosition,
+    SwapPositions,
+    ZeroHeads,
+    effect,
+    perturbation_spread,
+    sink_heads,
+)
+from sinkscope.probes import AttentionReceived, Measurement, measure
+
+CONTROLS = 3
+MOVED = 8  # the token that is perturbed
+
+
+def sink_heads_zeroed(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], measured: Measurement, epsilon: float, batch_size: int
+) -> Metrics:
+    """How much sink heads write beside the others, and what the loss (nats) loses without them.
+
+    `sink_heads`: how many there are; `output_norm/sink_heads`, `output_norm/other_heads`: mean ‖Σ_j A_tj v_j‖ over
+    queries t > 0; `zeroing/sink_heads`: by how much the loss rises when the strongest of them, at most half of all
+    heads, give zero, `zeroing/other_heads` when as many others do (mean of three draws). Without sink heads only their
+    number, 0. Source: Gu et al. 2025, section 7.
+    """
+    try:
+        found = sink_heads(model, measured, epsilon)
+    except InputError:
+        yield "sink_heads", 0.0
+        return
+    yield "sink_heads", float(len(found))
+    norms = np.nanmean(measured.data["output_norm"].values[..., 1:], axis=(0, 3))
+    is_sink = np.zeros(norms.shape, dtype=bool)
+    is_sink[tuple(np.array(found).T)] = True
+    yield "output_norm/sink_heads", float(norms[is_sink].mean())
+    if is_sink.all():
+        return
+    yield "output_norm/other_heads", float(norms[~is_sink].mean())
+    half = max(1, norms.size // 2)
+    zeroed = effect(model, inputs, ZeroHeads(found[:half]), controls=CONTROLS, batch_size=batch_size)
+    others = [_loss(control.loss) for control in zeroed.controls]
+    baseline = _loss(zeroed.baseline.loss)
+    yield "zeroing/sink_heads", _loss(zeroed.intervened.loss) - baseline
+    yield "zeroing/other_heads", sum(others) / len(others) - baseline
+
+
+def moved_positions(model: PreTrainedModel, ids: Tensor, epsilon: float, batch_size: int) -> Metrics:
+    """Sink rates at 0 and t where position embedding 0 is replaced by, or exchanged with, that of t (0-based).
+
+    `sink_0/replaced=9`, `sink_9/replaced=9`, `sink_0/swapped=9`, `sink_9/swapped=9`; nothing for models without a
+    table of absolute positions. Source: Gu et al. 2025, Table 7.
+    """
+    try:
+        position_embedding(model)
+    except UnsupportedModelError:
+        return
+    for other in (other for other in OTHERS if other < ids.shape[1]):
+        changes: dict[str, Intervention] = {
+            "replaced": ReplacePosition(0, other),
+            "swapped": SwapPositions(0, other),
+        }
+        for name, change in changes.items():
+            with change.applied(model):
+                seen = measure(model, ids, [AttentionReceived([0, other])], batch_size=batch_size)
+            for position in (0, other):
+                yield f"sink_{position}/{name}={other}", float(seen.sink_rate(epsilon, position))
+
+
+def spread_of_a_change(
+    model: PreTrainedModel, text: Mapping[str, Tensor], without_first: Mapping[str, Tensor], batch_size: int
+) -> Metrics:
+    """How far a change of one token reaches the later ones, with the window's first token and without it.
+
+    `perturbation`: mean of ‖Δh_j‖ / ‖δ‖ at the last depth over the same later tokens j, where δ is added to the same
+    token's vector (`perturbation_spread`); `perturbation/without_first`: in the window that lacks its first token.
+    Source: Barbero et al. 2025.
+    """
+    length = min(text["input_ids"].shape[1], without_first["input_ids"].shape[1] + 1)
+    if length <= MOVED + 1:
+        return
+    for name, given, moved in (("perturbation", text, MOVED), ("perturbation/without_first", without_first, MOVED - 1)):
+        spread = perturbation_spread(model, given, moved, batch_size=batch_size).values[:, -1]
+        yield name, float(spread[:, moved + 1 : moved + length - MOVED].mean())
+
+
+def _loss(loss: float | None) -> float:
+    if loss is None:
+        raise UnsupportedModelError("the model predicts no next token: there is no loss to compare")
+    return loss

@@ -1,0 +1,177 @@
+"""Questions about the optimizer.
+
+Source: Gu et al. 2025, Tables 9 and 10; Kaul et al. 2024; Guo et al. 2024a; He et al. 2024.
+"""
+
+from __future__ import annotations
+
+from sinkscope.experiments.assertions import fewer_outliers, less_massive
+from sinkscope.experiments.effects import gap, gap_at_equal_loss, least_of, level, range_of, rising
+from sinkscope.experiments.question import Question, Variation, above, below, within
+from sinkscope.experiments.questions.variations import NANO_RATES, relative, times
+
+TABLE_9 = "Gu et al. 2025, Table 9"
+
+learning_rate = Question(
+    name="learning-rate",
+    asks="Does a smaller learning rate weaken the sink, at equal steps?",
+    source=TABLE_9,
+    variations=(
+        Variation("lr / 8", {"optimizer.lr": times(1 / 8)}),
+        Variation("lr / 4", {"optimizer.lr": times(1 / 4)}, {"sink_0": 2.90, "loss": 3.92}),
+        Variation("lr", {}, {"sink_0": 18.18, "loss": 3.73}),
+    ),
+    assertions=(
+        above(
+            0.0,
+            rising("sink_0", ("lr / 8", "lr / 4", "lr")),
+            "monotone",
+            "the sink rate rises with the learning rate (1/8, 1/4 and all of it) at equal steps",
+            f"{TABLE_9}: 2.90 at a quarter, 11.21 at a half, 18.18",
+        ),
+        above(
+            1.0,
+            gap("sink_0", "lr", "lr / 8"),
+            "large",
+            "with an eighth of the learning rate the sink rate is lower by more than 1 point",
+            f"{TABLE_9}: 18.18 and, at a quarter, 2.90 %",
+        ),
+    ),
+    base=relative,
+)
+
+learning_rates = Question(
+    name="learning-rates",
+    asks="Does the sink rate rise over the paper's four learning rates?",
+    source=TABLE_9,
+    variations=(
+        Variation("lr / 4", {"optimizer.lr": times(1 / 4)}, {"sink_0": 2.90, "loss": 3.92}),
+        Variation("lr / 2", {"optimizer.lr": times(1 / 2)}, {"sink_0": 11.21, "loss": 3.78}),
+        Variation("lr", {}, {"sink_0": 18.18, "loss": 3.73}),
+        Variation("lr x 2", {"optimizer.lr": times(2.0)}, {"sink_0": 32.23, "loss": 3.70}),
+    ),
+    assertions=(
+        above(
+            0.0,
+            rising("sink_0", ("lr / 4", "lr / 2", "lr", "lr x 2")),
+            "monotone",
+            "the sink rate rises with the learning rate (a quarter, a half, all of it, twice) at equal steps",
+            f"{TABLE_9}: 2.90, 11.21, 18.18, 32.23 %",
+        ),
+        above(
+            0.0,
+            gap_at_equal_loss("lr", "lr / 4"),
+            "also at equal loss",
+            "the sink rate is higher with all of the learning rate than with a quarter of it, at equal validation "
+            "loss, the one that the slower of the two ends with",
+            f"{TABLE_9}; our question: the source compares equal steps",
+        ),
+    ),
+    base=relative,
+)
+
+
+def _rate(factor: float) -> dict[str, str]:
+    """Another learning rate, for as large a product of rate and steps."""
+    return {"optimizer.lr": times(factor), "steps": times(1 / factor)}
+
+
+equal_product = Question(
+    name="equal-product",
+    asks="Where steps times learning rate is the same, does the larger rate make the stronger sink?",
+    source=TABLE_9,
+    variations=(
+        Variation("lr x 2, half", _rate(2.0), {"sink_0": 23.44, "loss": 3.79}),
+        Variation("lr, all steps", {}, {"sink_0": 18.18, "loss": 3.73}),
+        Variation("lr / 2, twice", _rate(1 / 2), {"sink_0": 16.81, "loss": 3.68}),
+    ),
+    assertions=(
+        above(
+            0.0,
+            rising("sink_0", ("lr / 2, twice", "lr, all steps", "lr x 2, half")),
+            "monotone",
+            "the larger rate with fewer steps has the stronger sink",
+            f"{TABLE_9}: 23.44 (8e-4, 10k), 18.18 (4e-4, 20k), 16.81 (2e-4, 40k), 6.29 (1e-4, 80k)",
+        ),
+    ),
+    base=relative,
+)
+
+BATCHES = ("a quarter", "half", "all", "twice")
+
+
+def _batch(factor: float) -> dict[str, str]:
+    """A batch of another size, for as many tokens."""
+    return {"batch_size": times(factor), "steps": times(1 / factor)}
+
+
+batch_size = Question(
+    name="batch-size",
+    asks="Does the batch size matter?",
+    source="Gu et al. 2025, Table 10",
+    variations=(
+        Variation("a quarter", _batch(1 / 4), {"sink_0": 16.45, "loss": 3.92}),
+        Variation("half", _batch(1 / 2), {"sink_0": 17.19, "loss": 3.78}),
+        Variation("all", {}, {"sink_0": 18.18, "loss": 3.73}),
+        Variation("twice", _batch(2.0), {"sink_0": 16.19, "loss": 3.68}),
+    ),
+    assertions=(
+        within(
+            5.0,
+            range_of("sink_0", BATCHES),
+            "little",
+            "at equal tokens the sink rates of a quarter, half, all and twice the batch lie within 5 points",
+            "Gu et al. 2025, Table 10: 16.19 to 18.18 %",
+        ),
+        above(
+            3.0,
+            least_of("sink_0", BATCHES),
+            "always there",
+            "with each of these batch sizes more than 3 % of heads have their sink at position 0",
+            "Gu et al. 2025, Table 10: 16.19 to 18.18 %",
+        ),
+    ),
+    base=relative,
+)
+
+KAUL = "Kaul et al. 2024, GPT-2 of 130M, from third parties' notes"
+GUO = "Guo et al. 2024a; Kaul et al. 2024"
+MOMENTUM = {"optimizer.name": "sgd", "optimizer.momentum": 0.9, "optimizer.lr": 0.5}
+
+optimizers = Question(
+    name="optimisers",
+    asks="Which optimizers make massive activations?",
+    source="Kaul et al. 2024; Guo et al. 2024a",
+    variations=(
+        Variation("AdamW", {}, {"kurtosis": 140.0}),
+        Variation("Adam with L2", {"optimizer.name": "adam"}),
+        Variation("RMSProp", {"optimizer.name": "rmsprop", "optimizer.lr": 2e-3}, {"kurtosis": 70.5}),
+        Variation("SGD", {"optimizer.name": "sgd", "optimizer.lr": 0.5}, {"kurtosis": 3.2}),
+        Variation("SGD with momentum", MOMENTUM, {"kurtosis": 5.0}),
+        Variation("OrthoAdam", {"optimizer.name": "orthoadam"}, {"kurtosis": 3.0}),
+        Variation("Muon", {"optimizer.name": "muon"}),
+    ),
+    assertions=(
+        *less_massive("OrthoAdam", "AdamW", KAUL, margin=0.5),
+        fewer_outliers("OrthoAdam", "AdamW", f"{KAUL}: 140.0 and 3.0"),
+        *less_massive("SGD with momentum", "AdamW", GUO, margin=0.5),
+        fewer_outliers("SGD with momentum", "AdamW", f"{KAUL}: 140.0 and 5.0"),
+        below(
+            2.0,
+            level("norm_ratio", "SGD with momentum"),
+            "none under SGD",
+            "under SGD with momentum the first token is less than twice as long as the others, at every depth",
+            "Guo et al. 2024a",
+        ),
+        above(
+            0.0,
+            gap("kurtosis", "RMSProp", "SGD with momentum"),
+            "RMSProp too",
+            "RMSProp has more outliers than SGD with momentum: a higher kurtosis of hidden states",
+            f"{KAUL}: 70.5 and 5.0",
+        ),
+    ),
+    not_at=NANO_RATES,
+)
+
+QUESTIONS = (learning_rate, learning_rates, equal_product, batch_size, optimizers)

@@ -1,0 +1,51 @@
+"""What questions vary: operations, fields of the model, and multiples of what a scale's recipe says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sinkscope.experiments.question import Scale, Variation, recipe
+
+if TYPE_CHECKING:
+    from sinkscope.experiments.jobs import Job
+
+TIMES = "times "
+
+
+def operation(name: str, label: str = "", options: dict[str, Any] | None = None, **published: float) -> Variation:
+    """The recipe under an operation of the catalog with options."""
+    return Variation(label or name, {"attention": {"name": name, **options} if options else name}, published)
+
+
+def model(label: str, fields: dict[str, Any], **published: float) -> Variation:
+    """The recipe with fields of the model changed."""
+    return Variation(label, {f"model.{name}": value for name, value in fields.items()}, published)
+
+
+SOFTMAX = operation("softmax", sink_0=18.18, loss=3.73)  # Gu et al. 2025, the 60M model
+NANO_RATES: dict[Scale, str] = dict.fromkeys(("mini", "paper"), "its learning rates are multiples of nano's")
+
+
+def times(factor: float) -> str:
+    """The recipe's own value times a factor; as text, since the changes of a question are shown as JSON."""
+    return f"{TIMES}{factor}"
+
+
+def relative(scale: str, changes: Mapping[str, Any]) -> Job:
+    """A question's `base`: the recipe of a scale, in which changes made with `times` are multiples of its values.
+
+    Whole numbers stay whole: 750 steps are `times(0.5)` of 1,500.
+    """
+    own = recipe(scale, {}).model_dump(mode="json")
+    return recipe(scale, {key: _value(own, key, value) for key, value in changes.items()})
+
+
+def _value(own: Mapping[str, Any], key: str, value: Any) -> Any:
+    if not (isinstance(value, str) and value.startswith(TIMES)):
+        return value
+    found: Any = own
+    for part in key.split("."):
+        found = found[part]
+    factor = float(value.removeprefix(TIMES))
+    return round(found * factor) if isinstance(found, int) else found * factor

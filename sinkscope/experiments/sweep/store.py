@@ -1,0 +1,99 @@
+"""Where runs lie and what is kept of them, by what decides their numbers: experiments that ask for a run share it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sinkscope.errors import InputError
+from sinkscope.experiments.jobs import Job, job_class
+from sinkscope.experiments.observed import CURVES, Observed
+from sinkscope.files import write_json
+from sinkscope.training import LOG, Run, TrainingDiverged, locked, read_record, read_rows
+
+OBSERVED = "observed.json"
+
+
+@dataclass
+class RunStore:
+    """A folder of runs, which several processes and machines may share. Fingerprints are computed once per text."""
+
+    path: Path
+    _fingerprints: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def run(self, job: Job) -> Run:
+        """The run of a job, whether it exists or not. Prepares a recipe's corpus where that was not done yet."""
+        if job.reads not in self._fingerprints:
+            self._fingerprints[job.reads] = job.fingerprint()
+        return Run(self.path / job.folder(self._fingerprints[job.reads]))
+
+    def make(self, job: Job, device: str = "auto") -> Observed:
+        """Train the run of a job, or go on with it, and observe it; one that diverges is a result like any other.
+
+        Raises `Busy` where another process holds the run, and `InputError` for a run that cannot be made.
+        """
+        run = self.run(job)
+        with suppress(TrainingDiverged):
+            job.train(self.path, device)
+        with locked(run.path, "observing"):
+            return observed(run)
+
+    def settled(self, run: Run) -> bool:
+        """Whether a run is finished or diverged, and what is known of it is written down."""
+        record = read_record(run.path)
+        done = record is not None and record["status"] in ("finished", "diverged")
+        return done and (run.path / OBSERVED).is_file()
+
+    def progress(self, run: Run) -> dict[str, Any]:
+        """The newest row of a run's log; empty before there is one."""
+        try:
+            rows = read_rows(run.path / LOG)
+        except InputError:
+            return {}
+        return {name: value for row in rows[-12:] for name, value in row.items()}
+
+
+def observed(run: Run) -> Observed:
+    """What is kept of a run, measured now if it was not before. Raises `InputError` for a run that is not settled."""
+    known = _stored(run)
+    if known is None:
+        known = _measured(run)
+        write_json(run.path / OBSERVED, known.to_dict())
+    return known
+
+
+def is_observed(run: Run) -> bool:
+    """Whether what is kept of a run is there, whole, and made as it would be made now."""
+    return _stored(run) is not None
+
+
+def _stored(run: Run) -> Observed | None:
+    try:
+        known = Observed.from_dict(json.loads((run.path / OBSERVED).read_text(encoding="utf-8")))
+        return known if known.layout == job_class(run).layout else None
+    except (OSError, ValueError, AttributeError, InputError):
+        return None  # absent or damaged: it can be made again
+
+
+def _measured(run: Run) -> Observed:
+    record, kind = run.record, job_class(run)
+    status = record["status"]
+    if status not in ("finished", "diverged"):
+        raise InputError(f"{run.path} is not settled: it is {status}")
+    log = run.log
+    rows = log.dropna(subset=["validation_loss"]) if "validation_loss" in log else log.iloc[:0]
+    curves = [name for name in rows if name in CURVES or name.startswith("task/")]
+    return Observed(
+        run=run.path.name,
+        status=status,
+        seed=record["seed"],
+        metrics=dict(kind.metrics(run)) if status == "finished" else {},
+        steps=tuple(int(step) for step in rows["step"]) if len(rows) else (),
+        curves={name: tuple(float(value) for value in rows[name]) for name in curves},
+        seconds=record["seconds"],
+        reason=record["reason"] or "",
+        layout=kind.layout,
+    )

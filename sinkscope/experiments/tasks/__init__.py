@@ -1,1 +1,0 @@
-"""Synthetic tasks in which a sink has to arise, or has not: seconds to minutes on a processor."""

@@ -1,0 +1,209 @@
+"""Attention calls, watched or edited through the one lookup where every attention layer finds its function.
+
+The original function runs with the arguments it was given; only then do the watchers of that module see them. Name,
+mask and keyword arguments stay as they are unless an editor changes them, other models are left alone, and when the
+last watcher and the last editor are gone the lookup is what it was before. Compiled models would skip the wrapper, so
+everything runs eagerly meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AttentionInterface, Cache, EncoderDecoderCache
+
+ARGUMENTS = ("query", "key", "value", "attention_mask")  # of an attention function, by position
+_COMPOSITE = torch.ops.aten.scaled_dot_product_attention.default
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
+
+@dataclass(frozen=True, eq=False)
+class Invocation:
+    """One use of an attention function: the name it was looked up by, what it was given, and what it returned.
+
+    `arguments`: by name, those of `ARGUMENTS` among them, queries and keys (batch, heads, position, dim) as they are
+    behind rotation and cache. `output`: (batch, query, heads, dim), the layout that transformers asks for.
+    `kernel_lse`: the log-sum-exp that the CPU flash kernel computed, fp32 (batch, heads, query), where it was that.
+    """
+
+    module: nn.Module
+    implementation: str | None
+    arguments: Mapping[str, Any]
+    output: Tensor
+    kernel_lse: Tensor | None
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """Who wants to see attention calls."""
+
+    def watches(self, module: nn.Module) -> bool:
+        """Whether calls of this module are shown."""
+
+    def attended(self, invocation: Invocation) -> None:
+        """Take in a call, after it ran."""
+
+
+class Editor:
+    """Who changes what attention functions are given, or what they return.
+
+    Watchers see what the function was given after all edits, and what it returned before any.
+    """
+
+    def edits(self, module: nn.Module) -> bool:
+        """Whether calls of this module are changed."""
+        raise NotImplementedError
+
+    def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments, by name, to run with in place of these."""
+        return arguments
+
+    def returned(self, module: nn.Module, output: Tensor) -> Tensor:
+        """The output (batch, query, heads, dim) to go on with, in place of this one."""
+        return output
+
+
+class KernelLse(TorchDispatchMode):
+    """Runs every operator as it is, and keeps the second result of the CPU flash kernel: lse, fp32 (batch, heads,
+    query).
+
+    Nothing is replaced, so outputs are bit-identical. `lse` stays None where another kernel ran (it keeps no
+    log-sum-exp) or more than one flash call was seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: list[Tensor] = []
+
+    @property
+    def lse(self) -> Tensor | None:
+        return self._seen[0] if len(self._seen) == 1 else None
+
+    def __torch_dispatch__(
+        self, operator: Any, types: Sequence[type], args: tuple = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if operator is _COMPOSITE:  # arrives whole in inference mode; its parts are what we look for
+            with self:
+                return operator.decompose(*args, **kwargs)
+        result = operator(*args, **kwargs)
+        if operator is _FLASH:
+            self._seen.append(result[1].detach())
+        return result
+
+
+def _run_with_lse(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Tensor | None]:
+    """The function's result, and the kernel's log-sum-exp where there was one."""
+    with KernelLse() as mode:
+        result = function(*args, **kwargs)
+    return result, mode.lse
+
+
+def _run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, None]:
+    return function(*args, **kwargs), None
+
+
+_watchers: list[Watcher] = []
+_editors: list[Editor] = []
+_installed = ExitStack()
+_reordered: WeakSet[Cache] = WeakSet()
+
+
+@contextmanager
+def watching(watcher: Watcher) -> Iterator[None]:
+    """Show all attention calls that `watcher` watches to it. Any number may watch at once and end in any order."""
+    with _member(watcher, _watchers):
+        yield
+
+
+@contextmanager
+def editing(editor: Editor) -> Iterator[None]:
+    """Let `editor` change attention calls; several edit one after the other, the oldest first.
+
+    Watchers see the changed arguments, whoever of them and the editors came first, and the output that follows from
+    them.
+    """
+    with _member(editor, _editors):
+        yield
+
+
+def was_reordered(cache: Cache) -> bool:
+    """Whether beam search permuted the rows of this cache while something was observed."""
+    return cache in _reordered
+
+
+@contextmanager
+def _member(one: Any, members: list[Any]) -> Iterator[None]:
+    """`one` among `members` for as long as the block lasts; the lookup is wrapped while there is any member."""
+    if not _watchers and not _editors:
+        _install()
+    members.append(one)
+    try:
+        yield
+    finally:
+        members[:] = [other for other in members if other is not one]
+        if not _watchers and not _editors:
+            _installed.close()
+
+
+def _install() -> None:
+    _replace(AttentionInterface, "get_interface", _observed_lookup)
+    for kind in (Cache, EncoderDecoderCache):
+        _replace(kind, "reorder_cache", _noted_reorder)
+    _installed.callback(_reordered.clear)
+    _installed.enter_context(torch.compiler.set_stance("force_eager"))
+
+
+def _replace(owner: type, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    original = vars(owner)[name]
+    wrapped = wrap(original)
+    setattr(owner, name, wrapped)
+
+    def restore() -> None:
+        if vars(owner)[name] is wrapped:
+            setattr(owner, name, original)
+
+    _installed.callback(restore)
+
+
+def _observed_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
+    def get_interface(self: AttentionInterface, implementation: str | None, default: Callable[..., Any]) -> Any:
+        attend = original(self, implementation, default)
+
+        def observed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            editors = [editor for editor in _editors if editor.edits(module)]
+            watchers = [watcher for watcher in _watchers if watcher.watches(module)]
+            if not editors and not watchers:
+                return attend(module, *args, **kwargs)
+            arguments = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
+            for editor in editors:
+                arguments = editor.given(module, implementation, arguments)
+            # Positional ones stay positional: not every attention function gives them these names.
+            positional = [arguments[name] for name in ARGUMENTS[: len(args)]]
+            named = {name: value for name, value in arguments.items() if name not in ARGUMENTS[: len(args)]}
+            run = _run_with_lse if watchers else _run
+            result, lse = run(attend, module, *positional, *args[len(ARGUMENTS) :], **named)
+            for watcher in watchers:
+                watcher.attended(Invocation(module, implementation, arguments, result[0], lse))
+            for editor in editors:
+                result = (editor.returned(module, result[0]), *result[1:])
+            return result
+
+        return observed
+
+    return get_interface
+
+
+def _noted_reorder(original: Callable[..., Any]) -> Callable[..., Any]:
+    def reorder_cache(self: Cache, *args: Any, **kwargs: Any) -> Any:
+        _reordered.add(self)
+        return original(self, *args, **kwargs)
+
+    return reorder_cache

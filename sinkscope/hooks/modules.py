@@ -1,0 +1,270 @@
+"""Where things are in a model: attention layers, blocks, stacks, tables of positions, the unembedding.
+
+All of it is read off the model's structure and the names that transformers gives such modules; none belongs to one
+family. What is not found is refused by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch._dynamo import OptimizedModule
+from transformers import PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+from sinkscope.errors import UnsupportedModelError
+
+CROSS = ("cross", "encdecattention", "enc_dec_attention", "encoder_attn")
+MODALITIES = {"vision": ("vis", "image"), "audio": ("audio",)}
+TIME_FIRST = {"xlnet", "fsmt"}  # their blocks pass (position, batch, width) on, which no shape tells apart
+COUNTS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_encoder_layers", "num_decoder_layers")
+LEARNED_TOKENS = {"cls_token": "CLS", "class_embedding": "CLS", "distillation_token": "distillation"}
+REGISTERS = "register_tokens"  # (1, n, width)
+TABLES = ("wpe", "embed_positions", "position_embeddings", "position_embedding", "pos_embed", "pos_emb")
+SCHEME_TABLE = "position.table"  # of a model whose `position` is a module; one that is no nn.Embedding holds distances
+
+
+@dataclass(frozen=True)
+class Layer:
+    """An attention layer as a measurement labels it.
+
+    `name`: path of its module, with `#n` for the n-th further use of a shared module; `index`: the model's own
+    `layer_idx`, −1 where it has none; `stack`: decoder, encoder, cross, vision or audio.
+    """
+
+    name: str
+    index: int
+    stack: str
+
+
+@dataclass(frozen=True)
+class Depth:
+    """A place in the residual stream: before the first block of a stack (index 0) or after its index-th."""
+
+    index: int
+    stack: str
+
+
+@dataclass(frozen=True)
+class ExpertLayer:
+    """A mixture-of-experts layer: path of its module; its "heads" are experts."""
+
+    name: str
+
+
+Place = Layer | Depth | ExpertLayer
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """An element of the module list that an attention layer stands in: where the residual stream is read."""
+
+    module: nn.Module
+    stack: str
+
+
+@dataclass(frozen=True, eq=False)
+class PositionTable:
+    """A table of absolute positions: `weight` (rows, width) or (1, rows, width), row `offset + p` for position p."""
+
+    path: str
+    weight: Tensor
+    offset: int
+
+    @property
+    def rows(self) -> Float[Tensor, "position width"]:
+        """The rows of positions 0, 1, …, a view of the weight."""
+        return self.weight.data.view(self.weight.shape[-2:])[self.offset :]
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside `torch.compile(model)`."""
+    return model._orig_mod if isinstance(model, OptimizedModule) else model
+
+
+def is_encoder_decoder(model: nn.Module) -> bool:
+    """Whether the model reads one sequence and writes another."""
+    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+
+
+def family(model: nn.Module) -> str:
+    """What transformers calls the model's family, else the name of its class."""
+    return str(getattr(getattr(model, "config", None), "model_type", None) or type(model).__name__)
+
+
+def attention_layers(model: nn.Module) -> dict[nn.Module, Layer]:
+    """The modules whose forward asks transformers' attention interface for its function, in the model's order.
+
+    Raises `UnsupportedModelError` where there is none.
+    """
+    found = {module: path for path, module in model.named_modules() if dispatches(module)}
+    if not found:
+        raise no_attention(model)
+    return {module: label(model, module, path) for module, path in found.items()}
+
+
+def no_attention(model: nn.Module) -> UnsupportedModelError:
+    """The error for a model in which nothing dispatches."""
+    return UnsupportedModelError(
+        f"family '{family(model)}' has no attention layer that dispatches through transformers' AttentionInterface, so "
+        "nothing can be read inside its attention; what works: families that do (Llama, Mistral, Qwen, Gemma, GPT-2, "
+        "GPT-NeoX, OPT, BERT, T5 …), and observers of weights alone for those that return their attention maps "
+        "(attn_implementation='eager', output_attentions=True)"
+    )
+
+
+def label(model: nn.Module, module: nn.Module, path: str) -> Layer:
+    """The layer's name, index and stack."""
+    index = getattr(module, "layer_idx", None)
+    return Layer(path, index if isinstance(index, int) else -1, _stack(model, module, path))
+
+
+def dispatches(module: nn.Module) -> bool:
+    """True when the module's own forward, or the one it extends with `super()`, looks up an attention function."""
+    for cls in type(module).__mro__:
+        forward = vars(cls).get("forward")
+        if forward is None:
+            continue
+        names = set(getattr(getattr(inspect.unwrap(forward), "__code__", None), "co_names", ()))
+        if "ALL_ATTENTION_FUNCTIONS" in names or {"get_interface", "_attn_implementation"} <= names:
+            return True
+        if "super" not in names:
+            return False
+    return False
+
+
+def has_attention(model: nn.Module) -> bool:
+    """Whether any module of the model dispatches."""
+    return any(dispatches(module) for module in model.modules())
+
+
+def blocks(model: nn.Module) -> list[Block]:
+    """The blocks between which the residual stream is read, stack after stack in the model's order.
+
+    All elements of the outermost module lists that contain an attention layer; where no layer dispatches, of the lists
+    that are as long as a stack is deep (`block_lists`).
+    """
+    if isinstance(model, PreTrainedModel) and not has_attention(model):
+        return [Block(block, stack) for stack, found in block_lists(model).items() for block in found.values()]
+    lists: dict[str, str] = {}
+    modules = dict(model.named_modules())
+    for layer in attention_layers(model).values():
+        parts = layer.name.split(".")
+        prefixes = (".".join(parts[: end + 1]) for end in range(len(parts)))
+        outermost = next((prefix for prefix in prefixes if isinstance(modules[prefix], nn.ModuleList)), None)
+        if outermost is not None and layer.stack != "cross":
+            lists.setdefault(outermost, layer.stack)
+    return [Block(module, stack) for path, stack in lists.items() for module in modules[path].children()]
+
+
+def own_stack(model: PreTrainedModel) -> str:
+    """What the one stack of a model is called: vision, or by what transformers has heads for, decoder or encoder."""
+    if model.main_input_name == "pixel_values":
+        return "vision"
+    kind = model.config.model_type
+    writes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return "decoder" if writes or bool(getattr(model.config, "is_decoder", False)) else "encoder"
+
+
+def block_lists(model: PreTrainedModel) -> dict[str, dict[str, nn.Module]]:
+    """The blocks of each stack by their path: the one outermost module list that is as long as the stack is deep.
+
+    A stack has none where several lists are (XLM keeps attention and feed-forward apart), or where blocks pass on the
+    residual stream with positions first.
+    """
+    if model.config.model_type in TIME_FIRST:
+        return {}
+    depths = {getattr(model.config, name, None) for name in COUNTS}
+    found: dict[str, list[str]] = {}
+    modules = dict(model.named_modules())
+    lists = [path for path, module in modules.items() if isinstance(module, nn.ModuleList) and len(module) in depths]
+    for path in lists:
+        if not any(path.startswith(f"{other}.") for other in lists):
+            found.setdefault(_stack_of(model, path), []).append(path)
+    return {
+        stack: {f"{paths[0]}.{name}": block for name, block in modules[paths[0]].named_children()}
+        for stack, paths in found.items()
+        if len(paths) == 1
+    }
+
+
+def sink_tokens(model: nn.Module) -> int:
+    """How many learned tokens the model puts before every sequence; they are positions 0 … n−1 of a measurement."""
+    return int(getattr(getattr(model, "config", None), "sink_tokens", 0))
+
+
+def vision_prefix(model: nn.Module) -> list[str]:
+    """Names of the learned tokens that stand before the patches, in their order; empty for a model without any."""
+    named = {path.rpartition(".")[2]: parameter for path, parameter in model.named_parameters()}
+    names = [label for suffix, label in LEARNED_TOKENS.items() if suffix in named]
+    count = named[REGISTERS].shape[1] if REGISTERS in named else 0
+    return [*names, *(f"register {index}" for index in range(count))]
+
+
+def position_embedding(model: nn.Module) -> PositionTable:
+    """The table of absolute positions. Raises `UnsupportedModelError` naming what the model has instead."""
+    found = dict(_tables(model))
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if found:
+        raise UnsupportedModelError(f"family '{family(model)}' has several position tables: {', '.join(found)}")
+    rotary = any("rotary" in type(module).__name__.lower() for module in model.modules())
+    instead = "rotates queries and keys instead (rotary positions)" if rotary else "encodes positions in another way"
+    raise UnsupportedModelError(f"family '{family(model)}' has no table of absolute positions: it {instead}")
+
+
+def unembedding(model: nn.Module) -> Float[Tensor, "vocabulary width"]:
+    """W_U, the weight of the language-modeling head. Raises `UnsupportedModelError` where there is none."""
+    head = model.get_output_embeddings() if isinstance(model, PreTrainedModel) else None
+    weight = getattr(head, "weight", None)
+    if not isinstance(weight, Tensor):
+        raise UnsupportedModelError(f"family '{family(model)}', {type(model).__name__}: no unembedding matrix")
+    return weight
+
+
+def _stack(model: nn.Module, module: nn.Module, path: str) -> str:
+    parts = path.lower().split(".")
+    if any(mark in part for part in parts for mark in CROSS):
+        return "cross"
+    for modality, marks in MODALITIES.items():
+        if any(part.startswith(marks) for part in parts):
+            return modality
+    config = getattr(model, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        return "encoder" if "encoder" in parts else "decoder"
+    if getattr(model, "main_input_name", None) == "pixel_values" and not hasattr(config, "text_config"):
+        return "vision"
+    return "decoder" if getattr(module, "is_causal", _takes_cache(module)) else "encoder"
+
+
+def _takes_cache(module: nn.Module) -> bool:
+    """Whether the layer can go on with keys of earlier passes, as only causal ones do."""
+    return "past_key_values" in inspect.signature(module.forward).parameters
+
+
+def _stack_of(model: PreTrainedModel, path: str) -> str:
+    if not model.config.is_encoder_decoder:
+        return own_stack(model)
+    return "encoder" if "encoder" in path.split(".") else "decoder"
+
+
+def _tables(model: nn.Module) -> Iterator[tuple[str, PositionTable]]:
+    for path, module in model.named_modules():
+        named = path.rpartition(".")[2] in TABLES or path.endswith(SCHEME_TABLE)
+        if isinstance(module, nn.Embedding) and named:
+            yield path, PositionTable(path, module.weight, _offset(model, module))
+    for path, parameter in model.named_parameters():
+        if path.rpartition(".")[2] in TABLES:  # of image models, with a row for each special token and patch
+            yield path, PositionTable(path, parameter, 0)
+
+
+def _offset(model: nn.Module, table: nn.Embedding) -> int:
+    """Rows before position 0: those up to the padding's, or those beyond the configured number of positions."""
+    if table.padding_idx is not None:
+        return table.padding_idx + 1
+    positions = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    return max(0, table.num_embeddings - positions) if isinstance(positions, int) else 0

@@ -1,0 +1,279 @@
+"""One forward pass of a model: its samples, its padding, whether it starts or continues a cache, and when it ends."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import Cache
+
+from sinkscope.attention import Tokens
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks.dispatch import was_reordered
+from sinkscope.hooks.modules import is_encoder_decoder, sink_tokens
+
+Axis = Literal["tokens", "memory", "vision", "audio"]
+Edit = Callable[[Tensor], Tensor]
+MAIN_INPUTS = (
+    "input_ids",
+    "inputs_embeds",
+    "decoder_input_ids",
+    "decoder_inputs_embeds",
+    "pixel_values",
+    "input_features",
+)
+
+
+def axes(stack: str, encoder_decoder: bool) -> tuple[Axis, Axis]:
+    """Token axes of the queries and keys of a stack, in a model that is an encoder-decoder or not."""
+    if stack == "vision":
+        return "vision", "vision"
+    if stack == "audio":
+        return "audio", "audio"
+    if stack == "cross":
+        return "tokens", "memory"
+    return ("memory", "memory") if stack == "encoder" and encoder_decoder else ("tokens", "tokens")
+
+
+@dataclass(frozen=True, eq=False)
+class Forward:
+    """What a forward pass was given.
+
+    `seen`: tokens in the cache; `real`: per token axis, True for real tokens over everything so far (no entry: all
+    real). `tokens` are what the model reads or writes, `memory` is what the encoder of an encoder-decoder gives.
+    `prefix`: learned tokens that the model puts before its `ids`; they are real, and in the cache once it is filled.
+    """
+
+    batch: int
+    seen: int
+    cache: Cache | None
+    ids: Int[Tensor, "batch position"] | None
+    real: Mapping[Axis, Bool[Tensor, "batch _"]] = field(default_factory=dict)
+    prefix: int = 0
+
+    @classmethod
+    def of(cls, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Forward:
+        """Read the arguments of `model(*args, **kwargs)`. Raises `InputError` where no tensor is among them."""
+        given = _arguments(model, args, kwargs)
+        cache = given.get("past_key_values")
+        cache = cache if isinstance(cache, Cache) else None
+        main = next((given[name] for name in MAIN_INPUTS if isinstance(given.get(name), Tensor)), None)
+        main = main if main is not None else next((v for v in given.values() if isinstance(v, Tensor)), None)
+        if main is None:
+            raise InputError("the model was called without tensors")
+        writes = is_encoder_decoder(model)
+        prefix = "decoder_" if writes else ""
+        masks: dict[Axis, Any] = {
+            "tokens": given.get(prefix + "attention_mask"),
+            "memory": given.get("attention_mask" if writes else "encoder_attention_mask"),
+        }
+        real = {axis: real for axis, mask in masks.items() if (real := _padding(mask)) is not None}
+        learned = sink_tokens(model)
+        if learned and "tokens" in real:
+            real["tokens"] = functional.pad(real["tokens"], (learned, 0), value=True)
+        ids = given.get(prefix + "input_ids")
+        return cls(
+            batch=main.shape[0],
+            seen=0 if cache is None else int(cache.get_seq_length()),
+            cache=cache,
+            ids=ids if isinstance(ids, Tensor) else None,
+            real=real,
+            prefix=learned,
+        )
+
+    def start(self, axis: Axis) -> int:
+        """Absolute position of the first column of this pass: only the tokens that a model writes are cached."""
+        return self.seen if axis == "tokens" else 0
+
+    def tokens(self, axis: Axis, start: int, stop: int, device: torch.device) -> Tokens:
+        """The tokens of columns `start` … `stop` − 1, counted from the first cached one; padding behind all of them."""
+        real = self.real.get(axis)
+        if real is None:
+            return Tokens.plain(stop - start, start=start, device=device)
+        real = functional.pad(real.to(device), (0, max(0, stop - real.shape[1])))
+        return Tokens.padded(real).part(slice(start, stop))
+
+    def at(self, axis: Axis, positions: tuple[int, ...] | None, hidden: Tensor) -> Bool[Tensor, "_ position"]:
+        """Which columns of hidden states (batch, position, width) hold these positions; None: every real token."""
+        start = self.start(axis)
+        tokens = self.tokens(axis, start, start + hidden.shape[1], hidden.device)
+        real = torch.ones_like(tokens.order, dtype=torch.bool) if tokens.valid is None else tokens.valid
+        return real if positions is None else real & torch.isin(tokens.order, tokens.order.new_tensor(positions))
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """A forward pass under way: how often each of its parts was used so far, and what was noted as done."""
+
+    forward: Forward
+    uses: dict[object, int] = field(default_factory=dict)
+    noted: set[object] = field(default_factory=set)
+
+    def use(self, owner: object) -> int:
+        """How often `owner` was used before in this pass."""
+        count = self.uses.get(owner, 0)
+        self.uses[owner] = count + 1
+        return count
+
+    def note(self, owner: object) -> None:
+        """Note that `owner` did its part (`Passes.require`)."""
+        self.noted.add(owner)
+
+
+Opened = Callable[[Pass, tuple[Any, ...], dict[str, Any]], Any]
+Closed = Callable[[Pass, Any], Any]
+
+
+class Passes:
+    """The forward passes of a model, one after the other.
+
+    `opened(pass, args, kwargs)` runs before each and may return other (args, kwargs); `closed(pass, output)` runs after
+    each that ended without an error and may return another output.
+    """
+
+    def __init__(self, model: nn.Module, opened: Opened | None = None, closed: Closed | None = None) -> None:
+        self.model = model
+        self.under_way: Pass | None = None
+        self._last: Pass | None = None
+        self._handled: BaseException | None = None
+        self._opened, self._closed = opened, closed
+        self._required: list[tuple[Callable[[Pass], bool], str]] = []
+
+    def attach(self, stack: ExitStack, *, first: bool = False) -> None:
+        """Follow the passes for as long as `stack` is open; `first`: end them before the caller's own hooks do."""
+        begin = self.model.register_forward_pre_hook(self._begin, with_kwargs=True)
+        end = self.model.register_forward_hook(self._end, always_call=True, prepend=first)
+        stack.callback(begin.remove)
+        stack.callback(end.remove)
+
+    @property
+    def now(self) -> Pass:
+        """The pass under way; while a backward pass recomputes a checkpoint, the one that it belongs to.
+
+        Raises `InputError` where there is none.
+        """
+        found = self._last if self.recomputing else self.under_way
+        if found is None:
+            raise InputError("the passes of a model are followed: call that model itself, not a part of it")
+        return found
+
+    @property
+    def recomputing(self) -> bool:
+        """Whether a backward pass runs parts of a finished pass again (gradient checkpointing)."""
+        return self.under_way is None and torch._C._current_graph_task_id() != -1
+
+    def require(self, met: Callable[[Pass], bool], otherwise: str, stack: ExitStack) -> None:
+        """Until `stack` closes, a pass of which `met` is not true ends in an `UnsupportedModelError(otherwise)`.
+
+        A change that nothing came by looks just like one without an effect.
+        """
+        required = met, otherwise
+        self._required.append(required)
+        stack.callback(self._required.remove, required)
+
+    def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        begun = Pass(Forward.of(model, args, kwargs))
+        changed = None if self._opened is None else self._opened(begun, args, kwargs)
+        self.under_way = self._last = begun
+        self._handled = sys.exception()
+        return changed
+
+    def _end(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        done, self.under_way = self.under_way, None
+        # An error in the model leaves no output. One in another hook, such as a refused pass, is being handled now.
+        if done is None or output is None or sys.exception() is not self._handled:
+            return None
+        for met, otherwise in self._required:
+            if not met(done):
+                raise UnsupportedModelError(otherwise)
+        return None if self._closed is None else self._closed(done, output)
+
+
+@dataclass(eq=False)
+class Samples:
+    """Samples that go through a model together, from their first pass to the last that continues their cache.
+
+    `first`: tokens that were in the cache before the first pass; `length`: tokens by now.
+    """
+
+    size: int
+    first: int
+    length: int = 0
+    prefix: int = 0
+    cache: Cache | None = None
+    ids: list[Tensor] = field(default_factory=list)
+    real: dict[Axis, Tensor] = field(default_factory=dict)
+
+    def continues(self, forward: Forward) -> bool:
+        """Whether `forward` goes on with their cache. Raises `InputError` where that was changed in between."""
+        if forward.seen == 0 or forward.cache is not self.cache or self.cache is None:
+            return False
+        if forward.seen != self.length or forward.batch != self.size:
+            raise InputError(
+                f"the cache holds {forward.batch} rows of {forward.seen} tokens, but {self.size} rows of {self.length} "
+                "were observed: it was cropped or expanded between two passes (as assisted decoding does), and what "
+                "was counted cannot be taken back; observe a plain decoding loop"
+            )
+        return True
+
+    def extend(self, forward: Forward, length: int, cache: Cache | None) -> None:
+        """Take over what a finished pass was given, and the cache that it left."""
+        self.cache, self.length = cache, length
+        self.real |= forward.real
+        if forward.ids is not None:
+            self.ids.append(forward.ids.detach())
+
+    def token_ids(self) -> Int[np.ndarray, "batch position"] | None:
+        """Ids of the real tokens, moved to the front, −1 behind them and for learned tokens.
+
+        None where not all were given to the model.
+        """
+        if not self.ids or self.first:
+            return None
+        ids = functional.pad(torch.cat(self.ids, 1).cpu(), (self.prefix, 0), value=-1)
+        real = self.real["tokens"][:, : ids.shape[1]].cpu() if "tokens" in self.real else torch.ones_like(ids).bool()
+        if real.shape != ids.shape:
+            return None
+        order = torch.argsort((~real).int(), dim=-1, stable=True)
+        front = ids.gather(1, order)
+        return front.masked_fill(torch.arange(ids.shape[1]) >= real.sum(-1, keepdim=True), -1).numpy()
+
+
+def check_order(forward: Forward) -> None:
+    """Raises `InputError` where beam search permuted the rows of the cache since something is watched or edited."""
+    if forward.cache is not None and forward.seen and was_reordered(forward.cache):
+        raise InputError("beam search reorders the rows of its cache, so they are no samples: observe one beam")
+
+
+def cache_of(output: Any) -> Cache | None:
+    """The cache that a forward pass returned, from a model output or a tuple."""
+    values = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple) else ()
+    return next((value for value in values if isinstance(value, Cache)), None)
+
+
+def _arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments by name; those that go through *args or **kwargs keep the names they have."""
+    bound = inspect.signature(model.forward).bind_partial(*args, **kwargs)
+    named: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            named |= value
+        elif bound.signature.parameters[name].kind is not inspect.Parameter.VAR_POSITIONAL:
+            named[name] = value
+    return named
+
+
+def _padding(mask: Any) -> Bool[Tensor, "batch position"] | None:
+    """True for real tokens; None where the mask hides none, or is no two-dimensional padding mask."""
+    if not isinstance(mask, Tensor) or mask.ndim != 2 or bool(mask.all()):
+        return None
+    return mask.bool()

@@ -1,0 +1,350 @@
+"""What goes into and comes out of the linear maps of a model's blocks: queries, keys, values, outputs, feed-forwards.
+
+A map that makes several things at once (fused query-key-value, gate and up, the latents of MLA) is several projections
+of one module, each with the columns that are its own. Names are those that transformers gives such modules; none
+belongs to one family, and a linear map whose part is not known is there as `other` rather than left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks.modules import attention_layers, blocks, family, has_attention
+from sinkscope.hooks.passes import Edit, Passes
+
+Kind = Literal[
+    "query", "key", "value", "output", "query_latent", "latent", "rotary_key", "gate", "up", "down", "experts", "other"
+]
+Keys = Callable[[Float[Tensor, "batch position width"]], Float[Tensor, "batch kv_heads position head_dim"]]
+
+QUERY = ("q_proj", "query", "q", "q_lin")
+KEY = ("k_proj", "key", "k", "k_lin")
+VALUE = ("v_proj", "value", "v", "v_lin")
+OUTPUT = ("o_proj", "out_proj", "c_proj", "dense", "o", "wo", "Wo", "proj", "out_lin")
+KEY_NORM = ("k_norm", "k_layernorm", "key_norm", "key_layernorm")
+IN_ROW = ("c_attn", "qkv_proj", "Wqkv", "qkv", "in_proj")  # all queries, then all keys, then all values
+PER_HEAD = ("query_key_value",)  # for each head its query, key and value
+LATENT = ("kv_a_proj_with_mqa", "kv_b_proj")  # MLA: the latent with the rotated key, and what is made of the latent
+QUERY_LATENT = ("q_a_proj", "q_b_proj")
+FEED_FORWARD: dict[str, Kind] = {
+    **dict.fromkeys(("gate_proj", "wi_0", "w1"), "gate"),
+    **dict.fromkeys(("up_proj", "wi_1", "w3"), "up"),
+    **dict.fromkeys(("c_fc", "fc1", "dense_h_to_4h", "intermediate.dense", "lin1", "wi"), "up"),  # without a gate
+    **dict.fromkeys(("down_proj", "c_proj", "fc2", "dense_4h_to_h", "output.dense", "lin2", "wo", "w2"), "down"),
+}
+GATE_AND_UP = ("gate_up_proj",)  # all of the gate, then all of the rest
+HEAD_DIM = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
+HEADS = ("num_heads", "n_heads", "num_attention_heads")
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """A linear map y = W x + b inside a block, or the part of it that `kind` names.
+
+    `path`: of its module; `owner`: of the attention layer it stands in or beside, empty for one outside attention.
+    `columns`: which entries of y are its own, None for all. `experts` are the stacked experts of a mixture: what goes
+    in are tokens before they are routed, what comes out is the mixture; the maps inside run in one call and cannot be
+    told apart from outside.
+    """
+
+    kind: Kind
+    path: str
+    module: nn.Module
+    owner: str = ""
+    columns: Int[Tensor, "column"] | None = None
+
+    @property
+    def weight(self) -> Float[Tensor, "out in"]:
+        """The rows of W that make this projection: a view where they are all of them, else a copy.
+
+        Raises `UnsupportedModelError` for experts, whose weights are stacked in an order of their family.
+        """
+        if not _is_linear(self.module):
+            raise UnsupportedModelError(f"'{self.path}' is no single linear map: it has no weight (out, in)")
+        weight: Any = self.module.weight
+        rows = weight.mT if isinstance(self.module, Conv1D) else weight
+        return rows if self.columns is None else rows[self.columns.to(rows.device)]
+
+    def own(self, output: Float[Tensor, "*batch out"]) -> Float[Tensor, "*batch column"]:
+        """The part of the module's output that is this projection's."""
+        return output if self.columns is None else output[..., self.columns.to(output.device)]
+
+    def read_input(self, read: Callable[[Tensor], object], stack: ExitStack) -> None:
+        """Show x to `read` at every use, for as long as `stack` is open."""
+
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            read(_given(args, kwargs).detach())
+
+        stack.callback(self.module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+
+    def read_output(self, read: Callable[[Tensor], object], stack: ExitStack) -> None:
+        """Show its part of y to `read` at every use, for as long as `stack` is open."""
+
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            read(self.own(_returned(output).detach()))
+
+        stack.callback(self.module.register_forward_hook(hook).remove)
+
+    def edit_input(self, edit: Edit, passes: Passes, stack: ExitStack) -> None:
+        """Replace x by `edit` of it. What a fused map makes beside this projection is made of the edited x as well.
+
+        Where a pass ends and the module was never used, that is an `UnsupportedModelError`. Readers see the edited x.
+        """
+        used: list[bool] = []
+
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            used[:] = [True]
+            edited = edit(_given(args, kwargs))
+            if args:
+                return (edited, *args[1:]), kwargs
+            return args, {**kwargs, next(iter(kwargs)): edited}
+
+        stack.callback(self.module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True).remove)
+        passes.require(lambda _: bool(used), self._unused(passes.model), stack)
+
+    def edit_output(self, edit: Edit, passes: Passes, stack: ExitStack) -> None:
+        """Replace its part of y by `edit` of it. Otherwise as `edit_input`."""
+        used: list[bool] = []
+
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+            used[:] = [True]
+            whole = _returned(output)
+            if self.columns is None:
+                edited = edit(whole)
+            else:
+                edited = whole.index_copy(-1, self.columns.to(whole.device), edit(self.own(whole)))
+            return (edited, *output[1:]) if isinstance(output, tuple) else edited
+
+        stack.callback(self.module.register_forward_hook(hook, prepend=True).remove)
+        passes.require(lambda _: bool(used), self._unused(passes.model), stack)
+
+    def _unused(self, model: nn.Module) -> str:
+        return (
+            f"family '{family(model)}': '{self.path}' was not called by the end of a pass (its weight may be read "
+            "directly), so nothing was changed there"
+        )
+
+
+def projections(model: nn.Module) -> list[Projection]:
+    """Every linear map in the model's blocks, in the order of its modules.
+
+    Those of attention layers by what they make, those of feed-forwards by their names, stacked experts as one, and any
+    other linear map (routers, gates of heads, adapters) as `other`. Raises `UnsupportedModelError` for a model without
+    blocks that can be found.
+    """
+    found: dict[nn.Module, list[Projection]] = {}
+    paths = {module: path for path, module in model.named_modules()}
+    for attention in attention_layers(model) if has_attention(model) else ():
+        for projection in attention_projections(model, attention):
+            found.setdefault(projection.module, []).append(projection)
+    every = blocks(model)
+    if not every:
+        raise UnsupportedModelError(f"family '{family(model)}': no blocks were found, so no linear maps in them")
+    for block in every:
+        for module in block.module.modules():
+            if module not in found and (_is_linear(module) or is_experts(module)):
+                found[module] = list(_outside_attention(module, paths[module]))
+    return [projection for module in paths for projection in found.get(module, ())]
+
+
+def projection(model: nn.Module, attention: nn.Module, kind: Kind) -> Projection:
+    """The projection of an attention layer by its kind. Raises `UnsupportedModelError` naming those there are."""
+    found = {one.kind: one for one in attention_projections(model, attention)}
+    if kind not in found:
+        raise missing(attention, f"no projection '{kind}' in its attention layer; there are: {', '.join(found)}")
+    return found[kind]
+
+
+def attention_projections(model: nn.Module, attention: nn.Module) -> list[Projection]:
+    """The linear maps of an attention layer by what they make; one that nobody knows is `other`."""
+    path = next((path for path, module in model.named_modules() if module is attention), "")
+    children = dict(attention.named_children())
+    found: list[Projection] = []
+
+    def add(kind: Kind, name: str, columns: Tensor | None = None) -> None:
+        found.append(Projection(kind, f"{path}.{name}", children.pop(name), path, columns))
+
+    separate: tuple[tuple[Kind, tuple[str, ...]], ...] = (("query", QUERY), ("key", KEY), ("value", VALUE))
+    for kind, names in separate:
+        if name := next((name for name in names if _is_linear(children.get(name))), None):
+            add(kind, name)
+    for fused in (*IN_ROW, *PER_HEAD):
+        if _is_linear(children.get(fused)):
+            parts = _fused_columns(model, attention, children[fused], per_head=fused in PER_HEAD)
+            module = children[fused]
+            found += [Projection(kind, f"{path}.{fused}", module, path, columns) for kind, columns in parts.items()]
+            children.pop(fused)
+    if all(name in children for name in QUERY_LATENT):
+        add("query_latent", QUERY_LATENT[0])
+        add("query", QUERY_LATENT[1])
+    if all(name in children for name in LATENT):
+        for name, parts in zip(LATENT, _latent_columns(attention), strict=True):
+            module = children.pop(name)
+            found += [Projection(kind, f"{path}.{name}", module, path, columns) for kind, columns in parts.items()]
+    output = _output(model, attention)
+    if output is not None:
+        where = next(name for name, module in model.named_modules() if module is output)
+        found.append(Projection("output", where, output, path))
+    known = {one.module for one in found}
+    for name, module in attention.named_modules():
+        if _is_linear(module) and module not in known:
+            found.append(Projection("other", f"{path}.{name}", module, path))
+    return found
+
+
+def output_projection(model: nn.Module, attention: nn.Module) -> nn.Module:
+    """The linear map behind the heads: the last dimension of its input is heads · head_dim, head after head.
+
+    In models like BERT it stands beside the attention layer, in `output.dense`. What enters it is not always what the
+    attention function returned: gates (Qwen3-Next), norms (BitNet) and combinations of heads (DiffLlama) come before.
+    Raises `UnsupportedModelError`.
+    """
+    found = _output(model, attention)
+    if found is None:
+        raise missing(attention, f"no output projection in or beside its attention layer (looked for {_list(OUTPUT)})")
+    return found
+
+
+def key_projection(model: nn.Module, attention: nn.Module) -> Keys:
+    """Keys of hidden states (batch, position, width) as the layer makes them, with its norm, before any rotation.
+
+    The hidden states are what enters the attention layer, behind the block's norm. Raises `UnsupportedModelError`
+    where keys are made in another way (latent attention, convolutions over tokens).
+    """
+    width = head_width(attention)
+    norm = next(_children(attention, KEY_NORM), nn.Identity())
+    steps = [name for name, _ in attention.named_children() if name.startswith(("k_", "key_"))]
+    if unknown := [name for name in steps if name not in (*KEY, *KEY_NORM)]:
+        raise missing(attention, f"its keys also go through {_list(tuple(unknown))}, which is not understood")
+    if any(name in dict(attention.named_children()) for name in LATENT):
+        raise missing(attention, "its keys are made of a latent (MLA), not of what enters the layer")
+    key = projection(model, attention, "key")
+    return lambda hidden: _in_heads(key.own(key.module(hidden)), width, norm)
+
+
+def head_width(attention: nn.Module) -> int:
+    """Width of a head's queries and keys. Raises `UnsupportedModelError`."""
+    widths = (getattr(attention, name, None) for name in HEAD_DIM)
+    found = next((width for width in widths if isinstance(width, int)), None)
+    if found is None:
+        raise missing(attention, f"its attention layer does not say how wide a head is (looked for {_list(HEAD_DIM)})")
+    return found
+
+
+def head_count(model: nn.Module, attention: nn.Module) -> int:
+    """Number of query heads. Raises `UnsupportedModelError`."""
+    config = getattr(attention, "config", None) or getattr(model, "config", None)
+    counts = (getattr(place, name, None) for place in (attention, config) for name in HEADS)
+    found = next((count for count in counts if isinstance(count, int)), None)
+    if found is None:
+        raise missing(attention, "neither its attention layer nor its configuration says how many heads there are")
+    return found
+
+
+def is_experts(module: nn.Module) -> bool:
+    """Whether a module holds the stacked weights of a mixture's experts: `down_proj` (expert, …, …)."""
+    weight = getattr(module, "down_proj", None)
+    return isinstance(weight, nn.Parameter) and weight.ndim == 3
+
+
+def missing(attention: nn.Module, reason: str) -> UnsupportedModelError:
+    """The error for an attention layer in which something was not found."""
+    return UnsupportedModelError(f"family '{family(attention)}', {type(attention).__name__}: {reason}")
+
+
+def _outside_attention(module: nn.Module, path: str) -> Iterator[Projection]:
+    if is_experts(module):
+        yield Projection("experts", path, module)
+        return
+    *_, parent, name = ("", *path.split("."))
+    if name in GATE_AND_UP:
+        gate, up = torch.arange(_width_out(module)).chunk(2)
+        yield Projection("gate", path, module, columns=gate)
+        yield Projection("up", path, module, columns=up)
+        return
+    yield Projection(FEED_FORWARD.get(name) or FEED_FORWARD.get(f"{parent}.{name}") or "other", path, module)
+
+
+def _fused_columns(model: nn.Module, attention: nn.Module, fused: nn.Module, per_head: bool) -> dict[Kind, Tensor]:
+    """Which columns of a fused map make queries, keys and values; all of them `other` where the sizes say otherwise."""
+    heads, width, out = head_count(model, attention), head_width(attention), _width_out(fused)
+    columns = torch.arange(out)
+    if per_head:
+        if out != 3 * heads * width:
+            return {"other": columns}
+        query, key, value = columns.view(heads, 3, width).unbind(1)
+        return {"query": query.flatten(), "key": key.flatten(), "value": value.flatten()}
+    size = (out - heads * width) // 2
+    if size <= 0 or size % width or heads * width + 2 * size != out:
+        return {"other": columns}
+    query, key, value = columns.split([heads * width, size, size])
+    return {"query": query, "key": key, "value": value}
+
+
+def _latent_columns(attention: nn.Module) -> tuple[dict[Kind, Tensor], dict[Kind, Tensor]]:
+    """MLA: (latent, rotated key) of the map down, (key without rotation, value) of each head of the map up."""
+    sizes = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+    rank, rotary, plain, wide = (int(getattr(attention, name)) for name in sizes)
+    latent, rotated = torch.arange(rank + rotary).split([rank, rotary])
+    per_head = torch.arange(_width_out(attention.kv_b_proj)).view(-1, plain + wide)  # type: ignore[arg-type]
+    return (
+        {"latent": latent, "rotary_key": rotated},
+        {"key": per_head[:, :plain].flatten(), "value": per_head[:, plain:].flatten()},
+    )
+
+
+def _output(model: nn.Module, attention: nn.Module) -> nn.Module | None:
+    found = next(_children(attention, OUTPUT), None)
+    if found is None:
+        parent = next((module for module in model.modules() if attention in module.children()), None)
+        found = next(_children(getattr(parent, "output", None), OUTPUT), None)
+    return found
+
+
+def _children(module: nn.Module | None, names: tuple[str, ...]) -> Iterator[nn.Module]:
+    children = {} if module is None else dict(module.named_children())
+    yield from (children[name] for name in names if name in children)
+
+
+def _is_linear(module: nn.Module | None) -> bool:
+    return isinstance(module, nn.Linear | Conv1D)
+
+
+def _width_out(linear: nn.Module) -> int:
+    """Columns that a linear map gives; transformers' Conv1D stores its weight the other way round."""
+    return int(linear.weight.shape[1 if isinstance(linear, Conv1D) else 0])  # type: ignore[index]
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    given = next(iter((*args, *kwargs.values())), None)
+    if not isinstance(given, Tensor):
+        raise InputError(f"a linear map was called with {type(given).__name__} in place of a tensor")
+    return given
+
+
+def _returned(output: Any) -> Tensor:
+    return output[0] if isinstance(output, tuple) else output
+
+
+def _in_heads(flat: Tensor, width: int, norm: nn.Module) -> Float[Tensor, "batch heads position width"]:
+    """Keys in heads, normed as wide as the norm's gain is: all heads together, or each with its own or a shared one."""
+    gain = getattr(norm, "weight", None)
+    if isinstance(gain, Tensor) and gain.shape == flat.shape[-1:] != (width,):
+        return norm(flat).unflatten(-1, (-1, width)).transpose(1, 2)
+    keys = flat.unflatten(-1, (-1, width))
+    if isinstance(gain, Tensor) and gain.ndim == 2:  # a row of gains per head, which stands before the width
+        return norm(keys).transpose(1, 2)
+    return norm(keys.transpose(1, 2))
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,267 @@
+"""The residual stream at a depth, read or edited while passes go through a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from sinkscope.attention import Tokens
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks.inputs import device_of, evaluating, part, samples_of
+from sinkscope.hooks.modules import (
+    Block,
+    Depth,
+    attention_layers,
+    blocks,
+    family,
+    has_attention,
+    is_encoder_decoder,
+    no_attention,
+    own_stack,
+)
+from sinkscope.hooks.passes import Axis, Edit, Pass, Passes, axes
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """One stack of a model: of several the decoder's, which writes the text, else the first.
+
+    `layers`: its self-attention layers by running number, as in a measurement; `blocks`: what depth d > 0 leaves is
+    block d − 1.
+    """
+
+    family: str
+    stack: str
+    axis: Axis
+    mask_name: str
+    layers: tuple[nn.Module, ...]
+    blocks: tuple[nn.Module, ...]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Stream:
+        """Of a family outside the attention interface only the blocks are known, by its module lists.
+
+        Raises `UnsupportedModelError` for a model without attention.
+        """
+        if isinstance(model, PreTrainedModel) and not has_attention(model):
+            layers, first = {}, own_stack(model)
+            stacks = {block.stack for block in blocks(model)}
+        else:
+            layers = attention_layers(model)
+            stacks = {layer.stack for layer in layers.values()}
+            first = next(iter(layers.values())).stack
+        stack, writes = "decoder" if "decoder" in stacks else first, is_encoder_decoder(model)
+        return cls(
+            family(model),
+            stack,
+            axes(stack, writes)[0],
+            "decoder_attention_mask" if writes and stack == "decoder" else "attention_mask",
+            tuple(module for module, layer in layers.items() if layer.stack == stack),
+            tuple(block.module for block in blocks(model) if block.stack == stack),
+        )
+
+    def attention(self, model: nn.Module) -> tuple[nn.Module, ...]:
+        """The attention layers. Raises `UnsupportedModelError` where none of them can be changed."""
+        if not self.layers:
+            raise no_attention(model)
+        return self.layers
+
+    def layer(self, number: int) -> nn.Module:
+        """The attention layer by its running number. Raises `InputError`."""
+        if not 0 <= number < len(self.layers):
+            raise InputError(
+                f"layer {number} does not exist: the model's attention layers are 0 to {len(self.layers) - 1}"
+            )
+        return self.layers[number]
+
+    def block(self, depth: int) -> nn.Module:
+        """The block whose output is `depth` (1 … L). Raises `InputError`."""
+        if not 1 <= depth <= len(self.blocks):
+            raise InputError(f"depth {depth} is no block's output: the model's blocks leave depths 1 to {self.depth}")
+        return self.blocks[depth - 1]
+
+    @property
+    def depth(self) -> int:
+        """The last depth."""
+        return len(self.blocks)
+
+
+class OpenStream:
+    """A model's stream for as long as an `ExitStack` is open: its columns and positions, and what is edited in it."""
+
+    def __init__(self, model: nn.Module, stack: ExitStack) -> None:
+        self.stream = Stream.of(model)
+        self.passes = Passes(model)
+        self._stack = stack
+        self._single: set[nn.Module] = set()
+        self.passes.attach(stack, first=True)  # a pass that is refused counts nowhere, also where somebody observes it
+
+    @property
+    def seen(self) -> int:
+        """Tokens that the cache held before this pass."""
+        return self.passes.now.forward.start(self.stream.axis)
+
+    def tokens(self, start: int, stop: int, device: torch.device) -> Tokens:
+        """The tokens of columns `start` … `stop` − 1, counted from the first cached one."""
+        return self.passes.now.forward.tokens(self.stream.axis, start, stop, device)
+
+    def at(self, positions: tuple[int, ...] | None, hidden: Tensor) -> Bool[Tensor, "_ position"]:
+        """Which columns of hidden states (batch, position, width) hold these positions; None: every real one."""
+        return self.passes.now.forward.at(self.stream.axis, positions, hidden)
+
+    def edit(self, depth: int, edit: Edit) -> None:
+        """Replace the residual stream at `depth` (0: what enters the first block) by `edit` of it.
+
+        The hooks run before those that are there already, so that every observer sees the edited stream.
+        """
+
+        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            edited = edit(checked(hidden_given(args, kwargs), self.stream.family))
+            return ((edited, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": edited})
+
+        def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+            edited = edit(checked(hidden_returned(output), self.stream.family))
+            return (edited, *output[1:]) if isinstance(output, tuple) else edited
+
+        block = self.stream.block(max(depth, 1))
+        if depth == 0:
+            hook = block.register_forward_pre_hook(before, with_kwargs=True, prepend=True)
+        else:
+            hook = block.register_forward_hook(after, prepend=True)
+        self._stack.callback(hook.remove)
+        self.only_once(block)
+
+    def read_input(self, depth: int, read: Callable[[Tensor], object]) -> None:
+        """Show what the block that leaves `depth` is given to `read`, as observers see it."""
+
+        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            read(checked(hidden_given(args, kwargs), self.stream.family).detach())
+
+        self._stack.callback(self.stream.block(depth).register_forward_pre_hook(before, with_kwargs=True).remove)
+
+    def edited(self, module: nn.Module) -> None:
+        """Note that an attention layer was edited in this pass."""
+        self.passes.now.note(module)
+
+    def only_once(self, module: nn.Module) -> None:
+        """Refuse, in an `UnsupportedModelError`, a pass that uses this module a second time.
+
+        Its depths or layers could not be told apart then.
+        """
+
+        def hook(used: nn.Module, args: tuple[Any, ...]) -> None:
+            if not self.passes.recomputing and self.passes.now.use(used):
+                raise UnsupportedModelError(
+                    f"family '{self.stream.family}' uses one {type(used).__name__} several times in a pass, so no "
+                    "depth or layer of its own can be changed"
+                )
+
+        if module not in self._single:
+            self._single.add(module)
+            self._stack.callback(module.register_forward_pre_hook(hook, prepend=True).remove)
+
+    def require(self, *groups: Iterable[nn.Module]) -> None:
+        """Of each group of attention layers one at least must be edited in every pass, else that pass is an error."""
+        for group in map(set, groups):
+            kinds = ", ".join(sorted({type(module).__name__ for module in group}))
+            self.passes.require(
+                lambda done, group=group: bool(group & done.noted),  # type: ignore[misc]
+                f"family '{self.stream.family}': its {kinds} never asked transformers' AttentionInterface for a "
+                "function in this pass, so nothing was changed there",
+                self._stack,
+            )
+
+
+@contextmanager
+def read_stream(model: nn.Module, read: Callable[[int, Tensor, OpenStream], object]) -> Iterator[None]:
+    """Call `read(depth, hidden, stream)` for every depth of every pass inside the block."""
+    with ExitStack() as stack:
+        opened = OpenStream(model, stack)
+        own = [Block(module, opened.stream.stack) for module in opened.stream.blocks]
+
+        def shown(depth: Depth, hidden: Any, _: Pass) -> None:
+            read(depth.index, checked(hidden, opened.stream.family).detach(), opened)
+
+        read_blocks(own, opened.passes, shown, stack)
+        yield
+
+
+def read_blocks(
+    found: Sequence[Block], passes: Passes, read: Callable[[Depth, Any, Pass], object], stack: ExitStack
+) -> None:
+    """Call `read(depth, hidden, pass)` for what enters the first block of a stack (depth 0) and what each one leaves.
+
+    Depths count the blocks that ran, so that a block which a model uses several times has a depth for each use. What is
+    shown is whatever the block passes on, a tensor (batch, position, width) or not: `checked` refuses what is none.
+    """
+
+    def before(block: Block) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if passes.under_way is not None and not passes.under_way.use(block.stack):
+                read(Depth(0, block.stack), hidden_given(args, kwargs), passes.under_way)
+
+        return hook
+
+    def after(block: Block) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if passes.under_way is not None:
+                depth = Depth(passes.under_way.uses[block.stack], block.stack)
+                read(depth, hidden_returned(output), passes.under_way)
+
+        return hook
+
+    for block in found:
+        stack.callback(block.module.register_forward_pre_hook(before(block), with_kwargs=True).remove)
+        stack.callback(block.module.register_forward_hook(after(block)).remove)
+
+
+def hidden_given(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The residual stream among the arguments of a block."""
+    return args[0] if args else kwargs["hidden_states"]
+
+
+def hidden_returned(output: Any) -> Any:
+    """The residual stream in what a block returned."""
+    return output[0] if isinstance(output, tuple) else output
+
+
+def checked(hidden: Any, name: str) -> Float[Tensor, "batch position width"]:
+    """`hidden`, where it is a residual stream. Raises `UnsupportedModelError` naming the family `name`."""
+    if not isinstance(hidden, Tensor) or hidden.ndim != 3:
+        raise UnsupportedModelError(
+            f"family '{name}': its blocks pass on no tensor (batch, position, width), so the residual stream can "
+            "neither be read (leave HiddenNorms out) nor changed"
+        )
+    return hidden
+
+
+def row_length(model: nn.Module, inputs: Mapping[str, Any]) -> int:
+    """Positions that every row has in the changed stack: from ids or embeddings, less padding, else from a pass."""
+    mask_name = Stream.of(model).mask_name
+    mask, prefix = inputs.get(mask_name), mask_name.removesuffix("attention_mask")
+    if isinstance(mask, Tensor) and mask.ndim == 2:
+        return int(mask.bool().sum(-1).min())
+    for name in (f"{prefix}input_ids", f"{prefix}inputs_embeds"):
+        if isinstance(inputs.get(name), Tensor):
+            return int(inputs[name].shape[1])
+    lengths: list[int] = []
+    one = part(inputs, slice(0, 1), samples_of(inputs), device_of(model))
+    with evaluating(model), torch.no_grad(), read_stream(model, lambda _, hidden, __: lengths.append(hidden.shape[1])):
+        model(**one)
+    return lengths[0]
+
+
+def width_of(model: nn.Module) -> int:
+    """Width of the residual stream, from the configuration. Raises `UnsupportedModelError`."""
+    config = model.config.get_text_config() if isinstance(model, PreTrainedModel) else None
+    width = getattr(config, "hidden_size", None)
+    if not isinstance(width, int):
+        raise UnsupportedModelError(f"family '{family(model)}': its configuration does not say how wide its stream is")
+    return width

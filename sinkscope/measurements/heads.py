@@ -1,0 +1,38 @@
+"""The metrics per head as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from sinkscope.measurements.head_metrics import HEAD_METRICS, HeadMetric
+from sinkscope.measurements.selection import column_of
+
+
+def applicable(data: xr.Dataset) -> list[HeadMetric]:
+    """The metrics that this measurement has numbers for, in the order of the table."""
+    return [metric for metric in HEAD_METRICS if metric.applies(data)]
+
+
+def head_values(data: xr.Dataset, epsilon: float, position: int) -> dict[HeadMetric, np.ndarray]:
+    """Every applicable metric at a position. Raises `InputError` for a position that was not measured."""
+    column_of(data, position)
+    return {metric: metric.at(data, epsilon, [position])[0] for metric in applicable(data)}
+
+
+def head_table(data: xr.Dataset, values: Mapping[HeadMetric, np.ndarray]) -> pd.DataFrame:
+    """A row per head, a column per metric by its name; heads that a layer lacks are left out."""
+    layers, heads = data.sizes["layer"], data.sizes.get("head", 0)
+    table = pd.DataFrame(
+        {
+            "stack": np.repeat(data["stack"].values.astype(str), heads),
+            "layer": np.repeat(data["layer_index"].values, heads),
+            "head": np.tile(np.arange(heads), layers),
+            **{metric.name: grid.ravel() for metric, grid in values.items()},
+        }
+    )
+    numbers = [metric.name for metric, grid in values.items() if grid.dtype.kind == "f"]
+    return table.dropna(how="all", subset=numbers, ignore_index=True)

@@ -1,0 +1,193 @@
+"""What was measured: labeled sufficient statistics, from which every rate, table and figure follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import xarray as xr
+
+from sinkscope.errors import InputError
+from sinkscope.files import writing
+from sinkscope.measurements import definitions, depths, heads, rates, tables, tokens
+from sinkscope.measurements.selection import record_of
+from sinkscope.metrics import EPSILONS, Interval
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """Statistics of a model on samples.
+
+    `data`: dims sample, layer, head, position, depth (0 = what enters the first block). By default `attention_received`
+    (sample, layer, head, position), `hidden_norm` (sample, depth, position), `query_norm`, `key_norm`, `value_norm`
+    (sample, layer, head, position) and always `tokens` (sample, layer); every observer says which variables and dims it
+    adds. Coordinates `layer_index`, `layer_name`, `stack`, `depth_index`, `depth_stack`, and `token_id` (sample,
+    position; −1 where there is none). NaN is what was not measured: positions behind a row's last token, heads that a
+    layer does not have, whatever was not finite. Positions count real tokens from 0.
+    """
+
+    data: xr.Dataset
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Where the numbers come from: model, versions, observers, input, which weights the metric used."""
+        return record_of(self.data)
+
+    def sink_rate(self, epsilon: float = 0.3, position: int | None = None, stack: str | None = None) -> Any:
+        """Sink_k^eps in percent (Gu et al. 2025, section 3): a DataArray over positions, or a float for one position.
+
+        `stack` restricts it to one stack of a model that has several. Warns (`UserWarning`) below 10 tokens, where
+        uniform attention itself exceeds 0.3. Raises `InputError` for an epsilon outside (0, 1) and unknown positions.
+        """
+        return rates.sink_rate(self.data, epsilon, position, stack)
+
+    def sink_rate_interval(
+        self,
+        position: int = 0,
+        epsilon: float = 0.3,
+        stack: str | None = None,
+        *,
+        level: float = 0.95,
+        resamples: int = 1000,
+        seed: int = 0,
+    ) -> Interval:
+        """The sink rate at a position with its bootstrap interval over samples."""
+        return rates.sink_rate_interval(self.data, position, epsilon, stack, level, resamples, seed)
+
+    def layer_sink_rate(self, epsilon: float = 0.3) -> xr.DataArray:
+        """Sink rate per layer and position, in percent."""
+        return rates.layer_sink_rate(self.data, epsilon)
+
+    def slot_rate(self, epsilon: float = 0.3, *, paper_compatible: bool = False) -> float:
+        """Percent of samples, layers and heads whose mean weight on slots exceeds epsilon: Sink_* of the paper.
+
+        Layers without slots do not count. `paper_compatible` counts the paper's extra query, (T · slot + 1) / (T + 1).
+        Source: Gu et al. 2025, Table 4.
+        """
+        return rates.slot_rate(self.data, epsilon, paper_compatible)
+
+    def hidden_norm_ratio(self) -> xr.DataArray:
+        """‖h_0‖ / mean over t ≠ 0 of ‖h_t‖ per depth, averaged over samples (Gu et al. 2025, section 3)."""
+        return rates.hidden_norm_ratio(self.data)
+
+    def value_norm_ratio(self) -> xr.DataArray:
+        """‖v_0‖ / mean over t ≠ 0 of ‖v_t‖ per layer, taken per sample and head and then averaged.
+
+        Source: Gu et al. 2025, section 3.
+        """
+        return rates.value_norm_ratio(self.data)
+
+    def definitions(self, epsilon: float = 0.3) -> pd.DataFrame:
+        """Every published definition of a sink, side by side: a row per definition.
+
+        Columns: definition, source, rule, sinks (tokens per sample that it calls one), position_0 (percent of samples
+        in which position 0 is one), elsewhere and elsewhere_share (the most frequent other position), agreement
+        (Jaccard index with the first definition over samples and positions), note (what was not observed). In causal
+        stacks only positions that half of the queries can see are compared.
+        """
+        return definitions.definition_table(self.data, epsilon)
+
+    def agreement(self, epsilon: float = 0.3) -> pd.DataFrame:
+        """Jaccard index of every pair of definitions over (sample, position); 1 where both find nothing."""
+        return definitions.agreement(self.data, epsilon)
+
+    def sink_tokens(self, epsilon: float = 0.3, *, least: float = 0.0) -> pd.DataFrame:
+        """A row per token that is a sink somewhere: text, id, how often, in how many heads, where.
+
+        `least`: percentage of (layer, head) pairs that must exceed epsilon. Texts need `measure(..., tokenizer=...)`.
+        Source: Sun et al. 2024; Yu et al. 2024.
+        """
+        return tokens.sink_tokens(self.data, epsilon, least)
+
+    def token_kinds(self, epsilon: float = 0.3) -> pd.DataFrame:
+        """A row per kind of token: each special token, punctuation, words; what such a token receives."""
+        return tokens.token_kinds(self.data, epsilon)
+
+    def first_tokens(self, epsilon: float = 0.3) -> pd.DataFrame:
+        """A row per sample: its first token, in what percentage of heads it is a sink, its norm ratio (Gu et al. 2025).
+
+        `becomes_sink` is False where the percentage is at most half the median over samples. Weakest first.
+        """
+        return tokens.first_tokens(self.data, epsilon)
+
+    def patches(self, *, cutoff: float | None = None, times: float = 3.0) -> pd.DataFrame:
+        """CLS, registers, artefact patches and other patches of a vision model: number, norm, attention.
+
+        A patch is an artefact above `cutoff`, or above `times` the image's median patch norm where there is none.
+        Source: Darcet et al. 2023.
+        """
+        return tokens.patches(self.data, cutoff, times)
+
+    def heads(self, epsilon: float = 0.3, position: int = 0) -> pd.DataFrame:
+        """A row per head: its sink at a position, the mechanism behind it, and what it writes; means over samples.
+
+        The columns are the entries of `HEAD_METRICS` that were observed: attention received and its threshold, norms
+        and angles of keys and values, entropy, what the head writes, and its kind (no-op, broadcast, active).
+        """
+        return heads.head_table(self.data, heads.head_values(self.data, epsilon, position))
+
+    def depths(self) -> pd.DataFrame:
+        """A row per depth of the residual stream: norm ratio, largest entry, outliers, matrix entropy, spread."""
+        return depths.depth_table(self.data)
+
+    def massive_activations(self, magnitude: float = 100.0, ratio: float = 1000.0) -> pd.DataFrame:
+        """A row per massive entry (position, dimension) of the residual stream: onset, decay, peak, value.
+
+        Both criteria of Sun et al. 2024: |a| > magnitude and at least ratio × the median of its depth.
+        """
+        return depths.massive_activations(self.data, magnitude, ratio)
+
+    def sweep(self, epsilons: Sequence[float] = EPSILONS) -> xr.DataArray:
+        """Sink rate in percent over epsilon and the numbers of tokens that texts have, as in Gu et al. 2025, Fig. 3."""
+        return rates.sweep(self.data, epsilons)
+
+    def super_experts(self) -> pd.DataFrame:
+        """Experts of a mixture-of-experts model whose outputs are extreme (`metrics.super_experts`)."""
+        return depths.super_experts(self.data)
+
+    def table(self, epsilon: float = 0.3) -> pd.DataFrame:
+        """A row per layer: sink rate at position 0 with its interval, strongest position, norm ratios.
+
+        The strongest position of a causal layer is sought where at least half of the queries can see it.
+        """
+        return tables.layer_table(self.data, epsilon)
+
+    def plot(self, epsilon: float = 0.3) -> go.Figure:
+        """Sink rate per position, and attention received by position 0 per layer and head."""
+        from sinkscope.measurements.figures import sink_figure  # Plotly takes longer to load than all the rest
+
+        return sink_figure(self.data, epsilon)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """All values in long form: variable, sample, layer, head, position, depth, value; what is NaN is left out."""
+        return tables.long_table(self.data)
+
+    def to_json(self, epsilon: float = 0.3) -> dict[str, Any]:
+        """The summary that `sinkscope measure --json` prints, as JSON-able data; numbers that do not exist are None."""
+        return tables.summary(self.data, epsilon)
+
+    def save(self, path: str | Path) -> None:
+        """Write one netCDF file, whole or not at all."""
+        with writing(path) as draft:
+            self.data.to_netcdf(draft, engine="h5netcdf")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Measurement:
+        """Read a file that `save` wrote. Raises `InputError` for a file that is missing, damaged or something else."""
+        try:
+            data = xr.load_dataset(path, engine="h5netcdf")
+            record_of(data)
+        except FileNotFoundError as error:
+            raise InputError(f"no measurement at {path}") from error
+        except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise InputError(f"{path} is not a measurement, or is damaged") from error
+        return cls(data)
+
+    def _repr_html_(self) -> str:
+        return tables.html(self.data)

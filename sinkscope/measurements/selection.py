@@ -1,0 +1,143 @@
+"""Reading a measurement's dataset: its variables, positions, stacks, and the names of its layers and depths."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Bool, Float, Int
+
+from sinkscope.errors import InputError
+from sinkscope.metrics import comparable, index_of, nanmean
+
+PER_HEAD: Final = ("sample", "layer", "head", "position")
+AXES: Final = ("sample", "kept", "layer", "head", "position", "kept_position", "key_dim", "probe_position", "spikes")
+CAUSAL: Final = "decoder"
+"""The stack whose queries see no later keys; cross-attention and encoders see all."""
+
+TOKEN_STACKS: Final = ("decoder", "encoder", "vision", "audio")
+"""The first of these that a measurement has is the one whose tokens are looked at."""
+
+
+def record_of(data: xr.Dataset) -> dict[str, Any]:
+    """Where the numbers come from; every reader gets a copy of its own."""
+    return json.loads(data.attrs["record"])
+
+
+def need(data: xr.Dataset, variable: str, observer: str | None = None) -> xr.DataArray:
+    """A variable of the dataset. Raises `InputError`, which says what there is instead, or what would observe it."""
+    if variable in data:
+        return data[variable]
+    if observer is None:
+        raise InputError(f"this measurement holds no {variable}; it has {', '.join(map(str, data.data_vars))}")
+    why = "no layer has slots" if variable == "slot_received" else "it was not observed"
+    raise InputError(f"this measurement has no {variable}: {why} (observer {observer})")
+
+
+def column_of(data: xr.Dataset, position: int) -> int:
+    """Where a position stands along the axis. Raises `InputError` for one that was not measured."""
+    return index_of(position, data["position"].values.tolist() if "position" in data.coords else [])
+
+
+def at(data: xr.Dataset, position: int) -> xr.Dataset:
+    """The dataset at one position, which stays a dimension. Raises `InputError` for one that was not measured."""
+    return data.isel(position=[column_of(data, position)])
+
+
+def has_position(data: xr.Dataset, position: int) -> bool:
+    """Whether something was measured there."""
+    return "position" in data.coords and position in data["position"].values
+
+
+def layers_of(data: xr.Dataset, stack: str | None) -> Bool[np.ndarray, "layer"]:
+    """The layers of a stack; all for None."""
+    stacks = data["stack"].values
+    return np.full(len(stacks), True) if stack is None else stacks == stack
+
+
+def sample_lengths(data: xr.Dataset, stack: str | None = None) -> Int[np.ndarray, "sample"]:
+    """Real tokens of each sample, in one stack or in the longest."""
+    return data["tokens"].transpose("sample", "layer").values[:, layers_of(data, stack)].max(1)
+
+
+def layer_labels(data: xr.Dataset) -> list[str]:
+    """The model's own layer numbers, with the stack's name where a model has several (encoder, decoder, cross …)."""
+    return _labels(data, "layer_index", "stack")
+
+
+def depth_labels(data: xr.Dataset) -> list[str]:
+    """The depths of the residual stream, 0 the embedding, with the stack's name where a model has several."""
+    return _labels(data, "depth_index", "depth_stack")
+
+
+def _labels(data: xr.Dataset, numbers: str, stacks: str) -> list[str]:
+    names = data[stacks].values.tolist()
+    if len(set(names)) == 1:
+        names = [""] * len(names)
+    return [f"{name} {number}".lstrip() for name, number in zip(names, data[numbers].values, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class TokenView:
+    """A measurement's statistics of one token axis: the layers and depths of its main stack."""
+
+    data: xr.Dataset
+    epsilon: float
+
+    @cached_property
+    def stack(self) -> str:
+        stacks = {str(name) for name in self.data["stack"].values}
+        return next(name for name in (*TOKEN_STACKS, *stacks) if name in stacks)
+
+    @cached_property
+    def layers(self) -> Bool[np.ndarray, "layer"]:
+        return layers_of(self.data, self.stack)
+
+    @cached_property
+    def positions(self) -> Int[np.ndarray, "position"]:
+        return self.data["position"].values
+
+    @cached_property
+    def tokens(self) -> Int[np.ndarray, "sample"]:
+        return sample_lengths(self.data, self.stack)
+
+    @cached_property
+    def counted(self) -> Bool[np.ndarray, "sample position"]:
+        """Places that are compared: half of the queries see them, in causal stacks."""
+        return comparable(self.tokens, self.positions, causal=self.stack == CAUSAL)
+
+    def per_head(self, name: str) -> Float[np.ndarray, "sample layer *rest"]:
+        return self.data[name].values[:, self.layers]
+
+    def per_depth(self, name: str) -> Float[np.ndarray, "sample depth *rest"]:
+        return self.data[name].values[:, self.data["depth_stack"].values == self.stack]
+
+
+@dataclass(frozen=True, eq=False)
+class HeadView:
+    """A measurement as a metric of heads sees it: its variables, the position and threshold that are asked about."""
+
+    data: xr.Dataset
+    epsilon: float
+    position: int
+
+    @property
+    def column(self) -> int:
+        """Where the position stands along the axis `position`."""
+        return column_of(self.data, self.position)
+
+    def __getitem__(self, name: str) -> Float[np.ndarray, "sample layer head *rest"]:
+        return self.data[name].transpose(*AXES, missing_dims="ignore").values
+
+    def here(self, name: str) -> Float[np.ndarray, "layer head"]:
+        """The mean over samples at the position."""
+        return nanmean(self[name][..., self.column], 0)
+
+    def mean(self, name: str) -> Float[np.ndarray, "layer head"]:
+        """The mean over positions, where the variable has any, and then over samples."""
+        values = self[name]
+        return nanmean(values if values.ndim == 3 else nanmean(values, 3), 0)

@@ -1,0 +1,144 @@
+"""A measurement as tables and as plain data."""
+
+from __future__ import annotations
+
+import html as markup
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from sinkscope import metrics
+from sinkscope.measurements.rates import hidden_norm_ratio, layer_sink_rate, received, sink_rate, value_norm_ratio
+from sinkscope.measurements.selection import CAUSAL, depth_labels, layer_labels, need, record_of
+
+DIMS = ("sample", "layer", "head", "position", "depth")
+
+
+def layer_table(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
+    """See `Measurement.table`. The hidden-norm ratio of a row is that of the block's output, by running number."""
+    table = pd.DataFrame({"layer": data["layer_index"].values, "stack": [str(name) for name in data["stack"].values]})
+    if "attention_received" in data:
+        table = table.join(_rates(data, epsilon))
+    if "hidden_norm" in data:
+        table["hidden_norm_ratio"] = [_hidden_ratio(data, row) for row in table.itertuples()]
+    if "value_norm" in data:
+        table["value_norm_ratio"] = value_norm_ratio(data).values
+    return table
+
+
+def long_table(data: xr.Dataset) -> pd.DataFrame:
+    """See `Measurement.to_dataframe`."""
+    parts = []
+    for name, variable in data.data_vars.items():
+        plain = variable.reset_coords(drop=True)
+        part = plain.to_series().dropna().rename("value").reset_index()
+        parts.append(part.assign(variable=name))
+    table = pd.concat(parts, ignore_index=True)
+    return table[["variable", *(dim for dim in DIMS if dim in table), "value"]]
+
+
+def summary(data: xr.Dataset, epsilon: float) -> dict[str, Any]:
+    """See `Measurement.to_json`; the form is fixed."""
+    record = record_of(data)
+    attention, hidden, value = (name in data for name in ("attention_received", "hidden_norm", "value_norm"))
+    overall = _by_position(sink_rate(data, epsilon)) if attention else {}
+    rates = layer_sink_rate(data, epsilon) if attention else None
+    layers = [
+        {"layer": int(index), "stack": str(stack), "sink_rate": {} if rates is None else _by_position(rates[row])}
+        for row, (index, stack) in enumerate(zip(data["layer_index"].values, data["stack"].values, strict=True))
+    ]
+    return {
+        "model": record["model"],
+        "input": record["input"],
+        "tokens": record["tokens"],
+        "samples": record["samples"],
+        "epsilon": epsilon,
+        "sink_rate": overall,
+        "layers": layers,
+        "hidden_norm_ratio": _numbers(hidden_norm_ratio(data).values) if hidden else [],
+        "value_norm_ratio": _numbers(value_norm_ratio(data).values) if value else [],
+    }
+
+
+def html(data: xr.Dataset) -> str:
+    """The layer table under a line that says what was measured; text from models and users is escaped."""
+    record = record_of(data)
+    line = f"{record['model']} ({record['family']}): {record['samples']} samples, up to {record['tokens']} tokens"
+    table = layer_table(data, 0.3).to_html(
+        index=False, float_format=lambda number: f"{number:.2f}", border=0, na_rep="–"
+    )
+    return f"<p>{markup.escape(line)}</p>{table}"
+
+
+def received_table(data: xr.Dataset, position: int = 0) -> pd.DataFrame:
+    """Attention received by a position: a row per layer, a column per head."""
+    grid = need(data, "attention_received").mean("sample").sel(position=position).transpose("layer", "head")
+    frame = pd.DataFrame(grid.values.round(4), columns=[f"head {head}" for head in grid["head"].values])
+    frame.insert(0, "layer", layer_labels(data))
+    return frame
+
+
+def hidden_norm_table(data: xr.Dataset, position: int = 0) -> pd.DataFrame:
+    """Hidden norm of a position, of the others, and their ratio, per depth."""
+    norms = need(data, "hidden_norm").mean("sample")
+    return _against_others(norms, position, "depth", depth_labels(data))
+
+
+def value_norm_table(data: xr.Dataset, position: int = 0) -> pd.DataFrame:
+    """Value norm of a position, of the others, and their ratio, per layer."""
+    norms = need(data, "value_norm").mean(["sample", "head"])
+    return _against_others(norms, position, "layer", layer_labels(data))
+
+
+def _rates(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
+    rates = metrics.layer_rates(received(data), epsilon)
+    low, high = metrics.bootstrap(rates)
+    mean = metrics.nanmean(rates, 0)
+    positions = data["position"].values
+    strongest = np.where(np.isnan(mean) | ~_comparable(data), -np.inf, mean).argmax(-1)
+    rows = np.arange(len(mean))
+    table = pd.DataFrame({"strongest_position": positions[strongest], "strongest_rate": mean[rows, strongest]})
+    if 0 in positions:
+        column = positions.tolist().index(0)
+        first = {"sink_rate": mean[:, column], "low": low[:, column], "high": high[:, column]}
+        table = pd.DataFrame(first).join(table)
+    return table
+
+
+def _comparable(data: xr.Dataset) -> np.ndarray:
+    """(layer, position): True where at least half of the queries can see the position.
+
+    The last positions of a causal layer average over a few queries, and the very last is one token's attention to
+    itself. Where no such position was measured, all count.
+    """
+    early = data["position"].values < (int(data["tokens"].max()) + 1) // 2
+    causal = np.array([str(stack) == CAUSAL for stack in data["stack"].values])
+    return np.where(causal[:, None] & early.any(), early, True)
+
+
+def _hidden_ratio(data: xr.Dataset, row: Any) -> float:
+    """Ratio behind the block with the layer's number; cross-attention stands in the decoder's blocks."""
+    ratio = hidden_norm_ratio(data)
+    stack = "decoder" if row.stack == "cross" else row.stack
+    place = (ratio["depth_stack"] == stack) & (ratio["depth_index"] == row.layer + 1)
+    found = ratio.values[place.values]
+    return float(found[0]) if len(found) else math.nan
+
+
+def _by_position(rate: Any) -> dict[str, float | None]:
+    return dict(zip(map(str, rate["position"].values.tolist()), _numbers(rate.values), strict=True))
+
+
+def _numbers(values: np.ndarray) -> list[float | None]:
+    return [None if math.isnan(value) else float(value) for value in values.tolist()]
+
+
+def _against_others(norms: xr.DataArray, position: int, kind: str, labels: list[str]) -> pd.DataFrame:
+    chosen = norms.sel(position=position).values
+    others = norms.where(norms["position"] != position).mean("position").values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = chosen / others
+    return pd.DataFrame({kind: labels, f"position {position}": chosen, "others": others, "ratio": ratio})

@@ -1,0 +1,130 @@
+"""Metrics as pure functions of stored statistics. Arrays are numpy; NaN marks what was not measured and counts nowhere.
+
+Order of averaging: heads of a layer, then layers, then samples, so that a layer counts once however many heads it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from sinkscope.errors import InputError
+from sinkscope.metrics.statistics import nanmean
+
+SHORT = 10  # below this many tokens uniform attention itself gives the first token more than 0.3
+EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5)
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Raises `InputError` unless 0 < epsilon < 1."""
+    if not 0 < epsilon < 1:
+        raise InputError(f"epsilon = {epsilon}: must lie between 0 and 1")
+
+
+def index_of(position: int, positions: Sequence[int]) -> int:
+    """Where a position stands among the measured ones. Raises `InputError`, which names these, if it is not there."""
+    if position in positions:
+        return positions.index(position)
+    known = f"{positions[0]} to {positions[-1]}" if len(positions) > 8 else ", ".join(map(str, positions)) or "none"
+    raise InputError(f"position {position} was not measured; measured: {known}")
+
+
+def exceeds(received: Float[np.ndarray, "*shape"], epsilon: float) -> Float[np.ndarray, "*shape"]:
+    """1 where received > epsilon (strictly), 0 where not, NaN where not measured."""
+    check_epsilon(epsilon)
+    return np.where(np.isnan(received), np.nan, (received > epsilon).astype(np.float64))
+
+
+def layer_rates(
+    received: Float[np.ndarray, "sample layer head position"], epsilon: float
+) -> Float[np.ndarray, "sample layer position"]:
+    """Percent of a layer's heads whose alpha exceeds epsilon, per sample and position."""
+    return 100 * nanmean(exceeds(received, epsilon), 2)
+
+
+def sample_rates(
+    received: Float[np.ndarray, "sample layer head position"], epsilon: float
+) -> Float[np.ndarray, "sample position"]:
+    """Sink_k^eps of each sample: mean over layers of the layer's rate, in percent."""
+    return nanmean(layer_rates(received, epsilon), 1)
+
+
+def sink_rate(
+    received: Float[np.ndarray, "sample layer head position"], epsilon: float
+) -> Float[np.ndarray, "position"]:
+    """Sink_k^eps = 100 · mean over samples, layers and heads of [alpha_k > eps]. Source: Gu et al. 2025, section 3.
+
+    The indicator is taken per sample, layer and head and then averaged, never the other way round.
+    """
+    return nanmean(sample_rates(received, epsilon), 0)
+
+
+def paper_slot(
+    slot: Float[np.ndarray, "sample layer head"], tokens: Int[np.ndarray, "sample layer"]
+) -> Float[np.ndarray, "sample layer head"]:
+    """(T · slot + 1) / (T + 1): the slot's mass as the paper's code counts it (Gu et al. 2025, Table 4).
+
+    There a zero query, all of whose attention is on the slot, stands before the others and is counted.
+    """
+    return (tokens[..., None] * slot + 1) / (tokens[..., None] + 1)
+
+
+def first_over_rest(lengths: Float[np.ndarray, "*shape position"]) -> Float[np.ndarray, "*shape"]:
+    """‖x_0‖ / mean over t ≠ 0 of ‖x_t‖ along the last axis; NaN with fewer than two tokens.
+
+    Source: Gu et al. 2025, section 3.
+    """
+    rest = nanmean(lengths[..., 1:], -1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = lengths[..., 0] / rest
+    return np.where(rest > 0, ratio, np.nan)
+
+
+def sweep(
+    received: Float[np.ndarray, "sample layer head length"], epsilons: Sequence[float] = EPSILONS
+) -> Float[np.ndarray, "epsilon length"]:
+    """Sink_k^eps in percent for every threshold and every number of tokens T, as in Gu et al. 2025, Fig. 3.
+
+    `received`: alpha_k when only the first T tokens existed (`attention_received_by_length`). NaN for a T that no
+    sample has. Never increases with epsilon. Raises `InputError` for an epsilon outside (0, 1).
+    """
+    if not len(epsilons):
+        raise InputError("no epsilon to sweep over: give one or more between 0 and 1")
+    return np.stack([sink_rate(received, epsilon) for epsilon in epsilons])
+
+
+def mass_on_first(
+    received: Float[np.ndarray, "sample layer head position"],
+    tokens: Int[np.ndarray, "sample layer"],
+    causal: Bool[np.ndarray, "layer"],
+    count: int = 4,
+) -> Float[np.ndarray, "sample layer head"]:
+    """Mean over a row's queries of the attention on its first `count` tokens, from 0 to 1.
+
+    Σ_{k < n} alpha_k (T − k) / T in causal layers, as k is seen by T − k of the T queries; Σ_{k < n} alpha_k in
+    bidirectional ones. `received`: alpha_k from position 0 on, without gaps; `tokens`: T. In rows that are
+    shorter, all their tokens; NaN where position 0 was not measured. Raises `InputError` where fewer positions were.
+    """
+    if not 1 <= count <= received.shape[-1]:
+        raise InputError(f"mass on the first {count} positions: {received.shape[-1]} were measured, from position 0 on")
+    positions = np.arange(count)
+    length = tokens[..., None].astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        seeing = np.where(causal[None, :, None], (length - positions) / length, 1.0)
+    mass = np.nansum(received[..., :count] * seeing[:, :, None], -1)
+    return np.where(np.isnan(received[..., 0]), np.nan, mass)
+
+
+def boost(
+    received: Float[np.ndarray, "sample layer head position"], uniform: Float[np.ndarray, "sample layer position"]
+) -> Float[np.ndarray, "sample layer head position"]:
+    """alpha_k over the alpha_k that uniform attention under the same mask would give: 1 is no preference.
+
+    NaN where no query sees the key. The last positions of a causal layer rest on few queries, the first of a text are
+    seen by rows with few keys: uniform attention accounts for both.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = received / uniform[:, :, None]
+    return np.where(uniform[:, :, None] > 0, ratio, np.nan)

@@ -1,0 +1,126 @@
+"""Which tokens are sinks: by position, by token, by kind of token (Sun et al. 2024; Yu et al. 2024)."""
+
+from __future__ import annotations
+
+import string
+import unicodedata
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+
+from sinkscope.metrics.rates import exceeds
+from sinkscope.metrics.statistics import nanmean
+
+MARKS = "▁Ġ Ċ"  # how tokenizers write spaces and line ends in the texts of tokens
+
+
+def comparable(
+    tokens: Int[np.ndarray, "sample"], positions: Int[np.ndarray, "position"], causal: bool
+) -> Bool[np.ndarray, "sample position"]:
+    """True at positions that at least half of the row's queries can see; all of a row's, in bidirectional layers.
+
+    The last positions of a causal layer average over a few queries, and the very last is one token's attention to
+    itself, so that an exceeded threshold says nothing there.
+    """
+    last = (tokens + 1) // 2 if causal else tokens
+    return positions[None, :] < last[:, None]
+
+
+def token_rates(
+    received: Float[np.ndarray, "sample layer head position"], epsilon: float
+) -> Float[np.ndarray, "sample position"]:
+    """Percent of (layer, head) pairs in which a token receives more than epsilon, a layer counting once."""
+    return 100 * nanmean(nanmean(exceeds(received, epsilon), 2), 1)
+
+
+def sinks_by_token(
+    received: Float[np.ndarray, "sample layer head position"],
+    ids: Int[np.ndarray, "sample position"],
+    counted: Bool[np.ndarray, "sample position"],
+    texts: Mapping[int, str],
+    epsilon: float,
+    *,
+    least: float = 0.0,
+) -> pd.DataFrame:
+    """A row per token id that is a sink somewhere: how often, in how many heads, and where.
+
+    A token is a sink where the percentage of (layer, head) pairs in which it receives more than `epsilon` exceeds
+    `least`. Columns: token (its text), id, sinks (occurrences that are one), occurrences, share (percent of them),
+    heads (mean percentage of pairs, over the sinks), alpha (largest attention received in a head), first, last
+    (positions). Sorted by sinks. Only `counted` places are looked at. Source: Sun et al. 2024; Yu et al. 2024.
+    """
+    rates, strongest = token_rates(received, epsilon), _strongest(received)
+    known = counted & (ids >= 0) & ~np.isnan(rates)
+    _, position = np.nonzero(known)
+    occurrences = pd.DataFrame(
+        {"id": ids[known], "position": position, "heads": rates[known], "alpha": strongest[known]}
+    )
+    occurrences["sink"] = occurrences["heads"] > least
+    rows = []
+    for token, group in occurrences.groupby("id"):
+        sinks = group[group["sink"]]
+        if len(sinks):
+            rows.append(
+                {
+                    "token": texts.get(int(token), ""),
+                    "id": int(token),
+                    "sinks": len(sinks),
+                    "occurrences": len(group),
+                    "share": 100 * len(sinks) / len(group),
+                    "heads": float(sinks["heads"].mean()),
+                    "alpha": float(sinks["alpha"].max()),
+                    "first": int(sinks["position"].min()),
+                    "last": int(sinks["position"].max()),
+                }
+            )
+    columns = ["token", "id", "sinks", "occurrences", "share", "heads", "alpha", "first", "last"]
+    return pd.DataFrame(rows, columns=columns).sort_values(["sinks", "heads"], ascending=False, ignore_index=True)
+
+
+def token_kind(text: str, special: bool) -> str:
+    """A special token by its text ([CLS], [SEP], <s> …), punctuation, line end, or word."""
+    if special:
+        return text
+    bare = text.strip(MARKS)
+    if not bare:
+        return "line end" if "Ċ" in text or "\n" in text else "space"
+    if all(letter in string.punctuation or unicodedata.category(letter).startswith("P") for letter in bare):
+        return "punctuation"
+    return "word"
+
+
+def sinks_by_kind(
+    received: Float[np.ndarray, "sample layer head position"],
+    ids: Int[np.ndarray, "sample position"],
+    counted: Bool[np.ndarray, "sample position"],
+    texts: Mapping[int, str],
+    special: Collection[int],
+    epsilon: float,
+) -> pd.DataFrame:
+    """A row per kind of token: special tokens each, punctuation, words.
+
+    Columns: kind, occurrences, alpha (mean attention received, over samples, layers and heads), sink_rate (percent of
+    (token, layer, head) in which it exceeds `epsilon`), largest (percent of (layer, head) pairs for the occurrence with
+    most). Source: for bidirectional encoders the denominator is T for every key.
+    """
+    rates, means = token_rates(received, epsilon), nanmean(nanmean(received, 2), 1)
+    known = counted & (ids >= 0) & ~np.isnan(rates)
+    kinds = [token_kind(texts.get(int(token), ""), int(token) in special) for token in ids[known]]
+    frame = pd.DataFrame({"kind": kinds, "alpha": means[known], "sink_rate": rates[known]})
+    grouped = frame.groupby("kind", sort=False)
+    table = grouped.agg(
+        occurrences=("alpha", "size"),
+        alpha=("alpha", "mean"),
+        largest=("sink_rate", "max"),
+        sink_rate=("sink_rate", "mean"),
+    ).reset_index()
+    return table.sort_values("alpha", ascending=False, ignore_index=True)[
+        ["kind", "occurrences", "alpha", "sink_rate", "largest"]
+    ]
+
+
+def _strongest(received: Float[np.ndarray, "sample layer head position"]) -> Float[np.ndarray, "sample position"]:
+    """Largest attention received in any layer and head; −inf where nothing was measured."""
+    return np.where(np.isnan(received), -np.inf, received).max((1, 2))

@@ -1,1 +1,0 @@
-"""What was measured: labelled statistics, tables, figures, comparisons."""

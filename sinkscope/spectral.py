@@ -1,0 +1,50 @@
+"""Directions of the residual stream by how strongly the unembedding reads them (Cancedda 2024)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from sinkscope.errors import InputError
+
+_KNOWN: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # weight → (its state, V)
+
+
+def spectral_bands(
+    unembedding: Float[Tensor, "vocabulary width"], count: int = 20
+) -> tuple[Float[Tensor, "width width"], list[slice]]:
+    """W_U = U S Vᵀ: the columns of V, largest singular value first, and the `count` slices that cut them in bands.
+
+    Bands differ by at most one direction in size; V is orthonormal, so Σ_b V_b V_bᵀ = 1 and the energies of the bands
+    add up to ‖h‖² (Parseval). V comes from the eigenvectors of W_Uᵀ W_U (width × width) in float64, so the vocabulary
+    costs one product; it is returned in fp32 on the CPU. Raises `InputError` for a count outside 1 … width.
+
+    Source: Cancedda 2024, where the last of 20 bands is the "dark" one. W_U is taken as it is: a gain of the final norm
+    is not folded in, as the paper's does not say it is.
+    """
+    slices = band_slices(unembedding.shape[-1], count)
+    return _directions(unembedding), slices
+
+
+def band_slices(width: int, count: int) -> list[slice]:
+    """`width` directions in `count` bands. Raises `InputError` for a count outside 1 … width."""
+    if not 1 <= count <= width:
+        raise InputError(f"{count} spectral bands of a residual stream of width {width}: choose 1 to {width}")
+    borders = [band * width // count for band in range(count + 1)]
+    return [slice(*pair) for pair in pairwise(borders)]
+
+
+def _directions(unembedding: Tensor) -> Float[Tensor, "width width"]:
+    """V, remembered for as long as the weight lives and is not written to: it costs a second for a GPT-2."""
+    state = (unembedding._version, unembedding.data_ptr())
+    known = _KNOWN.get(unembedding)
+    if known is None or known[0] != state:
+        matrix = unembedding.detach().to("cpu", torch.float64)
+        ascending = torch.linalg.eigh(matrix.mT @ matrix).eigenvectors
+        known = (state, ascending.flip(-1).float())
+        _KNOWN[unembedding] = known
+    return known[1]

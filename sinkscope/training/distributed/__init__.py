@@ -1,0 +1,1 @@
+"""Several processes and devices that train one model."""

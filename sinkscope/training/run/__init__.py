@@ -1,0 +1,43 @@
+"""A run's folder and its life: record, metric log, checkpoints, lock."""
+
+from sinkscope.training.run.checkpoints import checkpoint_step, list_checkpoints
+from sinkscope.training.run.folder import (
+    CHECKPOINTS,
+    LOCK,
+    MODEL,
+    PROVENANCE,
+    RECIPE,
+    Busy,
+    Run,
+    TrainingDiverged,
+    locked,
+    open_run,
+    settled,
+)
+from sinkscope.training.run.log import LOG, LogWriter, cut, read_rows
+from sinkscope.training.run.record import RECORD, Record, host, read_record, versions
+
+__all__ = [
+    "CHECKPOINTS",
+    "LOCK",
+    "LOG",
+    "MODEL",
+    "PROVENANCE",
+    "RECIPE",
+    "RECORD",
+    "Busy",
+    "LogWriter",
+    "Record",
+    "Run",
+    "TrainingDiverged",
+    "checkpoint_step",
+    "cut",
+    "host",
+    "list_checkpoints",
+    "locked",
+    "open_run",
+    "read_record",
+    "read_rows",
+    "settled",
+    "versions",
+]

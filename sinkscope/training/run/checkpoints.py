@@ -1,0 +1,86 @@
+"""Checkpoints that can be trusted: a manifest of hashes, written last, says that a folder is whole.
+
+`transformers.Trainer` writes a checkpoint file by file into its final place, so a killed process leaves a folder that
+looks like one. Only a folder whose manifest agrees with every file in it is resumed from.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from sinkscope.errors import InputError
+from sinkscope.files import sha256, write_json
+
+MANIFEST = "manifest.json"
+PREFIX = "checkpoint-"
+
+Announce = Callable[[str], None]
+
+
+def seal(checkpoint: Path) -> None:
+    """Write the manifest: the hash of every file, atomically and after all of them."""
+    write_json(checkpoint / MANIFEST, {"files": _hashes(checkpoint)})
+
+
+def problem(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint, in a phrase; None if its manifest agrees with its files."""
+    if not (checkpoint / MANIFEST).is_file():
+        return "is incomplete (the process ended while writing it)"
+    try:
+        expected = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
+        found = _hashes(checkpoint)
+        names = {**expected, **found}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"is damaged (its {MANIFEST} cannot be read: {error})"
+    differing = [name for name in names if expected.get(name) != found.get(name)]
+    return f"is damaged ({', '.join(sorted(differing))} not as its manifest says)" if differing else None
+
+
+def newest_whole(folder: Path, announce: Announce) -> Path | None:
+    """The newest checkpoint that can be trusted. Newer ones that cannot be are set aside, each with an announcement."""
+    for checkpoint in reversed(list_checkpoints(folder)):
+        fault = problem(checkpoint)
+        if fault is None:
+            return checkpoint
+        announce(f"{checkpoint.name} {fault}: set aside as {_set_aside(checkpoint).name}")
+    return None
+
+
+def require(checkpoint: Path) -> None:
+    """Raise `InputError` in a process that does not see the checkpoint which the main one found."""
+    if not (checkpoint / MANIFEST).is_file():
+        raise InputError(f"cannot see {checkpoint}: all machines of a training need to share its folder")
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all but the newest checkpoints; a manifest goes first, so that a half-removed one counts as incomplete."""
+    for checkpoint in list_checkpoints(folder)[:-keep]:
+        (checkpoint / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(checkpoint)
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoint folders, by step."""
+    found = (path for path in folder.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdecimal())
+    return sorted(found, key=checkpoint_step)
+
+
+def checkpoint_step(checkpoint: Path) -> int:
+    """The step a checkpoint was taken at, from its name."""
+    return int(checkpoint.name.removeprefix(PREFIX))
+
+
+def _hashes(checkpoint: Path) -> dict[str, str]:
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != MANIFEST)
+    return {path.relative_to(checkpoint).as_posix(): sha256(path) for path in files}
+
+
+def _set_aside(checkpoint: Path) -> Path:
+    for number in range(1, 1000):
+        target = checkpoint.with_name(f"damaged-{checkpoint.name}-{number}")
+        if not target.exists():
+            return checkpoint.rename(target)
+    raise InputError(f"{checkpoint.parent} holds too many damaged checkpoints: remove them")

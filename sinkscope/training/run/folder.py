@@ -1,0 +1,119 @@
+"""A run's folder: what is in it, in which state it is, and who may write to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from filelock import FileLock, Timeout
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from sinkscope.errors import InputError
+from sinkscope.files import sweep, write_json
+from sinkscope.model import load, load_tokenizer
+from sinkscope.training.recipe import Recipe
+from sinkscope.training.run.log import LOG, read_rows
+from sinkscope.training.run.record import read_object, read_record
+
+RECIPE = "recipe.json"
+LOCK = "run.lock"
+MODEL = "model"
+PROVENANCE = "provenance.json"
+CHECKPOINTS = "checkpoints"
+
+
+class TrainingDiverged(InputError):
+    """The loss or the gradient stopped being a finite number, at step `step`."""
+
+    def __init__(self, message: str, step: int) -> None:
+        super().__init__(message)
+        self.step = step
+
+
+class Busy(InputError):
+    """Another process holds the run's folder."""
+
+
+def settled(folder: Path) -> bool:
+    """Whether a run is finished. Raises `TrainingDiverged` for one that diverged: it would again, the same way."""
+    record = read_record(folder) or {"status": "absent"}
+    if record["status"] == "diverged":
+        raise TrainingDiverged(f"{folder}: {record['reason']} (remove the folder to train it again)", record["step"])
+    return record["status"] == "finished"
+
+
+@contextmanager
+def locked(folder: Path, activity: str = "training") -> Iterator[None]:
+    """Hold the lock of a folder, cleared of what a killed process left there.
+
+    Raises `Busy` if another process holds it (the error says that it is `activity` the folder), and `InputError` if the
+    folder cannot be written.
+    """
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        raise Busy(f"another process is {activity} {folder}") from error
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
+    try:
+        sweep(folder)
+        yield
+    finally:
+        lock.release()
+
+
+def open_run(folder: Path, recipe: Recipe, fingerprint: Mapping[str, Any], *, resume: bool) -> dict[str, Any]:
+    """Write the recipe into a new run's folder, or check that an unfinished run is this one; return its record so far.
+
+    Raises `InputError` for another configuration, for an unfinished run without `resume`, and for a damaged recipe.
+    """
+    if not (folder / RECIPE).exists():
+        write_json(folder / RECIPE, recipe.model_dump(mode="json"))
+        return {}
+    if Recipe(**read_object(folder / RECIPE, "recipe")).hash(fingerprint) != recipe.hash(fingerprint):
+        raise InputError(f"{folder} holds a run of another configuration: remove it or choose another --out")
+    if not resume:
+        raise InputError(f"{folder} holds an unfinished run: pass --resume to go on with it")
+    return read_record(folder) or {}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder, finished or not. What is in it is read when it is first asked for."""
+
+    path: Path
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """Configuration, seed, versions, data fingerprint, status, results. Raises `InputError` if unreadable."""
+        record = read_record(self.path)
+        if record is None:
+            raise InputError(f"{self.path} is not a run: it holds no record")
+        return record
+
+    @cached_property
+    def log(self) -> pd.DataFrame:
+        """The metric log, a row per logged step; NaN where a metric was not measured at that step."""
+        return pd.DataFrame(read_rows(self.path / LOG))
+
+    @cached_property
+    def model(self) -> PreTrainedModel:
+        """The trained model. Raises `InputError` if the run has none yet."""
+        return load(self._finished())
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's tokenizer. Raises `InputError` if the run has none yet."""
+        return load_tokenizer(self._finished())
+
+    def _finished(self) -> str:
+        if self.record["status"] != "finished":
+            raise InputError(f"{self.path} has no model: the run is {self.record['status']}")
+        return str(self.path / MODEL)

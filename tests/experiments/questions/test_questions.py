@@ -1,0 +1,188 @@
+"""The questions as values: complete, valid at every scale, and claims that runs can support and refute."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from sinkscope.errors import InputError
+from sinkscope.experiments import QUESTIONS, Question, questions
+from sinkscope.experiments.jobs.lab import STARTS
+from sinkscope.experiments.observing.readings import readings
+from sinkscope.experiments.question import SCALES, recipe
+from sinkscope.experiments.questions import TOPICS, biases, blocks, grid, softmaxes
+from sinkscope.experiments.questions.variations import relative
+from sinkscope.model import LabConfig, LabForCausalLM
+from sinkscope.training import load_recipe
+from tests.experiments.planted_runs import outcome, reads, runs_where
+from tests.planted.factory import planted_ids, planted_model
+from tests.planted.plant import Plant
+
+ASKED = {  # by source: the questions that ask about it
+    "Gu et al. 2025, Figure 3": "metric",
+    "Gu et al. 2025, Figure 4": "emergence",
+    "Gu et al. 2025, Table 1": "inputs",
+    "Gu et al. 2025, base and chat models": "tuning",
+    "Gu et al. 2025, Table 2": "weight-decay weight-decays",
+    "Gu et al. 2025, Table 3": "positions",
+    "Gu et al. 2025, Table 4": "sink-token biases",
+    "Gu et al. 2025, Tables 4 and 12": "key-value-biases",
+    "Gu et al. 2025, Table 5": "fixed-values",
+    "Gu et al. 2025, Table 6": "normalisation sigmoid-settings",
+    "Gu et al. 2025, Tables 6 and 15": "unnormalised normalised-kernel failing",
+    "Gu et al. 2025, Table 7": "moved-positions",
+    "Gu et al. 2025, Table 9": "learning-rate learning-rates equal-product",
+    "Gu et al. 2025, Table 10": "batch-size fixed-token fixed-positions",
+    "Gu et al. 2025, Table 11": "feed-forward",
+    "Gu et al. 2025, Table 12": "heads",
+    "Gu et al. 2025, Table 13": "low-rank-key",
+    "Gu et al. 2025, Table 14": "scaled",
+    "Gu et al. 2025, appendix": "domains",
+    "Gu et al. 2025, section 5": "data-amount random-tokens",
+    "Gu et al. 2025, section 6": "prefix window windows",
+    "Gu et al. 2025, section 7": "no-op post-norm powers",
+    "slides of Gu et al. 2025": "packing packing-without-bos",
+    "Barbero et al. 2025": "over-mixing collapse context",
+    "Bondarenko et al. 2023": "clipped gated",
+    "Dehghani et al. 2023; Wortsman et al. 2023a": "logit-growth",
+    "Guo et al. 2024a": (
+        "backcopy backcopy-dynamics backcopy-depth backcopy-norms backcopy-feed-forward backcopy-optimiser "
+        "backcopy-relu backcopy-minimal"
+    ),
+    "He et al. 2024": "outlier-protected",
+    "Kaul et al. 2024": "optimisers off-by-one-and-orthoadam",
+    "Miller 2023": "off-by-one",
+    "Qiu et al. 2025": "gated-by-channel",
+    "Ran-Milo 2026": "trigger-conditional",
+    "Yin et al. 2024": "stable-mask",
+    "Zhai et al. 2023": "entropy-collapse sigma-reparam",
+    "Zuhri et al. 2025": "softpick",
+}
+OPERATIONS = (*biases.QUESTIONS, *blocks.QUESTIONS, *grid.QUESTIONS, *softmaxes.QUESTIONS)
+NOT_COMPARED = {"failing", "sigmoid-settings"}  # about convergence; about one operation
+OF_RECIPES = [question for question in QUESTIONS.values() if question.base in (recipe, relative)]
+
+
+@pytest.fixture(scope="module")
+def known_metrics() -> set[str]:
+    """Names of everything that is observed of runs of recipes."""
+    sizes = {"vocab_size": 97, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    lab = LabForCausalLM(LabConfig(**sizes, position="learned", attention="k_bias")).eval()
+    with_sink_heads = planted_model(Plant(heads=((1, 0), (2, 3))))
+    ids = planted_ids(samples=4, tokens=128)
+    measured = {name for model in (lab, with_sink_heads) for name, _ in readings(model, ids)}
+    of_texts = {f"{metric}/{text}" for metric in ("sink_0", "loss") for text in ("with_bos", "plain_text", "as_chat")}
+    return measured | of_texts | {"loss", "train_loss", "gap", *STARTS}
+
+
+def without_domains(metrics: Iterable[str]) -> set[str]:
+    """Domains are named after what a corpus holds."""
+    return {metric for metric in metrics if not metric.startswith("sink_0/domain=")}
+
+
+@pytest.fixture(params=QUESTIONS.values(), ids=QUESTIONS)
+def question(request: pytest.FixtureRequest) -> Question:
+    return request.param
+
+
+def test_every_source_that_training_can_answer_is_asked_about():
+    for source, names in ASKED.items():
+        for name in names.split():
+            assert source in QUESTIONS[name].source, name
+
+
+def test_names_are_unique():
+    assert sum(len(import_module(f"{questions.__name__}.{topic}").QUESTIONS) for topic in TOPICS) == len(QUESTIONS)
+    for question in QUESTIONS.values():
+        names = [assertion.claim.name for assertion in question.assertions]
+        assert len(names) == len(set(names)), question.name
+
+
+def test_names_can_stand_in_a_command():
+    assert [name for name in QUESTIONS if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)] == []
+
+
+def test_recipes_are_valid_at_every_scale_at_which_it_can_be_asked(question):
+    for scale in SCALES:
+        if scale in question.not_at:
+            with pytest.raises(InputError, match="is not run at scale"):
+                question.recipes(scale, 1)
+            continue
+        made = question.recipes(scale, 1)
+        assert len({job.model_dump_json() for job in made.values()}) == len(question.variations)
+
+
+def test_published_numbers_are_numbers_that_are_observed(known_metrics):
+    for question in QUESTIONS.values():
+        for variation in question.variations:
+            for metric, value in variation.published.items():
+                assert math.isfinite(value)
+                assert question not in OF_RECIPES or metric in known_metrics
+
+
+def test_claims_read_what_is_observed(known_metrics):
+    for asked in OF_RECIPES:
+        read = {name for one in asked.assertions for names in reads(one, asked)[0].values() for name in names}
+        assert without_domains(read) <= known_metrics, asked.name
+
+
+def test_runs_can_support_a_claim_and_refute_it(question):
+    for assertion in question.assertions:
+        for wanted in ("supported", "refuted"):
+            runs = runs_where(question, (assertion,), wanted)
+            assert runs is not None, assertion.claim.name
+            assert outcome(assertion, runs) == wanted, assertion.claim.name
+
+
+def test_all_claims_can_hold_together_and_all_can_fail(question):
+    for wanted in ("supported", "refuted"):
+        assert any(runs_where(question, question.assertions, wanted, seed) is not None for seed in range(3))
+
+
+def test_operations_are_compared_at_equal_loss_too():
+    """Whatever a claim compares the sink rate of at equal steps stands in one at equal loss as well."""
+    for asked in OPERATIONS:
+        at_steps, at_loss = set(), set()
+        for assertion in asked.assertions:
+            metrics, curves = reads(assertion, asked)
+            compared = {label for label, names in metrics.items() if "sink_0" in names}
+            at_steps |= compared if len(compared) > 1 else set()
+            at_loss |= set(curves)
+        if asked.name not in NOT_COMPARED:
+            assert at_steps <= at_loss, asked.name
+            assert at_loss, asked.name
+
+
+def test_multiples_are_of_the_scale_s_own_recipe():
+    asked = QUESTIONS["batch-size"]
+    for scale, name in (("nano", "nano"), ("mini", "mini"), ("paper", "60m")):
+        own, made = load_recipe(name), asked.recipes(scale, 1)
+        assert made["a quarter", 0].batch_size * 4 == own.batch_size
+        assert made["a quarter", 0].steps == own.steps * 4
+        assert made["twice", 0].steps * 2 == own.steps
+    rates = QUESTIONS["learning-rates"].recipes("paper", 1)
+    assert [rates[label, 0].optimizer.lr for label in ("lr / 4", "lr", "lr x 2")] == [1e-4, 4e-4, 8e-4]
+
+
+def test_questions_share_their_baseline():
+    """One softmax run per seed serves them all: nothing that says the same is spelled as another recipe."""
+    plain = load_recipe("nano", ["seed=0"]).decisive()
+    assert (
+        sum(
+            any(job.decisive() == plain for job in asked.recipes("nano", 1).values())
+            for asked in OF_RECIPES
+            if "nano" not in asked.not_at
+        )
+        > len(OF_RECIPES) / 2
+    )
+
+
+def test_the_page_of_the_paper_s_tables_names_the_experiments_that_there_are():
+    page = (Path(__file__).parents[3] / "docs" / "reproduce_a_table_of_the_paper.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z0-9-]+)`", "".join(re.findall(r"^\|.*$", page, re.MULTILINE))))
+    assert named == set(QUESTIONS)

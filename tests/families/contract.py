@@ -1,0 +1,140 @@
+"""What must hold for every family: all layers are seen, weights agree with eager attention, logits do not change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sinkscope.errors import UnsupportedModelError
+from sinkscope.measurements import Measurement
+from sinkscope.probes.observers.observer import Observer
+from sinkscope.probes.observers.received import AttentionReceived
+from sinkscope.probes.observing import observe
+from tests.families.reference import Maps, eager_maps, received, sharpness
+from tests.families.registry import COLLECTED, FAMILIES, REFUSED, Host
+
+TOLERANCE, SHARP = 1e-5, 1.5
+HEAD = "| family | attention | calls seen / attention layers | largest error against eager | logits unchanged |"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. `calls`: layers measured; `layers`: attention maps the model itself returns.
+
+    `error`: largest difference of attention received; `peak`: smallest layer's mean largest weight of a row, over that
+    of uniform attention. `left_out`: stacks whose layers have no numbers, as the measurement's record says.
+    """
+
+    family: str
+    host: str
+    calls: int
+    layers: int
+    error: float
+    logits_unchanged: bool
+    peak: float
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything was seen and agrees, on attention far enough from uniform for that to mean something."""
+        agrees = self.calls == self.layers and self.error <= TOLERANCE
+        return agrees and self.logits_unchanged and self.peak > SHARP
+
+
+def check(name: str, host: Host) -> Row:
+    """Measure a family's tiny model and compare with its eager attention maps."""
+    family = FAMILIES[name] if name in FAMILIES else COLLECTED[name]
+    return compare(name, host, family.build(host), family.inputs(), eager_maps(family, family.inputs()))
+
+
+def compare(name: str, host: str, model: nn.Module, inputs: Mapping[str, Tensor], maps: Maps) -> Row:
+    """Measure one forward pass of `model` and compare it with `maps`; a model of one stack may leave it nameless."""
+    with torch.no_grad():
+        plain = model(**inputs)[0]
+        measurement, seen = observed(model, inputs, AttentionReceived())
+    found = by_stack(measurement)
+    maps = {stack or next(iter(found)): layers for stack, layers in maps.items()}
+    left_out = tuple(sorted(measurement.record["not_measured"].keys() - found.keys()))
+    wanted = {stack: layers for stack, layers in maps.items() if stack not in left_out}
+    errors = [
+        difference(received(weights, causal=True if stack == "decoder" else None), other)
+        for stack, layers in wanted.items()
+        for weights, other in zip(layers, found.get(stack, []), strict=False)
+    ]
+    return Row(
+        family=name,
+        host=host,
+        calls=sum(map(len, found.values())),
+        layers=sum(map(len, wanted.values())),
+        error=max(errors),
+        logits_unchanged=torch.equal(plain, seen),
+        peak=min(sharpness(weights) for layers in wanted.values() for weights in layers),
+        left_out=left_out,
+    )
+
+
+def observed(model: nn.Module, inputs: Mapping[str, Tensor], *observers: Observer) -> tuple[Measurement, Tensor]:
+    """A measurement of one forward pass, and the pass's first output."""
+    with observe(model, *observers) as seen:
+        first = model(**inputs)[0]
+    return seen.measurement(), first
+
+
+def refusal(name: str) -> str:
+    """Why a family is refused. Raises `AssertionError` where it is not."""
+    family = REFUSED[name]
+    model = family.build(family.hosts[0])
+    try:
+        with torch.no_grad():
+            observed(model, family.inputs(), AttentionReceived())
+    except UnsupportedModelError as error:
+        return str(error)
+    raise AssertionError(f"{name} was measured although its numbers cannot be right")
+
+
+def by_stack(measurement: Measurement) -> dict[str, list[Float[Tensor, "batch heads position"]]]:
+    """Attention received of each layer of each stack."""
+    values = torch.from_numpy(measurement.data["attention_received"].values)
+    stacks: dict[str, list[Tensor]] = {}
+    for layer, stack in enumerate(measurement.data["stack"].values.tolist()):
+        stacks.setdefault(stack, []).append(values[:, layer])
+    return stacks
+
+
+def difference(wanted: Tensor, found: Tensor) -> float:
+    """Largest difference; heads and positions that only larger stacks of a model have must be NaN in `found`."""
+    heads, keys = wanted.shape[-2:]
+    own = found[:, :heads, :keys]
+    if int(found.isnan().sum()) != found.numel() - own.numel():
+        return float("inf")
+    return float((wanted - own).abs().nan_to_num(torch.inf).max())
+
+
+def rows() -> Iterator[Row]:
+    """The rows of all families and implementations that the installed transformers has."""
+    for name, family in (FAMILIES | COLLECTED).items():
+        for host in family.hosts:
+            if family.obstacle(host) is None:
+                yield check(name, host)
+
+
+def table(more: Iterable[Row] = ()) -> str:
+    """The contract as a Markdown table, with the rows of other models in `more`; what is refused comes last."""
+    lines = [HEAD, "|---|---|---|---|---|"]
+    lines += map(line, (*rows(), *more))
+    lines += [
+        f"| {name} | its own | refused: {refusal(name)} | | |" for name, family in REFUSED.items() if family.exists
+    ]
+    return "\n".join(lines)
+
+
+def line(row: Row) -> str:
+    """A row of the table."""
+    host = "its own" if row.family in COLLECTED else row.host
+    left_out = f" ({', '.join(row.left_out)} not measured)" if row.left_out else ""
+    unchanged = "yes" if row.logits_unchanged else "NO"
+    return f"| {row.family} | {host} | {row.calls} / {row.layers}{left_out} | {row.error:.0e} | {unchanged} |"

@@ -1,0 +1,65 @@
+"""Which modules are attention layers, and which stack they belong to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from transformers.models.llama.modeling_llama import LlamaAttention
+
+from sinkscope.hooks.modules import attention_layers, blocks, dispatches
+from tests.families.registry import FAMILIES
+from tests.probes.conftest import lab_model
+
+
+class Extended(LlamaAttention):
+    def forward(self, *args: object, **kwargs: object) -> object:
+        return super().forward(*args, **kwargs)
+
+
+class Replaced(LlamaAttention):
+    def forward(self, hidden_states: torch.Tensor, **kwargs: object) -> object:
+        return hidden_states, None
+
+
+def test_a_forward_that_extends_one_that_dispatches_dispatches() -> None:
+    config = FAMILIES["llama"].build().config
+    assert dispatches(LlamaAttention(config, 0))
+    assert dispatches(Extended(config, 0))
+    assert not dispatches(Replaced(config, 0))
+    assert not dispatches(nn.Linear(2, 2))
+
+
+STACKS = {
+    "llama": ["decoder"] * 2,
+    "opt": ["decoder"] * 2,
+    "jamba": ["decoder"] * 2,
+    "gpt_oss": ["decoder"] * 2,
+    "bert": ["encoder"] * 2,
+    "modernbert": ["encoder"] * 2,
+    "vit": ["vision"] * 2,
+    "dinov2": ["vision"] * 2,
+    "t5": ["encoder"] * 2 + ["decoder", "cross"] * 2,
+    "bart": ["encoder"] * 2 + ["decoder", "cross"] * 2,
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_stacks(name: str) -> None:
+    assert [layer.stack for layer in attention_layers(FAMILIES[name].build()).values()] == STACKS[name]
+
+
+def test_blocks_are_the_elements_of_the_outermost_list() -> None:
+    model = FAMILIES["jamba"].build()
+    assert [block.module for block in blocks(model)] == list(model.model.layers)
+    model = FAMILIES["t5"].build()
+    assert [block.module for block in blocks(model)] == [*model.encoder.block, *model.decoder.block]
+    assert [block.stack for block in blocks(model)] == ["encoder"] * 2 + ["decoder"] * 2
+
+
+def test_lab_layers_carry_their_own_numbers() -> None:
+    layers = attention_layers(lab_model("sigmoid")).values()
+    assert [(layer.name, layer.index) for layer in layers] == [
+        ("model.layers.0.self_attn", 0),
+        ("model.layers.1.self_attn", 1),
+    ]

@@ -1,0 +1,83 @@
+"""What CONTRIBUTING.md says of adding things is what it takes: its diffs are applied to a copy, and used."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+USES = {
+    "an observer": """
+        m = ss.measure(model, ids, observers="all")
+        maps = torch.stack(model(ids, output_attentions=True, use_cache=False).attentions, 1)
+        wanted = maps.diagonal(dim1=-2, dim2=-1).mean(-1)
+        torch.testing.assert_close(torch.from_numpy(m.data["self_attention"].values), wanted)
+    """,
+    "an intervention": """
+        from sinkscope.interventions import Subject, named
+        halved = named("halve-sink", Subject(model, ids)).intervention
+        norms = [ss.measure(model, ids).data["hidden_norm"].sel(position=0).isel(depth=1).values]
+        with halved.applied(model):
+            norms.append(ss.measure(model, ids).data["hidden_norm"].sel(position=0).isel(depth=1).values)
+        assert abs(norms[1] / norms[0] - 0.5).max() < 1e-5
+        assert ss.effect(model, ids, halved, controls=2).controls
+    """,
+    "a metric per head": """
+        m = ss.measure(model, ids)
+        wanted = m.data["query_norm"].mean(("sample", "position")).values.ravel()
+        assert abs(m.heads()["query_norm"].to_numpy() - wanted).max() < 1e-5
+    """,
+    "a question": """
+        from sinkscope.experiments import QUESTIONS
+        assert [one.label for one in QUESTIONS["tied-embeddings"].variations] == ["untied", "tied"]
+    """,
+}
+
+
+def diffs(section: str) -> str:
+    """The diff in a section of CONTRIBUTING.md."""
+    text = (ROOT / "CONTRIBUTING.md").read_text().split(f"## How to add {section}\n")[1].split("\n## ")[0]
+    return re.findall(r"```diff\n(.*?)```", text, flags=re.DOTALL)[0]
+
+
+def applied(diff: str, copy: Path) -> list[str]:
+    """Apply a diff; the old files that it changed. Added lines go below the line above them, or to the end."""
+    changed = []
+    for before, name, body in re.findall(r"--- (\S+)\n\+\+\+ b/(\S+)\n(.*?)(?=\n--- |\Z)", diff, flags=re.DOTALL):
+        path, lines = copy / name, body.splitlines()
+        added = "".join(f"{line[1:]}\n" for line in lines if line.startswith("+"))
+        if before == "/dev/null":
+            path.write_text(added)
+            continue
+        changed.append(name)
+        text, above = path.read_text(), next((line[1:] + "\n" for line in lines if line.startswith(" ")), "")
+        assert text.count(above) == 1 or not above, f"{name} has no line {above!r}"
+        path.write_text(text.replace(above, above + added) if above else text + added)
+    return changed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("section", USES)
+def test_one_file_and_one_line_is_all_it_takes(section: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "sinkscope", tmp_path / "sinkscope", ignore=shutil.ignore_patterns("__pycache__"))
+    assert len(applied(diffs(section), tmp_path)) == 1, "one file that was there is changed"
+    code = """
+import torch
+import sinkscope as ss
+model = ss.load("nano", attn="eager")
+ids = torch.randint(3, model.config.vocab_size, (2, 20), generator=torch.Generator().manual_seed(0))
+torch.set_grad_enabled(False)
+"""
+    code += "\n".join(line.removeprefix("        ") for line in USES[section].splitlines())
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,5 @@
+"""The planted experiments of the report, which the page of findings shows too."""
+
+from tests.report.experiments.conftest import absent, entries, normalisation, weight_decay
+
+__all__ = ["absent", "entries", "normalisation", "weight_decay"]

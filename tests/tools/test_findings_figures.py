@@ -1,0 +1,62 @@
+"""Figures of the page of findings: well-formed, values at their places, text as text."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from sinkscope.experiments import Variation
+from sinkscope.report.experiments import entry
+from tests.report.experiments.conftest import EVIL, found, question, run
+from tools.findings_figures import dots, ends, mean, values_of
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def circles(root: ElementTree.Element, panel: str) -> list[tuple[float, float]]:
+    """Where the circles of a panel are."""
+    group = root.find(f".//{SVG}g[@id='{panel}']")
+    return [(float(each.attrib["x"]), float(each.attrib["y"])) for each in group.iter(f"{SVG}use")]
+
+
+def test_a_circle_for_each_seed_and_published_value(normalisation):
+    root = ElementTree.fromstring(dots(normalisation))
+    ours = circles(root, "ours-0")
+    least, most = 1.0, 11.0
+    left, right = ours[-1][0], ours[2][0]
+    wanted = [(value - least) / (most - least) for value in (9.0, 10.0, 11.0, 1.0, 1.0, 1.0)]
+    assert [(x - left) / (right - left) for x, _ in ours] == pytest.approx(wanted, abs=0.001)
+    assert len({y for _, y in ours[:3]}) == len({y for _, y in ours[3:]}) == 1
+    assert ours[0][1] < ours[3][1], "variations go down the page"
+    number = {panel: len(circles(root, panel)) for panel in ("published-0", "ours-1", "published-1")}
+    assert number == {"published-0": 2, "ours-1": 6, "published-1": 1}
+    texts = list(root.iter(f"{SVG}text"))
+    last = max(float(text.attrib["x"]) for text in texts)
+    assert max(x for x, _ in circles(root, "published-0")) < last < 0.95 * float(root.attrib["viewBox"].split()[2])
+    words = {text.text for text in texts}
+    assert {"softmax", "sigmoid", "10", "18.2", "ours: sink rate at position 0 (%)"} <= words
+
+
+def test_an_axis_begins_at_zero_or_below():
+    assert ends([[2.0, 4.0], []]) == (0, 4)
+    assert ends([[-2.0]]) == (-2, 0)
+    assert ends([]) == (0, 1)
+
+
+def test_the_same_values_give_the_same_file(normalisation):
+    assert dots(normalisation) == dots(normalisation)
+
+
+def test_what_has_no_value_is_a_dash(weight_decay):
+    assert values_of(weight_decay, "sink_0") == [[6, 6], [5.9, 5.9, 5.0], [4, 4]]
+    assert mean([]) is None
+
+
+def test_labels_are_text_and_cut():
+    label = f"{EVIL} {'long ' * 10}"
+    asked = question(variations=(Variation(label), Variation("softmax"), Variation("sigmoid")))
+    made = entry(asked, found(softmax={0: run("softmax", 0, 1.0)}))
+    assert EVIL not in dots(made)
+    longest = max(len(text.text) for text in ElementTree.fromstring(dots(made)).iter(f"{SVG}text"))
+    assert longest < 40

@@ -1,0 +1,127 @@
+"""The committed pages are what the tools write.
+
+Where a page shows what was measured, its last digits are those of the machine: there the rest is compared.
+"""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from sinkscope.attention import CATALOG
+from sinkscope.claims import COLUMNS
+from sinkscope.theory import CHECKS, TOPICS
+from tests.families import contract
+from tests.families.registry import COLLECTED, FAMILIES, REFUSED
+from tools import families_page, findings_page, observers_page, zoo_page
+from tools.pages import DOCS
+
+ERROR = 3  # the column of the table of families whose digits are those of the machine
+SVG = "{http://www.w3.org/2000/svg}"
+EXPECTED = (
+    [(name, host) for name, family in FAMILIES.items() for host in family.hosts]
+    + [(name, "its own") for name in COLLECTED]
+    + [(f"lab: {name}", "its own") for name in CATALOG]
+    + [(name, "its own") for name in REFUSED]
+)
+
+
+@pytest.mark.parametrize("tool", [zoo_page, observers_page], ids=lambda tool: tool.__name__)
+def test_a_page_of_text_is_that_of_the_code(tool) -> None:
+    for name, text in tool.pages().items():
+        assert committed(name) == text, f"write it again: python -m {tool.__name__}"
+
+
+def test_the_page_of_findings_and_its_figures_are_what_the_records_give() -> None:
+    made = findings_page.pages(findings_page.entries())
+    stale = [name for name, text in made.items() if not (DOCS / name).is_file() or not same(committed(name), text)]
+    left = {str(path.relative_to(DOCS)) for path in (DOCS / findings_page.FIGURES).glob("*")} - set(made)
+    assert (stale, left) == ([], set()), "write it again: python -m tools.findings_page"
+
+
+def same(one: str, other: str) -> bool:
+    """Whether a reader sees no difference.
+
+    Figures are compared by their words and circles: another matplotlib may write the same picture in other bytes.
+    """
+    if not one.startswith("<?xml"):
+        return one == other
+    [words, places], [others, moved] = map(drawn, (one, other))
+    return words == others and np.shape(places) == np.shape(moved) and np.allclose(places, moved, rtol=0, atol=0.5)
+
+
+def drawn(figure: str) -> tuple[list[str | None], list[tuple[float, float]]]:
+    """The words of a figure, and where its circles and bars are, in points."""
+    root = ElementTree.fromstring(figure)
+    marks = [(float(each.attrib["x"]), float(each.attrib["y"])) for each in root.iter(f"{SVG}use")]
+    return [each.text for each in root.iter(f"{SVG}text")], marks
+
+
+@pytest.mark.parametrize("what", ["word", "circle", "count"])
+def test_a_changed_figure_is_noticed(what: str) -> None:
+    figure = (DOCS / findings_page.FIGURES / "nano-weight-decay.svg").read_text(encoding="utf-8")
+    [word], [x] = re.findall(r">(12\.2)</text>", figure)[:1], re.findall(r'<use [^>]*x="([\d.]+)"', figure)[:1]
+    circle = re.search(r"<use [^>]*/>", figure)[0]
+    change = {"word": (word, "12.3"), "circle": (f'x="{x}"', f'x="{float(x) + 2}"'), "count": (circle, "")}[what]
+    assert same(figure, figure)
+    assert not same(figure, figure.replace(*change))
+
+
+def committed(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def cells(table: str) -> list[list[str]]:
+    """The rows of a Markdown table, without its head."""
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
+
+
+def test_the_docs_list_what_the_registry_holds() -> None:
+    assert [(row[0], row[1]) for row in cells(committed("families.md"))] == EXPECTED
+
+
+def test_no_row_of_the_docs_is_red() -> None:
+    rows = {name: row for name, *row in cells(committed("families.md"))}
+    for name, (_, calls, error, unchanged) in rows.items():
+        if name in REFUSED:
+            assert calls.startswith("refused: family '")
+        else:
+            seen, layers = calls.split(" (")[0].split(" / ")
+            assert seen == layers
+            assert float(error) <= contract.TOLERANCE
+            assert unchanged == "yes"
+
+
+@pytest.mark.slow
+def test_the_table_is_made_of_the_same_rows() -> None:
+    rows = cells(families_page.pages()["families.md"])
+    missing = [name for name, family in (FAMILIES | COLLECTED | REFUSED).items() if not family.exists]
+    faults = [(name, host) for name, family in FAMILIES.items() for host in family.hosts if family.obstacle(host)]
+    expected = [(name, host) for name, host in EXPECTED if name not in missing and (name, host) not in faults]
+    assert [(row[0], row[1]) for row in rows] == expected
+    assert not any("NO" in row for row in rows)
+    shown = {(row[0], row[1]): row for row in cells(committed("families.md"))}
+    for row in rows:
+        assert [cell for column, cell in enumerate(row) if column != ERROR] == [
+            cell for column, cell in enumerate(shown[row[0], row[1]]) if column != ERROR
+        ]
+
+
+def test_the_docs_show_the_claims_of_the_code():
+    page = committed("theory.md")
+    lines = [line for line in page.splitlines() if line.startswith("| ") and "| claim |" not in line]
+    shown = [[cell.strip().replace("\\|", "|") for cell in line.strip("|").split(" | ")] for line in lines]
+    column = COLUMNS.index
+    stated = [
+        (row[column("claim")], row[column("statement")], row[column("source")], row[column("asked")]) for row in shown
+    ]
+    claims = [each.claim for each in CHECKS]
+    assert stated == [(claim.name, claim.statement, claim.source, str(claim.rule)) for claim in claims], (
+        "write it again: python -m tools.claims_page"
+    )
+    assert {row[column("verdict")] for row in shown} == {"supported"}
+    assert all(f"### {topic.capitalize()}\n" in page for topic in TOPICS)

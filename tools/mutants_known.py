@@ -1,0 +1,376 @@
+"""The mutants: lines that somebody could get wrong, with the tests that must notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`old`, which stands once in `file`, becomes `new`; one of `tests` must fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def _of(file: str, *tests: str) -> _Place:
+    return _Place(f"sinkscope/{file}", tests)
+
+
+@dataclass(frozen=True)
+class _Place:
+    file: str
+    tests: tuple[str, ...]
+
+    def __call__(self, name: str, old: str, new: str, *tests: str) -> Mutant:
+        return Mutant(name, self.file, old, new, tests or self.tests)
+
+
+softmax = _of("attention/normalizers/softmax.py", "tests/attention/test_normalizers.py")
+elementwise = _of("attention/normalizers/elementwise.py", "tests/attention/test_normalizers.py")
+masks = _of("attention/masks.py", "tests/attention/test_visibility.py")
+visibility = _of("attention/visibility.py", "tests/attention/test_visibility.py")
+keys = _of("attention/slots/keys.py", "tests/attention/test_slots.py")
+logits = _of("attention/slots/logits.py", "tests/attention/test_slots.py")
+scores = _of("attention/scores.py", "tests/attention/test_scores.py", "tests/attention/test_formulas.py")
+operation = _of("attention/operation.py", "tests/attention/test_rows.py", "tests/attention/test_operation.py")
+sdpa = _of("attention/paths/sdpa.py", "tests/attention/test_paths.py")
+slotted = _of("attention/paths/slotted.py", "tests/attention/paths")
+passes = _of("hooks/passes.py", "tests/hooks/test_passes.py")
+projections = _of("hooks/projections.py", "tests/hooks/test_edits.py")
+stream = _of("hooks/stream.py", "tests/hooks/test_stream.py")
+dispatch = _of("hooks/dispatch.py", "tests/probes/test_observing.py", "tests/interventions")
+received = _of("probes/observers/received.py", "tests/probes/observers/test_rows.py", "tests/probes/test_measuring.py")
+chunks = _of("probes/calls/chunks.py", "tests/probes/test_lab.py", "tests/probes/observers/test_row_chunks.py")
+call = _of("probes/calls/call.py", "tests/probes/calls")
+reading = _of("probes/calls/reading.py", "tests/probes/calls/test_reading.py", "tests/probes/test_batches.py")
+guard = _of("probes/calls/guard.py", "tests/probes/calls/test_guard.py")
+norms = _of("probes/observers/norms.py", "tests/probes/observers/test_angles_and_norms.py")
+outputs = _of("probes/observers/outputs.py", "tests/probes/observers/test_outputs.py")
+observer = _of("probes/observers/observer.py", "tests/probes/test_measuring.py", "tests/probes/test_batches.py")
+assembly = _of("probes/assembly.py", "tests/probes/test_assembly.py", "tests/probes/test_batches.py")
+rates = _of("metrics/rates.py", "tests/metrics/test_rates.py")
+massive = _of("metrics/massive.py", "tests/metrics/test_massive.py")
+outcome = _of("interventions/outcome.py", "tests/interventions/test_effects.py")
+effects = _of("interventions/effects.py", "tests/interventions")
+heads = _of("interventions/heads.py", "tests/interventions")
+residual = _of("interventions/residual.py", "tests/interventions")
+restriction = _of("interventions/visibility.py", "tests/interventions")
+bands = _of("interventions/bands.py", "tests/interventions")
+loss = _of("training/loss.py", "tests/training/test_loss.py")
+schedule = _of("training/schedule.py", "tests/training/test_schedule.py")
+penalty = _of("training/penalty.py", "tests/training/test_penalty.py")
+muon = _of("training/optimizers/muon.py", "tests/training/optimizers")
+decay = _of("training/optimizers/base.py", "tests/training/optimizers")
+windows = _of("data/windows.py", "tests/data/test_windows.py", "tests/data/test_prepared.py")
+claims = _of("claims.py", "tests/test_claims.py")
+rules = _of("claims.py", "tests/test_claims.py", "tests/experiments/test_effects.py")
+
+MUTANTS: tuple[Mutant, ...] = (
+    # attention
+    softmax(
+        "empty rows keep their weights",
+        ").masked_fill(hidden, 0.0)\n\n    def log_partition",
+        ")\n\n    def log_partition",
+    ),
+    softmax("alpha is dropped", "return self.alpha * Softmax()", "return Softmax()"),
+    softmax("p in place of 1/p", "exponential(shares, 1 / self.p)", "exponential(shares, self.p)"),
+    softmax(
+        "clipping never reaches zero", "+ gamma).clamp(0, 1), inner=shares)", "+ gamma).clamp(1e-3, 1), inner=shares)"
+    ),
+    softmax(
+        "softpick without |.| in its divisor", "excess.abs().sum(-1, keepdim=True)", "excess.sum(-1, keepdim=True)"
+    ),
+    elementwise("+log n in place of -log n", "scores - count.log()", "scores + count.log()"),
+    elementwise("elu without its one", "scores.relu() + exponential(scores.clamp(max=0))", "scores.relu()"),
+    masks(
+        "a query sees the next token",
+        "key.order[:, None, :] <= query.order[:, :, None]",
+        "key.order[:, None, :] <= query.order[:, :, None] + 1",
+    ),
+    masks("a window is one wider", ".abs() < self.size", ".abs() <= self.size"),
+    visibility("padding keys are visible", "allowed = allowed & self.key.valid[:, None, :]", "pass"),
+    visibility(
+        "a window's reach is one short",
+        "rows.start - band.width + 1)",
+        "rows.start - band.width + 2)",
+        "tests/attention/test_visibility.py",
+        "tests/attention/test_paths.py",
+    ),
+    keys(
+        "the slot's value is dropped",
+        "return SlotTerms(key=key, logit=self.logit, value=value)",
+        "return SlotTerms(key=key, logit=self.logit)",
+        "tests/attention/test_slots.py",
+        "tests/attention/test_formulas.py",
+    ),
+    keys(
+        "d_a is not kept to",
+        "slot.d_a or sizes.head_dim))",
+        "sizes.head_dim))",
+        "tests/attention/test_slots.py",
+        "tests/attention/test_spec.py",
+    ),
+    logits(
+        "a logit starts at zero",
+        "nn.init.constant_(self.logit, self.initial)",
+        "nn.init.zeros_(self.logit)",
+        "tests/attention/test_starts.py",
+        "tests/attention/test_slots.py",
+    ),
+    scores("forgetting remembers", "scores = scores - between.abs()", "scores = scores + between.abs()"),
+    scores(
+        "n counts slots",
+        "count = visible.sum(-1, keepdim=True)",
+        "count = (visible.sum(-1, keepdim=True) + len(self.slots))",
+    ),
+    scores(
+        "a query that sees nothing sees a slot",
+        "awake = visible.any(-1, keepdim=True)",
+        "awake = torch.ones_like(visible.any(-1, keepdim=True))",
+    ),
+    operation(
+        "windowed weights are padded at 0",
+        "(found.keys.start, missing - found.keys.start)",
+        "(0, missing)",
+        "tests/attention",
+    ),
+    operation(
+        "lambda has the other sign", "first.token - factor * second.token", "first.token + factor * second.token"
+    ),
+    operation(
+        "slots' values are not added",
+        "if each.value is not None:\n                output = output +",
+        "if each.value is None:\n                output = output +",
+        "tests/attention/test_formulas.py",
+        "tests/attention/test_slots.py",
+    ),
+    sdpa("values are not padded", "value = F.pad(value, (0, query.shape[-1] - value_dim))", "pass"),
+    sdpa("rows of padding are not blanked", "return output.masked_fill(blank, 0.0)", "return output"),
+    slotted(
+        "slots take no mass",
+        "total = torch.logaddexp(lse.to(logits.dtype), logits.logsumexp(-1))",
+        "total = lse.to(logits.dtype)",
+    ),
+    # hooks
+    passes("every pass starts at 0", 'return self.seen if axis == "tokens" else 0', "return 0"),
+    passes(
+        "the batch may change within a cache",
+        "if forward.seen != self.length or forward.batch != self.size:",
+        "if forward.seen != self.length:",
+        "tests/hooks/test_passes.py",
+        "tests/probes/test_batches.py",
+    ),
+    passes(
+        "padding counts as a position",
+        "return real if positions is None else real &",
+        "return real if positions is None else torch.ones_like(real) &",
+        "tests/hooks",
+        "tests/interventions",
+    ),
+    passes("what is required is not asked for", "if not met(done):", "if False:", "tests/hooks"),
+    projections(
+        "queries and keys are exchanged",
+        "query, key, value = columns.split([heads * width, size, size])",
+        "key, query, value = columns.split([heads * width, size, size])",
+    ),
+    projections(
+        "gate and up are exchanged",
+        "gate, up = torch.arange(_width_out(module)).chunk(2)",
+        "up, gate = torch.arange(_width_out(module)).chunk(2)",
+    ),
+    projections(
+        "an edit reaches the whole fused map",
+        "edited = whole.index_copy(-1, self.columns.to(whole.device), edit(self.own(whole)))",
+        "edited = edit(whole)",
+    ),
+    stream(
+        "depths count from the second block",
+        "depth = Depth(passes.under_way.uses[block.stack], block.stack)",
+        "depth = Depth(passes.under_way.uses[block.stack] - 1, block.stack)",
+    ),
+    stream(
+        "edits run after readers",
+        "hook = block.register_forward_hook(after, prepend=True)",
+        "hook = block.register_forward_hook(after)",
+        "tests/interventions",
+        "tests/hooks",
+    ),
+    dispatch(
+        "edits of the output are dropped",
+        "result = (editor.returned(module, result[0]), *result[1:])",
+        "editor.returned(module, result[0])",
+        "tests/interventions",
+    ),
+    dispatch(
+        "edits of the arguments are dropped",
+        "arguments = editor.given(module, implementation, arguments)",
+        "editor.given(module, implementation, arguments)",
+        "tests/interventions",
+    ),
+    # probes
+    received(
+        "slot mass is clamped",
+        "mass = (call.sink - call.counted_lse).exp()",
+        "mass = (call.sink - call.counted_lse).exp().clamp(max=0.5)",
+        "tests/probes",
+    ),
+    received(
+        "padded positions count",
+        "weights.sum(-2) * present[samples, None, :], None, samples)",
+        "weights.sum(-2), None, samples)",
+        "tests/probes/test_batches.py",
+        "tests/probes/test_measuring.py",
+        "tests/probes/observers",
+    ),
+    chunks(
+        "raw weights where rows are renormalized",
+        "token, slot = token.abs() / total, slot.abs() / total",
+        "token, slot = token.abs(), slot.abs()",
+    ),
+    chunks(
+        "padding rows count",
+        "token, slot = token.masked_fill(ignored, 0.0), slot.masked_fill(ignored, 0.0)",
+        "pass",
+        "tests/probes/test_lab.py",
+        "tests/probes/test_batches.py",
+    ),
+    call(
+        "the sink is not in the log-sum-exp",
+        "return torch.logaddexp(lse, self.sink.expand_as(lse))",
+        "return lse",
+        "tests/probes/calls",
+        "tests/probes/observers",
+    ),
+    call(
+        "softcap after the bias",
+        "scores.div_(self.softcap).tanh_().mul_(self.softcap)",
+        "scores.div_(self.softcap).mul_(self.softcap)",
+        "tests/probes/calls",
+        "tests/families",
+    ),
+    reading(
+        "is_causal of the call is ignored",
+        'return bool(getattr(module, "is_causal", default) if argument is None else argument)',
+        'return bool(getattr(module, "is_causal", default))',
+    ),
+    reading(
+        "a static cache's room counts as keys",
+        "keys = min(key.shape[2], total) if shared else key.shape[2]",
+        "keys = key.shape[2]",
+        "tests/probes/calls/test_reading.py",
+        "tests/probes/test_batches.py",
+        "tests/probes/test_observing.py",
+    ),
+    guard("nothing is refused", "excess = (ours - theirs).abs() -", "excess = -(ours - theirs).abs() -"),
+    norms(
+        "keys of the cache are counted again",
+        "call.key[:, :, own]",
+        "call.key",
+        "tests/probes/test_batches.py",
+        "tests/probes/observers/test_angles_and_norms.py",
+    ),
+    outputs(
+        "padding writes",
+        "outputs = outputs.masked_fill(~real[:, None, :, None], 0.0)",
+        "pass",
+        "tests/probes/observers/test_outputs.py",
+        "tests/probes/test_batches.py",
+    ),
+    observer(
+        "T in place of T - k",
+        "return self.observed.flip(-1).cumsum(-1).flip(-1)",
+        "return self.query_count[:, None].expand(-1, self.keys.shape[1])",
+    ),
+    assembly(
+        "rows are not moved to the front",
+        "front = values.gather(2, order.view(shape).expand_as(values))",
+        "front = values",
+    ),
+    rates("the threshold is not strict", "(received > epsilon).astype", "(received >= epsilon).astype"),
+    rates(
+        "heads are averaged before the threshold",
+        "return 100 * nanmean(exceeds(received, epsilon), 2)",
+        "return 100 * exceeds(nanmean(received, 2), epsilon)",
+    ),
+    massive(
+        "one criterion is enough",
+        "(np.abs(top) > magnitude) & (np.abs(top) >= ratio",
+        "(np.abs(top) > magnitude) | (np.abs(top) >= ratio",
+    ),
+    # interventions
+    outcome("anything stands out of a single control", "if found is None or len(controls) < 2:", "if found is None:"),
+    outcome(
+        "above and below are exchanged",
+        'return "above" if found > controls.max() else "below"',
+        'return "below" if found > controls.max() else "above"',
+    ),
+    effects(
+        "padding counts in the loss", "counted = real[:, 1:] & real[:, :-1]", "counted = torch.ones_like(real[:, 1:])"
+    ),
+    effects(
+        "the divergence is the other way round", "divergence = (p.exp() * (p - q))", "divergence = (q.exp() * (q - p))"
+    ),
+    heads("a neighboring head goes", "output[:, :, head].masked_fill_(", "output[:, :, head - 1].masked_fill_("),
+    residual(
+        "removed contributions are kept",
+        "return torch.where(chosen[..., None], entered.pop().to(hidden), hidden)",
+        "return torch.where(chosen[..., None], hidden, entered.pop().to(hidden))",
+    ),
+    restriction(
+        "who would see nothing sees nothing",
+        "hidden = hidden & (visible & ~hidden).any(-1, keepdim=True)",
+        "hidden = hidden & True",
+    ),
+    bands("spared positions are filtered", "chosen = chosen & ~opened.at(tuple(self.spared), hidden)", "pass"),
+    # training
+    loss(
+        "one token of the prefix is scored",
+        'window["labels"][: self.prefix] = UNSCORED',
+        'window["labels"][: self.prefix - 1] = UNSCORED',
+    ),
+    schedule("no warm-up", "return lr * step / self.warmup if step < self.warmup else lr", "return lr"),
+    schedule("half a period too much", "math.cos(math.pi * progress)", "math.cos(2 * math.pi * progress)"),
+    penalty(
+        "variance in place of its square",
+        "centered.square().mean(1).square() + GUARD",
+        "centered.square().mean(1) + GUARD",
+    ),
+    muon(
+        "embeddings are orthogonalized",
+        "return parameter.ndim == 2 and id(parameter) not in outside",
+        "return parameter.ndim == 2",
+    ),
+    decay("norms always decay", "return self.decay_norms or parameter.ndim >= 2", "return True"),
+    windows("labels see the interventions", "input_ids = labels.clone()", "input_ids = labels"),
+    windows(
+        "documents are not counted from the window's first",
+        "torch.from_numpy(numbers - numbers[0])",
+        "torch.from_numpy(numbers)",
+    ),
+    # claims
+    claims(
+        "NaN passes",
+        "math.inf if math.isnan(found.value) else abs(found.value)",
+        "0.0 if math.isnan(found.value) else abs(found.value)",
+    ),
+    claims(
+        "the margin itself is enough",
+        'Judgment("supported" if worst.value > self.margin',
+        'Judgment("supported" if worst.value >= self.margin',
+    ),
+    rules("seeds below the margin count", "lambda value: value > self.margin)", "lambda value: value > -self.margin)"),
+    rules(
+        "only one side of a tolerance",
+        "lambda value: abs(value) <= self.tolerance)",
+        "lambda value: value <= self.tolerance)",
+    ),
+    rules(
+        "no evidence is support",
+        'return self.not_run(reason or "nothing was measured")',
+        'return Verdict(self, "supported", 0.0)',
+    ),
+)
