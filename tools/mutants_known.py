@@ -29,15 +29,19 @@ class _Place:
         return Mutant(name, self.file, old, new, tests or self.tests)
 
 
-softmax = _of("attention/normalizers/softmax.py", "tests/attention/test_normalizers.py")
-elementwise = _of("attention/normalizers/elementwise.py", "tests/attention/test_normalizers.py")
+softmax = _of(
+    "attention/normalizers/softmax.py", "tests/attention/test_normalizers.py", "tests/attention/test_scores.py"
+)
+elementwise = _of(
+    "attention/normalizers/elementwise.py", "tests/attention/test_normalizers.py", "tests/attention/test_scores.py"
+)
 masks = _of("attention/masks.py", "tests/attention/test_visibility.py")
 visibility = _of("attention/visibility.py", "tests/attention/test_visibility.py")
 keys = _of("attention/slots/keys.py", "tests/attention/test_slots.py")
 logits = _of("attention/slots/logits.py", "tests/attention/test_slots.py")
 scores = _of("attention/scores.py", "tests/attention/test_scores.py", "tests/attention/test_formulas.py")
 operation = _of("attention/operation.py", "tests/attention/test_rows.py", "tests/attention/test_operation.py")
-sdpa = _of("attention/paths/sdpa.py", "tests/attention/test_paths.py")
+sdpa = _of("attention/paths/sdpa.py", "tests/attention/test_paths.py", "tests/attention/test_scores.py")
 slotted = _of("attention/paths/slotted.py", "tests/attention/paths")
 passes = _of("hooks/passes.py", "tests/hooks/test_passes.py")
 projections = _of("hooks/projections.py", "tests/hooks/test_edits.py")
@@ -148,7 +152,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/attention/test_formulas.py",
         "tests/attention/test_slots.py",
     ),
-    sdpa("values are not padded", "value = F.pad(value, (0, query.shape[-1] - value_dim))", "pass"),
+    sdpa(
+        "the empty queries in front are kept",
+        "output[:, :, len(slots) if causal else 0 :, :value_dim]",
+        "output[:, :, : output.shape[2] - (len(slots) if causal else 0), :value_dim]",
+    ),
     sdpa("rows of padding are not blanked", "return output.masked_fill(blank, 0.0)", "return output"),
     slotted(
         "slots take no mass",

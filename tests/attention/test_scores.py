@@ -11,6 +11,9 @@ import torch
 import sinkscope.attention as zoo
 from sinkscope.attention.decay import accumulated
 from sinkscope.attention.difference import halves
+from sinkscope.attention.paths import sdpa
+from sinkscope.attention.scores import ScoreRows as Rows
+from sinkscope.attention.scores import Scores
 from sinkscope.model.positions import Rope, rotate
 
 from .problems import DIM, HEADS, Problem, assert_close, build, problem
@@ -255,3 +258,43 @@ def test_lambda_starts_higher_in_deeper_layers(layer, start):
     operation = zoo.CATALOG["differential"].build(heads=4, kv_heads=2, head_dim=8, hidden_size=32, layer=layer)
     torch.nn.init.zeros_(operation.difference.vectors)
     assert operation.difference.factor().item() == pytest.approx(start, abs=1e-6)
+
+
+# padding and slots
+
+
+def padded_rows(slots: tuple[zoo.SlotTerms, ...]) -> Rows:
+    query, key = torch.randn(1, 2, 4, DIM), torch.randn(1, 2, 4, DIM)
+    visibility = zoo.Visibility.of(zoo.Causal(), 4, 4, attention_mask=torch.tensor([[0, 1, 1, 1]]))
+    return Scores(query, key, 0.5, visibility, slots).rows(slice(0, 4))
+
+
+def test_n_counts_tokens_and_no_slots():
+    slots = (zoo.SlotTerms(), zoo.SlotTerms(logit=torch.ones(2)))
+    assert padded_rows(slots).count.flatten().tolist() == padded_rows(()).count.flatten().tolist() == [1, 1, 2, 3]
+
+
+def test_a_query_that_sees_no_token_sees_no_slot():
+    visible = padded_rows((zoo.SlotTerms(),)).visible[0, 0]
+    assert visible[:, 0].tolist() == [False, True, True, True]
+
+
+def test_rows_that_see_nothing_weigh_nothing():
+    scores, visible = torch.randn(3, 4), torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]]).bool()
+    weights = zoo.Softmax().weights(scores, visible, visible.sum(-1, keepdim=True).clamp(min=1).float())
+    torch.testing.assert_close(weights.sum(-1), torch.tensor([1.0, 0.0, 1.0]))
+
+
+def test_elu_is_one_more_than_torchs():
+    scores = torch.linspace(-3, 3, 7)[None]
+    everything = torch.ones_like(scores, dtype=torch.bool)
+    found = zoo.Elu().weights(scores, everything, torch.full((1, 1), 7.0))
+    torch.testing.assert_close(found, torch.nn.functional.elu(scores) + 1)
+
+
+def test_padding_queries_of_the_fused_kernel_give_zero():
+    query, key = torch.randn(1, 2, 4, DIM), torch.randn(1, 2, 4, DIM)
+    visibility = zoo.Visibility.of(zoo.Causal(), 4, 4, attention_mask=torch.tensor([[0, 0, 1, 1]]))
+    output = sdpa.attention(query, key, key, (), visibility, 0.5)
+    assert output[:, :, :2].abs().max() == 0
+    assert output[:, :, 2:].abs().min() > 0

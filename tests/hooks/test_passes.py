@@ -32,6 +32,8 @@ def test_positions_count_real_tokens_from_the_first_one_also_behind_a_cache(mode
     hidden = torch.zeros(2, 5, 16)
     assert forward.at("tokens", (0,), hidden).nonzero().tolist() == [[0, 2], [1, 0]]
     assert forward.at("tokens", None, hidden).sum(-1).tolist() == [3, 5]
+    behind = Forward.of(model, (), {"input_ids": ids(2, 5), "attention_mask": mask.flip(1)})
+    assert behind.at("tokens", (2,), hidden).nonzero().tolist() == [[0, 2], [1, 2]], "padding behind a row is no token"
 
     cache = DynamicCache(config=model.config)
     model(ids(2, 5), attention_mask=mask, past_key_values=cache)
