@@ -243,7 +243,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "padding rows count",
         "token, slot = token.masked_fill(ignored, 0.0), slot.masked_fill(ignored, 0.0)",
         "pass",
-        "tests/probes/test_lab.py",
+        "tests/probes/test_padding.py",
         "tests/probes/test_batches.py",
     ),
     call(
