@@ -26,7 +26,7 @@ from sinkscope.hooks.modules import (
     no_attention,
     own_stack,
 )
-from sinkscope.hooks.passes import Axis, Edit, Pass, Passes, axes
+from sinkscope.hooks.passes import Axis, Edit, Pass, Passes, arguments, axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,6 +205,8 @@ def read_blocks(
     def before(block: Block) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if passes.under_way is not None and not passes.under_way.use(block.stack):
+                mask = arguments(module, args, kwargs).get("attention_mask")
+                passes.under_way.masks[block.stack] = mask if isinstance(mask, Tensor) else None
                 read(Depth(0, block.stack), hidden_given(args, kwargs), passes.under_way)
 
         return hook

@@ -132,7 +132,8 @@ class Observation:
         sides = axes(layer.stack, self._encoder_decoder)
         host = rounding(invocation.output, invocation.arguments["query"])
         with full_precision(invocation.output.device):
-            call = read(invocation, layer, self._pass.forward, sides, self.family)
+            running = self._pass
+            call = read(invocation, layer, running.forward, sides, self.family, running.masks, running.known(layer))
             self._take(self._checked(call, invocation, host), self._pass)
         self._implementations.add(invocation.implementation or "eager")
 
@@ -167,6 +168,12 @@ class Observation:
         found = running.place(call.layer, *axes(call.layer.stack, self._encoder_decoder), causal=call.causal)
         found.query_length = call.query_start + call.query.shape[2]
         found.key_length = call.key_start + call.key.shape[2]
+        found.real_keys = call.real_keys
+        if found.query == found.key:
+            running.attended[call.layer.stack] = found.real_queries = call.real_keys
+        else:
+            stated = running.forward.stated(found.query, found.query_length)
+            found.real_queries = running.forward.real.get(found.query) if stated else None
         for observer, piece in self._pieces(call):
             found.add(type(observer).__name__, piece, len(call.query))
 
@@ -225,6 +232,7 @@ class Observation:
         assert done is not None
         if self._collector is not None:
             self._collect(self._collector, done, output)
+        done.drop_misread()
         done.batch.commit(done, cache_of(output) or done.forward.cache)
         if not self._batches or self._batches[-1] is not done.batch:
             for closed in self._batches[-1:]:
@@ -245,21 +253,17 @@ class Observation:
         side = axes(depth.stack, self._encoder_decoder)[0]
         start = self._pass.forward.start(side)
         stop = start + hidden.shape[1]
+        so_far = self._pass.real(depth.stack, side, stop, under_way.masks.get(depth.stack))
+        self._pass.assumed[depth.stack] = so_far
         found = self._pass.place(depth, side, side, causal=False)
-        found.query_length = stop
-        real = self._real(side, start, stop, hidden)
-        so_far = None if real is None else self._pass.forward.real.get(side)
+        found.query_length, found.real_queries = stop, so_far
+        real = None if so_far is None or so_far.shape[1] < stop else so_far[:, start:stop].to(hidden.device)
+        so_far = None if real is None else so_far
         shown = Hidden(hidden.detach(), start, depth, real, self._pass.samples_before, so_far)
         with full_precision(hidden.device):
             for observer in self.observers:
                 for piece in observer.on_hidden(shown) if observer.reads_blocks else ():
                     found.add(type(observer).__name__, piece, len(hidden))
-
-    def _real(self, side: Axis, start: int, stop: int, like: Tensor) -> Tensor | None:
-        """Which tokens are real, from the mask that the model was given; None where all are."""
-        assert self._pass is not None
-        real = self._pass.forward.real.get(side)
-        return None if real is None or real.shape[1] < stop else real[:, start:stop].to(like.device)
 
     def _read_module(self, observer: Observer, watch: Watch) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -271,7 +275,8 @@ class Observation:
             if isinstance(place, Layer) and again > 0:
                 place = replace(place, name=f"{place.name}#{again}")
             forward = running.forward
-            at = ModuleCall(forward.batch, forward.start(side), forward.real.get(side), running.samples_before)
+            real = self._real_at(place, side, running)
+            at = ModuleCall(forward.batch, forward.start(side), real, running.samples_before)
             with torch.no_grad():
                 for piece in watch.read(at, args, kwargs, output):
                     known = running.places.get(place)
@@ -280,13 +285,25 @@ class Observation:
 
         return hook
 
+    def _real_at(self, place: Place, side: Axis, running: OpenPass) -> Tensor | None:
+        """Real tokens where an observer reads a module: those of its layer's or its stack's attention, if that ran."""
+        if not isinstance(place, Layer):
+            return running.forward.real.get(side)
+        known = running.places.get(place)
+        return running.forward.real.get(side) if known is None else known.real_queries
+
     def _side(self, place: Place) -> Axis:
         return "tokens" if isinstance(place, ExpertLayer) else axes(place.stack, self._encoder_decoder)[0]
 
     def _not_measured(self) -> dict[str, str]:
         """Stacks of the model, and observers, that have no numbers, and why."""
-        called = {place.stack for batch in self._batches for place in batch.places if isinstance(place, Layer)}
-        absent = {layer.stack: "was never called" for layer in self.layers.values() if layer.stack not in called}
+        seen = {place for batch in self._batches for place in batch.places if isinstance(place, Layer)}
+        called, towers = {place.stack for place in seen}, {place.tower for place in seen}
+        absent = {
+            layer.stack if layer.stack not in called else f"{layer.stack} of {layer.tower}": "was never called"
+            for layer in self.layers.values()
+            if layer.tower not in towers
+        }
         if self._encoder_decoder and self._collector is None:
             known = called | {layer.stack for layer in self.layers.values()}
             absent |= {
@@ -306,8 +323,8 @@ class Observation:
     def _check_complete(self) -> None:
         for batch in self._batches:
             called = {place.name.partition("#")[0] for place in batch.places if isinstance(place, Layer)}
-            used = {place.stack for place in batch.places if isinstance(place, Layer)}
-            missing = [layer.name for layer in self.layers.values() if layer.stack in used and layer.name not in called]
+            used = {place.tower for place in batch.places if isinstance(place, Layer)}
+            missing = [layer.name for layer in self.layers.values() if layer.tower in used and layer.name not in called]
             if missing or not called:
                 raise UnsupportedModelError(
                     f"family '{self.family}': attention of {', '.join(missing) or 'every layer'} was never called "
