@@ -128,8 +128,10 @@ class Batch(Samples):
 class OpenPass:
     """What one forward pass has found so far; it counts only when the pass ends without an error.
 
-    `samples_before`: how many samples the measurement had before this batch; `masks`: those of its layers; `attended`:
-    real tokens of each stack, as its self-attention told (None: all); `assumed`: as the residual stream was read.
+    `samples_before`: how many samples the measurement had before this batch; `skipped`: stacks that were not
+    read, and why; `unmasked`: those that attend to everything although the model was given a mask; `masks`: those of
+    its layers; `attended`: real tokens of each stack, as its self-attention told (None: all); `assumed`: as the
+    residual stream was read.
     """
 
     forward: Forward
@@ -137,6 +139,7 @@ class OpenPass:
     samples_before: int = 0
     places: dict[Place, PlaceSums] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    unmasked: dict[str, str] = field(default_factory=dict)
     masks: WrittenMasks = field(default_factory=WrittenMasks)
     attended: dict[str, Tensor | None] = field(default_factory=dict)
     assumed: dict[str, Tensor | None] = field(default_factory=dict)

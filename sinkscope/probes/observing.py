@@ -98,6 +98,7 @@ class Observation:
         self._verified: set[tuple[Any, ...]] = set()
         self._unverified: set[str] = set()
         self._skipped: dict[str, str] = {}
+        self._unmasked: dict[str, str] = {}
         self._batches: list[Batch] = []
         self._pass: OpenPass | None = None
         self._passes = Passes(model, self._begin, self._end)
@@ -159,6 +160,7 @@ class Observation:
                 "observers": [observer.describe() for observer in self.observers],
                 "not_measured": self._not_measured(),
                 "not_verified": sorted(self._unverified),
+                **({"unmasked": self._unmasked} if self._unmasked else {}),
             },
         )
 
@@ -169,6 +171,11 @@ class Observation:
         found.query_length = call.query_start + call.query.shape[2]
         found.key_length = call.key_start + call.key.shape[2]
         found.real_keys = call.real_keys
+        if found.key in running.forward.elsewhere and call.real_keys is None:
+            running.unmasked[call.layer.stack] = (
+                f"its layers attend to all {found.key_length} tokens: nothing of the attention mask that the model was "
+                "given reaches them"
+            )
         if found.query == found.key:
             running.attended[call.layer.stack] = found.real_queries = call.real_keys
         else:
@@ -239,6 +246,7 @@ class Observation:
                 closed.settle(self.observers)
             self._batches.append(done.batch)
         self._skipped |= done.skipped
+        self._unmasked |= done.unmasked
         return None if self._collector is None else self._collector.answer(output, self._request)
 
     def _hidden(self, depth: Depth, hidden: Any, under_way: Pass) -> None:

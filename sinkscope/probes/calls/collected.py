@@ -134,8 +134,9 @@ class Collector:
             raise refuse("returns maps of windows, of pooled or of added tokens, whose positions they do not tell")
         spans = slice(start, start + queries), slice(0, keys)
         real, real_keys = (
-            _seen(maps)[:, span] if axis in forward.elsewhere and axis == sides[1] else
-            _on(maps[0], real_tokens(forward, axis, span, refuse))
+            _seen(maps)[:, span]
+            if axis in forward.elsewhere and axis == sides[1]
+            else _on(maps[0], real_tokens(forward, axis, span, refuse))
             for axis, span in zip(sides, spans, strict=True)
         )
         stack = _Stack(name, maps, start, real, real_keys)

@@ -67,7 +67,8 @@ def read(
         value=value[:, :, :keys],
         mask=mask,
         scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
-        causal=shared and _is_causal(mask, start - key_start, query.shape[2], real_keys, known, _says(given, invocation, layer)),
+        causal=shared
+        and _is_causal(mask, start - key_start, query.shape[2], real_keys, known, _says(given, invocation, layer)),
         query_start=start,
         key_start=key_start,
         own_keys=slice(keys - query.shape[2], keys) if shared else slice(0, keys),
