@@ -59,12 +59,22 @@ from sinkscope.hooks.projections import (
     projection,
     projections,
 )
-from sinkscope.hooks.stream import OpenStream, Stream, checked, read_blocks, read_stream, row_length, width_of
+from sinkscope.hooks.stream import (
+    NO_STREAM,
+    OpenStream,
+    Stream,
+    checked,
+    read_blocks,
+    read_stream,
+    row_length,
+    width_of,
+)
 
 __all__ = [
     "ARGUMENTS",
     "IMPLEMENTATION",
     "MODALITIES",
+    "NO_STREAM",
     "PLACE",
     "Axis",
     "Block",

@@ -28,6 +28,10 @@ from sinkscope.hooks.modules import (
 )
 from sinkscope.hooks.passes import Axis, Edit, Pass, Passes, arguments, axes
 
+NO_STREAM = (
+    "its blocks pass on no tensor (batch, position, width), so the residual stream can neither be read nor changed"
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Stream:
@@ -128,7 +132,7 @@ class OpenStream:
 
         def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             edited = edit(checked(hidden_returned(output), self.stream.family))
-            return (edited, *output[1:]) if isinstance(output, tuple) else edited
+            return type(output)([edited, *output[1:]]) if isinstance(output, tuple | list) else edited
 
         block = self.stream.block(max(depth, 1))
         if depth == 0:
@@ -231,16 +235,13 @@ def hidden_given(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 
 def hidden_returned(output: Any) -> Any:
     """The residual stream in what a block returned."""
-    return output[0] if isinstance(output, tuple) else output
+    return output[0] if isinstance(output, tuple | list) else output
 
 
 def checked(hidden: Any, name: str) -> Float[Tensor, "batch position width"]:
     """`hidden`, where it is a residual stream. Raises `UnsupportedModelError` naming the family `name`."""
     if not isinstance(hidden, Tensor) or hidden.ndim != 3:
-        raise UnsupportedModelError(
-            f"family '{name}': its blocks pass on no tensor (batch, position, width), so the residual stream can "
-            "neither be read (leave HiddenNorms out) nor changed"
-        )
+        raise UnsupportedModelError(f"family '{name}': {NO_STREAM}")
     return hidden
 
 

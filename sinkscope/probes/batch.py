@@ -172,13 +172,17 @@ class OpenPass:
             return mask.bool()
         return None
 
+    def drop_stream(self, stack: str, reason: str) -> None:
+        """Forget the residual stream of a stack."""
+        self.skipped[f"residual stream of {stack}"] = reason
+        for place in [place for place in self.places if isinstance(place, Depth) and place.stack == stack]:
+            del self.places[place]
+
     def drop_misread(self) -> None:
         """Forget the residual stream of stacks of which other tokens turned out to be real than it was read with."""
         for stack in self.assumed.keys() & self.attended.keys():
             if not _same(self.assumed[stack], self.attended[stack]):
-                self.skipped[f"residual stream of {stack}"] = "which of its tokens are real is told too late"
-                for place in [place for place in self.places if isinstance(place, Depth) and place.stack == stack]:
-                    del self.places[place]
+                self.drop_stream(stack, "which of its tokens are real is told too late")
 
 
 def _same(one: Tensor | None, other: Tensor | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
     MODALITIES,
+    NO_STREAM,
     Axis,
     Depth,
     ExpertLayer,
@@ -26,7 +27,6 @@ from sinkscope.hooks import (
     blocks,
     cache_of,
     check_order,
-    checked,
     family,
     has_attention,
     hosted,
@@ -102,7 +102,7 @@ class Observation:
         self._batches: list[Batch] = []
         self._pass: OpenPass | None = None
         self._passes = Passes(model, self._begin, self._end)
-        self.observers = tuple(observer.bound(model) for observer in observers)
+        self.observers, self._inapplicable = _applicable(observers, model)
 
     def attach(self, stack: ExitStack) -> None:
         """Hook the model's forward, and its blocks where an observer reads them, for as long as `stack` is open."""
@@ -149,6 +149,9 @@ class Observation:
                 "nothing was observed: call the observed model itself inside the `with observe(...)` block"
             )
         self._check_complete()
+        if not any(sums.sums for batch in self._batches for sums in batch.places.values()) and self._skipped:
+            where, reason = next(iter(self._skipped.items()))
+            raise UnsupportedModelError(f"family '{self.family}', {where}: {reason}; nothing else was to be measured")
         operations = [getattr(module, "operation", None) for module in self.layers]
         facts = describe(self.model, self.family, self._batches, operations)
         return assemble(
@@ -159,6 +162,7 @@ class Observation:
                 "implementation": sorted(self._implementations),
                 "observers": [observer.describe() for observer in self.observers],
                 "not_measured": self._not_measured(),
+                **({"not_applicable": self._inapplicable} if self._inapplicable else {}),
                 "not_verified": sorted(self._unverified),
                 **({"unmasked": self._unmasked} if self._unmasked else {}),
             },
@@ -252,10 +256,12 @@ class Observation:
     def _hidden(self, depth: Depth, hidden: Any, under_way: Pass) -> None:
         """Show the residual stream at a depth to the observers of blocks."""
         assert self._pass is not None
-        if depth.stack in MODALITIES and (not isinstance(hidden, Tensor) or hidden.ndim != 3):
-            self._pass.skipped[f"residual stream of {depth.stack}"] = "its samples are packed into one sequence"
+        if f"residual stream of {depth.stack}" in self._pass.skipped:
             return
-        checked(hidden, self.family)
+        if not isinstance(hidden, Tensor) or hidden.ndim != 3:
+            packed = depth.stack in MODALITIES
+            self._pass.drop_stream(depth.stack, "its samples are packed into one sequence" if packed else NO_STREAM)
+            return
         if len(hidden) != self._pass.forward.batch:
             return
         side = axes(depth.stack, self._encoder_decoder)[0]
@@ -339,3 +345,20 @@ class Observation:
                     "through AttentionInterface, so it would be missing from the measurement; another implementation "
                     "may be observable (attn_implementation='eager' or 'sdpa')"
                 )
+
+
+def _applicable(observers: Sequence[Observer], model: nn.Module) -> tuple[tuple[Observer, ...], dict[str, str]]:
+    """The observers with what they need of the model, and those that lack it, with the reason.
+
+    Raises `UnsupportedModelError` where none is left.
+    """
+    bound: list[Observer] = []
+    reasons: dict[str, str] = {}
+    for observer in observers:
+        try:
+            bound.append(observer.bound(model))
+        except UnsupportedModelError as error:
+            reasons[type(observer).__name__] = str(error)
+    if not bound:
+        raise UnsupportedModelError(next(iter(reasons.values())))
+    return tuple(bound), reasons

@@ -296,5 +296,5 @@ def test_a_layer_that_attends_to_what_the_models_mask_hides_is_refused() -> None
         layer.register_forward_pre_hook(
             lambda module, args, kwargs: ((args[0], None, *args[2:]), kwargs), with_kwargs=True
         )
-    with pytest.raises(UnsupportedModelError, match="attends to tokens that the attention mask .* hides"):
+    with pytest.raises(UnsupportedModelError, match=r"attends to tokens that the attention mask .* hides"):
         measure(model, {"input_ids": ids(12), "attention_mask": short(12, 8)}, [AttentionReceived(), HiddenNorms()])
