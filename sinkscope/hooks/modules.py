@@ -47,10 +47,11 @@ class Layer:
         return self.stack.endswith("cross")
 
     @property
-    def tower(self) -> str:
-        """Path of the sub-model it belongs to: what stands before the first number in its name."""
+    def tower(self) -> tuple[str, str]:
+        """Its stack, and the path of the sub-model that it belongs to: what stands before the first number."""
         parts = self.name.split(".")
-        return ".".join(parts[: next((index for index, part in enumerate(parts) if part.isdigit()), len(parts))])
+        first = next((index for index, part in enumerate(parts) if part.isdigit()), len(parts))
+        return self.stack, ".".join(parts[:first])
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from transformers import Cache
 from sinkscope.hooks import Axis, Depth, Forward, Layer, Place, Samples
 from sinkscope.probes.calls.masks import WrittenMasks
 from sinkscope.probes.calls.reading import Known
+from sinkscope.probes.left_out import LeftOut
 from sinkscope.probes.observers.observer import LayerSums, Observer, Piece, Reduction
 
 
@@ -128,17 +129,17 @@ class Batch(Samples):
 class OpenPass:
     """What one forward pass has found so far; it counts only when the pass ends without an error.
 
-    `samples_before`: how many samples the measurement had before this batch; `skipped`: stacks that were not
-    read, and why; `unmasked`: those that attend to everything although the model was given a mask; `masks`: those of
-    its layers; `attended`: real tokens of each stack, as its self-attention told (None: all); `assumed`: as the
-    residual stream was read.
+    `samples_before`: how many samples the measurement had before this batch; `left_out`: what was not read, and why;
+    `unmasked`: stacks that attend to everything although the model was given a mask; `masks`: those of its layers;
+    `attended`: real tokens of each stack, as its self-attention told (None: all); `assumed`: as the residual stream
+    was read.
     """
 
     forward: Forward
     batch: Batch
     samples_before: int = 0
     places: dict[Place, PlaceSums] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
+    left_out: LeftOut = field(default_factory=LeftOut)
     unmasked: dict[str, str] = field(default_factory=dict)
     masks: WrittenMasks = field(default_factory=WrittenMasks)
     attended: dict[str, Tensor | None] = field(default_factory=dict)
@@ -174,7 +175,7 @@ class OpenPass:
 
     def drop_stream(self, stack: str, reason: str) -> None:
         """Forget the residual stream of a stack."""
-        self.skipped[f"residual stream of {stack}"] = reason
+        self.left_out.streams[stack] = reason
         for place in [place for place in self.places if isinstance(place, Depth) and place.stack == stack]:
             del self.places[place]
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sinkscope.errors import InputError
 from sinkscope.hooks import checked_inputs, device_of, evaluating, in_batches, part, unwrapped
 from sinkscope.measurements import Measurement
+from sinkscope.probes.left_out import LeftOut
 from sinkscope.probes.observers.observer import Observer, every
 from sinkscope.probes.observing import DEFAULT, observe
 
@@ -61,7 +62,7 @@ def measure(
         in_batches(run, samples, batch_size, f"of {_length(given)} tokens" if "input_ids" in given else "")
         measured = seen.measurement()
     measured = _annotated(measured, about, tokenizer)
-    _warn_of(measured.record, asked=isinstance(observers, Sequence) and not isinstance(observers, str))
+    _warn_of(measured.record, seen.left_out, asked=isinstance(observers, Sequence) and not isinstance(observers, str))
     return measured
 
 
@@ -89,8 +90,8 @@ def _annotated(measurement: Measurement, about: Mapping[str, Any] | None, tokeni
     return Measurement(measurement.data.assign_attrs(record=json.dumps(record, allow_nan=False)))
 
 
-def _warn_of(record: Mapping[str, Any], asked: bool) -> None:
-    """Say what was NaN, and which observers that were `asked` for by name cannot read the model."""
+def _warn_of(record: Mapping[str, Any], left_out: LeftOut, asked: bool) -> None:
+    """Say what was NaN, which layers were refused, and which observers `asked` for by name cannot read the model."""
     if broken := record.get("non_finite"):
         count = f"{broken['samples']} sample{'' if broken['samples'] == 1 else 's'}"
         warnings.warn(
@@ -98,5 +99,6 @@ def _warn_of(record: Mapping[str, Any], asked: bool) -> None:
             UserWarning,
             stacklevel=3,
         )
-    for name, reason in record.get("not_applicable", {}).items() if asked else ():
+    named = record.get("not_applicable", {}) if asked else {}
+    for name, reason in (named | left_out.refused).items():
         warnings.warn(f"{name} is left out: {reason}", UserWarning, stacklevel=3)

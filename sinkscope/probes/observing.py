@@ -45,7 +45,9 @@ from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import chunks
 from sinkscope.probes.calls.collected import Collector, Request
 from sinkscope.probes.calls.reading import read
+from sinkscope.probes.completeness import check_complete, forget, not_measured
 from sinkscope.probes.facts import describe
+from sinkscope.probes.left_out import LeftOut, kind
 from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
 from sinkscope.probes.observers.observer import Hidden, ModuleCall, Observer, Piece, Watch
 from sinkscope.probes.observers.received import AttentionReceived
@@ -97,7 +99,7 @@ class Observation:
         self._implementations: set[str] = set()
         self._verified: set[tuple[Any, ...]] = set()
         self._unverified: set[str] = set()
-        self._skipped: dict[str, str] = {}
+        self.left_out = LeftOut()
         self._unmasked: dict[str, str] = {}
         self._batches: list[Batch] = []
         self._pass: OpenPass | None = None
@@ -127,15 +129,20 @@ class Observation:
         if use := self._passes.now.use(module):
             layer = replace(layer, name=f"{layer.name}#{use}")
         batch = invocation.output.shape[0]
-        if batch != self._pass.forward.batch:
-            self._pass.skipped[layer.stack] = f"its {batch} rows are not the model's {self._pass.forward.batch} samples"
+        running = self._pass
+        if batch != running.forward.batch:
+            reason = f"its {batch} rows are not the model's {running.forward.batch} samples"
+            running.left_out.layers[kind(layer)] = reason
             return
         sides = axes(layer.stack, self._encoder_decoder)
         host = rounding(invocation.output, invocation.arguments["query"])
         with full_precision(invocation.output.device):
-            running = self._pass
-            call = read(invocation, layer, running.forward, sides, self.family, running.masks, running.known(layer))
-            self._take(self._checked(call, invocation, host), self._pass)
+            try:
+                call = read(invocation, layer, running.forward, sides, self.family, running.masks, running.known(layer))
+            except UnsupportedModelError as error:
+                running.left_out.refused[kind(layer)] = str(error)
+                return
+            self._take(self._checked(call, invocation, host), running)
         self._implementations.add(invocation.implementation or "eager")
 
     def measurement(self) -> Measurement:
@@ -148,10 +155,8 @@ class Observation:
             raise InputError(
                 "nothing was observed: call the observed model itself inside the `with observe(...)` block"
             )
-        self._check_complete()
-        if not any(sums.sums for batch in self._batches for sums in batch.places.values()) and self._skipped:
-            where, reason = next(iter(self._skipped.items()))
-            raise UnsupportedModelError(f"family '{self.family}', {where}: {reason}; nothing else was to be measured")
+        forget(self.left_out, self._batches, self.layers.values(), self.family)
+        check_complete(self.left_out, self._batches, self.layers.values(), self.family)
         operations = [getattr(module, "operation", None) for module in self.layers]
         facts = describe(self.model, self.family, self._batches, operations)
         return assemble(
@@ -167,6 +172,18 @@ class Observation:
                 **({"unmasked": self._unmasked} if self._unmasked else {}),
             },
         )
+
+    def _not_measured(self) -> dict[str, str]:
+        """Stacks of the model, and observers, that have no numbers, and why."""
+        if self._collector is None:
+            own = ("encoder", "decoder", "cross") if self._encoder_decoder else ()
+            return not_measured(self.left_out, self._batches, self.layers.values(), own)
+        reason = "the family has attention of its own, of which weights are all that can be read"
+        return {type(observer).__name__: reason for observer in self.observers if self._is_blind(observer)}
+
+    def _is_blind(self, observer: Observer) -> bool:
+        """Whether a family that is read from its maps has nothing for this observer."""
+        return not observer.reads_weights_alone and not (observer.reads_blocks and blocks(self.model))
 
     def _take(self, call: AttentionCall, running: OpenPass) -> None:
         """Show a call to the observers."""
@@ -249,14 +266,14 @@ class Observation:
             for closed in self._batches[-1:]:
                 closed.settle(self.observers)
             self._batches.append(done.batch)
-        self._skipped |= done.skipped
+        self.left_out.add(done.left_out)
         self._unmasked |= done.unmasked
         return None if self._collector is None else self._collector.answer(output, self._request)
 
     def _hidden(self, depth: Depth, hidden: Any, under_way: Pass) -> None:
         """Show the residual stream at a depth to the observers of blocks."""
         assert self._pass is not None
-        if f"residual stream of {depth.stack}" in self._pass.skipped:
+        if depth.stack in self._pass.left_out.streams:
             return
         if not isinstance(hidden, Tensor) or hidden.ndim != 3:
             packed = depth.stack in MODALITIES
@@ -308,43 +325,6 @@ class Observation:
 
     def _side(self, place: Place) -> Axis:
         return "tokens" if isinstance(place, ExpertLayer) else axes(place.stack, self._encoder_decoder)[0]
-
-    def _not_measured(self) -> dict[str, str]:
-        """Stacks of the model, and observers, that have no numbers, and why."""
-        seen = {place for batch in self._batches for place in batch.places if isinstance(place, Layer)}
-        called, towers = {place.stack for place in seen}, {place.tower for place in seen}
-        absent = {
-            layer.stack if layer.stack not in called else f"{layer.stack} of {layer.tower}": "was never called"
-            for layer in self.layers.values()
-            if layer.tower not in towers
-        }
-        if self._encoder_decoder and self._collector is None:
-            known = called | {layer.stack for layer in self.layers.values()}
-            absent |= {
-                stack: "has attention of its own" for stack in ("encoder", "decoder", "cross") if stack not in known
-            }
-        if self._collector is not None:
-            blind = [type(observer).__name__ for observer in self.observers if self._is_blind(observer)]
-            absent |= dict.fromkeys(
-                blind, "the family has attention of its own, of which weights are all that can be read"
-            )
-        return absent | self._skipped
-
-    def _is_blind(self, observer: Observer) -> bool:
-        """Whether a family that is read from its maps has nothing for this observer."""
-        return not observer.reads_weights_alone and not (observer.reads_blocks and blocks(self.model))
-
-    def _check_complete(self) -> None:
-        for batch in self._batches:
-            called = {place.name.partition("#")[0] for place in batch.places if isinstance(place, Layer)}
-            used = {place.tower for place in batch.places if isinstance(place, Layer)}
-            missing = [layer.name for layer in self.layers.values() if layer.tower in used and layer.name not in called]
-            if missing or not called:
-                raise UnsupportedModelError(
-                    f"family '{self.family}': attention of {', '.join(missing) or 'every layer'} was never called "
-                    "through AttentionInterface, so it would be missing from the measurement; another implementation "
-                    "may be observable (attn_implementation='eager' or 'sdpa')"
-                )
 
 
 def _applicable(observers: Sequence[Observer], model: nn.Module) -> tuple[tuple[Observer, ...], dict[str, str]]:

@@ -41,7 +41,7 @@ def test_a_stream_that_is_none_is_left_out_and_the_rest_is_measured(observers: o
 
 
 def test_where_nothing_else_was_asked_for_it_is_an_error(ids: Tensor, tiny_llama: LlamaForCausalLM) -> None:
-    with pytest.raises(UnsupportedModelError, match="'gemma3n_text'.*pass on no tensor"):
+    with pytest.raises(UnsupportedModelError, match=r"'gemma3n_text'.*pass on no tensor"):
         measure(several_streams(), ids, [HiddenNorms()])
     with pytest.raises(UnsupportedModelError, match="'llama' has no experts"):
         measure(tiny_llama, ids, [ExpertPeaks()])

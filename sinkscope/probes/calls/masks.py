@@ -16,6 +16,7 @@ from torch import Tensor
 from sinkscope.attention import Visibility
 
 Columns = slice | Tensor  # Int[Tensor, "batch n"]
+HIDDEN = -9e3  # what families add to a masked score: −10,000 (−9,984 in bfloat16), the dtype's minimum, or −inf
 KINDS = 4  # of masks that the layers of one model take turns with: full, windows, chunks
 
 
@@ -122,7 +123,7 @@ class Rule(VisibleKeys):
 class Written(VisibleKeys):
     """A 4-D mask as the model made it: booleans (True = may attend), or numbers that are added to the scores.
 
-    Numbers at or below half the dtype's minimum mean "masked", so that a row of padding stays empty instead of uniform.
+    Numbers at or below `HIDDEN` mean "masked", so that a row of padding stays empty instead of uniform.
     """
 
     mask: Tensor  # (batch | 1, heads | 1, query, key)
@@ -142,7 +143,7 @@ class Written(VisibleKeys):
 
     def visible(self, samples: slice, rows: slice, columns: Columns) -> Bool[Tensor, "_ _ query key"]:
         part = self._part(samples, rows, columns)
-        return part if part.dtype == torch.bool else part > torch.finfo(part.dtype).min / 2
+        return part if part.dtype == torch.bool else part > HIDDEN
 
     @cached_property
     def keys_seen(self) -> Bool[Tensor, "_ key"] | None:  # type: ignore[override]
