@@ -146,7 +146,7 @@ class Written(VisibleKeys):
         return part if part.dtype == torch.bool else part > HIDDEN
 
     @cached_property
-    def keys_seen(self) -> Bool[Tensor, "_ key"] | None:  # type: ignore[override]
+    def keys_seen(self) -> Bool[Tensor, "_ key"] | None:
         seen = self._whole.any(2).any(1)
         return None if bool(seen.all()) else seen
 
@@ -158,6 +158,11 @@ class Written(VisibleKeys):
             return True if bool(following.all()) else None
         pairs = real[:, start:-1] & real[:, start + 1 :]
         return True if bool((following | ~pairs[:, None].to(following.device)).all()) else None
+
+    def sees_itself(self, real: Bool[Tensor, "batch key"] | None) -> bool:
+        """Whether every query sees the key of the same index, where that is `real`."""
+        own = self._whole.diagonal(0, 2, 3)
+        return bool((own if real is None else own | ~real[:, None].to(own.device)).all())
 
     def shows(self, hidden: Bool[Tensor, "batch key"], start: int) -> bool:
         queries = ~hidden[:, start : start + self.mask.shape[2]]

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from sinkscope.attention import Context, Operation, Visibility, adds_slots
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import Axis, Forward, Invocation, Layer, hosted
-from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.calls.masks import Bound, Rule, VisibleKeys, WrittenMasks
+from sinkscope.probes.calls.call import AttentionCall, Entries
+from sinkscope.probes.calls.masks import Bound, Rule, VisibleKeys, Written, WrittenMasks
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +50,6 @@ def read(
     start = forward.start(sides[0])
     total = start + query.shape[2]
     keys = min(key.shape[2], total) if shared else key.shape[2]  # a static cache hands out its whole buffer
-    if shared and forward.cache is None and key.shape[2] > total:
-        raise refuse(f"attends to {key.shape[2]} keys for {total} tokens: some stand for several tokens or for none")
     if shared and keys < total and not _slides(forward, layer):
         raise refuse(f"attends to {keys} of {total} tokens and does not say which")
     scaling, operation = given.get("scaling"), _operation(invocation.module)
@@ -60,6 +58,8 @@ def read(
     real_keys = _real_keys(forward, sides[1], mask, (len(query), key_start, total if shared else keys), known, refuse)
     if shared and real_keys is not None and mask.shows(~real_keys[:, key_start:].to(query.device), start - key_start):
         raise refuse("attends to tokens that the attention mask given to the model hides: leave that mask out")
+    extra = shared and forward.cache is None and key.shape[2] > total
+    entries = _entries(given, mask, total, real_keys, refuse) if extra else None
     call = AttentionCall(
         layer=layer,
         query=query,
@@ -77,6 +77,7 @@ def read(
         softcap=given.get("softcap"),
         bias=_bias(given.get("position_bias"), query.shape[2], keys),
         sink=_sink(given),
+        entries=entries,
         kernel_lse=_fitting(invocation.kernel_lse, query),
         output=invocation.output.detach().transpose(1, 2),
     )
@@ -135,6 +136,21 @@ def _real_keys(
     if known is not None and (cached := forward.start(axis)):
         real[:, :cached] = True if before is None else before[:, :cached].to(device)
     return real
+
+
+def _entries(given: Mapping[str, Any], mask: VisibleKeys, total: int, real: Tensor | None, refuse: Refusal) -> Entries:
+    """The keys behind those of the `total` tokens.
+
+    That the first ones are the tokens' own shows in the mask: each query sees its own and no later one.
+    """
+    key, value, whole = given["key"], given["value"], given.get("attention_mask")
+    reason = f"attends to {key.shape[2]} keys for {total} tokens, and its mask does not tell which are the tokens' own"
+    if not isinstance(mask, Written) or not isinstance(whole, Tensor) or whole.shape[-1] < key.shape[2]:
+        raise refuse(reason)
+    if mask.looks_ahead(0, real) is not False or not mask.sees_itself(real):
+        raise refuse(reason)
+    behind = Written(whole[..., total : key.shape[2]].expand(-1, -1, given["query"].shape[2], -1))
+    return Entries(key[:, :, total:].detach(), value[:, :, total:].detach(), behind)
 
 
 def _queries(forward: Forward, sides: tuple[Axis, Axis], total: int) -> Bool[Tensor, "batch position"] | None:
