@@ -45,6 +45,7 @@ from sinkscope.hooks.modules import (
     unembedding,
     unwrapped,
     vision_prefix,
+    vision_suffix,
 )
 from sinkscope.hooks.passes import Axis, Edit, Forward, Pass, Passes, Samples, axes, cache_of, check_order
 from sinkscope.hooks.projections import (
@@ -137,6 +138,7 @@ __all__ = [
     "unwrapped",
     "visibility_of",
     "vision_prefix",
+    "vision_suffix",
     "watching",
     "width_of",
 ]

@@ -25,6 +25,7 @@ TIME_FIRST = {"xlnet", "fsmt"}  # their blocks pass (position, batch, width) on,
 COUNTS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_encoder_layers", "num_decoder_layers")
 LEARNED_TOKENS = {"cls_token": "CLS", "class_embedding": "CLS", "distillation_token": "distillation"}
 REGISTERS = "register_tokens"  # (1, n, width)
+DETECTIONS = "detection_tokens"  # (1, n, width), behind the patches (YOLOS)
 TABLES = ("wpe", "embed_positions", "position_embeddings", "position_embedding", "pos_embed", "pos_emb")
 SCHEME_TABLE = "position.table"  # of a model whose `position` is a module; one that is no nn.Embedding holds distances
 
@@ -216,6 +217,12 @@ def vision_prefix(model: nn.Module) -> list[str]:
     names = [label for suffix, label in LEARNED_TOKENS.items() if suffix in named]
     count = named[REGISTERS].shape[1] if REGISTERS in named else 0
     return [*names, *(f"register {index}" for index in range(count))]
+
+
+def vision_suffix(model: nn.Module) -> dict[str, int]:
+    """How many learned tokens stand behind the patches, by their kind; empty for a model without any."""
+    counts = [weight.shape[1] for path, weight in model.named_parameters() if path.rpartition(".")[2] == DETECTIONS]
+    return {"detection": counts[0]} if counts else {}
 
 
 def position_embedding(model: nn.Module) -> PositionTable:
