@@ -31,6 +31,12 @@ MAIN_INPUTS = (
     "pixel_values",
     "input_features",
 )
+TEXT_MASKS = ("attention_mask", "decoder_attention_mask", "encoder_attention_mask") + (
+    "head_mask",
+    "decoder_head_mask",
+    "cross_attn_head_mask",
+    "global_attention_mask",
+)
 
 
 def axes(stack: str, encoder_decoder: bool) -> tuple[Axis, Axis]:
@@ -55,7 +61,8 @@ class Forward:
     `seen`: tokens in the cache; `lengths`: per token axis, tokens so far, where the inputs tell; `real`: of those axes,
     True for real tokens over everything so far (no entry: all real). `tokens` are what the model reads or writes,
     `memory` is what the encoder of an encoder-decoder gives. `elsewhere`: axes with padding in a mask over something
-    else, such as the samples of a sound, of which a layer's own mask alone tells its tokens. `prefix`: learned tokens
+    else, such as the samples of a sound, of which a layer's own mask alone tells its tokens; `other_masks`: names of
+    masks with padding that belong to no axis known here. `prefix`: learned tokens
     that the model puts before its `ids`; they are real, and in the cache once it is filled.
     """
 
@@ -67,6 +74,7 @@ class Forward:
     prefix: int = 0
     lengths: Mapping[Axis, int] = field(default_factory=dict)
     elsewhere: frozenset[Axis] = frozenset()
+    other_masks: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Forward:
@@ -104,6 +112,7 @@ class Forward:
             prefix=learned,
             lengths=lengths,
             elsewhere=frozenset(padding.keys() - lengths.keys()),
+            other_masks=tuple(name for name in given if name.endswith("mask") and _hides(name, given[name])),
         )
 
     def stated(self, axis: Axis, total: int) -> bool:
@@ -322,6 +331,11 @@ def _memory_length(given: Mapping[str, Any], writes: bool) -> int | None:
     if isinstance(states, Tensor) and states.ndim == 3:
         return states.shape[1]
     return _length(given, "") if writes else None
+
+
+def _hides(name: str, mask: Any) -> bool:
+    """Whether an argument is a mask over samples that hides a part of one, of another kind than those of text."""
+    return name not in TEXT_MASKS and _padding(mask) is not None
 
 
 def _padding(mask: Any) -> Bool[Tensor, "batch position"] | None:

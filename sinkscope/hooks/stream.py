@@ -229,8 +229,8 @@ def read_blocks(
 
 
 def hidden_given(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The residual stream among the arguments of a block."""
-    return args[0] if args else kwargs["hidden_states"]
+    """The residual stream among the arguments of a block; None where none has its name."""
+    return args[0] if args else kwargs.get("hidden_states")
 
 
 def hidden_returned(output: Any) -> Any:

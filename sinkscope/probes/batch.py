@@ -179,6 +179,12 @@ class OpenPass:
         for place in [place for place in self.places if isinstance(place, Depth) and place.stack == stack]:
             del self.places[place]
 
+    def note_unused_masks(self) -> None:
+        """Note masks that the model was given and of which no layer hides anything."""
+        layers = [sums for place, sums in self.places.items() if isinstance(place, Layer)]
+        if layers and all(sums.real_keys is None or bool(sums.real_keys.all()) for sums in layers):
+            self.unmasked |= dict.fromkeys(self.forward.other_masks, "no layer hides anything of what it hides")
+
     def drop_misread(self) -> None:
         """Forget the residual stream of stacks of which other tokens turned out to be real than it was read with."""
         for stack in self.assumed.keys() & self.attended.keys():

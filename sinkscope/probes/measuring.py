@@ -99,6 +99,8 @@ def _warn_of(record: Mapping[str, Any], left_out: LeftOut, asked: bool) -> None:
             UserWarning,
             stacklevel=3,
         )
+    for name, reason in record.get("unmasked", {}).items():
+        warnings.warn(f"a mask with padding was given, but {name}: {reason}", UserWarning, stacklevel=3)
     named = record.get("not_applicable", {}) if asked else {}
     for name, reason in (named | left_out.refused).items():
         warnings.warn(f"{name} is left out: {reason}", UserWarning, stacklevel=3)

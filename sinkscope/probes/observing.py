@@ -193,10 +193,7 @@ class Observation:
         found.key_length = call.key_start + call.key.shape[2]
         found.real_keys = call.real_keys
         if found.key in running.forward.elsewhere and call.real_keys is None:
-            running.unmasked[call.layer.stack] = (
-                f"its layers attend to all {found.key_length} tokens: nothing of the attention mask that the model was "
-                "given reaches them"
-            )
+            running.unmasked[call.layer.stack] = f"its layers attend to all {found.key_length} tokens"
         if found.query == found.key:
             running.attended[call.layer.stack] = found.real_queries = call.real_keys
         else:
@@ -261,6 +258,7 @@ class Observation:
         if self._collector is not None:
             self._collect(self._collector, done, output)
         done.drop_misread()
+        done.note_unused_masks()
         done.batch.commit(done, cache_of(output) or done.forward.cache)
         if not self._batches or self._batches[-1] is not done.batch:
             for closed in self._batches[-1:]:
