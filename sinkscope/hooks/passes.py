@@ -31,12 +31,7 @@ MAIN_INPUTS = (
     "pixel_values",
     "input_features",
 )
-TEXT_MASKS = ("attention_mask", "decoder_attention_mask", "encoder_attention_mask") + (
-    "head_mask",
-    "decoder_head_mask",
-    "cross_attn_head_mask",
-    "global_attention_mask",
-)
+TEXT_MASKS = ("attention_mask", "decoder_attention_mask", "encoder_attention_mask", "global_attention_mask")
 
 
 def axes(stack: str, encoder_decoder: bool) -> tuple[Axis, Axis]:
@@ -335,7 +330,7 @@ def _memory_length(given: Mapping[str, Any], writes: bool) -> int | None:
 
 def _hides(name: str, mask: Any) -> bool:
     """Whether an argument is a mask over samples that hides a part of one, of another kind than those of text."""
-    return name not in TEXT_MASKS and _padding(mask) is not None
+    return name not in TEXT_MASKS and "head" not in name and _padding(mask) is not None
 
 
 def _padding(mask: Any) -> Bool[Tensor, "batch position"] | None:

@@ -280,7 +280,7 @@ def test_a_padded_sound_is_measured_as_it_is_alone() -> None:
 
 def test_a_mask_that_no_layer_uses_is_named_in_the_record() -> None:
     case = CASES["whisper"]
-    with pytest.warns(UserWarning, match="but cross:"), pytest.warns(UserWarning, match="but encoder: .* all 24"):
+    with pytest.warns(UserWarning, match="but cross:"), pytest.warns(UserWarning, match=r"but encoder: .* all 24"):
         record = measure(case.build("sdpa"), INPUTS["spectra"](), [AttentionReceived()]).record
     assert set(record["unmasked"]) == {"encoder", "cross"}
     assert "all 24" in record["unmasked"]["encoder"]

@@ -127,7 +127,8 @@ class Written(VisibleKeys):
     """
 
     mask: Tensor  # (batch | 1, heads | 1, query, key)
-    _later: dict[int, bool] = field(default_factory=dict, repr=False)
+    _later: dict[int, bool] = field(default_factory=dict, repr=False)  # by the index of the first query
+    _shown: dict[int, bool] = field(default_factory=dict, repr=False)  # likewise; in a pass one set of keys is hidden
 
     @property
     def keys(self) -> int:  # type: ignore[override]
@@ -165,8 +166,11 @@ class Written(VisibleKeys):
         return bool((own if real is None else own | ~real[:, None].to(own.device)).all())
 
     def shows(self, hidden: Bool[Tensor, "batch key"], start: int) -> bool:
-        queries = ~hidden[:, start : start + self.mask.shape[2]]
-        return bool((self._whole & hidden[:, None, None, :] & queries[:, None, :, None]).any())
+        if start not in self._shown:
+            queries = ~hidden[:, start : start + self.mask.shape[2]]
+            shown = self._whole & hidden[:, None, None, :] & queries[:, None, :, None]
+            self._shown[start] = bool(shown.any())
+        return self._shown[start]
 
     @property
     def _whole(self) -> Bool[Tensor, "_ _ query key"]:

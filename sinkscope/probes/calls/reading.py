@@ -56,7 +56,8 @@ def read(
     mask = _mask(given, invocation, query.shape[2], keys, refuse, written or WrittenMasks())
     key_start = total - keys if shared else 0
     real_keys = _real_keys(forward, sides[1], mask, (len(query), key_start, total if shared else keys), known, refuse)
-    if shared and real_keys is not None and mask.shows(~real_keys[:, key_start:].to(query.device), start - key_start):
+    stated = shared and forward.stated(sides[1], total)  # what was read from the mask itself needs no check
+    if stated and real_keys is not None and mask.shows(~real_keys[:, key_start:].to(query.device), start - key_start):
         raise refuse("attends to tokens that the attention mask given to the model hides: leave that mask out")
     extra = shared and forward.cache is None and key.shape[2] > total
     entries = _entries(given, mask, total, real_keys, refuse) if extra else None

@@ -127,10 +127,12 @@ def test_keys_that_no_query_sees_are_padding(dtype: torch.dtype) -> None:
 
 def test_what_a_layer_shows_although_it_should_be_hidden() -> None:
     hidden = ~REAL
-    blind, careful = written(LOWER[None, None], torch.bool), written((LOWER & REAL[:, None])[:, None], torch.bool)
-    assert blind.shows(hidden, 0)
+    careful = written((LOWER & REAL[:, None])[:, None], torch.bool)
+    assert written(LOWER[None, None], torch.bool).shows(hidden, 0)
     assert not careful.shows(hidden, 0)
-    assert not blind.shows(hidden.flip(1), 0), "padding behind all real queries of a causal layer is never seen"
+    assert not written(LOWER[None, None], torch.bool).shows(hidden.flip(1), 0), (
+        "padding behind all real queries of a causal layer is never seen"
+    )
     for causal in (True, False):
         assert Rule(SQUARE, causal).shows(hidden, 0)
         assert Rule(SQUARE, causal).shows(hidden.flip(1), 0) is not causal
