@@ -146,31 +146,34 @@ class _Run:
 
     def loss(self, logits: Tensor, rows: slice) -> tuple[float, int] | None:
         """Sum and count of −log p(next token) over real tokens; None for a model that predicts no next token."""
-        ids, real = self._tokens(rows)
+        ids, real = self._ids(rows), self._real(rows)
         if ids is None or self.stream.stack != "decoder" or logits.shape[:2] != ids.shape:
             return None
-        ids, real = ids.to(logits.device), real.to(logits.device)
+        ids = ids.to(logits.device)
         log_p = logits[:, :-1].float().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
-        counted = real[:, 1:] & real[:, :-1]
+        counted = torch.ones_like(ids[:, 1:]).bool()
+        if real is not None and real.shape == ids.shape:
+            counted = (real[:, 1:] & real[:, :-1]).to(logits.device)
         return float(-log_p[counted].double().sum()), int(counted.sum())
 
     def divergence(self, reference: Tensor, logits: Tensor, rows: slice) -> tuple[float, int]:
         """Sum and count of KL(reference ‖ intervened) over real tokens, or over predictions that are no tokens."""
         p, q = reference.float().log_softmax(-1), logits.float().log_softmax(-1)
         divergence = (p.exp() * (p - q)).masked_fill(p == -torch.inf, 0.0).sum(-1)
-        ids, real = self._tokens(rows)
-        if ids is not None and divergence.shape == ids.shape:
+        real = self._real(rows)
+        if real is not None and divergence.shape == real.shape:
             divergence = divergence[real.to(divergence.device)]
         return float(divergence.double().sum()), divergence.numel()
 
-    def _tokens(self, rows: slice) -> tuple[Tensor | None, Bool[Tensor, "batch position"]]:
-        """The ids that the logits belong to, and which of them are real."""
-        mask_name = self.stream.mask_name
-        ids, mask = self.given.get(mask_name.replace("attention_mask", "input_ids")), self.given.get(mask_name)
-        if not isinstance(ids, Tensor):
-            return None, torch.ones(1, 1, dtype=torch.bool)
-        ids = ids[rows]
-        return ids, mask[rows].bool() if isinstance(mask, Tensor) and mask.ndim == 2 else torch.ones_like(ids).bool()
+    def _ids(self, rows: slice) -> Tensor | None:
+        """The ids that the logits belong to."""
+        ids = self.given.get(self.stream.mask_name.replace("attention_mask", "input_ids"))
+        return ids[rows] if isinstance(ids, Tensor) else None
+
+    def _real(self, rows: slice) -> Bool[Tensor, "batch position"] | None:
+        """Which tokens are real, also where the model is given vectors for them; None where all are."""
+        mask = self.given.get(self.stream.mask_name)
+        return mask[rows].bool() if isinstance(mask, Tensor) and mask.ndim == 2 else None
 
 
 def _mean(sums: list[tuple[float, int]]) -> float:
