@@ -46,6 +46,8 @@ from sinkscope.hooks.modules import (
     unwrapped,
     vision_prefix,
 )
+from sinkscope.hooks.own_attention import Computed, following
+from sinkscope.hooks.own_layers import attention_modules, own_attention
 from sinkscope.hooks.passes import Axis, Edit, Forward, Pass, Passes, Samples, axes, cache_of, check_order
 from sinkscope.hooks.projections import (
     Keys,
@@ -68,6 +70,7 @@ __all__ = [
     "PLACE",
     "Axis",
     "Block",
+    "Computed",
     "Depth",
     "Edit",
     "Editor",
@@ -87,6 +90,7 @@ __all__ = [
     "Stream",
     "Watcher",
     "attention_layers",
+    "attention_modules",
     "attention_projections",
     "axes",
     "batches",
@@ -102,6 +106,7 @@ __all__ = [
     "editing",
     "evaluating",
     "family",
+    "following",
     "has_attention",
     "head_count",
     "head_width",
@@ -113,6 +118,7 @@ __all__ = [
     "label",
     "no_attention",
     "output_projection",
+    "own_attention",
     "own_stack",
     "part",
     "position_embedding",

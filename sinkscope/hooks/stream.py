@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from sinkscope.attention import Tokens
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks.dispatch import Editor, editing
 from sinkscope.hooks.inputs import device_of, evaluating, part, samples_of
 from sinkscope.hooks.modules import (
     Block,
@@ -26,6 +27,8 @@ from sinkscope.hooks.modules import (
     no_attention,
     own_stack,
 )
+from sinkscope.hooks.own_attention import following
+from sinkscope.hooks.own_layers import own_attention
 from sinkscope.hooks.passes import Axis, Edit, Pass, Passes, axes
 
 
@@ -51,7 +54,7 @@ class Stream:
         Raises `UnsupportedModelError` for a model without attention.
         """
         if isinstance(model, PreTrainedModel) and not has_attention(model):
-            layers, first = {}, own_stack(model)
+            layers, first = own_attention(model), own_stack(model)
             stacks = {block.stack for block in blocks(model)}
         else:
             layers = attention_layers(model)
@@ -146,6 +149,11 @@ class OpenStream:
 
         self._stack.callback(self.stream.block(depth).register_forward_pre_hook(before, with_kwargs=True).remove)
 
+    def edit_attention(self, editor: Editor) -> None:
+        """Let `editor` change attention, through the interface or in a family's own code."""
+        self._stack.enter_context(editing(editor))
+        self._stack.enter_context(following(self.passes.model))
+
     def edited(self, module: nn.Module) -> None:
         """Note that an attention layer was edited in this pass."""
         self.passes.now.note(module)
@@ -171,10 +179,15 @@ class OpenStream:
         """Of each group of attention layers one at least must be edited in every pass, else that pass is an error."""
         for group in map(set, groups):
             kinds = ", ".join(sorted({type(module).__name__ for module in group}))
+            missed = (
+                "never asked transformers' AttentionInterface for a function in this pass"
+                if has_attention(self.passes.model)
+                else "took no softmax of scores (head, query, key) in this pass, which was looked for there (a kernel "
+                "takes none that can be changed: load the model with attn_implementation='eager')"
+            )
             self.passes.require(
                 lambda done, group=group: bool(group & done.noted),  # type: ignore[misc]
-                f"family '{self.stream.family}': its {kinds} never asked transformers' AttentionInterface for a "
-                "function in this pass, so nothing was changed there",
+                f"family '{self.stream.family}': its {kinds} {missed}, so nothing was changed there",
                 self._stack,
             )
 

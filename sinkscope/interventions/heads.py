@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.hooks import Editor, OpenStream, Stream, editing, head_count
+from sinkscope.hooks import Editor, OpenStream, Stream, head_count
 from sinkscope.interventions.intervention import Intervention, draw, whole
 
 
@@ -53,7 +53,7 @@ class ZeroHeads(Intervention):
         for attention in heads:
             opened.only_once(attention)
         opened.require(*([attention] for attention in heads))
-        stack.enter_context(editing(_Zeroing(opened, heads, self.positions)))
+        opened.edit_attention(_Zeroing(opened, heads, self.positions))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> ZeroHeads:
         layers = Stream.of(model).attention(model)

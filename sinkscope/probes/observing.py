@@ -14,6 +14,7 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
     MODALITIES,
     Axis,
+    Computed,
     Depth,
     ExpertLayer,
     Invocation,
@@ -28,6 +29,7 @@ from sinkscope.hooks import (
     check_order,
     checked,
     family,
+    following,
     has_attention,
     hosted,
     is_encoder_decoder,
@@ -44,6 +46,7 @@ from sinkscope.probes.calls.arithmetic import full_precision, rounding
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import chunks
 from sinkscope.probes.calls.collected import Collector, Request
+from sinkscope.probes.calls.own import OwnCalls
 from sinkscope.probes.calls.reading import read
 from sinkscope.probes.facts import describe
 from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
@@ -91,6 +94,8 @@ class Observation:
         self.family = family(model)
         self.layers = attention_layers(model) if has_attention(model) else {}
         self._collector = None if self.layers else Collector(model)
+        self._own = OwnCalls(model)
+        self._unread: dict[str, str] = {}
         self._request = Request(maps=False, as_tuple=False)
         self._paths = {module: path for path, module in model.named_modules()}
         self._encoder_decoder = is_encoder_decoder(model)
@@ -107,6 +112,8 @@ class Observation:
         """Hook the model's forward, and its blocks where an observer reads them, for as long as `stack` is open."""
         # Before the caller's own hooks, which shall not see the maps that we asked for.
         self._passes.attach(stack, first=self._collector is not None)
+        if self._collector is not None and not all(observer.reads_weights_alone for observer in self.observers):
+            stack.enter_context(following(self.model, self._own_attended))
         if any(observer.reads_blocks for observer in self.observers):
             read_blocks(blocks(self.model), self._passes, self._hidden, stack)
         for observer in self.observers:
@@ -170,12 +177,32 @@ class Observation:
         for observer, piece in self._pieces(call):
             found.add(type(observer).__name__, piece, len(call.query))
 
+    def _own_attended(self, module: nn.Module, computed: Computed | str) -> None:
+        """Keep what a module with attention of its own multiplied."""
+        if self._passes.under_way is not None:
+            self._own.take(module, computed)
+
     def _collect(self, collector: Collector, running: OpenPass, output: Any) -> None:
         """Take in the attention maps that the model returned."""
         for call in collector.calls(output, running.forward, self._request.encoded):
             with full_precision(call.query.device):
                 self._take(call, running)
+                self._take_vectors(call, running)
         self._implementations.add("eager")
+
+    def _take_vectors(self, returned: AttentionCall, running: OpenPass) -> None:
+        """Show observers to whom a map is not enough the queries, keys and values behind it, where they are known."""
+        if all(observer.reads_weights_alone for observer in self.observers):
+            return
+        call = self._own.call(returned)
+        if isinstance(call, str):
+            self._unread.setdefault(call, returned.layer.name)
+            return
+        call = replace(call, samples_before=running.samples_before)
+        found = running.places[call.layer]
+        for observer, piece in self._pieces(call):
+            if not observer.reads_weights_alone:
+                found.add(type(observer).__name__, piece, len(call.query))
 
     def _pieces(self, call: AttentionCall) -> Iterator[tuple[Observer, Piece]]:
         shown = [observer for observer in self.observers if call.collected is None or observer.reads_weights_alone]
@@ -214,6 +241,7 @@ class Observation:
             self._pass = OpenPass(forward, last, before - last.size)
         else:
             self._pass = OpenPass(forward, Batch(size=forward.batch, first=forward.seen, prefix=forward.prefix), before)
+        self._own.begin()
         if self._collector is None:
             return None
         asked, self._request = self._collector.ask(args, kwargs)
@@ -294,14 +322,19 @@ class Observation:
             }
         if self._collector is not None:
             blind = [type(observer).__name__ for observer in self.observers if self._is_blind(observer)]
+            reason = "; ".join(f"layer '{layer}': {reason}" for reason, layer in self._unread.items())
             absent |= dict.fromkeys(
-                blind, "the family has attention of its own, of which weights are all that can be read"
+                blind, f"the family has attention of its own, of which weights are all that can be read: {reason}"
             )
         return absent | self._skipped
 
     def _is_blind(self, observer: Observer) -> bool:
-        """Whether a family that is read from its maps has nothing for this observer."""
-        return not observer.reads_weights_alone and not (observer.reads_blocks and blocks(self.model))
+        """Whether a family that is read from its maps has nothing for this observer, or not of every layer."""
+        return (
+            bool(self._unread)
+            and not observer.reads_weights_alone
+            and not (observer.reads_blocks and blocks(self.model))
+        )
 
     def _check_complete(self) -> None:
         for batch in self._batches:
