@@ -85,10 +85,20 @@ class Stream:
         return self.layers[number]
 
     def block(self, depth: int) -> nn.Module:
-        """The block whose output is `depth` (1 … L). Raises `InputError`."""
+        """The block whose output is `depth` (1 … L). Raises `InputError`, and as `check_blocks` does."""
+        self.check_blocks()
         if not 1 <= depth <= len(self.blocks):
             raise InputError(f"depth {depth} is no block's output: the model's blocks leave depths 1 to {self.depth}")
         return self.blocks[depth - 1]
+
+    def check_blocks(self) -> None:
+        """Raises `UnsupportedModelError` for a model whose blocks, and so its residual stream, are not known."""
+        if not self.blocks:
+            raise UnsupportedModelError(
+                f"family '{self.family}': no list of blocks was found (looked for one module list as long as its "
+                "stack is deep, whose blocks pass on (batch, position, width)), so its residual stream can neither be "
+                "read nor changed"
+            )
 
     @property
     def depth(self) -> int:
@@ -197,6 +207,7 @@ def read_stream(model: nn.Module, read: Callable[[int, Tensor, OpenStream], obje
     """Call `read(depth, hidden, stream)` for every depth of every pass inside the block."""
     with ExitStack() as stack:
         opened = OpenStream(model, stack)
+        opened.stream.check_blocks()
         own = [Block(module, opened.stream.stack) for module in opened.stream.blocks]
 
         def shown(depth: Depth, hidden: Any, _: Pass) -> None:
@@ -276,5 +287,7 @@ def width_of(model: nn.Module) -> int:
     config = model.config.get_text_config() if isinstance(model, PreTrainedModel) else None
     width = getattr(config, "hidden_size", None)
     if not isinstance(width, int):
-        raise UnsupportedModelError(f"family '{family(model)}': its configuration does not say how wide its stream is")
+        raise UnsupportedModelError(
+            f"family '{family(model)}': its configuration does not say how wide its stream is (looked for hidden_size)"
+        )
     return width

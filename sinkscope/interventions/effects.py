@@ -30,6 +30,8 @@ from sinkscope.interventions.intervention import Intervention
 from sinkscope.interventions.outcome import Effect, Outcome
 from sinkscope.probes import AttentionReceived, observe
 
+DRAWS = 20  # of a control, for each that is wanted
+
 
 def effect(
     model: nn.Module,
@@ -45,9 +47,10 @@ def effect(
 ) -> Effect:
     """What `intervention` does to loss, predictions and sink rate at `position`, beside `controls` random controls.
 
-    Every control spends the same budget elsewhere (`Intervention.control`), drawn from `seed`. `inputs` as in
-    `measure`; `progress(done, total)` counts passes over a batch. Raises `InputError` without a control, for positions
-    that a row does not have, and as `measure` does; `UnsupportedModelError` for models without logits.
+    Every control spends the same budget elsewhere (`Intervention.control`), drawn from `seed`, each another one.
+    `inputs` as in `measure`; `progress(done, total)` counts passes over a batch. Raises `InputError` without a control,
+    where so many different ones do not exist, for positions that a row does not have, and as `measure` does;
+    `UnsupportedModelError` for models without logits.
     """
     model = unwrapped(model)
     metrics.check_epsilon(epsilon)
@@ -58,8 +61,7 @@ def effect(
     for named in (position, *intervention.positions_named):
         if not 0 <= named < length:
             raise InputError(f"position {named} is in no row: rows have positions 0 to {length - 1}")
-    generator = torch.Generator().manual_seed(seed)
-    drawn = [intervention.control(generator, model, given) for _ in range(controls)]
+    drawn = _controls(model, given, intervention, controls, seed)
     variants: list[Intervention | None] = [None, intervention, *drawn]
     tallies = [_Tally() for _ in variants]
     run = _Run(model, Stream.of(model), given, samples, epsilon, position)
@@ -88,6 +90,23 @@ def effect(
     name = str(getattr(getattr(model, "config", None), "name_or_path", "") or family(model))
     described = (intervention.describe(), *(control.describe() for control in drawn))
     return Effect(name, baseline, intervened, tuple(others), described, position, epsilon, samples, length)
+
+
+def _controls(
+    model: nn.Module, given: Mapping[str, Any], intervention: Intervention, count: int, seed: int
+) -> list[Intervention]:
+    """Different controls: one that repeats another would make their spread look smaller than it is."""
+    generator, found = torch.Generator().manual_seed(seed), []
+    for _ in range(DRAWS * count):
+        control = intervention.control(generator, model, given)
+        if control not in found:
+            found.append(control)
+        if len(found) == count:
+            return found
+    raise InputError(
+        f"{count} controls were asked for, but {DRAWS * count} draws gave only {len(found)} different ones: take "
+        f"controls={len(found)} at most, or change less, so that more is left to draw from"
+    )
 
 
 def _check_finite(variant: Intervention | None, outcome: Outcome) -> None:
