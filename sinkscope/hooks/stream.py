@@ -267,11 +267,16 @@ def checked(hidden: Any, name: str) -> Float[Tensor, "batch position width"]:
 
 
 def row_length(model: nn.Module, inputs: Mapping[str, Any]) -> int:
-    """Positions that every row has in the changed stack: from ids or embeddings, less padding, else from a pass."""
+    """Positions that every row has in the changed stack: from ids or embeddings, less padding, else from a pass.
+
+    Raises `InputError` for a row that is all padding.
+    """
     mask_name = Stream.of(model).mask_name
     mask, prefix = inputs.get(mask_name), mask_name.removesuffix("attention_mask")
     if isinstance(mask, Tensor) and mask.ndim == 2:
-        return int(mask.bool().sum(-1).min())
+        if not (counts := mask.bool().sum(-1)).all():
+            raise InputError(f"row {int(counts.argmin())} of {mask_name} is all padding: it has no token to change")
+        return int(counts.min())
     for name in (f"{prefix}input_ids", f"{prefix}inputs_embeds"):
         if isinstance(inputs.get(name), Tensor):
             return int(inputs[name].shape[1])

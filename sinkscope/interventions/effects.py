@@ -176,12 +176,21 @@ class _Run:
         return float(-log_p[counted].double().sum()), int(counted.sum())
 
     def divergence(self, reference: Tensor, logits: Tensor, rows: slice) -> tuple[float, int]:
-        """Sum and count of KL(reference ‖ intervened) over real tokens, or over predictions that are no tokens."""
+        """Sum and count of KL(reference ‖ intervened) over real tokens, or over predictions that are no tokens.
+
+        Raises `UnsupportedModelError` where there is padding and predictions are not of the tokens of its mask.
+        """
         p, q = reference.float().log_softmax(-1), logits.float().log_softmax(-1)
         divergence = (p.exp() * (p - q)).masked_fill(p == -torch.inf, 0.0).sum(-1)
         real = self._real(rows)
         if real is not None and divergence.shape == real.shape:
             divergence = divergence[real.to(divergence.device)]
+        elif real is not None and divergence.ndim == 2 and not bool(real.all()):
+            raise UnsupportedModelError(
+                f"family '{family(self.model)}': it predicts at {divergence.shape[1]} places, and its "
+                f"{self.stream.mask_name} is over {real.shape[1]} tokens, so which predictions are of padding is not "
+                "known: give rows of one length"
+            )
         return float(divergence.double().sum()), divergence.numel()
 
     def _ids(self, rows: slice) -> Tensor | None:

@@ -17,7 +17,7 @@ from sinkscope.probes.calls.own import OwnCalls
 from sinkscope.probes.observers.update import SinkUpdate
 from tests.families.family import Family
 from tests.families.registry import COLLECTED
-from tests.families.registry.sizes import SIZES
+from tests.families.registry.sizes import MASKED, SIZES, TEXT
 from tests.thinning import thinned
 
 FALCONS = {
@@ -31,6 +31,9 @@ FALCONS = {
 }
 NAMES = ("bloom", "mpt", "falcon", "falcon_alibi", "gptj", "gpt_neo", "codegen", "xglm")
 OWN: dict[str, Family] = {**{name: COLLECTED[name] for name in NAMES}, **FALCONS}
+DISENTANGLED = Family(
+    "DebertaConfig", {**TEXT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}, auto=MASKED, hosts=("eager",)
+)
 ENCODERS = ("roformer", "megatron_bert", "mpnet", "rembert", "luke", "tapas", "big_bird", "data2vec_vision")
 PADDED = tuple(name for name in OWN if name != "mpt")  # MPT numbers the columns of a padded row
 
@@ -84,11 +87,11 @@ def test_projections_make_these_queries_keys_and_values(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", thinned((*OWN, *ENCODERS), 4))
-@pytest.mark.parametrize("side", [None, "left"])
+@pytest.mark.parametrize("side", [None, "left", "right"])
 def test_the_softmax_of_the_scores_is_the_map(name: str, side: str | None) -> None:
     model, inputs = tiny(name)
     if side is not None and "input_ids" in inputs:
-        inputs = padded(inputs["input_ids"])
+        inputs = padded(inputs["input_ids"], side=side)
     collector, calls = Collector(model), OwnCalls(model)
     asked, _ = collector.ask((), inputs)
     with following(model, calls.take), torch.no_grad():
@@ -110,16 +113,33 @@ def test_the_softmax_of_the_scores_is_the_map(name: str, side: str | None) -> No
         assert (call.bias is not None) == has_bias
 
 
+@pytest.mark.parametrize(("name", "times"), [("bloom", 1.0), ("mpt", 1.0), ("falcon_alibi", 2 / 8**0.5)])
+def test_the_bias_is_alibi_with_its_slopes(name: str, times: float) -> None:
+    """Press et al. 2022: slopes 2^(−8h/H); Falcon adds it twice, with its scores and in its mask, each time over √d."""
+    model, inputs = tiny(name)
+    collector, calls = Collector(model), OwnCalls(model)
+    asked, _ = collector.ask((), inputs)
+    with following(model, calls.take), torch.no_grad():
+        output = model(**asked)
+    for returned in collector.calls(output, forward_of(model, inputs)):
+        call = calls.call(returned)
+        assert not isinstance(call, str), call
+        assert call.bias is not None
+        slopes = torch.tensor([2.0 ** -(2 * head) for head in (1, 2, 3, 4)])
+        wanted = (times * slopes)[None, :, None, None].expand(len(call.bias), 4, 24, 23)
+        torch.testing.assert_close(call.bias.diff(dim=-1), wanted, rtol=1e-5, atol=1e-5)
+
+
 def forward_of(model: nn.Module, inputs: dict[str, Any]) -> Any:
     from sinkscope.hooks import Forward
 
     return Forward.of(model, (), inputs)
 
 
-def padded(ids: Tensor, start: int = 6) -> dict[str, Tensor]:
-    """The second row with padding on the left; positions count real tokens where a model takes them."""
+def padded(ids: Tensor, side: str = "left") -> dict[str, Tensor]:
+    """The second row with padding on a side."""
     mask = torch.ones_like(ids)
-    mask[1, :start] = 0
+    mask[1, slice(0, 6) if side == "left" else slice(18, 24)] = 0
     return {"input_ids": ids * mask, "attention_mask": mask}
 
 
@@ -199,6 +219,12 @@ def test_what_does_not_make_the_map_is_left_out_with_the_reason(name: str, reaso
     said = measurement.record["not_measured"]["QueryKeyValueNorms"]
     assert reason in said
     assert "layer '" in said
+
+
+def test_scores_to_which_something_of_the_content_is_added_are_left_out() -> None:
+    measurement = measure(DISENTANGLED.build(), DISENTANGLED.inputs(), [AttentionReceived(), QueryKeyValueNorms()])
+    assert "query_norm" not in measurement.data
+    assert "what is added is not the position bias" in measurement.record["not_measured"]["QueryKeyValueNorms"]
 
 
 def test_a_map_that_is_not_the_softmax_of_the_scores_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.interventions import (
     NAMED,
     All,
@@ -200,3 +201,24 @@ def test_means_leave_padding_out(side: str) -> None:
     row = {key: value[:1] for key, value in given.items()}
     entries = ((1, 2, 3), (0, None, 5))
     assert mean_values(model, row, entries) == pytest.approx(mean_values(model, alone(row, side), entries), rel=1e-4)
+
+
+def test_a_row_that_is_all_padding_is_one_clear_line() -> None:
+    model, given = a_model("llama"), padded("llama", "left")
+    given["attention_mask"][0] = 0
+    with pytest.raises(InputError, match="row 0 of attention_mask is all padding"):
+        effect(model, given, ForbidSink((0,)))
+
+
+def test_predictions_that_are_not_of_the_masked_tokens_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, given = a_model("llama"), padded("llama", "left")
+    forward = type(model).forward
+
+    def shorter(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        output = forward(self, *args, **kwargs)
+        output.logits = output.logits[:, 1:]
+        return output
+
+    monkeypatch.setattr(type(model), "forward", shorter)
+    with pytest.raises(UnsupportedModelError, match=r"it predicts at 19 places, .* is over 20 tokens"):
+        effect(model, given, ForbidSink((0,)), controls=1)
