@@ -44,3 +44,10 @@ def makes_queries_keys_values(module: nn.Module) -> bool:
     return any(name in linear for name in (*IN_ROW, *PER_HEAD)) or all(
         any(name in linear for name in names) for names in (QUERY, KEY, VALUE)
     )
+
+
+def heads_of(model: nn.Module, attention: nn.Module) -> int | None:
+    """Query heads of an attention layer, as it or its configuration says; None where neither does."""
+    config = getattr(attention, "config", None) or getattr(model, "config", None)
+    counts = (getattr(place, name, None) for place in (attention, config) for name in HEADS)
+    return next((count for count in counts if isinstance(count, int)), None)

@@ -155,9 +155,12 @@ class _Products(TorchFunctionMode):
         if self._value is None:
             return "its weights are not multiplied with values"
         batch, heads, queries, keys = self._visible.shape
-        query, key = (self._in_heads(factor, batch) for factor in self._factors)
-        value, output = (self._in_heads(part, batch) for part in self._value)
-        if query.shape[2] != queries or key.shape[3] != keys or value.shape[2] != keys or heads % key.shape[1]:
+        parts = (*self._factors, *self._value)
+        if any(part.ndim not in (3, 4) or part.shape[:-2].numel() % batch for part in parts):
+            return "its queries, keys and values are no vectors of (sample, head, position)"
+        query, key, value, output = (part.reshape(batch, -1, *part.shape[-2:]) for part in parts)
+        expected = (heads, queries), (keys, keys), (heads, queries)
+        if (query.shape[1:3], (key.shape[3], value.shape[2]), output.shape[1:3]) != expected or heads % key.shape[1]:
             return "its queries, keys and values do not fit to each other"
         shared = self._visible[:, :1]
         return Computed(
@@ -230,9 +233,6 @@ class _Products(TorchFunctionMode):
         """At or below this a score is masked: what is added is the lowest number of the model's dtype, or score's."""
         dtypes = (parameter.dtype for parameter in self._module.parameters() if parameter.is_floating_point())
         return torch.finfo(next(dtypes, scores.dtype)).min / HIDDEN
-
-    def _in_heads(self, tensor: Tensor, batch: int) -> Tensor:
-        return tensor if tensor.ndim == 4 else tensor.reshape(batch, -1, *tensor.shape[-2:])
 
 
 def _rows(queries: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sinkscope.hooks.modules import CROSS, Layer, attention_layers, block_lists, has_attention, no_attention
-from sinkscope.hooks.names import makes_queries_keys_values
+from sinkscope.hooks.names import heads_of, makes_queries_keys_values
 
 
 def attention_modules(model: nn.Module) -> dict[nn.Module, Layer]:
@@ -32,7 +32,7 @@ def own_attention(model: nn.Module) -> dict[nn.Module, Layer]:
     found: dict[nn.Module, Layer] = {}
     for stack, blocks in block_lists(model).items():
         for crosses in (False, True):
-            places = [_attending(block, crosses) for block in blocks.values()]
+            places = [_attending(model, block, crosses) for block in blocks.values()]
             if any(len(place) != 1 for place in places):
                 continue
             name = "cross" if crosses else stack
@@ -41,9 +41,11 @@ def own_attention(model: nn.Module) -> dict[nn.Module, Layer]:
     return found
 
 
-def _attending(block: nn.Module, crosses: bool) -> list[nn.Module]:
+def _attending(model: nn.Module, block: nn.Module, crosses: bool) -> list[nn.Module]:
     return [
         module
         for path, module in block.named_modules()
-        if makes_queries_keys_values(module) and any(mark in path.lower() for mark in CROSS) == crosses
+        if makes_queries_keys_values(module)
+        and heads_of(model, module) is not None
+        and any(mark in path.lower() for mark in CROSS) == crosses
     ]

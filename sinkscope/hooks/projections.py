@@ -35,6 +35,7 @@ from sinkscope.hooks.names import (
     QUERY_LATENT,
     VALUE,
     Kind,
+    heads_of,
     is_linear,
 )
 from sinkscope.hooks.own_layers import attention_modules, own_attention
@@ -239,11 +240,12 @@ def head_width(attention: nn.Module) -> int:
 
 def head_count(model: nn.Module, attention: nn.Module) -> int:
     """Number of query heads. Raises `UnsupportedModelError`."""
-    config = getattr(attention, "config", None) or getattr(model, "config", None)
-    counts = (getattr(place, name, None) for place in (attention, config) for name in HEADS)
-    found = next((count for count in counts if isinstance(count, int)), None)
-    if found is None:
-        raise missing(attention, "neither its attention layer nor its configuration says how many heads there are")
+    if (found := heads_of(model, attention)) is None:
+        raise missing(
+            attention,
+            "neither its attention layer nor its configuration says how many heads there are (looked for "
+            f"{_list(HEADS)})",
+        )
     return found
 
 

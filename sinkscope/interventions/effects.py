@@ -104,8 +104,8 @@ def _controls(
         if len(found) == count:
             return found
     raise InputError(
-        f"{count} controls were asked for, but {DRAWS * count} draws gave only {len(found)} different ones: take "
-        f"controls={len(found)} at most, or change less, so that more is left to draw from"
+        f"{count} controls were asked for, but {DRAWS * count} draws gave only {len(found)} different ones: ask for "
+        f"controls={len(found)} at most (--controls), or change less, so that more is left to draw from"
     )
 
 

@@ -117,12 +117,12 @@ def test_zeroed_heads_write_nothing(name: str) -> None:
     assert zero.sum() == 6
 
 
-@pytest.mark.parametrize("name", thinned([name for name in OWN if name not in ("mpt", "xglm")], 4))
+@pytest.mark.parametrize("name", thinned(OWN, 4))
 def test_positions_count_real_tokens_from_the_left_and_through_a_cache(name: str) -> None:
     model, inputs = tiny(name)
     given = padded(inputs["input_ids"])
     alone = {"input_ids": inputs["input_ids"][1:2, 6:]}
-    if name != "bloom" and "alibi" not in name:
+    if name not in ("bloom", "mpt"):
         given["position_ids"] = (given["attention_mask"].cumsum(-1) - 1).clamp(min=0)
     for intervention in (ForbidSink((0,)), FirstTokenView(7), ZeroHeads(((0, 1),), positions=(5, 6))):
         with intervention.applied(model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -178,6 +179,21 @@ def test_positions_are_exchanged_through_a_cache_too() -> None:
         first = model(ids[:, :6], use_cache=True)
         rest = model(ids[:, 6:], past_key_values=first.past_key_values).logits
     torch.testing.assert_close(torch.cat([first.logits, rest], 1), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_a_table_that_is_not_called_or_not_told_apart_is_refused() -> None:
+    model, inputs = copy.deepcopy(a_model("llama")), inputs_of("llama")
+    model.model.wpe = nn.Embedding(64, 32)
+    with pytest.raises(UnsupportedModelError, match=r"'model\.wpe' was not called"), SwapPositions(0, 1).applied(model):
+        logits(model, **inputs)
+    model = copy.deepcopy(a_model("gpt2"))
+    model.transformer.wpe.weight.data[20:].zero_()
+    with pytest.raises(UnsupportedModelError, match=r"is 44 of its rows.*\+20"), ReplacePosition(20, 40).applied(model):
+        logits(model, **inputs)
+    model, late = a_model("gpt2"), torch.arange(7, 31)[None]
+    beyond = pytest.raises(InputError, match=r"position 70 has no embedding.*stands at 10 of it")
+    with beyond, ReplacePosition(3, 63).applied(model):
+        logits(model, input_ids=inputs["input_ids"], position_ids=late)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
