@@ -172,6 +172,17 @@ def test_tokens_exchange_the_embeddings_that_they_would_have_had(numbered: bool)
     torch.testing.assert_close(replaced, wanted, rtol=0, atol=1e-6)
 
 
+def test_tokens_of_packed_documents_exchange_what_they_have() -> None:
+    model, ids = a_model("gpt2"), inputs_of("gpt2")["input_ids"][:1]
+    given = {"input_ids": ids, "position_ids": torch.cat([torch.arange(10), torch.arange(14)])[None]}
+    before = added(model, given)
+    with SwapPositions(2, 15).applied(model):
+        swapped = added(model, given)
+    order = torch.arange(24)
+    order[[2, 15]] = order[[15, 2]]
+    torch.testing.assert_close(swapped, before[:, order], rtol=0, atol=1e-6)
+
+
 def test_positions_are_exchanged_through_a_cache_too() -> None:
     model, ids = a_model("gpt2"), inputs_of("gpt2")["input_ids"]
     with SwapPositions(2, 9).applied(model), torch.no_grad():
