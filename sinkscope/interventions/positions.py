@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
@@ -24,9 +24,10 @@ class SwapPositions(Intervention):
     Where the sink goes with the embedding, position embeddings make it (Gu et al. 2025, Table 7). What is exchanged is
     what the table gave these two tokens of a row, whichever of its rows that were: a model that counts columns gives
     the tokens of a padded row other ones. A token whose partner is in another pass (cached decoding) gets the
-    embedding as far from its own as the partner is from it. A table that is a parameter (image models) has its rows
-    changed, and counts special tokens. Control: two other positions. Raises `InputError` for positions outside the
-    table, and `UnsupportedModelError` for models without one, such as those with rotary positions.
+    embedding as far from its own as the partner is from it. Learned tokens before a sequence have no embedding and do
+    not count. A table that is a parameter (image models) has its rows changed, and counts special tokens. Control: two
+    other positions. Raises `InputError` for positions outside the table, and `UnsupportedModelError` for models without
+    one, such as those with rotary positions.
     """
 
     a: int
@@ -110,10 +111,7 @@ class _Given:
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         self.opened.edited(module)
         given = output if output.ndim == 3 else output[None]
-        at = {
-            position: self.opened.at((position,), given)
-            for position in dict.fromkeys((*self.gets, *self.gets.values()))
-        }
+        at = {position: self._columns(position, given) for position in dict.fromkeys((*self.gets, *self.gets.values()))}
         batch = max(len(given), *(len(chosen) for chosen in at.values()))
         given = given.expand(batch, -1, -1)
         edited = given.clone()
@@ -123,6 +121,13 @@ class _Given:
                 own = given[row, column]
                 edited[row, column] = given[row, partner[0]] if partner else self._apart(own, of - position)
         return edited if output.ndim == 3 or batch > 1 else edited[0]
+
+    def _columns(self, position: int, given: Float[Tensor, "_ position width"]) -> Bool[Tensor, "_ position"]:
+        """Where a position stands in what the table gives, which leaves learned tokens before a sequence out."""
+        forward = self.opened.passes.now.forward
+        before = forward.prefix if forward.seen == 0 else 0
+        whole = given.new_empty(1, given.shape[1] + before, 0)
+        return self.opened.at((position + forward.prefix,), whole)[:, before:]
 
     def _apart(self, own: Float[Tensor, "width"], distance: int) -> Float[Tensor, "width"]:
         """The table's row `distance` behind the one that is `own`."""

@@ -31,6 +31,7 @@ from sinkscope.interventions import (
 )
 from sinkscope.interventions.outcome import METRICS
 from tests.interventions.conftest import a_model, inputs_of, logits
+from tests.probes.conftest import lab_model
 
 REAL, PADDED = 14, 20
 SIDES = ("left", "right")
@@ -181,6 +182,20 @@ def test_tokens_of_packed_documents_exchange_what_they_have() -> None:
     order = torch.arange(24)
     order[[2, 15]] = order[[15, 2]]
     torch.testing.assert_close(swapped, before[:, order], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("count", [0, 2])
+def test_learned_tokens_before_a_padded_row_do_not_count(side: str, count: int) -> None:
+    model, given = lab_model("softmax", position="learned", sink_tokens=count), padded("lab", side)
+    for intervention in (SwapPositions(0, 5), ReplacePosition(1, 9)):
+        before = logits(model, **given)
+        with intervention.applied(model):
+            together = logits(model, **given)
+            single = logits(model, **alone(given, side))
+        torch.testing.assert_close(together[0, real_columns(side)], single[0], rtol=1e-4, atol=2e-5)
+        first = intervention.positions_named[0]
+        assert not torch.allclose(together[0, real_columns(side)][first], before[0, real_columns(side)][first])
 
 
 def test_positions_are_exchanged_through_a_cache_too() -> None:
