@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.progress import Progress
@@ -31,6 +31,7 @@ class ListingNames(TyperCommand):
 
 
 FILES = ("table.csv", "effect.json", "figure.html")
+HeadsControl = Literal["any", "layer", "norm"]
 
 
 def intervene(
@@ -52,6 +53,21 @@ def intervene(
     spare_sink: Annotated[
         bool, typer.Option("--spare-sink/--no-spare-sink", help="Leave the sink's own residual stream as it is.")
     ] = True,
+    layers: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Of zero-sink-heads: sink heads of these layers only, as in 0,4-7."),
+    ] = None,
+    heads: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Of zero-sink-heads: these heads, sinks or not, as in 3.0,3.2 (layer.head)."),
+    ] = None,
+    strongest: Annotated[
+        int | None, typer.Option(min=1, help="Of zero-sink-heads: so many sink heads, the strongest. Default: all.")
+    ] = None,
+    control: Annotated[
+        HeadsControl,
+        typer.Option(help="Of zero-sink-heads: other heads of any layer, of the same layer, of about the same norm."),
+    ] = "any",
     controls: Annotated[int, typer.Option(min=1, help="Random controls of the same budget.")] = 5,
     kind: options.Kind = "natural",
     text: options.OneText = None,
@@ -73,6 +89,9 @@ def intervene(
     as_json: options.AsJson = False,
 ) -> None:
     """Change what makes the sink, and compare loss, predictions and sink rate with those of random controls."""
+    options_of_heads = {"--layers": layers, "--heads": heads, "--strongest": strongest}
+    _check_heads(what, options_of_heads | {"--control": None if control == "any" else control})
+    chosen_layers, chosen_heads = _layers(layers), _pairs(heads)
     folder = out or Path("sinkscope-intervene") / f"{options.slug(model)}-{what}"
     check_writable(folder)
     from transformers.utils.logging import disable_progress_bar
@@ -110,6 +129,10 @@ def intervene(
             tuple(band or (19,)),
             spare_sink,
             batch_size,
+            chosen_layers,
+            chosen_heads,
+            strongest,
+            control,
         )
         _check_position(position, inputs.input_ids.shape[1])
         chosen = named(what, subject)
@@ -128,12 +151,47 @@ def intervene(
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
             )
         summary = {**found.to_json(), "model": model, "what": what, "found": chosen.remark, "input": inputs.description}
+        summary |= {"control": chosen.control} if chosen.control else {}
         _write(found, folder, summary)
     if as_json:
         show_json(summary)
     else:
         _show(found)
+        if chosen.control:
+            show(plain(f"control: {chosen.control}"))
         show(plain(f"written: {', '.join(str(folder / name) for name in FILES)}"))
+
+
+def _check_heads(what: str, given: dict[str, Any]) -> None:
+    """Options that would say nothing are an error: they choose heads, and only one intervention acts on heads."""
+    if what != "zero-sink-heads" and (name := next((name for name, value in given.items() if value is not None), None)):
+        raise InputError(f"{name} chooses heads, which --what zero-sink-heads acts on, and not {what}")
+
+
+def _layers(text: str | None) -> tuple[int, ...] | None:
+    """Layers of "0,4-7"."""
+    if text is None:
+        return None
+    found: list[int] = []
+    for part in text.split(","):
+        bounds = part.strip().split("-")
+        if not all(bound.isdecimal() for bound in bounds) or len(bounds) > 2 or int(bounds[0]) > int(bounds[-1]):
+            raise InputError(f"--layers {text}: '{part}' is no layer and no range of layers; write 0,4-7")
+        found += range(int(bounds[0]), int(bounds[-1]) + 1)
+    return tuple(dict.fromkeys(found))
+
+
+def _pairs(text: str | None) -> tuple[tuple[int, int], ...] | None:
+    """Heads of "3.0,3.2"."""
+    if text is None:
+        return None
+    found: list[tuple[int, int]] = []
+    for part in text.split(","):
+        layer, point, head = part.strip().partition(".")
+        if not point or not layer.isdecimal() or not head.isdecimal():
+            raise InputError(f"--heads {text}: '{part}' is no head; write layer.head, as in 3.0,3.2")
+        found.append((int(layer), int(head)))
+    return tuple(dict.fromkeys(found))
 
 
 def _check_position(position: int, tokens: int) -> None:

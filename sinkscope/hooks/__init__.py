@@ -47,6 +47,8 @@ from sinkscope.hooks.modules import (
     vision_prefix,
     vision_suffix,
 )
+from sinkscope.hooks.own_attention import Computed, following
+from sinkscope.hooks.own_layers import attention_modules, own_attention
 from sinkscope.hooks.passes import Axis, Edit, Forward, Pass, Passes, Samples, axes, cache_of, check_order
 from sinkscope.hooks.projections import (
     Keys,
@@ -79,6 +81,7 @@ __all__ = [
     "PLACE",
     "Axis",
     "Block",
+    "Computed",
     "Depth",
     "Edit",
     "Editor",
@@ -98,6 +101,7 @@ __all__ = [
     "Stream",
     "Watcher",
     "attention_layers",
+    "attention_modules",
     "attention_projections",
     "axes",
     "batches",
@@ -113,6 +117,7 @@ __all__ = [
     "editing",
     "evaluating",
     "family",
+    "following",
     "has_attention",
     "head_count",
     "head_width",
@@ -124,6 +129,7 @@ __all__ = [
     "label",
     "no_attention",
     "output_projection",
+    "own_attention",
     "own_stack",
     "part",
     "position_embedding",

@@ -134,6 +134,11 @@ def editing(editor: Editor) -> Iterator[None]:
         yield
 
 
+def editors_of(module: nn.Module) -> list[Editor]:
+    """Who changes calls of this module now, the oldest first."""
+    return [editor for editor in _editors if editor.edits(module)]
+
+
 def was_reordered(cache: Cache) -> bool:
     """Whether beam search permuted the rows of this cache while something was observed."""
     return cache in _reordered
@@ -178,7 +183,7 @@ def _observed_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
         attend = original(self, implementation, default)
 
         def observed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            editors = [editor for editor in _editors if editor.edits(module)]
+            editors = editors_of(module)
             watchers = [watcher for watcher in _watchers if watcher.watches(module)]
             if not editors and not watchers:
                 return attend(module, *args, **kwargs)

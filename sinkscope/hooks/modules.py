@@ -124,9 +124,10 @@ def attention_layers(model: nn.Module) -> dict[nn.Module, Layer]:
 def no_attention(model: nn.Module) -> UnsupportedModelError:
     """The error for a model in which nothing dispatches."""
     return UnsupportedModelError(
-        f"family '{family(model)}' has no attention layer that dispatches through transformers' AttentionInterface, so "
-        "nothing can be read inside its attention; what works: families that do (Llama, Mistral, Qwen, Gemma, GPT-2, "
-        "GPT-NeoX, OPT, BERT, T5 …), and observers of weights alone for those that return their attention maps "
+        f"family '{family(model)}' has no attention layer that dispatches through transformers' AttentionInterface, "
+        "nor in every block one module that makes queries, keys and values, so nothing can be read or changed inside "
+        "its attention; what works: families that have (Llama, Mistral, Qwen, Gemma, GPT-2, GPT-NeoX, OPT, BERT, T5, "
+        "BLOOM, MPT, Falcon, GPT-J …), and observers of weights alone for those that return their attention maps "
         "(attn_implementation='eager', output_attentions=True)"
     )
 
@@ -234,7 +235,9 @@ def position_embedding(model: nn.Module) -> PositionTable:
         raise UnsupportedModelError(f"family '{family(model)}' has several position tables: {', '.join(found)}")
     rotary = any("rotary" in type(module).__name__.lower() for module in model.modules())
     instead = "rotates queries and keys instead (rotary positions)" if rotary else "encodes positions in another way"
-    raise UnsupportedModelError(f"family '{family(model)}' has no table of absolute positions: it {instead}")
+    raise UnsupportedModelError(
+        f"family '{family(model)}' has no table of absolute positions (looked for {', '.join(TABLES)}): it {instead}"
+    )
 
 
 def unembedding(model: nn.Module) -> Float[Tensor, "vocabulary width"]:
@@ -242,7 +245,10 @@ def unembedding(model: nn.Module) -> Float[Tensor, "vocabulary width"]:
     head = model.get_output_embeddings() if isinstance(model, PreTrainedModel) else None
     weight = getattr(head, "weight", None)
     if not isinstance(weight, Tensor):
-        raise UnsupportedModelError(f"family '{family(model)}', {type(model).__name__}: no unembedding matrix")
+        raise UnsupportedModelError(
+            f"family '{family(model)}', {type(model).__name__}: no unembedding matrix (looked for the weight of "
+            "get_output_embeddings()); load the model with its language-modeling head"
+        )
     return weight
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -18,32 +18,30 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks.modules import attention_layers, blocks, family, has_attention
+from sinkscope.hooks.modules import blocks, family, has_attention
+from sinkscope.hooks.names import (
+    FEED_FORWARD,
+    GATE_AND_UP,
+    HEAD_DIM,
+    HEADS,
+    IN_ROW,
+    INTERLEAVED,
+    KEY,
+    KEY_NORM,
+    LATENT,
+    OUTPUT,
+    PER_HEAD,
+    QUERY,
+    QUERY_LATENT,
+    VALUE,
+    Kind,
+    heads_of,
+    is_linear,
+)
+from sinkscope.hooks.own_layers import attention_modules, own_attention
 from sinkscope.hooks.passes import Edit, Passes
 
-Kind = Literal[
-    "query", "key", "value", "output", "query_latent", "latent", "rotary_key", "gate", "up", "down", "experts", "other"
-]
 Keys = Callable[[Float[Tensor, "batch position width"]], Float[Tensor, "batch kv_heads position head_dim"]]
-
-QUERY = ("q_proj", "query", "q", "q_lin")
-KEY = ("k_proj", "key", "k", "k_lin")
-VALUE = ("v_proj", "value", "v", "v_lin")
-OUTPUT = ("o_proj", "out_proj", "c_proj", "dense", "o", "wo", "Wo", "proj", "out_lin")
-KEY_NORM = ("k_norm", "k_layernorm", "key_norm", "key_layernorm")
-IN_ROW = ("c_attn", "qkv_proj", "Wqkv", "qkv", "in_proj")  # all queries, then all keys, then all values
-PER_HEAD = ("query_key_value",)  # for each head its query, key and value
-LATENT = ("kv_a_proj_with_mqa", "kv_b_proj")  # MLA: the latent with the rotated key, and what is made of the latent
-QUERY_LATENT = ("q_a_proj", "q_b_proj")
-FEED_FORWARD: dict[str, Kind] = {
-    **dict.fromkeys(("gate_proj", "wi_0", "w1"), "gate"),
-    **dict.fromkeys(("up_proj", "wi_1", "w3"), "up"),
-    **dict.fromkeys(("c_fc", "fc1", "dense_h_to_4h", "intermediate.dense", "lin1", "wi"), "up"),  # without a gate
-    **dict.fromkeys(("down_proj", "c_proj", "fc2", "dense_4h_to_h", "output.dense", "lin2", "wo", "w2"), "down"),
-}
-GATE_AND_UP = ("gate_up_proj",)  # all of the gate, then all of the rest
-HEAD_DIM = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
-HEADS = ("num_heads", "n_heads", "num_attention_heads")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +66,7 @@ class Projection:
 
         Raises `UnsupportedModelError` for experts, whose weights are stacked in an order of their family.
         """
-        if not _is_linear(self.module):
+        if not is_linear(self.module):
             raise UnsupportedModelError(f"'{self.path}' is no single linear map: it has no weight (out, in)")
         weight: Any = self.module.weight
         rows = weight.mT if isinstance(self.module, Conv1D) else weight
@@ -143,7 +141,7 @@ def projections(model: nn.Module) -> list[Projection]:
     """
     found: dict[nn.Module, list[Projection]] = {}
     paths = {module: path for path, module in model.named_modules()}
-    for attention in attention_layers(model) if has_attention(model) else ():
+    for attention in attention_modules(model) if has_attention(model) or own_attention(model) else ():
         for projection in attention_projections(model, attention):
             found.setdefault(projection.module, []).append(projection)
     every = blocks(model)
@@ -151,7 +149,7 @@ def projections(model: nn.Module) -> list[Projection]:
         raise UnsupportedModelError(f"family '{family(model)}': no blocks were found, so no linear maps in them")
     for block in every:
         for module in block.module.modules():
-            if module not in found and (_is_linear(module) or is_experts(module)):
+            if module not in found and (is_linear(module) or is_experts(module)):
                 found[module] = list(_outside_attention(module, paths[module]))
     return [projection for module in paths for projection in found.get(module, ())]
 
@@ -175,10 +173,10 @@ def attention_projections(model: nn.Module, attention: nn.Module) -> list[Projec
 
     separate: tuple[tuple[Kind, tuple[str, ...]], ...] = (("query", QUERY), ("key", KEY), ("value", VALUE))
     for kind, names in separate:
-        if name := next((name for name in names if _is_linear(children.get(name))), None):
+        if name := next((name for name in names if is_linear(children.get(name))), None):
             add(kind, name)
     for fused in (*IN_ROW, *PER_HEAD):
-        if _is_linear(children.get(fused)):
+        if is_linear(children.get(fused)):
             parts = _fused_columns(model, attention, children[fused], per_head=fused in PER_HEAD)
             module = children[fused]
             found += [Projection(kind, f"{path}.{fused}", module, path, columns) for kind, columns in parts.items()]
@@ -196,7 +194,7 @@ def attention_projections(model: nn.Module, attention: nn.Module) -> list[Projec
         found.append(Projection("output", where, output, path))
     known = {one.module for one in found}
     for name, module in attention.named_modules():
-        if _is_linear(module) and module not in known:
+        if is_linear(module) and module not in known:
             found.append(Projection("other", f"{path}.{name}", module, path))
     return found
 
@@ -242,11 +240,12 @@ def head_width(attention: nn.Module) -> int:
 
 def head_count(model: nn.Module, attention: nn.Module) -> int:
     """Number of query heads. Raises `UnsupportedModelError`."""
-    config = getattr(attention, "config", None) or getattr(model, "config", None)
-    counts = (getattr(place, name, None) for place in (attention, config) for name in HEADS)
-    found = next((count for count in counts if isinstance(count, int)), None)
-    if found is None:
-        raise missing(attention, "neither its attention layer nor its configuration says how many heads there are")
+    if (found := heads_of(model, attention)) is None:
+        raise missing(
+            attention,
+            "neither its attention layer nor its configuration says how many heads there are (looked for "
+            f"{_list(HEADS)})",
+        )
     return found
 
 
@@ -278,14 +277,19 @@ def _fused_columns(model: nn.Module, attention: nn.Module, fused: nn.Module, per
     """Which columns of a fused map make queries, keys and values; all of them `other` where the sizes say otherwise."""
     heads, width, out = head_count(model, attention), head_width(attention), _width_out(fused)
     columns = torch.arange(out)
-    if per_head:
-        if out != 3 * heads * width:
-            return {"other": columns}
-        query, key, value = columns.view(heads, 3, width).unbind(1)
-        return {"query": query.flatten(), "key": key.flatten(), "value": value.flatten()}
     size = (out - heads * width) // 2
     if size <= 0 or size % width or heads * width + 2 * size != out:
         return {"other": columns}
+    if parts := INTERLEAVED.get(type(attention).__name__):
+        query, value, key = columns.view(parts, 3, -1).unbind(1)
+        return {"query": query.flatten(), "key": key.flatten(), "value": value.flatten()}
+    if per_head:
+        kv_heads = size // width
+        if heads % kv_heads:
+            return {"other": columns}
+        per_group = columns.view(kv_heads, heads // kv_heads + 2, width)
+        query, key, value = per_group[:, :-2], per_group[:, -2], per_group[:, -1]
+        return {"query": query.flatten(), "key": key.flatten(), "value": value.flatten()}
     query, key, value = columns.split([heads * width, size, size])
     return {"query": query, "key": key, "value": value}
 
@@ -313,10 +317,6 @@ def _output(model: nn.Module, attention: nn.Module) -> nn.Module | None:
 def _children(module: nn.Module | None, names: tuple[str, ...]) -> Iterator[nn.Module]:
     children = {} if module is None else dict(module.named_children())
     yield from (children[name] for name in names if name in children)
-
-
-def _is_linear(module: nn.Module | None) -> bool:
-    return isinstance(module, nn.Linear | Conv1D)
 
 
 def _width_out(linear: nn.Module) -> int:

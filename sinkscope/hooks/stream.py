@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from sinkscope.attention import Tokens
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks.dispatch import Editor, editing
 from sinkscope.hooks.inputs import device_of, evaluating, part, samples_of
 from sinkscope.hooks.modules import (
     Block,
@@ -26,6 +27,8 @@ from sinkscope.hooks.modules import (
     no_attention,
     own_stack,
 )
+from sinkscope.hooks.own_attention import following
+from sinkscope.hooks.own_layers import own_attention
 from sinkscope.hooks.passes import Axis, Edit, Pass, Passes, arguments, axes
 
 NO_STREAM = (
@@ -55,7 +58,7 @@ class Stream:
         Raises `UnsupportedModelError` for a model without attention.
         """
         if isinstance(model, PreTrainedModel) and not has_attention(model):
-            layers, first = {}, own_stack(model)
+            layers, first = own_attention(model), own_stack(model)
             stacks = {block.stack for block in blocks(model)}
         else:
             layers = attention_layers(model)
@@ -86,10 +89,20 @@ class Stream:
         return self.layers[number]
 
     def block(self, depth: int) -> nn.Module:
-        """The block whose output is `depth` (1 … L). Raises `InputError`."""
+        """The block whose output is `depth` (1 … L). Raises `InputError`, and as `check_blocks` does."""
+        self.check_blocks()
         if not 1 <= depth <= len(self.blocks):
             raise InputError(f"depth {depth} is no block's output: the model's blocks leave depths 1 to {self.depth}")
         return self.blocks[depth - 1]
+
+    def check_blocks(self) -> None:
+        """Raises `UnsupportedModelError` for a model whose blocks, and so its residual stream, are not known."""
+        if not self.blocks:
+            raise UnsupportedModelError(
+                f"family '{self.family}': no list of blocks was found (looked for one module list as long as its "
+                "stack is deep, whose blocks pass on (batch, position, width)), so its residual stream can neither be "
+                "read nor changed"
+            )
 
     @property
     def depth(self) -> int:
@@ -150,6 +163,11 @@ class OpenStream:
 
         self._stack.callback(self.stream.block(depth).register_forward_pre_hook(before, with_kwargs=True).remove)
 
+    def edit_attention(self, editor: Editor) -> None:
+        """Let `editor` change attention, through the interface or in a family's own code."""
+        self._stack.enter_context(editing(editor))
+        self._stack.enter_context(following(self.passes.model))
+
     def edited(self, module: nn.Module) -> None:
         """Note that an attention layer was edited in this pass."""
         self.passes.now.note(module)
@@ -175,10 +193,15 @@ class OpenStream:
         """Of each group of attention layers one at least must be edited in every pass, else that pass is an error."""
         for group in map(set, groups):
             kinds = ", ".join(sorted({type(module).__name__ for module in group}))
+            missed = (
+                "never asked transformers' AttentionInterface for a function in this pass"
+                if has_attention(self.passes.model)
+                else "took no softmax of scores (head, query, key) in this pass, which was looked for there (a kernel "
+                "takes none that can be changed: load the model with attn_implementation='eager')"
+            )
             self.passes.require(
                 lambda done, group=group: bool(group & done.noted),  # type: ignore[misc]
-                f"family '{self.stream.family}': its {kinds} never asked transformers' AttentionInterface for a "
-                "function in this pass, so nothing was changed there",
+                f"family '{self.stream.family}': its {kinds} {missed}, so nothing was changed there",
                 self._stack,
             )
 
@@ -188,6 +211,7 @@ def read_stream(model: nn.Module, read: Callable[[int, Tensor, OpenStream], obje
     """Call `read(depth, hidden, stream)` for every depth of every pass inside the block."""
     with ExitStack() as stack:
         opened = OpenStream(model, stack)
+        opened.stream.check_blocks()
         own = [Block(module, opened.stream.stack) for module in opened.stream.blocks]
 
         def shown(depth: Depth, hidden: Any, _: Pass) -> None:
@@ -246,11 +270,16 @@ def checked(hidden: Any, name: str) -> Float[Tensor, "batch position width"]:
 
 
 def row_length(model: nn.Module, inputs: Mapping[str, Any]) -> int:
-    """Positions that every row has in the changed stack: from ids or embeddings, less padding, else from a pass."""
+    """Positions that every row has in the changed stack: from ids or embeddings, less padding, else from a pass.
+
+    Raises `InputError` for a row that is all padding.
+    """
     mask_name = Stream.of(model).mask_name
     mask, prefix = inputs.get(mask_name), mask_name.removesuffix("attention_mask")
     if isinstance(mask, Tensor) and mask.ndim == 2:
-        return int(mask.bool().sum(-1).min())
+        if not (counts := mask.bool().sum(-1)).all():
+            raise InputError(f"row {int(counts.argmin())} of {mask_name} is all padding: it has no token to change")
+        return int(counts.min())
     for name in (f"{prefix}input_ids", f"{prefix}inputs_embeds"):
         if isinstance(inputs.get(name), Tensor):
             return int(inputs[name].shape[1])
@@ -266,5 +295,7 @@ def width_of(model: nn.Module) -> int:
     config = model.config.get_text_config() if isinstance(model, PreTrainedModel) else None
     width = getattr(config, "hidden_size", None)
     if not isinstance(width, int):
-        raise UnsupportedModelError(f"family '{family(model)}': its configuration does not say how wide its stream is")
+        raise UnsupportedModelError(
+            f"family '{family(model)}': its configuration does not say how wide its stream is (looked for hidden_size)"
+        )
     return width

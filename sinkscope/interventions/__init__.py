@@ -9,6 +9,11 @@ from sinkscope.interventions.finding import MassiveActivation as MassiveActivati
 from sinkscope.interventions.finding import largest_activations as largest_activations
 from sinkscope.interventions.finding import onset_depth as onset_depth
 from sinkscope.interventions.finding import sink_heads as sink_heads
+from sinkscope.interventions.head_controls import AnyHeads as AnyHeads
+from sinkscope.interventions.head_controls import HeadControl as HeadControl
+from sinkscope.interventions.head_controls import SameLayer as SameLayer
+from sinkscope.interventions.head_controls import SameNorm as SameNorm
+from sinkscope.interventions.head_controls import head_norms as head_norms
 from sinkscope.interventions.heads import ZeroHeads as ZeroHeads
 from sinkscope.interventions.intervention import All as All
 from sinkscope.interventions.intervention import Intervention as Intervention

@@ -30,6 +30,8 @@ from sinkscope.interventions.intervention import Intervention
 from sinkscope.interventions.outcome import Effect, Outcome
 from sinkscope.probes import AttentionReceived, observe
 
+DRAWS = 20  # of a control, for each that is wanted
+
 
 def effect(
     model: nn.Module,
@@ -45,9 +47,10 @@ def effect(
 ) -> Effect:
     """What `intervention` does to loss, predictions and sink rate at `position`, beside `controls` random controls.
 
-    Every control spends the same budget elsewhere (`Intervention.control`), drawn from `seed`. `inputs` as in
-    `measure`; `progress(done, total)` counts passes over a batch. Raises `InputError` without a control, for positions
-    that a row does not have, and as `measure` does; `UnsupportedModelError` for models without logits.
+    Every control spends the same budget elsewhere (`Intervention.control`), drawn from `seed`, each another one.
+    `inputs` as in `measure`; `progress(done, total)` counts passes over a batch. Raises `InputError` without a control,
+    where so many different ones do not exist, for positions that a row does not have, and as `measure` does;
+    `UnsupportedModelError` for models without logits.
     """
     model = unwrapped(model)
     metrics.check_epsilon(epsilon)
@@ -58,8 +61,7 @@ def effect(
     for named in (position, *intervention.positions_named):
         if not 0 <= named < length:
             raise InputError(f"position {named} is in no row: rows have positions 0 to {length - 1}")
-    generator = torch.Generator().manual_seed(seed)
-    drawn = [intervention.control(generator, model, given) for _ in range(controls)]
+    drawn = _controls(model, given, intervention, controls, seed)
     variants: list[Intervention | None] = [None, intervention, *drawn]
     tallies = [_Tally() for _ in variants]
     run = _Run(model, Stream.of(model), given, samples, epsilon, position)
@@ -88,6 +90,23 @@ def effect(
     name = str(getattr(getattr(model, "config", None), "name_or_path", "") or family(model))
     described = (intervention.describe(), *(control.describe() for control in drawn))
     return Effect(name, baseline, intervened, tuple(others), described, position, epsilon, samples, length)
+
+
+def _controls(
+    model: nn.Module, given: Mapping[str, Any], intervention: Intervention, count: int, seed: int
+) -> list[Intervention]:
+    """Different controls: one that repeats another would make their spread look smaller than it is."""
+    generator, found = torch.Generator().manual_seed(seed), []
+    for _ in range(DRAWS * count):
+        control = intervention.control(generator, model, given)
+        if control not in found:
+            found.append(control)
+        if len(found) == count:
+            return found
+    raise InputError(
+        f"{count} controls were asked for, but {DRAWS * count} draws gave only {len(found)} different ones: ask for "
+        f"controls={len(found)} at most (--controls), or change less, so that more is left to draw from"
+    )
 
 
 def _check_finite(variant: Intervention | None, outcome: Outcome) -> None:
@@ -146,31 +165,43 @@ class _Run:
 
     def loss(self, logits: Tensor, rows: slice) -> tuple[float, int] | None:
         """Sum and count of −log p(next token) over real tokens; None for a model that predicts no next token."""
-        ids, real = self._tokens(rows)
+        ids, real = self._ids(rows), self._real(rows)
         if ids is None or self.stream.stack != "decoder" or logits.shape[:2] != ids.shape:
             return None
-        ids, real = ids.to(logits.device), real.to(logits.device)
+        ids = ids.to(logits.device)
         log_p = logits[:, :-1].float().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
-        counted = real[:, 1:] & real[:, :-1]
+        counted = torch.ones_like(ids[:, 1:]).bool()
+        if real is not None and real.shape == ids.shape:
+            counted = (real[:, 1:] & real[:, :-1]).to(logits.device)
         return float(-log_p[counted].double().sum()), int(counted.sum())
 
     def divergence(self, reference: Tensor, logits: Tensor, rows: slice) -> tuple[float, int]:
-        """Sum and count of KL(reference ‖ intervened) over real tokens, or over predictions that are no tokens."""
+        """Sum and count of KL(reference ‖ intervened) over real tokens, or over predictions that are no tokens.
+
+        Raises `UnsupportedModelError` where there is padding and predictions are not of the tokens of its mask.
+        """
         p, q = reference.float().log_softmax(-1), logits.float().log_softmax(-1)
         divergence = (p.exp() * (p - q)).masked_fill(p == -torch.inf, 0.0).sum(-1)
-        ids, real = self._tokens(rows)
-        if ids is not None and divergence.shape == ids.shape:
+        real = self._real(rows)
+        if real is not None and divergence.shape == real.shape:
             divergence = divergence[real.to(divergence.device)]
+        elif real is not None and divergence.ndim == 2 and not bool(real.all()):
+            raise UnsupportedModelError(
+                f"family '{family(self.model)}': it predicts at {divergence.shape[1]} places, and its "
+                f"{self.stream.mask_name} is over {real.shape[1]} tokens, so which predictions are of padding is not "
+                "known: give rows of one length"
+            )
         return float(divergence.double().sum()), divergence.numel()
 
-    def _tokens(self, rows: slice) -> tuple[Tensor | None, Bool[Tensor, "batch position"]]:
-        """The ids that the logits belong to, and which of them are real."""
-        mask_name = self.stream.mask_name
-        ids, mask = self.given.get(mask_name.replace("attention_mask", "input_ids")), self.given.get(mask_name)
-        if not isinstance(ids, Tensor):
-            return None, torch.ones(1, 1, dtype=torch.bool)
-        ids = ids[rows]
-        return ids, mask[rows].bool() if isinstance(mask, Tensor) and mask.ndim == 2 else torch.ones_like(ids).bool()
+    def _ids(self, rows: slice) -> Tensor | None:
+        """The ids that the logits belong to."""
+        ids = self.given.get(self.stream.mask_name.replace("attention_mask", "input_ids"))
+        return ids[rows] if isinstance(ids, Tensor) else None
+
+    def _real(self, rows: slice) -> Bool[Tensor, "batch position"] | None:
+        """Which tokens are real, also where the model is given vectors for them; None where all are."""
+        mask = self.given.get(self.stream.mask_name)
+        return mask[rows].bool() if isinstance(mask, Tensor) and mask.ndim == 2 else None
 
 
 def _mean(sums: list[tuple[float, int]]) -> float:

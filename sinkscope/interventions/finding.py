@@ -58,7 +58,8 @@ def largest_activations(model: nn.Module, inputs: Any, count: int = 3, batch_siz
     with evaluating(model), torch.no_grad(), read_stream(model, read):
         for batch in batches(model, given, samples, batch_size):
             model(**batch)
-    magnitudes = torch.stack([totals[depth] / rows[depth][:, None].clamp(min=1) for depth in sorted(totals)])
+    reached = int(rows[0].nonzero().max()) + 1  # columns behind hold padding alone, which would lower the medians
+    magnitudes = torch.stack([(totals[depth] / rows[depth][:, None])[:reached] for depth in sorted(totals)])
     ratios = magnitudes / magnitudes.flatten(1).median(-1).values[:, None, None].clamp(min=1e-30)
     ratios[0] = 0
     largest = ratios.amax(0)

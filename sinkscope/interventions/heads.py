@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.hooks import Editor, OpenStream, Stream, editing, head_count
-from sinkscope.interventions.intervention import Intervention, draw, whole
+from sinkscope.hooks import Editor, OpenStream, head_count
+from sinkscope.interventions.head_controls import ANY_HEADS, HeadControl, every_head
+from sinkscope.interventions.intervention import Intervention, whole
 
 
 @dataclass(frozen=True)
@@ -21,13 +22,14 @@ class ZeroHeads(Intervention):
 
     Layers are running numbers over the attention layers, as in a measurement. `positions`: only for these queries; None
     for all. What a layer does between heads and output projection (gates, norms) follows from the zeros; the weights
-    that are measured stay those of the layer. Control: as many other heads of
-    the same model. Raises `InputError` for pairs of another form, and when applied for a layer or head that does not
-    exist. Source: Gu et al. 2025, section 7, "is the sink head doing nothing?".
+    that are measured stay those of the layer. Control: as many other heads, drawn as `against` says: `AnyHeads()`,
+    `SameLayer()`, or `SameNorm.of(model, inputs)`. Raises `InputError` for pairs of another form, and when applied for
+    a layer or head that does not exist. Source: Gu et al. 2025, section 7, "is the sink head doing nothing?".
     """
 
     heads: Sequence[Any]
     positions: Sequence[Any] | None = None
+    against: HeadControl = ANY_HEADS
 
     def __post_init__(self) -> None:
         pairs = tuple(tuple(pair) if isinstance(pair, Sequence) else () for pair in self.heads)
@@ -53,17 +55,29 @@ class ZeroHeads(Intervention):
         for attention in heads:
             opened.only_once(attention)
         opened.require(*([attention] for attention in heads))
-        stack.enter_context(editing(_Zeroing(opened, heads, self.positions)))
+        opened.edit_attention(_Zeroing(opened, heads, self.positions))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> ZeroHeads:
-        layers = Stream.of(model).attention(model)
-        every = [(layer, head) for layer, module in enumerate(layers) for head in range(head_count(model, module))]
-        others = [pair for pair in every if pair not in self.heads]
-        return ZeroHeads(draw(generator, others, len(self.heads), "heads"), self.positions)
+        every = every_head(model)
+        try:
+            return ZeroHeads(self.against.drawn(generator, self.heads, every), self.positions)
+        except InputError as error:
+            raise InputError(
+                f"{error}, at most {max(1, (len(every) - 1) // 2)} of the {len(every)} heads (of sink heads "
+                "--strongest, --layers and --heads choose), or draw the control elsewhere (--control, against=)"
+            ) from error
 
     @property
     def positions_named(self) -> tuple[int, ...]:
         return () if self.positions is None else tuple(self.positions)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "name": type(self).__name__,
+            "heads": self.heads,
+            "positions": self.positions,
+            "control": self.against.describe(),
+        }
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from sinkscope.errors import unknown
+from sinkscope.errors import InputError, unknown
+from sinkscope.hooks import unwrapped
 from sinkscope.interventions.bands import SuppressBands
 from sinkscope.interventions.finding import MassiveActivation, largest_activations, onset_depth, sink_heads
+from sinkscope.interventions.head_controls import Head, control_named, every_head
 from sinkscope.interventions.heads import ZeroHeads
 from sinkscope.interventions.intervention import Intervention
 from sinkscope.interventions.positions import ReplacePosition, SwapPositions
@@ -27,7 +29,9 @@ class Subject:
     """A model on its inputs, the sink's position, and what some interventions need to know besides.
 
     `other`: the position to swap with, to take the embedding of, or to give the first token's view. `bands`: spectral
-    bands of 20; `spare_sink`: whether they stay in the sink's own stream.
+    bands of 20; `spare_sink`: whether they stay in the sink's own stream. Of sink heads those in `layers`, and of them
+    the `strongest`; None for all. `heads`: these (layer, head) in their place, sinks or not. `control`: which other
+    heads are taken out beside them, a name of `CONTROLS`.
     """
 
     model: nn.Module
@@ -38,6 +42,10 @@ class Subject:
     bands: Sequence[int] = (19,)
     spare_sink: bool = True
     batch_size: int = 8
+    layers: Sequence[int] | None = None
+    heads: Sequence[tuple[int, int]] | None = None
+    strongest: int | None = None
+    control: str = "any"
 
     def norms(self) -> Any:
         """Hidden norms at every position."""
@@ -51,11 +59,15 @@ class Subject:
 
 @dataclass(frozen=True)
 class Found:
-    """The intervention, in words what it acts on, and where to look for the sink if not at the subject's position."""
+    """The intervention, in words what it acts on, and where to look for the sink if not at the subject's position.
+
+    `control`: in words what its controls are drawn from, where that was chosen.
+    """
 
     intervention: Intervention
     remark: str
     position: int | None = None
+    control: str = ""
 
 
 NAMED: dict[str, Finder] = {}
@@ -118,10 +130,58 @@ def _remove_onset(subject: Subject) -> Found:
 
 @named_as("zero-sink-heads")
 def _zero_sink_heads(subject: Subject) -> Found:
-    heads = sink_heads(subject.model, subject.received(), subject.epsilon, subject.position)
-    pairs = ", ".join(f"{layer}.{head}" for layer, head in heads[:CANDIDATES])
+    sinks, heads, remark = _heads(subject)
+    every = every_head(unwrapped(subject.model))
+    against = control_named(subject.control, subject.model, subject.inputs, subject.batch_size)
+    others = against.remaining(heads, every)
+    too = sum(head in sinks for head in others)
+    control = f"{against.describe()}, of {len(others)} that remain ({too} of them sinks too)"
+    return Found(ZeroHeads(heads, against=against), remark, control=control)
+
+
+def _heads(subject: Subject) -> tuple[tuple[Head, ...], tuple[Head, ...], str]:
+    """All sink heads of the model, those to zero, and in words which these are."""
+    received = subject.received()
+    if subject.heads is not None:
+        if subject.layers is not None or subject.strongest is not None:
+            raise InputError("heads are chosen by name, or as the strongest sinks of some layers: give one of the two")
+        heads = tuple((int(layer), int(head)) for layer, head in subject.heads)
+        _check_exist("head", map(_dotted, heads), map(_dotted, every_head(unwrapped(subject.model))))
+        try:
+            sinks = sink_heads(subject.model, received, subject.epsilon, subject.position)
+        except InputError:  # no head is one
+            sinks = ()
+        return sinks, heads, f"{_listed(heads)}; {sum(head in sinks for head in heads)} of them sinks"
+    sinks = sink_heads(subject.model, received, subject.epsilon, subject.position)
+    heads, count = sinks, f"of {len(sinks)} sink heads"
+    if subject.layers is not None:
+        _check_exist("layer", subject.layers, sorted({layer for layer, _ in every_head(unwrapped(subject.model))}))
+        heads = tuple(head for head in sinks if head[0] in subject.layers)
+        if not heads:
+            having = ", ".join(str(layer) for layer in sorted({layer for layer, _ in sinks}))
+            asked = ", ".join(map(str, subject.layers))
+            raise InputError(f"no head of layers {asked} is a sink; the layers that have some: {having}")
+    if subject.strongest is not None:
+        if subject.strongest < 1:
+            raise InputError(f"strongest = {subject.strongest}: at least 1")
+        heads = heads[: subject.strongest]
+    return sinks, heads, _listed(heads) + (f", {count}" if len(heads) < len(sinks) else "")
+
+
+def _check_exist(what: str, chosen: Iterable[object], every: Iterable[object]) -> None:
+    known = list(every)
+    for absent in (one for one in chosen if one not in known):
+        raise InputError(f"{what} {absent} does not exist: the model's attention has {known[0]} to {known[-1]}")
+
+
+def _dotted(head: Head) -> str:
+    return f"{head[0]}.{head[1]}"
+
+
+def _listed(heads: Sequence[Head]) -> str:
+    pairs = ", ".join(map(_dotted, heads[:CANDIDATES]))
     more = f" and {len(heads) - CANDIDATES} more" if len(heads) > CANDIDATES else ""
-    return Found(ZeroHeads(heads), f"{len(heads)} heads (layer.head): {pairs}{more}")
+    return f"{len(heads)} head{'' if len(heads) == 1 else 's'} (layer.head): {pairs}{more}"
 
 
 @named_as("forbid-sink")

@@ -1,4 +1,4 @@
-"""Interventions on tables of absolute positions (Gu et al. 2025, Table 7)."""
+"""Interventions on absolute positions (Gu et al. 2025, Table 7)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from sinkscope.errors import InputError
-from sinkscope.hooks import position_embedding
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import OpenStream, PositionTable, family, position_embedding
 from sinkscope.interventions.intervention import Intervention, whole
 from sinkscope.interventions.residual import other_positions
 
@@ -20,10 +21,13 @@ from sinkscope.interventions.residual import other_positions
 class SwapPositions(Intervention):
     """P_a ↔ P_b: the tokens at `a` and `b` get each other's position embedding.
 
-    Where the sink goes with the embedding, position embeddings make it (Gu et al. 2025, Table 7). For tables of
-    absolute positions; the table's rows are changed, so it holds for all inputs, and images count their special tokens.
-    Control: two other positions. Raises `InputError` for positions outside the table, and `UnsupportedModelError` for
-    models without one, such as those with rotary positions.
+    Where the sink goes with the embedding, position embeddings make it (Gu et al. 2025, Table 7). What is exchanged is
+    what the table gave these two tokens of a row, whichever of its rows that were: a model that counts columns gives
+    the tokens of a padded row other ones. A token whose partner is in another pass (cached decoding) gets the
+    embedding as far from its own as the partner is from it. Learned tokens before a sequence have no embedding and do
+    not count. A table that is a parameter (image models) has its rows changed, and counts special tokens. Control: two
+    other positions. Raises `InputError` for positions outside the table, and `UnsupportedModelError` for models without
+    one, such as those with rotary positions.
     """
 
     a: int
@@ -33,8 +37,7 @@ class SwapPositions(Intervention):
         whole("positions", (self.a, self.b))
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        rows = _rows(model, self.positions_named, stack)
-        rows[[self.a, self.b]] = rows[[self.b, self.a]]
+        _give(model, {self.a: self.b, self.b: self.a}, stack)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> SwapPositions:
         return SwapPositions(*_others(generator, model, inputs, self.positions_named))
@@ -48,7 +51,8 @@ class SwapPositions(Intervention):
 class ReplacePosition(Intervention):
     """P_position = P_by: the token at `position` gets the embedding of `by`, which keeps its own.
 
-    Otherwise as `SwapPositions`. Control: another position replaced by yet another. Source: Gu et al. 2025, Table 7.
+    `by` may be a position that no row has. Otherwise as `SwapPositions`. Control: another position replaced by yet
+    another. Source: Gu et al. 2025, Table 7.
     """
 
     position: int
@@ -58,8 +62,7 @@ class ReplacePosition(Intervention):
         whole("positions", (self.position, self.by))
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        rows = _rows(model, (self.position, self.by), stack)
-        rows[self.position] = rows[self.by]
+        _give(model, {self.position: self.by}, stack)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> ReplacePosition:
         return ReplacePosition(*_others(generator, model, inputs, (self.position, self.by)))
@@ -75,11 +78,69 @@ def _others(
     return other_positions(generator, model, inputs, taken, stop=len(position_embedding(model).rows))
 
 
-def _rows(model: nn.Module, positions: tuple[int, ...], stack: ExitStack) -> Tensor:
-    """The table's rows to write to; `stack` puts back what they were."""
-    rows = position_embedding(model).rows
-    if (missing := max(positions)) >= len(rows):
+def _give(model: nn.Module, gets: Mapping[int, int], stack: ExitStack) -> None:
+    """Give the token at each position the embedding of another, until `stack` closes."""
+    table = position_embedding(model)
+    rows = table.rows
+    if (missing := max((*gets, *gets.values()))) >= len(rows):
         raise InputError(f"position {missing} has no embedding: the table holds positions 0 to {len(rows) - 1}")
-    before = rows.clone()
-    stack.callback(rows.copy_, before)
-    return rows
+    module = dict(model.named_modules()).get(table.path)
+    if module is None:
+        before = rows.clone()
+        stack.callback(rows.copy_, before)
+        rows[list(gets)] = before[list(gets.values())]
+        return
+    opened = OpenStream(model, stack)
+    stack.callback(module.register_forward_hook(_Given(opened, table, gets), prepend=True).remove)
+    opened.passes.require(
+        lambda done: module in done.noted,
+        f"family '{family(model)}': its position table '{table.path}' was not called in this pass (its weight is read "
+        "directly), so no token got another embedding",
+        stack,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """What a table gives, with other rows for some tokens. `gets`: whose embedding a position gets."""
+
+    opened: OpenStream
+    table: PositionTable
+    gets: Mapping[int, int]
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        self.opened.edited(module)
+        given = output if output.ndim == 3 else output[None]
+        at = {position: self._columns(position, given) for position in dict.fromkeys((*self.gets, *self.gets.values()))}
+        batch = max(len(given), *(len(chosen) for chosen in at.values()))
+        given = given.expand(batch, -1, -1)
+        edited = given.clone()
+        for position, of in self.gets.items():
+            for row, column in at[position].expand(batch, -1).nonzero().tolist():
+                partner = at[of].expand(batch, -1)[row].nonzero().flatten().tolist()
+                own = given[row, column]
+                edited[row, column] = given[row, partner[0]] if partner else self._apart(own, of - position)
+        return edited if output.ndim == 3 or batch > 1 else edited[0]
+
+    def _columns(self, position: int, given: Float[Tensor, "_ position width"]) -> Bool[Tensor, "_ position"]:
+        """Where a position stands in what the table gives, which leaves learned tokens before a sequence out."""
+        forward = self.opened.passes.now.forward
+        before = forward.prefix if forward.seen == 0 else 0
+        whole = given.new_empty(1, given.shape[1] + before, 0)
+        return self.opened.at((position + forward.prefix,), whole)[:, before:]
+
+    def _apart(self, own: Float[Tensor, "width"], distance: int) -> Float[Tensor, "width"]:
+        """The table's row `distance` behind the one that is `own`."""
+        rows = self.table.rows
+        found = (rows == own.to(rows)).all(-1).nonzero().flatten().tolist()
+        if len(found) != 1:
+            raise UnsupportedModelError(
+                f"family '{family(self.opened.passes.model)}': what its position table '{self.table.path}' gave a "
+                f"token is {len(found)} of its rows, so the one {distance:+d} from it is not known"
+            )
+        if not 0 <= found[0] + distance < len(rows):
+            raise InputError(
+                f"position {found[0] + distance} has no embedding: the table holds positions 0 to {len(rows) - 1}, and "
+                f"this row's token stands at {found[0]} of it"
+            )
+        return rows[found[0] + distance].to(own)

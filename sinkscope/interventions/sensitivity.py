@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
@@ -31,8 +32,8 @@ def perturbation_spread(
 
     δ points in a random direction and is `scale` times as long as that token's vector. A finite difference of the
     sensitivity ‖∂h_j^(l) / ∂h_i^(0)‖ that sinks are said to keep small (Barbero et al. 2025); it depends on the
-    direction, so compare only within one seed. NaN where a row has no such token. Raises `InputError` for a position
-    that no row has and a scale that is not positive.
+    direction, so compare only within one seed. Positions count real tokens; NaN where a row has no such token. Raises
+    `InputError` for a position that no row has and a scale that is not positive.
     """
     model = unwrapped(model)
     given, samples = checked_inputs(model, inputs, batch_size)
@@ -54,8 +55,20 @@ def perturbation_spread(
                 after, real = _depths(model, batch)
             moved = (after - before).norm(dim=-1)
             size = moved[0].amax(-1, keepdim=True)  # nothing else moves at depth 0
-            parts.append((moved / size).masked_fill(~real, torch.nan).transpose(0, 1).numpy())
-    return xr.DataArray(np.concatenate(parts), dims=("sample", "depth", "position"), name="perturbation_spread")
+            parts.append(_in_front(moved / size, real).transpose(0, 1).numpy())
+    spread = np.concatenate(parts)
+    reached = int((~np.isnan(spread[:, 0])).sum(-1).max())
+    return xr.DataArray(spread[..., :reached], dims=("sample", "depth", "position"), name="perturbation_spread")
+
+
+def _in_front(
+    values: Float[Tensor, "depth batch position"], real: Bool[Tensor, "_ position"]
+) -> Float[Tensor, "depth batch position"]:
+    """Values of real tokens in their order, so that position p is a row's p-th; NaN behind them."""
+    real = real.expand(values.shape[1:])
+    order = torch.argsort((~real).int(), dim=-1, stable=True)
+    front = values.gather(-1, order.expand(values.shape))
+    return front.masked_fill(~real.gather(-1, order), torch.nan)
 
 
 def _pushed(opened: OpenStream, position: int, step: Tensor) -> Edit:

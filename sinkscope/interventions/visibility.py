@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sinkscope.attention import Alone, Mask, Visibility, Without
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks import IMPLEMENTATION, Editor, OpenStream, editing, row_length
+from sinkscope.hooks import IMPLEMENTATION, Editor, OpenStream, row_length
 from sinkscope.interventions.intervention import Intervention, whole
 from sinkscope.interventions.residual import other_positions
 
@@ -72,7 +72,7 @@ def _restrict(model: nn.Module, mask: Mask, stack: ExitStack) -> None:
     """Give every self-attention layer of the changed stack this mask as well."""
     opened = OpenStream(model, stack)
     opened.require(opened.stream.attention(model))
-    stack.enter_context(editing(_Restriction(opened, mask)))
+    opened.edit_attention(_Restriction(opened, mask))
 
 
 @dataclass(frozen=True, eq=False)

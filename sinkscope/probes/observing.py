@@ -43,7 +43,6 @@ from sinkscope.probes.calls import guard
 from sinkscope.probes.calls.arithmetic import full_precision, rounding
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import chunks
-from sinkscope.probes.calls.collected import Collector, Request
 from sinkscope.probes.calls.reading import read
 from sinkscope.probes.completeness import check_complete, forget, not_measured
 from sinkscope.probes.facts import describe
@@ -51,6 +50,7 @@ from sinkscope.probes.left_out import LeftOut, kind
 from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
 from sinkscope.probes.observers.observer import Hidden, ModuleCall, Observer, Piece, Watch
 from sinkscope.probes.observers.received import AttentionReceived
+from sinkscope.probes.returned_maps import ReturnedMaps
 
 DEFAULT: tuple[Observer, ...] = (AttentionReceived(), HiddenNorms(), QueryKeyValueNorms())
 
@@ -92,8 +92,7 @@ class Observation:
         self.model = model
         self.family = family(model)
         self.layers = attention_layers(model) if has_attention(model) else {}
-        self._collector = None if self.layers else Collector(model)
-        self._request = Request(maps=False, as_tuple=False)
+        self._maps = None if self.layers else ReturnedMaps(model)
         self._paths = {module: path for path, module in model.named_modules()}
         self._encoder_decoder = is_encoder_decoder(model)
         self._implementations: set[str] = set()
@@ -109,7 +108,9 @@ class Observation:
     def attach(self, stack: ExitStack) -> None:
         """Hook the model's forward, and its blocks where an observer reads them, for as long as `stack` is open."""
         # Before the caller's own hooks, which shall not see the maps that we asked for.
-        self._passes.attach(stack, first=self._collector is not None)
+        self._passes.attach(stack, first=self._maps is not None)
+        if self._maps is not None and self._needs_vectors:
+            self._maps.follow(self.model, self._passes, stack)
         if any(observer.reads_blocks for observer in self.observers):
             read_blocks(blocks(self.model), self._passes, self._hidden, stack)
         for observer in self.observers:
@@ -175,15 +176,17 @@ class Observation:
 
     def _not_measured(self) -> dict[str, str]:
         """Stacks of the model, and observers, that have no numbers, and why."""
-        if self._collector is None:
-            own = ("encoder", "decoder", "cross") if self._encoder_decoder else ()
-            return not_measured(self.left_out, self._batches, self.layers.values(), own)
-        reason = "the family has attention of its own, of which weights are all that can be read"
-        return {type(observer).__name__: reason for observer in self.observers if self._is_blind(observer)}
+        if self._maps is not None:
+            has_stream = bool(blocks(self.model))
+            blind = (o for o in self.observers if not o.reads_weights_alone and not (o.reads_blocks and has_stream))
+            return self._maps.not_measured(blind)
+        own = ("encoder", "decoder", "cross") if self._encoder_decoder else ()
+        return not_measured(self.left_out, self._batches, self.layers.values(), own)
 
-    def _is_blind(self, observer: Observer) -> bool:
-        """Whether a family that is read from its maps has nothing for this observer."""
-        return not observer.reads_weights_alone and not (observer.reads_blocks and blocks(self.model))
+    @property
+    def _needs_vectors(self) -> bool:
+        """Whether attention maps alone are not enough for some observer."""
+        return not all(observer.reads_weights_alone for observer in self.observers)
 
     def _take(self, call: AttentionCall, running: OpenPass) -> None:
         """Show a call to the observers."""
@@ -202,12 +205,20 @@ class Observation:
         for observer, piece in self._pieces(call):
             found.add(type(observer).__name__, piece, len(call.query))
 
-    def _collect(self, collector: Collector, running: OpenPass, output: Any) -> None:
-        """Take in the attention maps that the model returned."""
-        for call in collector.calls(output, running.forward, self._request.encoded):
+    def _collect(self, maps: ReturnedMaps, running: OpenPass, output: Any) -> None:
+        """Take in the attention maps that the model returned, and the vectors behind them where they are known."""
+        for call, vectors in maps.calls(output, running.forward, self._needs_vectors):
             with full_precision(call.query.device):
                 self._take(call, running)
+                if vectors is not None:
+                    self._show_vectors(replace(vectors, samples_before=running.samples_before), running)
         self._implementations.add("eager")
+
+    def _show_vectors(self, call: AttentionCall, running: OpenPass) -> None:
+        """Show a call to the observers to whom its map was not enough."""
+        for observer, piece in self._pieces(call):
+            if not observer.reads_weights_alone:
+                running.places[call.layer].add(type(observer).__name__, piece, len(call.query))
 
     def _pieces(self, call: AttentionCall) -> Iterator[tuple[Observer, Piece]]:
         shown = [observer for observer in self.observers if call.collected is None or observer.reads_weights_alone]
@@ -246,17 +257,14 @@ class Observation:
             self._pass = OpenPass(forward, last, before - last.size)
         else:
             self._pass = OpenPass(forward, Batch(size=forward.batch, first=forward.seen, prefix=forward.prefix), before)
-        if self._collector is None:
-            return None
-        asked, self._request = self._collector.ask(args, kwargs)
-        return (), asked
+        return None if self._maps is None else ((), self._maps.begin(args, kwargs))
 
     def _end(self, ended: Pass, output: Any) -> Any:
         """Take over what the pass found; returns the output that the caller wants where more was asked for."""
         done, self._pass = self._pass, None
         assert done is not None
-        if self._collector is not None:
-            self._collect(self._collector, done, output)
+        if self._maps is not None:
+            self._collect(self._maps, done, output)
         done.drop_misread()
         done.note_unused_masks()
         done.batch.commit(done, cache_of(output) or done.forward.cache)
@@ -266,7 +274,7 @@ class Observation:
             self._batches.append(done.batch)
         self.left_out.add(done.left_out)
         self._unmasked |= done.unmasked
-        return None if self._collector is None else self._collector.answer(output, self._request)
+        return None if self._maps is None else self._maps.answer(output)
 
     def _hidden(self, depth: Depth, hidden: Any, under_way: Pass) -> None:
         """Show the residual stream at a depth to the observers of blocks."""

@@ -12,7 +12,7 @@ from sinkscope.theme import template
 
 
 def effect_page(effect: Effect, summary: Mapping[str, Any]) -> Page:
-    """The page of one effect; `summary` is what is stored as JSON (`what`, `found`, `model`, `input`)."""
+    """The page of one effect; `summary` is what is stored as JSON (`what`, `found`, `model`, `input`, `control`)."""
     before, after = effect.baseline, effect.intervened
     headlines = [Headline(f"{before.sink_rate:.1f} → {after.sink_rate:.1f} %", f"sink rate at {effect.position}")]
     if before.loss is not None and after.loss is not None:
@@ -29,7 +29,7 @@ def effect_page(effect: Effect, summary: Mapping[str, Any]) -> Page:
     figure = effect.plot().update_layout(template=template(), title=None, showlegend=False, margin={"t": 40})
     figure.update_annotations(font={"size": 13})
     section = Section("The intervention beside its controls", sentence, {"effect": figure}, table, unfolded=True)
-    facts = {name: str(summary[name]) for name in ("model", "input", "what", "found")}
+    facts = {name: str(summary[name]) for name in ("model", "input", "what", "found", "control") if name in summary}
     facts["size"] = f"{effect.samples} samples of {effect.tokens} tokens, {len(effect.controls)} controls"
     lead = f"Acts on: {summary['found']}. {effect.verdict}"
     return Page(f"{summary['what']} on {summary['model']}", lead, headlines, [section], facts)

@@ -44,8 +44,35 @@ def test_json_is_alone_on_stdout(sinkscope, model, text, what):
         (("--what", "suppress-bands", "--band", 20), "band 20 does not exist"),
         (("--what", "zero-sink-heads", "--epsilon", 0.99), "no head gives position 0 more than 0.99"),
         (("--what", "forbid-the-sink"), "forbid-the-sink"),
+        (("--what", "forbid-sink", "--layers", "1"), "--layers chooses heads, which --what zero-sink-heads acts on"),
+        (("--what", "forbid-sink", "--control", "norm"), "--control chooses heads"),
+        (("--what", "zero-sink-heads", "--layers", "3-1"), "'3-1' is no layer and no range of layers; write 0,4-7"),
+        (("--what", "zero-sink-heads", "--heads", "3"), "'3' is no head; write layer.head, as in 3.0,3.2"),
+        (("--what", "zero-sink-heads", "--heads", "9.0"), "head 9.0 does not exist"),
+        (("--what", "zero-sink-heads", "--control", "all"), "--control"),
     ],
 )
 def test_bad_input_is_one_line(sinkscope, model, text, options, message):
     few = ("--tokens", 16, "--samples", 4)
     assert message in sinkscope("intervene", model, "--text", text, *few, *options).error
+
+
+@pytest.mark.parametrize(
+    ("options", "control"),
+    [
+        (("--strongest", 1), "as many other heads of any layer, of 7 that remain"),
+        (("--heads", "0.1,1.2", "--control", "layer"), "as many other heads of the same layers, of 6 that remain"),
+        (
+            ("--layers", "0-1", "--strongest", 2, "--control", "norm"),
+            "each of about the output norm of one of them, of 6",
+        ),
+    ],
+)
+def test_the_control_of_heads_is_said_with_how_many_remain(sinkscope, model, text, tmp_path, options, control):
+    few = ("--text", text, *FEW, "--epsilon", 0.01, "--out", "found")
+    answer = sinkscope("intervene", model, "--what", "zero-sink-heads", *options, *few)
+    assert answer.code == 0
+    stored = json.loads((tmp_path / "found" / "effect.json").read_text())
+    assert control in stored["control"]
+    assert control in " ".join(answer.out.split())
+    assert control in (tmp_path / "found" / "figure.html").read_text()

@@ -153,8 +153,8 @@ def test_a_stream_that_no_list_of_blocks_holds_is_said_not_to_be_measured(name: 
     assert "weights are all that can be read" in measurement.record["not_measured"]["HiddenNorms"]
 
 
-def test_observers_of_queries_and_keys_yield_nothing_and_the_record_says_so() -> None:
-    model, inputs = tiny("gptj")
+def test_observers_of_queries_and_keys_yield_nothing_where_these_are_unknown_and_the_record_says_so() -> None:
+    model, inputs = tiny("deberta_v2")
     measurement = measure(model, inputs, [AttentionReceived(), QueryKeyValueNorms(), AttentionEntropy()])
     assert "query_norm" not in measurement.data
     assert "attention_entropy" in measurement.data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sinkscope.hooks.modules import unembedding
+from sinkscope.hooks.modules import position_embedding, unembedding
 from sinkscope.interventions import (
     FirstTokenView,
     ForbidSink,
@@ -18,7 +18,9 @@ from sinkscope.interventions import (
     mean_values,
     perturbation_spread,
 )
+from tests.families.registry import FAMILIES
 from tests.interventions.conftest import a_model, inputs_of, logits, stream
+from tests.probes.conftest import lab_model
 
 
 def maps(name: str, **inputs: torch.Tensor) -> torch.Tensor:
@@ -142,6 +144,19 @@ def test_swapped_positions_permute_the_embedding_rows():
     order[5] = 5
     assert torch.equal(replaced, before[order])
     assert torch.equal(model.transformer.wpe.weight, table)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt_bigcode", "opt", "bert", "roberta", "vit", "lab:learned"])
+def test_exchanging_what_two_tokens_get_is_exchanging_rows_of_the_table(name):
+    lab = name == "lab:learned"
+    model = lab_model("softmax", position="learned") if lab else FAMILIES[name].build()
+    inputs = inputs_of("llama") if lab else FAMILIES[name].inputs()
+    rows = position_embedding(model).rows
+    with torch.no_grad(), SwapPositions(0, 5).applied(model):
+        found = model(**inputs)[0]
+    rows[[0, 5]] = rows[[5, 0]]
+    with torch.no_grad():
+        torch.testing.assert_close(found, model(**inputs)[0], rtol=0, atol=1e-6)
 
 
 def test_suppressed_bands_hold_no_energy_and_spared_tokens_keep_theirs():

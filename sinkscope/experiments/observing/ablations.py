@@ -6,6 +6,7 @@ Source: Gu et al. 2025, section 7 and Table 7; Barbero et al. 2025.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import comb
 
 import numpy as np
 from torch import Tensor
@@ -36,8 +37,8 @@ def sink_heads_zeroed(
 
     `sink_heads`: how many there are; `output_norm/sink_heads`, `output_norm/other_heads`: mean ‖Σ_j A_tj v_j‖ over
     queries t > 0; `zeroing/sink_heads`: by how much the loss rises when the strongest of them, at most half of all
-    heads, give zero, `zeroing/other_heads` when as many others do (mean of three draws). Without sink heads only their
-    number, 0. Source: Gu et al. 2025, section 7.
+    heads, give zero, `zeroing/other_heads` when as many others do (mean of three draws, of all where there are fewer).
+    Without sink heads only their number, 0. Source: Gu et al. 2025, section 7.
     """
     try:
         found = sink_heads(model, measured, epsilon)
@@ -52,8 +53,9 @@ def sink_heads_zeroed(
     if is_sink.all():
         return
     yield "output_norm/other_heads", float(norms[~is_sink].mean())
-    half = max(1, norms.size // 2)
-    zeroed = effect(model, inputs, ZeroHeads(found[:half]), controls=CONTROLS, batch_size=batch_size)
+    chosen = found[: max(1, norms.size // 2)]
+    draws = min(CONTROLS, comb(norms.size - len(chosen), len(chosen)))
+    zeroed = effect(model, inputs, ZeroHeads(chosen), controls=draws, batch_size=batch_size)
     others = [_loss(control.loss) for control in zeroed.controls]
     baseline = _loss(zeroed.baseline.loss)
     yield "zeroing/sink_heads", _loss(zeroed.intervened.loss) - baseline

@@ -1,9 +1,9 @@
 """The second collector: attention maps that a model returns, for families outside transformers' attention interface.
 
-BLOOM, MPT, Falcon, GPT-J, DeBERTa and others compute attention in code of their own, so that nothing can be read where
-it happens. Under eager attention they return all their maps when asked, O(layers · T²) memory; observers to whom the
-weights are enough read those, one map after the other, each dropped when it is read. What the caller gets is what they
-would have got without: maps that they did not ask for are taken out again.
+BLOOM, MPT, Falcon, GPT-J, DeBERTa and others compute attention in code of their own. Under eager attention they return
+all their maps when asked, O(layers · T²) memory; observers to whom the weights are enough read those, one map after the
+other, each dropped when it is read; for the others queries, keys and values are added where they make that map (`own`).
+What the caller gets is what they would have got without: maps that they did not ask for are taken out again.
 """
 
 from __future__ import annotations

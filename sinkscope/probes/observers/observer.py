@@ -148,7 +148,8 @@ class Observer(ABC):
     def reads_weights_alone(self) -> bool:
         """Whether attention weights tell it all, without the queries, keys, values and masks behind them.
 
-        Only then it is shown layers of families outside the attention interface, whose weights are all there is.
+        Only then it is shown the returned maps of families outside the attention interface. The others are shown the
+        queries, keys and values behind a map where these are known to make it, and nothing where they are not.
         """
         return False
 

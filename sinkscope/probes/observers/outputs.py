@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks import attention_layers, head_count, output_projection
+from sinkscope.hooks import attention_modules, head_count, output_projection
 from sinkscope.probes.calls.arithmetic import full_precision
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.observers.observer import Array, LayerSums, ModuleCall, Observer, Piece, Watch, in_every
@@ -73,7 +73,7 @@ def share(part: Float[Tensor, "*n"], whole: Float[Tensor, "*n"]) -> Float[Tensor
 
 def _sites(model: nn.Module) -> Iterable[tuple[Any, nn.Module, int]]:
     """Layers whose output projection receives head after head, with that projection and the number of heads."""
-    for module, layer in attention_layers(model).items():
+    for module, layer in attention_modules(model).items():
         try:
             projection, heads = output_projection(model, module), head_count(model, module)
         except UnsupportedModelError:

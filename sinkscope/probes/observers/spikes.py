@@ -12,7 +12,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks import Keys, Layer, attention_layers, dispatches, family, head_count, key_projection
+from sinkscope.hooks import (
+    Keys,
+    Layer,
+    attention_layers,
+    family,
+    has_attention,
+    head_count,
+    key_projection,
+    own_attention,
+)
 from sinkscope.probes.calls.positions import locate
 from sinkscope.probes.observers.observer import (
     Array,
@@ -68,7 +77,7 @@ class SpikeDimensions(Observer):
         layers = _layers(model)
         reasons = {layer.name: _obstacle(model, module) for module, layer in layers.items()}
         if not layers:
-            reasons = {family(model): "no attention layer that dispatches through AttentionInterface"}
+            reasons = {family(model): "no attention layer whose queries, keys and values are known"}
         return replace(self, without_key={name: reason for name, reason in reasons.items() if reason})
 
     def describe(self) -> dict[str, Any]:
@@ -147,9 +156,8 @@ class _Keys:
 
 def _layers(model: nn.Module) -> dict[nn.Module, Layer]:
     """Attention layers whose keys are made of what enters them."""
-    if not any(dispatches(module) for module in model.modules()):
-        return {}
-    return {module: layer for module, layer in attention_layers(model).items() if not layer.crosses}
+    known = attention_layers(model) if has_attention(model) else own_attention(model)
+    return {module: layer for module, layer in known.items() if not layer.crosses}
 
 
 def _spikes(

@@ -1,0 +1,53 @@
+"""Names that transformers gives the linear maps of attention layers and feed-forwards."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+Kind = Literal[
+    "query", "key", "value", "output", "query_latent", "latent", "rotary_key", "gate", "up", "down", "experts", "other"
+]
+
+QUERY = ("q_proj", "query", "q", "q_lin")
+KEY = ("k_proj", "key", "k", "k_lin")
+VALUE = ("v_proj", "value", "v", "v_lin")
+OUTPUT = ("o_proj", "out_proj", "c_proj", "dense", "o", "wo", "Wo", "proj", "out_lin")
+KEY_NORM = ("k_norm", "k_layernorm", "key_norm", "key_layernorm")
+IN_ROW = ("c_attn", "qkv_proj", "Wqkv", "qkv", "in_proj")  # all queries, then all keys, then all values
+PER_HEAD = ("query_key_value",)  # for each key-value head the queries of its group, its key and its value
+INTERLEAVED = {"CodeGenAttention": 4}  # as many parts, each with its queries, values and keys, whatever the name says
+LATENT = ("kv_a_proj_with_mqa", "kv_b_proj")  # MLA: the latent with the rotated key, and what is made of the latent
+QUERY_LATENT = ("q_a_proj", "q_b_proj")
+FEED_FORWARD: dict[str, Kind] = {
+    **dict.fromkeys(("gate_proj", "wi_0", "w1"), "gate"),
+    **dict.fromkeys(("up_proj", "wi_1", "w3"), "up"),
+    **dict.fromkeys(("c_fc", "fc1", "dense_h_to_4h", "intermediate.dense", "lin1", "wi", "fc_in"), "up"),  # no gate
+    **dict.fromkeys(("down_proj", "c_proj", "fc2", "dense_4h_to_h", "output.dense", "lin2", "wo", "w2"), "down"),
+    "fc_out": "down",
+}
+GATE_AND_UP = ("gate_up_proj",)  # all of the gate, then all of the rest
+HEAD_DIM = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
+HEADS = ("num_heads", "n_heads", "num_attention_heads")
+
+
+def is_linear(module: nn.Module | None) -> bool:
+    """Whether a module is a linear map in one of the two forms that transformers has."""
+    return isinstance(module, nn.Linear | Conv1D)
+
+
+def makes_queries_keys_values(module: nn.Module) -> bool:
+    """Whether the linear maps that make queries, keys and values, or all of them at once, are a module's own."""
+    linear = {name for name, child in module.named_children() if is_linear(child)}
+    return any(name in linear for name in (*IN_ROW, *PER_HEAD)) or all(
+        any(name in linear for name in names) for names in (QUERY, KEY, VALUE)
+    )
+
+
+def heads_of(model: nn.Module, attention: nn.Module) -> int | None:
+    """Query heads of an attention layer, as it or its configuration says; None where neither does."""
+    config = getattr(attention, "config", None) or getattr(model, "config", None)
+    counts = (getattr(place, name, None) for place in (attention, config) for name in HEADS)
+    return next((count for count in counts if isinstance(count, int)), None)
