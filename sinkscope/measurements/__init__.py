@@ -8,7 +8,7 @@ from sinkscope.measurements.definitions import DEFINITIONS, Definition
 from sinkscope.measurements.head_metrics import HEAD_METRICS, HeadMetric, HeadView
 from sinkscope.measurements.heads import applicable, head_table, head_values
 from sinkscope.measurements.measurement import Measurement
-from sinkscope.measurements.rates import comparable_rates, rate_at, rates_by_position, received, strongest_position
+from sinkscope.measurements.rates import rate_at, received
 from sinkscope.measurements.selection import (
     CAUSAL,
     PER_HEAD,
@@ -21,6 +21,14 @@ from sinkscope.measurements.selection import (
     layers_of,
     need,
     sample_lengths,
+)
+from sinkscope.measurements.strongest import (
+    Strongest,
+    comparable_places,
+    comparable_rates,
+    rates_by_position,
+    strongest_by_layer,
+    strongest_position,
 )
 from sinkscope.measurements.tables import hidden_norm_table, received_table, value_norm_table
 from sinkscope.metrics import Interval
@@ -36,10 +44,12 @@ __all__ = [
     "HeadView",
     "Interval",
     "Measurement",
+    "Strongest",
     "TokenView",
     "applicable",
     "at",
     "column_of",
+    "comparable_places",
     "comparable_rates",
     "compare",
     "depth_labels",
@@ -55,6 +65,7 @@ __all__ = [
     "received",
     "received_table",
     "sample_lengths",
+    "strongest_by_layer",
     "strongest_position",
     "value_norm_table",
 ]

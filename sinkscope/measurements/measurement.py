@@ -89,7 +89,7 @@ class Measurement:
         Columns: definition, source, rule, sinks (tokens per sample that it calls one), position_0 (percent of samples
         in which position 0 is one), elsewhere and elsewhere_share (the most frequent other position), agreement
         (Jaccard index with the first definition over samples and positions), note (what was not observed). In causal
-        stacks only positions that half of the queries can see are compared.
+        stacks only positions that more than half of the queries see are compared.
         """
         return definitions.definition_table(self.data, epsilon)
 
@@ -154,7 +154,7 @@ class Measurement:
     def table(self, epsilon: float = 0.3) -> pd.DataFrame:
         """A row per layer: sink rate at position 0 with its interval, strongest position, norm ratios.
 
-        The strongest position of a causal layer is sought where at least half of the queries can see it.
+        The strongest position of a causal layer is sought where more than half of the queries see it.
         """
         return tables.layer_table(self.data, epsilon)
 

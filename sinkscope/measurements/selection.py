@@ -59,6 +59,11 @@ def layers_of(data: xr.Dataset, stack: str | None) -> Bool[np.ndarray, "layer"]:
     return np.full(len(stacks), True) if stack is None else stacks == stack
 
 
+def is_causal(data: xr.Dataset) -> Bool[np.ndarray, "layer"]:
+    """The layers whose queries see no later keys."""
+    return np.array([str(stack) == CAUSAL for stack in data["stack"].values])
+
+
 def sample_lengths(data: xr.Dataset, stack: str | None = None) -> Int[np.ndarray, "sample"]:
     """Real tokens of each sample, in one stack or in the longest."""
     return data["tokens"].transpose("sample", "layer").values[:, layers_of(data, stack)].max(1)
@@ -107,7 +112,7 @@ class TokenView:
 
     @cached_property
     def counted(self) -> Bool[np.ndarray, "sample position"]:
-        """Places that are compared: half of the queries see them, in causal stacks."""
+        """Places that are compared: more than half of the queries see them, in causal stacks."""
         return comparable(self.tokens, self.positions, causal=self.stack == CAUSAL)
 
     def per_head(self, name: str) -> Float[np.ndarray, "sample layer *rest"]:

@@ -12,7 +12,8 @@ import xarray as xr
 
 from sinkscope import metrics
 from sinkscope.measurements.rates import hidden_norm_ratio, layer_sink_rate, received, sink_rate, value_norm_ratio
-from sinkscope.measurements.selection import CAUSAL, depth_labels, layer_labels, need, record_of
+from sinkscope.measurements.selection import depth_labels, layer_labels, need, record_of
+from sinkscope.measurements.strongest import strongest_by_layer
 
 DIMS = ("sample", "layer", "head", "position", "depth")
 
@@ -98,25 +99,18 @@ def _rates(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
     low, high = metrics.bootstrap(rates)
     mean = metrics.nanmean(rates, 0)
     positions = data["position"].values
-    strongest = np.where(np.isnan(mean) | ~_comparable(data), -np.inf, mean).argmax(-1)
-    rows = np.arange(len(mean))
-    table = pd.DataFrame({"strongest_position": positions[strongest], "strongest_rate": mean[rows, strongest]})
+    found = strongest_by_layer(data, epsilon)
+    table = pd.DataFrame(
+        {
+            "strongest_position": pd.array([best.position if best else None for best in found], "Int64"),
+            "strongest_rate": [best.rate if best else math.nan for best in found],
+        }
+    )
     if 0 in positions:
         column = positions.tolist().index(0)
         first = {"sink_rate": mean[:, column], "low": low[:, column], "high": high[:, column]}
         table = pd.DataFrame(first).join(table)
     return table
-
-
-def _comparable(data: xr.Dataset) -> np.ndarray:
-    """(layer, position): True where at least half of the queries can see the position.
-
-    The last positions of a causal layer average over a few queries, and the very last is one token's attention to
-    itself. Where no such position was measured, all count.
-    """
-    early = data["position"].values < (int(data["tokens"].max()) + 1) // 2
-    causal = np.array([str(stack) == CAUSAL for stack in data["stack"].values])
-    return np.where(causal[:, None] & early.any(), early, True)
 
 
 def _hidden_ratio(data: xr.Dataset, row: Any) -> float:

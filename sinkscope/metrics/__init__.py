@@ -48,7 +48,8 @@ from sinkscope.metrics.rates import (
     sweep,
 )
 from sinkscope.metrics.statistics import Interval, bootstrap, nanmean, quantiles, quiet, resampled_means
-from sinkscope.metrics.tokens import comparable, sinks_by_kind, sinks_by_token, token_kind, token_rates
+from sinkscope.metrics.strongest import comparable, strongest
+from sinkscope.metrics.tokens import sinks_by_kind, sinks_by_token, token_kind, token_rates
 from sinkscope.ranks import rank_correlation
 
 __all__ = [
@@ -97,6 +98,7 @@ __all__ = [
     "sink_rate",
     "sinks_by_kind",
     "sinks_by_token",
+    "strongest",
     "super_experts",
     "sweep",
     "token_kind",

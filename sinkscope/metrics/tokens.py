@@ -16,18 +16,6 @@ from sinkscope.metrics.statistics import nanmean
 MARKS = "▁Ġ Ċ"  # how tokenizers write spaces and line ends in the texts of tokens
 
 
-def comparable(
-    tokens: Int[np.ndarray, "sample"], positions: Int[np.ndarray, "position"], causal: bool
-) -> Bool[np.ndarray, "sample position"]:
-    """True at positions that at least half of the row's queries can see; all of a row's, in bidirectional layers.
-
-    The last positions of a causal layer average over a few queries, and the very last is one token's attention to
-    itself, so that an exceeded threshold says nothing there.
-    """
-    last = (tokens + 1) // 2 if causal else tokens
-    return positions[None, :] < last[:, None]
-
-
 def token_rates(
     received: Float[np.ndarray, "sample layer head position"], epsilon: float
 ) -> Float[np.ndarray, "sample position"]:

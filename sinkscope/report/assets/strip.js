@@ -61,7 +61,7 @@
     box.setAttribute("aria-activedescendant", `strip-token-${active}`);
     const id = ids[index];
     const text = data.texts[id];
-    const what = isSink(index) ? "a sink" : counted[index] ? "no sink" : "seen by fewer than half of the tokens";
+    const what = isSink(index) ? "a sink" : counted[index] ? "no sink" : "seen by at most half of the tokens";
     const facts = [
       ["position", positions[index]],
       ["id", special.has(id) ? `${id} (special token)` : id],

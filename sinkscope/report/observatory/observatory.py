@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from sinkscope.measurements import Measurement, applicable, has_position, rate_at, strongest_position
-from sinkscope.measurements.figures import counted_rates, sink_rate_by_position
+from sinkscope.measurements import Measurement, applicable, has_position, rate_at, rates_by_position, strongest_position
 from sinkscope.metrics import is_massive, nanmean
 from sinkscope.report import sections
 from sinkscope.report.observatory.head_section import head_section
@@ -49,7 +48,7 @@ def observatory_page(
     for an epsilon outside (0, 1) and for maps of heads that were not measured.
     """
     data = measurement.data
-    position = strongest_position(data, epsilon)[0] if "attention_received" in data else 0
+    position = sink_position(data, epsilon)
     parts = [
         *([head_section(data, epsilon, position, maps, map_command)] if applicable(data) else []),
         *([strip_section(data, epsilon, measurement.record)] if _has_tokens(data) else []),
@@ -77,20 +76,20 @@ def observatory_page(
     )
 
 
+def sink_position(data: xr.Dataset, epsilon: float) -> int:
+    """Where the page looks for the sink: the strongest position; the first measured one where there is none."""
+    if "attention_received" not in data:
+        return 0
+    found = strongest_position(data, epsilon)
+    return int(data["position"].values[0]) if found is None else found.position
+
+
 def _has_tokens(data: xr.Dataset) -> bool:
     return "attention_received" in data and "token_id" in data.coords
 
 
 def _positions(data: xr.Dataset, epsilon: float) -> Section:
-    rates = counted_rates(data, epsilon)
-    return Section(
-        "Sink rate, per position",
-        "In how many (layer, head) pairs each position exceeds the threshold, with 95 % bootstrap intervals over "
-        "samples. The highest is orange. In causal models, fewer than half of the tokens see the pale ones: the last "
-        "few, seen by hardly any token but themselves, exceed it without being a sink.",
-        {"Sink rate, per position": sink_rate_by_position(rates)},
-        rates.drop(columns="counted", errors="ignore"),
-    )
+    return sections.positions({"Sink rate, per position": rates_by_position(data, epsilon)})
 
 
 def _definitions(table: pd.DataFrame) -> Section:
@@ -139,9 +138,13 @@ def _rates(data: xr.Dataset, epsilon: float) -> list[Headline]:
         rate = rate_at(data, epsilon)
         interval = f"95 % interval {rate.low:.1f} to {rate.high:.1f}"
         cards.append(Headline(f"{rate.value:.1f} %", f"sink rate at position 0 (ε = {epsilon:g}; {interval})"))
-    position, rate_there = strongest_position(data, epsilon)
-    if rate_there > 0:
-        cards.append(Headline(f"position {position}", f"strongest sink: in {rate_there:.1f} % of (layer, head) pairs"))
+    found = strongest_position(data, epsilon)
+    if found is None:
+        about = "strongest sink: no position that more than half of the tokens see has a number"
+        cards.append(Headline("unknown", about))
+    elif found.rate > 0:
+        about = f"strongest sink: in {found.rate:.1f} % of (layer, head) pairs"
+        cards.append(Headline(f"position {found.position}", about))
     else:
         cards.append(Headline("none", f"no position exceeds ε = {epsilon:g} in any head"))
     return cards

@@ -40,7 +40,7 @@ def strip_section(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> S
         "Token by token",
         "The text as the model read it. The stronger its color, the more attention it receives, on average over "
         f"heads and the tokens that see it. Framed with ◆: a sink, that is, over ε = {epsilon:g} in a head. Pale "
-        "letters: in causal models, fewer than half of the tokens see it, so it is not marked. Hover, or move with the "
+        "letters: in causal models, at most half of the tokens see it, so it is not marked. Hover, or move with the "
         f"arrow keys, for the numbers; the layer can follow the head selected above.{_cut(payload)}",
         table=token_table(payload),
         widget=Widget(MARKUP, {DATA: payload}),
