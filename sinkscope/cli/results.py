@@ -124,6 +124,8 @@ def _show_heads(measured: Measurement, epsilon: float) -> None:
 
 
 def _cell(value: object) -> str:
+    if value is pd.NA or value != value:  # not known
+        return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -5,13 +5,15 @@
 
 from sinkscope.measurements.comparison import Comparison, compare
 from sinkscope.measurements.definitions import DEFINITIONS, Definition
-from sinkscope.measurements.head_metrics import HEAD_METRICS, HeadMetric, HeadView
+from sinkscope.measurements.head_metric import HeadMetric
+from sinkscope.measurements.head_metrics import HEAD_METRICS
 from sinkscope.measurements.heads import applicable, head_table, head_values
 from sinkscope.measurements.measurement import Measurement
 from sinkscope.measurements.rates import rate_at, received
 from sinkscope.measurements.selection import (
     CAUSAL,
     PER_HEAD,
+    HeadView,
     TokenView,
     at,
     column_of,

@@ -128,7 +128,9 @@ class Measurement:
         """A row per head: its sink at a position, the mechanism behind it, and what it writes; means over samples.
 
         The columns are the entries of `HEAD_METRICS` that were observed: attention received and its threshold, norms
-        and angles of keys and values, entropy, what the head writes, and its kind (no-op, broadcast, active).
+        and angles of keys and values, entropy, what the head writes, and its kind (no-op, broadcast, active). Those
+        that were observed of another position alone (`SinkUpdate`, `SpikeDimensions`, `KeyVectors` take positions) are
+        left out. Raises `InputError` for a position that was not measured.
         """
         return heads.head_table(self.data, heads.head_values(self.data, epsilon, position))
 

@@ -50,7 +50,8 @@ def head_section(
     positions = choices(data, position)
     here = positions.index(position)
     grids = {
-        metric: metric.at(data, epsilon, positions if metric.positioned else [position]) for metric in applicable(data)
+        metric: metric.at(data, epsilon, positions if metric.positioned else [position])
+        for metric in applicable(data, position)
     }
     payload: dict[str, Any] = {
         "layers": layer_labels(data),

@@ -50,7 +50,7 @@ def observatory_page(
     data = measurement.data
     position = sink_position(data, epsilon)
     parts = [
-        *([head_section(data, epsilon, position, maps, map_command)] if applicable(data) else []),
+        *([head_section(data, epsilon, position, maps, map_command)] if applicable(data, position) else []),
         *([strip_section(data, epsilon, measurement.record)] if _has_tokens(data) else []),
         *([_definitions(definitions)] if definitions is not None and len(definitions) else []),
         *([_tokens(tokens)] if tokens is not None and len(tokens) else []),
