@@ -4,7 +4,7 @@
 """
 
 from sinkscope.measurements.comparison import Comparison, compare
-from sinkscope.measurements.definitions import DEFINITIONS, Definition
+from sinkscope.measurements.definition_rules import DEFINITIONS, Definition
 from sinkscope.measurements.head_metric import HeadMetric
 from sinkscope.measurements.head_metrics import HEAD_METRICS
 from sinkscope.measurements.heads import applicable, head_table, head_values
@@ -18,6 +18,7 @@ from sinkscope.measurements.selection import (
     at,
     column_of,
     depth_labels,
+    depth_lengths,
     has_position,
     layer_labels,
     layers_of,
@@ -55,6 +56,7 @@ __all__ = [
     "comparable_rates",
     "compare",
     "depth_labels",
+    "depth_lengths",
     "has_position",
     "head_table",
     "head_values",

@@ -50,8 +50,9 @@ def _spike_cosine(at: HeadView) -> np.ndarray:
 def _dormant(at: HeadView) -> np.ndarray:
     """True, False, or None where the head's outputs are not known."""
     norms = at["output_norm"]
-    known = ~np.isnan(metrics.nanmean(metrics.nanmean(norms, -1), 0))
-    return np.where(known, metrics.dormant(norms).astype(object), None)
+    found = metrics.dormant(norms).astype(object)
+    found[np.isnan(metrics.nanmean(metrics.nanmean(norms, -1), 0))] = None
+    return found
 
 
 def _kind(at: HeadView) -> np.ndarray:

@@ -88,13 +88,18 @@ class Measurement:
 
         Columns: definition, source, rule, sinks (tokens per sample that it calls one), position_0 (percent of samples
         in which position 0 is one), elsewhere and elsewhere_share (the most frequent other position), agreement
-        (Jaccard index with the first definition over samples and positions), note (what was not observed). In causal
-        stacks only positions that more than half of the queries see are compared.
+        (Jaccard index with the first definition over samples and positions), note (what was not observed, or in how
+        many samples something is not known, as activations are NaN or infinite). What is not known is no "no": shares
+        and agreement leave it out, and `sinks` the whole sample; NaN where nothing is known. In causal stacks only
+        positions that more than half of the queries see are compared.
         """
         return definitions.definition_table(self.data, epsilon)
 
     def agreement(self, epsilon: float = 0.3) -> pd.DataFrame:
-        """Jaccard index of every pair of definitions over (sample, position); 1 where both find nothing."""
+        """Jaccard index of every pair of definitions over (sample, position); 1 where both find nothing.
+
+        NaN where there is no place of which both know something.
+        """
         return definitions.agreement(self.data, epsilon)
 
     def sink_tokens(self, epsilon: float = 0.3, *, least: float = 0.0) -> pd.DataFrame:
@@ -112,7 +117,8 @@ class Measurement:
     def first_tokens(self, epsilon: float = 0.3) -> pd.DataFrame:
         """A row per sample: its first token, in what percentage of heads it is a sink, its norm ratio (Gu et al. 2025).
 
-        `becomes_sink` is False where the percentage is at most half the median over samples. Weakest first.
+        `becomes_sink` is False where the percentage is at most half the median over samples, and NA where it is not
+        known. Weakest first.
         """
         return tokens.first_tokens(self.data, epsilon)
 
@@ -141,7 +147,9 @@ class Measurement:
     def massive_activations(self, magnitude: float = 100.0, ratio: float = 1000.0) -> pd.DataFrame:
         """A row per massive entry (position, dimension) of the residual stream: onset, decay, peak, value.
 
-        Both criteria of Sun et al. 2024: |a| > magnitude and at least ratio × the median of its depth.
+        Both criteria of Sun et al. 2024: |a| > magnitude and at least ratio × the median of its depth. Of a sample and
+        depth the largest entries alone were kept, 8 by default (`MassiveActivations(top=...)`): `complete` is False
+        where all that were kept are massive in some row, so that the table may lack entries and `samples` be too low.
         """
         return depths.massive_activations(self.data, magnitude, ratio)
 

@@ -38,7 +38,11 @@ def first_tokens(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
     if "hidden_norm" in data:
         with metrics.quiet():
             table["hidden_norm_ratio"] = np.nanmax(metrics.first_over_rest(view.per_depth("hidden_norm")), 1)
-    table["becomes_sink"] = rates > 0.5 * np.nanmedian(rates)
+    with metrics.quiet():
+        above = (rates > 0.5 * np.nanmedian(rates)).tolist()
+    table["becomes_sink"] = pd.array(
+        [None if unknown else one for one, unknown in zip(above, np.isnan(rates), strict=True)], "boolean"
+    )
     return table.sort_values("heads", ignore_index=True, kind="stable")
 
 

@@ -21,6 +21,7 @@ from sinkscope.metrics.massive import (
     massive_lives,
     super_experts,
     token_peak_ratios,
+    truncated,
 )
 from sinkscope.metrics.mechanism import (
     AngleSplit,
@@ -104,6 +105,7 @@ __all__ = [
     "token_kind",
     "token_peak_ratios",
     "token_rates",
+    "truncated",
     "value_drain_correlation",
     "value_ratio",
 ]

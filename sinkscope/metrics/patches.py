@@ -37,17 +37,18 @@ def patch_table(
     """A row per kind of token: CLS and registers one by one, artefact patches, other patches.
 
     Columns: kind, tokens (per image), norm (mean), attention (mean over images, layers and heads of what each such
-    token receives).
+    token receives). Tokens whose norm is NaN are of no kind, and images without another are not counted.
     """
-    positions = np.arange(norms.shape[1])
-    kinds = {name: np.broadcast_to(positions == index, norms.shape) for index, name in enumerate(prefix)}
-    patches = np.broadcast_to(positions >= len(prefix), norms.shape)
+    positions, known = np.arange(norms.shape[1]), ~np.isnan(norms)
+    images = max(1, int(known.any(1).sum()))
+    kinds = {name: known & (positions == index) for index, name in enumerate(prefix)}
+    patches = known & (positions >= len(prefix))
     kinds |= {"artefact patch": artefacts, "patch": patches & ~artefacts}
     alpha = np.full(norms.shape, np.nan) if received is None else nanmean(nanmean(received, 2), 1)
     rows = [
         {
             "kind": kind,
-            "tokens": chosen.sum() / len(norms),
+            "tokens": chosen.sum() / images,
             "norm": float(norms[chosen].mean()) if chosen.any() else np.nan,
             "attention": float(alpha[chosen].mean()) if chosen.any() else np.nan,
         }

@@ -105,7 +105,7 @@ def mass_on_first(
 
     Σ_{k < n} alpha_k (T − k) / T in causal layers, as k is seen by T − k of the T queries; Σ_{k < n} alpha_k in
     bidirectional ones. `received`: alpha_k from position 0 on, without gaps; `tokens`: T. In rows that are
-    shorter, all their tokens; NaN where position 0 was not measured. Raises `InputError` where fewer positions were.
+    shorter, all their tokens; NaN where one of these was not measured. Raises `InputError` where fewer positions were.
     """
     if not 1 <= count <= received.shape[-1]:
         raise InputError(f"mass on the first {count} positions: {received.shape[-1]} were measured, from position 0 on")
@@ -114,7 +114,8 @@ def mass_on_first(
     with np.errstate(divide="ignore", invalid="ignore"):
         seeing = np.where(causal[None, :, None], (length - positions) / length, 1.0)
     mass = np.nansum(received[..., :count] * seeing[:, :, None], -1)
-    return np.where(np.isnan(received[..., 0]), np.nan, mass)
+    missing = np.isnan(received[..., :count]) & (positions < np.maximum(length, 1))[:, :, None]
+    return np.where(missing.any(-1), np.nan, mass)
 
 
 def boost(

@@ -207,3 +207,11 @@ def test_the_boost_of_a_planted_sink_stands_out() -> None:
 
 def test_a_key_that_no_query_sees_has_no_boost() -> None:
     assert np.isnan(boost(np.zeros((1, 1, 1, 2)), np.array([[[0.0, np.nan]]]))).all()
+
+
+def test_the_mass_of_a_row_is_not_known_where_one_of_its_first_tokens_is_not() -> None:
+    received = np.full((2, 1, 1, 6), 0.25)
+    received[0, 0, 0, 2], received[1, 0, 0, 2:] = np.nan, np.nan
+    found = metrics.mass_on_first(received, np.array([[6], [2]]), np.array([False]))
+    assert np.isnan(found[0, 0, 0])
+    assert found[1, 0, 0] == 0.5, "a row of two tokens has no third"

@@ -15,7 +15,7 @@ from sinkscope.data import UNSCORED
 from sinkscope.experiments.observed import Metrics
 from sinkscope.experiments.observing.ablations import moved_positions, sink_heads_zeroed, spread_of_a_change
 from sinkscope.experiments.observing.mixing import RelativeMixing
-from sinkscope.measurements import strongest_position
+from sinkscope.measurements import depth_lengths, strongest_position
 from sinkscope.probes import (
     AttentionEntropy,
     AttentionReceived,
@@ -101,7 +101,7 @@ def state_metrics(measurement: Measurement) -> Metrics:
     yield from ((f"max_logit/layer={layer}", float(logit)) for layer, logit in enumerate(logits.values))
     for name in ("kurtosis", "kurtosis_neurons", "max_median_ratio"):
         yield name, float(data[name].mean("sample").max())
-    yield "infinity_norm", metrics.infinity_norm(data["hidden_max"].values)
+    yield "infinity_norm", metrics.infinity_norm(data["hidden_max"].values, depth_lengths(data))
     for name in SHAPES:
         depths = data[name].mean("sample").values
         yield name, float(depths[-1])
