@@ -12,7 +12,7 @@ from rich.text import Text
 from sinkscope.cli.job import MeasuringJob
 from sinkscope.errors import InputError
 from sinkscope.files import write_json, write_text
-from sinkscope.measurements import HEAD_METRICS, Measurement, rate_at
+from sinkscope.measurements import HEAD_METRICS, Measurement, rate_at, slot_mass
 from sinkscope.report import sections
 from sinkscope.report.observatory import HeadMaps, observatory_page
 from sinkscope.report.page import Page, write_page
@@ -79,6 +79,8 @@ def show_results(measured: Measurement, title: str, epsilon: float) -> None:
         f"(95 % interval {interval.low:.1f} to {interval.high:.1f})."
     )
     show(Text.assemble(plain(sentence), style="bold"))
+    if (slots := slot_mass(measured.data, epsilon)) is not None:
+        show(Text.assemble(plain(f"{title}: {slots.sentence(epsilon)}."), style="bold"))
 
 
 def _show_layers(measured: Measurement, epsilon: float) -> None:
@@ -92,11 +94,12 @@ def _show_layers(measured: Measurement, epsilon: float) -> None:
             "–" if pd.isna(row.strongest_position) else f"{row.strongest_position} ({row.strongest_rate:.1f} %)",
             f"{row.hidden_norm_ratio:.2f}",
             f"{row.value_norm_ratio:.2f}" if "value_norm_ratio" in frame else "–",
+            *([_cell(100 * row.slot_mass, ".1f")] if "slot_mass" in frame else []),
         )
         for row in frame.itertuples()
     ]
     columns = ("layer", "sink rate, %", "95 % interval", "strongest at", "hidden norm ×", "value norm ×")
-    show(table(columns, rows))
+    show(table((*columns, "on slots, %") if "slot_mass" in frame else columns, rows))
 
 
 def _show_definitions(measured: Measurement, epsilon: float) -> None:

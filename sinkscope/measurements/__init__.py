@@ -25,6 +25,7 @@ from sinkscope.measurements.selection import (
     need,
     sample_lengths,
 )
+from sinkscope.measurements.slots import SlotMass, slot_mass, slot_mass_by_layer
 from sinkscope.measurements.strongest import (
     Strongest,
     comparable_places,
@@ -47,6 +48,7 @@ __all__ = [
     "HeadView",
     "Interval",
     "Measurement",
+    "SlotMass",
     "Strongest",
     "TokenView",
     "applicable",
@@ -69,6 +71,8 @@ __all__ = [
     "received",
     "received_table",
     "sample_lengths",
+    "slot_mass",
+    "slot_mass_by_layer",
     "strongest_by_layer",
     "strongest_position",
     "value_norm_table",

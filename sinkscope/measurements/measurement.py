@@ -162,7 +162,7 @@ class Measurement:
         return depths.super_experts(self.data)
 
     def table(self, epsilon: float = 0.3) -> pd.DataFrame:
-        """A row per layer: sink rate at position 0 with its interval, strongest position, norm ratios.
+        """A row per layer: sink rate at position 0 with its interval, strongest position, norm ratios, mass on slots.
 
         The strongest position of a causal layer is sought where more than half of the queries see it.
         """
@@ -179,7 +179,10 @@ class Measurement:
         return tables.long_table(self.data)
 
     def to_json(self, epsilon: float = 0.3) -> dict[str, Any]:
-        """The summary that `sinkscope measure --json` prints, as JSON-able data; numbers that do not exist are None."""
+        """The summary that `sinkscope measure --json` prints, as JSON-able data; numbers that do not exist are None.
+
+        Where layers have slots (learned sinks, key biases), `slot` says what these receive: `SlotMass`.
+        """
         return tables.summary(self.data, epsilon)
 
     def save(self, path: str | Path) -> None:

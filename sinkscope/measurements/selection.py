@@ -34,7 +34,8 @@ def need(data: xr.Dataset, variable: str, observer: str | None = None) -> xr.Dat
         return data[variable]
     if observer is None:
         raise InputError(f"this measurement holds no {variable}; it has {', '.join(map(str, data.data_vars))}")
-    why = "no layer has slots" if variable == "slot_received" else "it was not observed"
+    observed = observer in (each["name"] for each in record_of(data).get("observers", []))
+    why = "no layer has slots" if variable == "slot_received" and observed else "it was not observed"
     raise InputError(f"this measurement has no {variable}: {why} (observer {observer})")
 
 

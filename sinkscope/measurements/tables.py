@@ -13,6 +13,7 @@ import xarray as xr
 from sinkscope import metrics
 from sinkscope.measurements.rates import hidden_norm_ratio, layer_sink_rate, received, sink_rate, value_norm_ratio
 from sinkscope.measurements.selection import depth_labels, layer_labels, need, record_of
+from sinkscope.measurements.slots import slot_mass, slot_mass_by_layer
 from sinkscope.measurements.strongest import strongest_by_layer
 
 DIMS = ("sample", "layer", "head", "position", "depth")
@@ -27,6 +28,8 @@ def layer_table(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
         table["hidden_norm_ratio"] = [_hidden_ratio(data, row) for row in table.itertuples()]
     if "value_norm" in data:
         table["value_norm_ratio"] = value_norm_ratio(data).values
+    if "slot_received" in data:
+        table["slot_mass"] = slot_mass_by_layer(data)
     return table
 
 
@@ -61,6 +64,7 @@ def summary(data: xr.Dataset, epsilon: float) -> dict[str, Any]:
         "layers": layers,
         "hidden_norm_ratio": _numbers(hidden_norm_ratio(data).values) if hidden else [],
         "value_norm_ratio": _numbers(value_norm_ratio(data).values) if value else [],
+        **({} if (slots := slot_mass(data, epsilon)) is None else {"slot": slots.to_json()}),
     }
 
 

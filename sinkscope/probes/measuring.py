@@ -35,13 +35,13 @@ def measure(
     """Run `model` on `inputs` without gradients, in eval mode, and return what the observers saw.
 
     `inputs`: token ids (N, T), or a dict of model inputs (`input_ids`, `attention_mask`, `inputs_embeds`,
-    `pixel_values` …) whose tensors have N rows. `observers`: default `AttentionReceived("all")`, `HiddenNorms`,
-    `QueryKeyValueNorms`; "all" is every observer, of which those that do not apply yield nothing. `progress(done,
-    total)` is called after each batch; `about` is added to the record's `input`; with a `tokenizer` the record holds
-    the texts of the tokens. A batch that does not fit into memory is halved, with a warning. Activations that are NaN
-    or infinite are a finding: the record's `non_finite` names the first place, a `UserWarning` says so, and they count
-    nowhere. Raises `InputError` for empty inputs, ids outside the vocabulary, more tokens than the model has positions,
-    and NaN in weights.
+    `pixel_values` …) whose tensors have N rows. `observers`: default `AttentionReceived("all")`, `SlotReceived`,
+    `HiddenNorms`, `QueryKeyValueNorms`; "all" is every observer, of which those that do not apply yield nothing.
+    `progress(done, total)` is called after each batch; `about` is added to the record's `input`; with a `tokenizer` the
+    record holds the texts of the tokens. A batch that does not fit into memory is halved, with a warning. Activations
+    that are NaN or infinite are a finding: the record's `non_finite` names the first place, a `UserWarning` says so, and
+    they count nowhere. Raises `InputError` for empty inputs, ids outside the vocabulary, more tokens than the model has
+    positions, and NaN in weights.
     """
     model = unwrapped(model)
     given, samples = checked_inputs(model, inputs, batch_size)

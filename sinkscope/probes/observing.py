@@ -48,9 +48,9 @@ from sinkscope.probes.calls.reading import read
 from sinkscope.probes.facts import describe
 from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
 from sinkscope.probes.observers.observer import Hidden, ModuleCall, Observer, Piece, Watch
-from sinkscope.probes.observers.received import AttentionReceived
+from sinkscope.probes.observers.received import AttentionReceived, SlotReceived
 
-DEFAULT: tuple[Observer, ...] = (AttentionReceived(), HiddenNorms(), QueryKeyValueNorms())
+DEFAULT: tuple[Observer, ...] = (AttentionReceived(), SlotReceived(), HiddenNorms(), QueryKeyValueNorms())
 
 
 @contextmanager

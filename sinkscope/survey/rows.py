@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sinkscope.measurements import Measurement, strongest_position
-from sinkscope.metrics import nanmean, quiet
+from sinkscope.measurements import Measurement, slot_mass, strongest_position
+from sinkscope.metrics import quiet
 from sinkscope.survey.subjects import Subject
 
 Status = Literal["measured", "skipped", "failed"]
@@ -117,7 +117,7 @@ def measured_row(
         high=_number(interval.high),
         strongest_position=None if strongest is None else strongest.position,
         strongest_rate=None if strongest is None else strongest.rate,
-        slot_mass=_mean(data["slot_received"].values) if "slot_received" in data else None,
+        slot_mass=None if (slots := slot_mass(data, epsilon)) is None else _number(slots.mass.value),
         hidden_norm_ratio=_extreme(measurement.hidden_norm_ratio().values, np.nanmax)
         if "hidden_norm" in data
         else None,
@@ -154,10 +154,6 @@ def _blocks(measurement: Measurement, stack: str) -> int:
         return deepest
     home = "decoder" if stack == "cross" else stack
     return max([deepest, *data["depth_index"].values[data["depth_stack"].values == home].tolist()])
-
-
-def _mean(values: np.ndarray) -> float | None:
-    return _number(float(nanmean(values.reshape(-1), 0)))
 
 
 def _extreme(values: np.ndarray, pick: Any) -> float | None:

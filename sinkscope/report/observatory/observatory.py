@@ -8,8 +8,17 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from sinkscope.measurements import Measurement, applicable, has_position, rate_at, rates_by_position, strongest_position
-from sinkscope.metrics import is_massive, nanmean
+from sinkscope.measurements import (
+    Measurement,
+    SlotMass,
+    applicable,
+    has_position,
+    rate_at,
+    rates_by_position,
+    slot_mass,
+    strongest_position,
+)
+from sinkscope.measurements.depths import TOP
 from sinkscope.report import sections
 from sinkscope.report.observatory.head_section import head_section
 from sinkscope.report.observatory.heads import HeadMaps
@@ -118,9 +127,9 @@ def headlines(measurement: Measurement, epsilon: float) -> list[Headline]:
     return [
         *_broken(record),
         *(_rates(data, epsilon) if "attention_received" in data else []),
-        *(_slots(data) if "slot_received" in data else []),
+        *_slots(data, epsilon),
         *(_ratios(measurement)),
-        *(_massive(data) if {"hidden_top", "hidden_median"} <= {*data.data_vars} else []),
+        *(_massive(measurement) if {*TOP} <= {*data.data_vars} else []),
     ]
 
 
@@ -150,10 +159,17 @@ def _rates(data: xr.Dataset, epsilon: float) -> list[Headline]:
     return cards
 
 
-def _slots(data: xr.Dataset) -> list[Headline]:
-    received = data["slot_received"].transpose("layer", "head", "sample").values
-    mass = float(nanmean(nanmean(nanmean(received, 2), 1), 0))
-    return [] if np.isnan(mass) else [Headline(f"{100 * mass:.1f} %", "of the attention goes to slots, not to tokens")]
+def _slots(data: xr.Dataset, epsilon: float) -> list[Headline]:
+    found = slot_mass(data, epsilon)
+    return [] if found is None else [slot_card(found)]
+
+
+def slot_card(found: SlotMass, of: str = "") -> Headline:
+    """The mass on slots, of a measurement that goes by a name where there are several."""
+    known = not np.isnan(found.mass.value)
+    where = "" if found.layers == found.of or not known else f", in {found.layers} of {found.of} layers"
+    value = f"{100 * found.mass.value:.1f} %" if known else "unknown"
+    return Headline(value, f"of the attention goes to slots, not to tokens{where}{f': {of}' if of else ''}")
 
 
 def _ratios(measurement: Measurement) -> list[Headline]:
@@ -183,21 +199,20 @@ def _ratios(measurement: Measurement) -> list[Headline]:
     return cards
 
 
-def _massive(data: xr.Dataset) -> list[Headline]:
+def _massive(measurement: Measurement) -> list[Headline]:
     """Entries by both criteria (Sun et al. 2024) and by the relative one alone, as (position, dimension) pairs."""
-    tops = data["hidden_top"].transpose("sample", "depth", "top").values
-    median = data["hidden_median"].transpose("sample", "depth").values
-    both, relative = is_massive(tops, median), is_massive(tops, median, magnitude=NEGLIGIBLE)
+    if not measurement.data["hidden_median"].notnull().any():
+        return [Headline("unknown", "massive activations: all hidden states are NaN or infinite")]
+    both, relative = measurement.massive_activations(), measurement.massive_activations(magnitude=NEGLIGIBLE)
     return [
         Headline(
-            str(_entries(data, both) or "none"),
+            _count(both),
             "massive activations (entries over 100 and 1000 × the median); over 1000 × the median alone: "
-            f"{_entries(data, relative) or 'none'}",
+            f"{_count(relative)}",
         )
     ]
 
 
-def _entries(data: xr.Dataset, found: np.ndarray) -> int:
-    position = data["hidden_top_position"].transpose("sample", "depth", "top").values[found]
-    dimension = data["hidden_top_dimension"].transpose("sample", "depth", "top").values[found]
-    return len({*zip(position.tolist(), dimension.tolist(), strict=True)})
+def _count(entries: pd.DataFrame) -> str:
+    """How many there are; "at least" where a row was full of them, and had more than were kept."""
+    return "none" if entries.empty else f"{'' if entries['complete'].all() else 'at least '}{len(entries)}"
