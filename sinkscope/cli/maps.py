@@ -35,6 +35,7 @@ def head_maps(model: PreTrainedModel, ids: Tensor, measured: Measurement, wanted
     Raises `InputError` for a head that the model does not have.
     """
     from sinkscope import probes
+    from sinkscope.measurements import TokenTexts
     from sinkscope.report.observatory import HeadMaps
 
     chosen = list(wanted) or _strongest(measured)
@@ -46,10 +47,10 @@ def head_maps(model: PreTrainedModel, ids: Tensor, measured: Measurement, wanted
             )
     shown = ids[:1, :TOKENS]
     maps = probes.measure(model, shown, observers=[probes.AttentionMaps(TOKENS)]).data["attention_map"].values[0]
-    texts = measured.record.get("token_text", {})
+    texts = TokenTexts.of(measured.record).line(row := shown[0].tolist(), range(len(row)))
     return HeadMaps(
         {(layer, head): maps[layer, head] for layer, head in chosen},
-        [texts.get(str(token), str(token)) for token in shown[0].tolist()],
+        [str(token) if text is None else text for token, text in zip(row, texts, strict=True)],
     )
 
 

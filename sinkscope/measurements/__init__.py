@@ -35,6 +35,7 @@ from sinkscope.measurements.strongest import (
     strongest_position,
 )
 from sinkscope.measurements.tables import hidden_norm_table, received_table, value_norm_table
+from sinkscope.measurements.texts import TokenTexts
 from sinkscope.metrics import Interval
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "Measurement",
     "SlotMass",
     "Strongest",
+    "TokenTexts",
     "TokenView",
     "applicable",
     "at",

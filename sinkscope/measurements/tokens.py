@@ -9,6 +9,7 @@ import xarray as xr
 from sinkscope import metrics
 from sinkscope.errors import InputError
 from sinkscope.measurements.selection import TokenView, column_of, record_of
+from sinkscope.measurements.texts import TokenTexts
 
 
 def sink_tokens(data: xr.Dataset, epsilon: float, least: float) -> pd.DataFrame:
@@ -64,7 +65,7 @@ def _view(data: xr.Dataset, epsilon: float) -> TokenView:
 
 
 def _texts(data: xr.Dataset) -> dict[int, str]:
-    return {int(token): text for token, text in record_of(data).get("token_text", {}).items()}
+    return TokenTexts.of(record_of(data)).alone()
 
 
 def _vision(data: xr.Dataset) -> tuple[list[str], np.ndarray, np.ndarray | None]:

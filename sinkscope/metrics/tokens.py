@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 import unicodedata
 from collections.abc import Collection, Mapping
@@ -14,6 +15,7 @@ from sinkscope.metrics.rates import exceeds
 from sinkscope.metrics.statistics import nanmean
 
 MARKS = "▁Ġ Ċ"  # how tokenizers write spaces and line ends in the texts of tokens
+BYTES = re.compile("(<0x[0-9A-F]{2}>)+")  # parts of a character, which has other tokens, too
 
 
 def token_rates(
@@ -68,12 +70,14 @@ def sinks_by_token(
 
 
 def token_kind(text: str, special: bool) -> str:
-    """A special token by its text ([CLS], [SEP], <s> …), punctuation, line end, or word."""
+    """A special token by its text ([CLS], [SEP], <s> …), punctuation, line end, bytes of a character, or word."""
     if special:
         return text
     bare = text.strip(MARKS)
     if not bare:
         return "line end" if "Ċ" in text or "\n" in text else "space"
+    if BYTES.fullmatch(bare):
+        return "bytes"
     if all(letter in string.punctuation or unicodedata.category(letter).startswith("P") for letter in bare):
         return "punctuation"
     return "word"

@@ -24,15 +24,15 @@
   const isSink = (index) => sample().counted[index] && sample().share[row()][index] > Number(shares.value);
 
   function fill() {
-    const { ids } = sample();
+    const { ids, split } = sample();
+    const words = ids.map((id, index) => split[index] ?? data.drawn[id]);
     spans = ids.map((id, index) => {
-      const drawn = data.drawn[id];
       const mark = element("b", { "aria-hidden": "true" });
-      const made = element("span", { role: "option", id: `strip-token-${index}` }, mark, drawn);
+      const made = element("span", { role: "option", id: `strip-token-${index}` }, mark, words[index]);
       made.classList.toggle("special", special.has(id));
       return made;
     });
-    box.replaceChildren(...spans.flatMap((span, index) => (data.drawn[ids[index]].includes("⏎") ? [span, element("br")] : [span])));
+    box.replaceChildren(...spans.flatMap((span, index) => (words[index].includes("⏎") ? [span, element("br")] : [span])));
     active = Math.min(active, spans.length - 1);
     shade();
   }
