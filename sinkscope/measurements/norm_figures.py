@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from sinkscope.measurements.selection import depth_labels, layer_labels, need
+from sinkscope.measurements.selection import column_of, depth_labels, layer_labels, need
 from sinkscope.metrics import quiet
 from sinkscope.theme import BLUE, INK, SINK, figure, tint
 
@@ -59,6 +59,7 @@ def hidden_norms(data: xr.Dataset, position: int = 0, limits: Limits | None = No
 
     Depth 0 is the embedding, depth l the output of block l. The band spans the 10th to 90th percentile of the others.
     """
+    column_of(data, position)
     norms = _norms(data)
     depth = depth_labels(data)
     others = norms.where(norms["position"] != position)
@@ -102,6 +103,7 @@ def hidden_norms(data: xr.Dataset, position: int = 0, limits: Limits | None = No
 
 def value_norms(data: xr.Dataset, position: int = 0) -> go.Figure:
     """Value norms per layer, one position against the others: bars are means over heads, marks single heads."""
+    column_of(data, position)
     norms = need(data, "value_norm").mean("sample").transpose("layer", "head", "position")
     layers = layer_labels(data)
     result = figure(height=360)

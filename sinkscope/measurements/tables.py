@@ -12,7 +12,7 @@ import xarray as xr
 
 from sinkscope import metrics
 from sinkscope.measurements.rates import hidden_norm_ratio, layer_sink_rate, received, sink_rate, value_norm_ratio
-from sinkscope.measurements.selection import depth_labels, layer_labels, need, record_of
+from sinkscope.measurements.selection import column_of, depth_labels, layer_labels, need, record_of
 from sinkscope.measurements.slots import slot_mass, slot_mass_by_layer
 from sinkscope.measurements.strongest import strongest_by_layer
 
@@ -80,7 +80,8 @@ def html(data: xr.Dataset) -> str:
 
 def received_table(data: xr.Dataset, position: int = 0) -> pd.DataFrame:
     """Attention received by a position: a row per layer, a column per head."""
-    grid = need(data, "attention_received").mean("sample").sel(position=position).transpose("layer", "head")
+    received = need(data, "attention_received").mean("sample")
+    grid = received.isel(position=column_of(data, position)).transpose("layer", "head")
     frame = pd.DataFrame(grid.values.round(4), columns=[f"head {head}" for head in grid["head"].values])
     frame.insert(0, "layer", layer_labels(data))
     return frame
@@ -88,12 +89,14 @@ def received_table(data: xr.Dataset, position: int = 0) -> pd.DataFrame:
 
 def hidden_norm_table(data: xr.Dataset, position: int = 0) -> pd.DataFrame:
     """Hidden norm of a position, of the others, and their ratio, per depth."""
+    column_of(data, position)
     norms = need(data, "hidden_norm").mean("sample")
     return _against_others(norms, position, "depth", depth_labels(data))
 
 
 def value_norm_table(data: xr.Dataset, position: int = 0) -> pd.DataFrame:
     """Value norm of a position, of the others, and their ratio, per layer."""
+    column_of(data, position)
     norms = need(data, "value_norm").mean(["sample", "head"])
     return _against_others(norms, position, "layer", layer_labels(data))
 

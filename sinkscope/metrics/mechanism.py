@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from sinkscope.errors import InputError
-from sinkscope.metrics.rates import check_epsilon, index_of
+from sinkscope.metrics.rates import check_epsilon, index_of, mean_elsewhere, over_others
 from sinkscope.metrics.statistics import nanmean
 from sinkscope.ranks import rank_correlation
 
@@ -75,9 +75,7 @@ def value_ratio(value_norm: PerToken, position: int = 0) -> PerHead:
     Source: Gu et al. 2025, section 3.
     """
     index_of(position, range(value_norm.shape[-1]))
-    rest = mean_elsewhere(value_norm, position)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(rest > 0, value_norm[..., position] / rest, np.nan)
+    return over_others(value_norm, position)
 
 
 def head_kinds(
@@ -108,8 +106,3 @@ def head_kinds(
     value, direction = nanmean(value_ratio(value_norm, position), 0), nanmean(output_rank_one, 0)
     unknown = np.isnan(alpha) | (sink & (np.isnan(value) | (~(value < drained) & np.isnan(direction))))
     return np.select([unknown, sink & (value < drained), sink & (direction > rank_one)], ["", NO_OP, BROADCAST], ACTIVE)
-
-
-def mean_elsewhere(values: PerToken, position: int) -> PerHead:
-    """The mean over all positions but the one at index `position`."""
-    return nanmean(np.delete(values, position, axis=-1), -1)

@@ -71,15 +71,24 @@ def paper_slot(
     return (tokens[..., None] * slot + 1) / (tokens[..., None] + 1)
 
 
-def first_over_rest(lengths: Float[np.ndarray, "*shape position"]) -> Float[np.ndarray, "*shape"]:
-    """‖x_0‖ / mean over t ≠ 0 of ‖x_t‖ along the last axis; NaN with fewer than two tokens.
+def mean_elsewhere(values: Float[np.ndarray, "*shape position"], index: int) -> Float[np.ndarray, "*shape"]:
+    """The mean along the last axis over all positions but the one at `index`; NaN counts nowhere."""
+    return nanmean(np.delete(values, index, axis=-1), -1)
 
-    Source: Gu et al. 2025, section 3.
+
+def over_others(lengths: Float[np.ndarray, "*shape position"], index: int) -> Float[np.ndarray, "*shape"]:
+    """‖x_s‖ / mean over t ≠ s of ‖x_t‖ along the last axis, s at `index`: the one ratio of norms.
+
+    NaN where all others are zero or none exists. Source: Gu et al. 2025, section 3.
     """
-    rest = nanmean(lengths[..., 1:], -1)
+    rest = mean_elsewhere(lengths, index)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = lengths[..., 0] / rest
-    return np.where(rest > 0, ratio, np.nan)
+        return np.where(rest > 0, lengths[..., index] / rest, np.nan)
+
+
+def first_over_rest(lengths: Float[np.ndarray, "*shape position"]) -> Float[np.ndarray, "*shape"]:
+    """`over_others` for the first position; NaN with fewer than two tokens."""
+    return over_others(lengths, 0)
 
 
 def sweep(

@@ -150,4 +150,5 @@ def scale(metric: HeadMetric, grids: np.ndarray, epsilon: float) -> dict[str, An
         return {"low": short(np.array(-bound)), "high": short(np.array(bound)), "colors": both}
     steps = [[index / (len(SEQUENTIAL) - 1), color] for index, color in enumerate(SEQUENTIAL)]
     low = min(low, 0.0)
-    return {"low": short(np.array(low)), "high": short(np.array(max(high, low + 1e-12))), "colors": steps}
+    high = high if high > low else low + 1.0  # a map of zeros alone has a scale that says so, and none of 1e-12
+    return {"low": short(np.array(low)), "high": short(np.array(high)), "colors": steps}
