@@ -21,9 +21,13 @@ Limits = tuple[float, float]
 
 
 def norm_limits(*measured: xr.Dataset) -> Limits:
-    """The smallest and largest mean hidden norm of several measurements, for axes that can be compared."""
-    norms = [_norms(data) for data in measured]
-    return min(float(norm.min()) for norm in norms), max(float(norm.max()) for norm in norms)
+    """The smallest and largest mean hidden norm of several measurements, for axes that can be compared.
+
+    From 1 to 10 where there is no number at all.
+    """
+    norms = np.concatenate([_norms(data).values.ravel() for data in measured])
+    known = norms[~np.isnan(norms)]
+    return (float(known.min()), float(known.max())) if known.size else (1.0, 10.0)
 
 
 def hidden_norm_map(data: xr.Dataset, limits: Limits | None = None) -> go.Figure:
