@@ -32,6 +32,7 @@ _HOME = {
     "Measurement": "sinkscope.measurements",
     "compare": "sinkscope.measurements",
     "AttentionReceived": "sinkscope.probes",
+    "EntriesReceived": "sinkscope.probes",
     "SlotReceived": "sinkscope.probes",
     "HiddenNorms": "sinkscope.probes",
     "QueryKeyValueNorms": "sinkscope.probes",
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from sinkscope.model import load as load
     from sinkscope.model import trainable_only as trainable_only
     from sinkscope.probes import AttentionReceived as AttentionReceived
+    from sinkscope.probes import EntriesReceived as EntriesReceived
     from sinkscope.probes import HiddenNorms as HiddenNorms
     from sinkscope.probes import QueryKeyAngles as QueryKeyAngles
     from sinkscope.probes import QueryKeyValueNorms as QueryKeyValueNorms

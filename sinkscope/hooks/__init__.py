@@ -45,6 +45,7 @@ from sinkscope.hooks.modules import (
     unembedding,
     unwrapped,
     vision_prefix,
+    vision_suffix,
 )
 from sinkscope.hooks.passes import Axis, Edit, Forward, Pass, Passes, Samples, axes, cache_of, check_order
 from sinkscope.hooks.projections import (
@@ -59,12 +60,22 @@ from sinkscope.hooks.projections import (
     projection,
     projections,
 )
-from sinkscope.hooks.stream import OpenStream, Stream, checked, read_blocks, read_stream, row_length, width_of
+from sinkscope.hooks.stream import (
+    NO_STREAM,
+    OpenStream,
+    Stream,
+    checked,
+    read_blocks,
+    read_stream,
+    row_length,
+    width_of,
+)
 
 __all__ = [
     "ARGUMENTS",
     "IMPLEMENTATION",
     "MODALITIES",
+    "NO_STREAM",
     "PLACE",
     "Axis",
     "Block",
@@ -127,6 +138,7 @@ __all__ = [
     "unwrapped",
     "visibility_of",
     "vision_prefix",
+    "vision_suffix",
     "watching",
     "width_of",
 ]

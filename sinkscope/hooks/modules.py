@@ -19,11 +19,13 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from sinkscope.errors import UnsupportedModelError
 
 CROSS = ("cross", "encdecattention", "enc_dec_attention", "encoder_attn")
-MODALITIES = {"vision": ("vis", "image"), "audio": ("audio",)}
+MODALITIES = {"vision": ("vis", "image"), "audio": ("audio", "speech_encoder")}
+QUERIES = ("qformer", "q_former")  # learned queries that read an image for a language model
 TIME_FIRST = {"xlnet", "fsmt"}  # their blocks pass (position, batch, width) on, which no shape tells apart
 COUNTS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_encoder_layers", "num_decoder_layers")
 LEARNED_TOKENS = {"cls_token": "CLS", "class_embedding": "CLS", "distillation_token": "distillation"}
 REGISTERS = "register_tokens"  # (1, n, width)
+DETECTIONS = "detection_tokens"  # (1, n, width), behind the patches (YOLOS)
 TABLES = ("wpe", "embed_positions", "position_embeddings", "position_embedding", "pos_embed", "pos_emb")
 SCHEME_TABLE = "position.table"  # of a model whose `position` is a module; one that is no nn.Embedding holds distances
 
@@ -33,12 +35,24 @@ class Layer:
     """An attention layer as a measurement labels it.
 
     `name`: path of its module, with `#n` for the n-th further use of a shared module; `index`: the model's own
-    `layer_idx`, −1 where it has none; `stack`: decoder, encoder, cross, vision or audio.
+    `layer_idx`, −1 where it has none; `stack`: decoder, encoder, cross, vision, audio, queries or queries_cross.
     """
 
     name: str
     index: int
     stack: str
+
+    @property
+    def crosses(self) -> bool:
+        """Whether its keys are tokens of another stack."""
+        return self.stack.endswith("cross")
+
+    @property
+    def tower(self) -> tuple[str, str]:
+        """Its stack, and the path of the sub-model that it belongs to: what stands before the first number."""
+        parts = self.name.split(".")
+        first = next((index for index, part in enumerate(parts) if part.isdigit()), len(parts))
+        return self.stack, ".".join(parts[:first])
 
 
 @dataclass(frozen=True)
@@ -156,7 +170,7 @@ def blocks(model: nn.Module) -> list[Block]:
         parts = layer.name.split(".")
         prefixes = (".".join(parts[: end + 1]) for end in range(len(parts)))
         outermost = next((prefix for prefix in prefixes if isinstance(modules[prefix], nn.ModuleList)), None)
-        if outermost is not None and layer.stack != "cross":
+        if outermost is not None and not layer.crosses:
             lists.setdefault(outermost, layer.stack)
     return [Block(module, stack) for path, stack in lists.items() for module in modules[path].children()]
 
@@ -205,6 +219,12 @@ def vision_prefix(model: nn.Module) -> list[str]:
     return [*names, *(f"register {index}" for index in range(count))]
 
 
+def vision_suffix(model: nn.Module) -> dict[str, int]:
+    """How many learned tokens stand behind the patches, by their kind; empty for a model without any."""
+    counts = [weight.shape[1] for path, weight in model.named_parameters() if path.rpartition(".")[2] == DETECTIONS]
+    return {"detection": counts[0]} if counts else {}
+
+
 def position_embedding(model: nn.Module) -> PositionTable:
     """The table of absolute positions. Raises `UnsupportedModelError` naming what the model has instead."""
     found = dict(_tables(model))
@@ -228,17 +248,26 @@ def unembedding(model: nn.Module) -> Float[Tensor, "vocabulary width"]:
 
 def _stack(model: nn.Module, module: nn.Module, path: str) -> str:
     parts = path.lower().split(".")
-    if any(mark in part for part in parts for mark in CROSS):
+    crosses = any(mark in part for part in parts for mark in CROSS)
+    if any(part.startswith(QUERIES) for part in parts):
+        return "queries_cross" if crosses else "queries"
+    if crosses:
         return "cross"
     for modality, marks in MODALITIES.items():
         if any(part.startswith(marks) for part in parts):
             return modality
     config = getattr(model, "config", None)
     if getattr(config, "is_encoder_decoder", False):
-        return "encoder" if "encoder" in parts else "decoder"
+        return _side(parts)
     if getattr(model, "main_input_name", None) == "pixel_values" and not hasattr(config, "text_config"):
         return "vision"
     return "decoder" if getattr(module, "is_causal", _takes_cache(module)) else "encoder"
+
+
+def _side(parts: list[str]) -> str:
+    """Encoder or decoder, by the first part of a path that says so: a decoder may be made of an "encoder" (BERT)."""
+    sides = (side for part in parts for side in ("encoder", "decoder") if part.endswith(side))
+    return next(sides, "decoder")
 
 
 def _takes_cache(module: nn.Module) -> bool:
@@ -249,7 +278,7 @@ def _takes_cache(module: nn.Module) -> bool:
 def _stack_of(model: PreTrainedModel, path: str) -> str:
     if not model.config.is_encoder_decoder:
         return own_stack(model)
-    return "encoder" if "encoder" in path.split(".") else "decoder"
+    return _side(path.split("."))
 
 
 def _tables(model: nn.Module) -> Iterator[tuple[str, PositionTable]]:

@@ -21,7 +21,7 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks.dispatch import was_reordered
 from sinkscope.hooks.modules import is_encoder_decoder, sink_tokens
 
-Axis = Literal["tokens", "memory", "vision", "audio"]
+Axis = Literal["tokens", "memory", "vision", "audio", "queries"]
 Edit = Callable[[Tensor], Tensor]
 MAIN_INPUTS = (
     "input_ids",
@@ -31,6 +31,7 @@ MAIN_INPUTS = (
     "pixel_values",
     "input_features",
 )
+TEXT_MASKS = ("attention_mask", "decoder_attention_mask", "encoder_attention_mask", "global_attention_mask")
 
 
 def axes(stack: str, encoder_decoder: bool) -> tuple[Axis, Axis]:
@@ -39,6 +40,10 @@ def axes(stack: str, encoder_decoder: bool) -> tuple[Axis, Axis]:
         return "vision", "vision"
     if stack == "audio":
         return "audio", "audio"
+    if stack == "queries":
+        return "queries", "queries"
+    if stack == "queries_cross":
+        return "queries", "vision"
     if stack == "cross":
         return "tokens", "memory"
     return ("memory", "memory") if stack == "encoder" and encoder_decoder else ("tokens", "tokens")
@@ -48,9 +53,12 @@ def axes(stack: str, encoder_decoder: bool) -> tuple[Axis, Axis]:
 class Forward:
     """What a forward pass was given.
 
-    `seen`: tokens in the cache; `real`: per token axis, True for real tokens over everything so far (no entry: all
-    real). `tokens` are what the model reads or writes, `memory` is what the encoder of an encoder-decoder gives.
-    `prefix`: learned tokens that the model puts before its `ids`; they are real, and in the cache once it is filled.
+    `seen`: tokens in the cache; `lengths`: per token axis, tokens so far, where the inputs tell; `real`: of those axes,
+    True for real tokens over everything so far (no entry: all real). `tokens` are what the model reads or writes,
+    `memory` is what the encoder of an encoder-decoder gives. `elsewhere`: axes with padding in a mask over something
+    else, such as the samples of a sound, of which a layer's own mask alone tells its tokens; `other_masks`: names of
+    masks with padding that belong to no axis known here. `prefix`: learned tokens
+    that the model puts before its `ids`; they are real, and in the cache once it is filled.
     """
 
     batch: int
@@ -59,11 +67,14 @@ class Forward:
     ids: Int[Tensor, "batch position"] | None
     real: Mapping[Axis, Bool[Tensor, "batch _"]] = field(default_factory=dict)
     prefix: int = 0
+    lengths: Mapping[Axis, int] = field(default_factory=dict)
+    elsewhere: frozenset[Axis] = frozenset()
+    other_masks: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Forward:
         """Read the arguments of `model(*args, **kwargs)`. Raises `InputError` where no tensor is among them."""
-        given = _arguments(model, args, kwargs)
+        given = arguments(model, args, kwargs)
         cache = given.get("past_key_values")
         cache = cache if isinstance(cache, Cache) else None
         main = next((given[name] for name in MAIN_INPUTS if isinstance(given.get(name), Tensor)), None)
@@ -76,26 +87,44 @@ class Forward:
             "tokens": given.get(prefix + "attention_mask"),
             "memory": given.get("attention_mask" if writes else "encoder_attention_mask"),
         }
-        real = {axis: real for axis, mask in masks.items() if (real := _padding(mask)) is not None}
+        padding = {axis: real for axis, mask in masks.items() if (real := _padding(mask)) is not None}
         learned = sink_tokens(model)
-        if learned and "tokens" in real:
-            real["tokens"] = functional.pad(real["tokens"], (learned, 0), value=True)
+        if learned and "tokens" in padding:
+            padding["tokens"] = functional.pad(padding["tokens"], (learned, 0), value=True)
+        seen = 0 if cache is None else int(cache.get_seq_length())
+        lengths: dict[Axis, int] = {}
+        if (own := _length(given, prefix)) is not None:
+            lengths["tokens"] = (seen or learned) + own
+        if (memory := _memory_length(given, writes)) is not None:
+            lengths["memory"] = memory
         ids = given.get(prefix + "input_ids")
         return cls(
             batch=main.shape[0],
-            seen=0 if cache is None else int(cache.get_seq_length()),
+            seen=seen,
             cache=cache,
             ids=ids if isinstance(ids, Tensor) else None,
-            real=real,
+            real={axis: real for axis, real in padding.items() if axis in lengths},
             prefix=learned,
+            lengths=lengths,
+            elsewhere=frozenset(padding.keys() - lengths.keys()),
+            other_masks=tuple(name for name in given if name.endswith("mask") and _hides(name, given[name])),
         )
+
+    def stated(self, axis: Axis, total: int) -> bool:
+        """Whether the inputs tell which of a layer's `total` tokens are real: the model's sequence is what it sees."""
+        return self.lengths.get(axis) == total
 
     def start(self, axis: Axis) -> int:
         """Absolute position of the first column of this pass: only the tokens that a model writes are cached."""
         return self.seen if axis == "tokens" else 0
 
     def tokens(self, axis: Axis, start: int, stop: int, device: torch.device) -> Tokens:
-        """The tokens of columns `start` … `stop` − 1, counted from the first cached one; padding behind all of them."""
+        """The tokens of columns `start` … `stop` − 1, counted from the first cached one; padding behind all of them.
+
+        Raises `UnsupportedModelError` where the model's mask is over something else than these tokens.
+        """
+        if axis in self.elsewhere:
+            raise self._unknown(stop - start)
         real = self.real.get(axis)
         if real is None:
             return Tokens.plain(stop - start, start=start, device=device)
@@ -105,18 +134,30 @@ class Forward:
     def at(self, axis: Axis, positions: tuple[int, ...] | None, hidden: Tensor) -> Bool[Tensor, "_ position"]:
         """Which columns of hidden states (batch, position, width) hold these positions; None: every real token."""
         start = self.start(axis)
+        if axis in self.real and not self.stated(axis, start + hidden.shape[1]):
+            raise self._unknown(hidden.shape[1])
         tokens = self.tokens(axis, start, start + hidden.shape[1], hidden.device)
         real = torch.ones_like(tokens.order, dtype=torch.bool) if tokens.valid is None else tokens.valid
         return real if positions is None else real & torch.isin(tokens.order, tokens.order.new_tensor(positions))
 
+    def _unknown(self, columns: int) -> UnsupportedModelError:
+        return UnsupportedModelError(
+            f"the attention mask given to the model is not over the {columns} tokens of this stack, so which of them "
+            "are real cannot be told: give samples of one length, without a mask"
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """A forward pass under way: how often each of its parts was used so far, and what was noted as done."""
+    """A forward pass under way: how often each of its parts was used so far, and what was noted as done.
+
+    `masks`: what the first block of a stack was given as its attention mask, where blocks are read.
+    """
 
     forward: Forward
     uses: dict[object, int] = field(default_factory=dict)
     noted: set[object] = field(default_factory=set)
+    masks: dict[str, Tensor | None] = field(default_factory=dict)
 
     def use(self, owner: object) -> int:
         """How often `owner` was used before in this pass."""
@@ -260,7 +301,7 @@ def cache_of(output: Any) -> Cache | None:
     return next((value for value in values if isinstance(value, Cache)), None)
 
 
-def _arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments by name; those that go through *args or **kwargs keep the names they have."""
     bound = inspect.signature(model.forward).bind_partial(*args, **kwargs)
     named: dict[str, Any] = {}
@@ -270,6 +311,26 @@ def _arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
         elif bound.signature.parameters[name].kind is not inspect.Parameter.VAR_POSITIONAL:
             named[name] = value
     return named
+
+
+def _length(given: Mapping[str, Any], prefix: str) -> int | None:
+    """Tokens that the model is given, as ids or as embeddings; None where it is given something else."""
+    found = (given.get(prefix + name) for name in ("input_ids", "inputs_embeds"))
+    return next((value.shape[1] for value in found if isinstance(value, Tensor)), None)
+
+
+def _memory_length(given: Mapping[str, Any], writes: bool) -> int | None:
+    """Tokens that cross-attention sees, where they are given or are those that the encoder is given."""
+    encoded = given.get("encoder_outputs" if writes else "encoder_hidden_states")
+    states = encoded if isinstance(encoded, Tensor) else encoded[0] if encoded else None
+    if isinstance(states, Tensor) and states.ndim == 3:
+        return states.shape[1]
+    return _length(given, "") if writes else None
+
+
+def _hides(name: str, mask: Any) -> bool:
+    """Whether an argument is a mask over samples that hides a part of one, of another kind than those of text."""
+    return name not in TEXT_MASKS and "head" not in name and _padding(mask) is not None
 
 
 def _padding(mask: Any) -> Bool[Tensor, "batch position"] | None:

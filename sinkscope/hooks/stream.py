@@ -26,7 +26,11 @@ from sinkscope.hooks.modules import (
     no_attention,
     own_stack,
 )
-from sinkscope.hooks.passes import Axis, Edit, Pass, Passes, axes
+from sinkscope.hooks.passes import Axis, Edit, Pass, Passes, arguments, axes
+
+NO_STREAM = (
+    "its blocks pass on no tensor (batch, position, width), so the residual stream can neither be read nor changed"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +132,7 @@ class OpenStream:
 
         def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             edited = edit(checked(hidden_returned(output), self.stream.family))
-            return (edited, *output[1:]) if isinstance(output, tuple) else edited
+            return type(output)([edited, *output[1:]]) if isinstance(output, tuple | list) else edited
 
         block = self.stream.block(max(depth, 1))
         if depth == 0:
@@ -205,6 +209,8 @@ def read_blocks(
     def before(block: Block) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if passes.under_way is not None and not passes.under_way.use(block.stack):
+                mask = arguments(module, args, kwargs).get("attention_mask")
+                passes.under_way.masks[block.stack] = mask if isinstance(mask, Tensor) else None
                 read(Depth(0, block.stack), hidden_given(args, kwargs), passes.under_way)
 
         return hook
@@ -223,22 +229,19 @@ def read_blocks(
 
 
 def hidden_given(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The residual stream among the arguments of a block."""
-    return args[0] if args else kwargs["hidden_states"]
+    """The residual stream among the arguments of a block; None where none has its name."""
+    return args[0] if args else kwargs.get("hidden_states")
 
 
 def hidden_returned(output: Any) -> Any:
     """The residual stream in what a block returned."""
-    return output[0] if isinstance(output, tuple) else output
+    return output[0] if isinstance(output, tuple | list) else output
 
 
 def checked(hidden: Any, name: str) -> Float[Tensor, "batch position width"]:
     """`hidden`, where it is a residual stream. Raises `UnsupportedModelError` naming the family `name`."""
     if not isinstance(hidden, Tensor) or hidden.ndim != 3:
-        raise UnsupportedModelError(
-            f"family '{name}': its blocks pass on no tensor (batch, position, width), so the residual stream can "
-            "neither be read (leave HiddenNorms out) nor changed"
-        )
+        raise UnsupportedModelError(f"family '{name}': {NO_STREAM}")
     return hidden
 
 

@@ -123,7 +123,7 @@ def _rates(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
 def _hidden_ratio(data: xr.Dataset, row: Any) -> float:
     """Ratio behind the block with the layer's number; cross-attention stands in the decoder's blocks."""
     ratio = hidden_norm_ratio(data)
-    stack = "decoder" if row.stack == "cross" else row.stack
+    stack = {"cross": "decoder", "queries_cross": "queries"}.get(row.stack, row.stack)
     place = (ratio["depth_stack"] == stack) & (ratio["depth_index"] == row.layer + 1)
     found = ratio.values[place.values]
     return float(found[0]) if len(found) else math.nan

@@ -49,9 +49,11 @@ def first_tokens(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
 
 def patches(data: xr.Dataset, cutoff: float | None, times: float) -> pd.DataFrame:
     """See `Measurement.patches`."""
-    prefix, norms, received = _vision(data)
-    artefacts = metrics.artefact_patches(norms, len(prefix), cutoff=cutoff, times=times)
-    return metrics.patch_table(norms, received, prefix, artefacts)
+    norms, received = _vision(data)
+    prefix, suffix = record_of(data).get("vision_prefix", []), record_of(data).get("vision_suffix", {})
+    behind = sum(suffix.values())
+    artefacts = metrics.artefact_patches(norms, len(prefix), suffix=behind, cutoff=cutoff, times=times)
+    return metrics.patch_table(norms, received, prefix, artefacts, suffix)
 
 
 def _view(data: xr.Dataset, epsilon: float) -> TokenView:
@@ -68,8 +70,8 @@ def _texts(data: xr.Dataset) -> dict[int, str]:
     return TokenTexts.of(record_of(data)).alone()
 
 
-def _vision(data: xr.Dataset) -> tuple[list[str], np.ndarray, np.ndarray | None]:
-    """Names of the tokens before the patches, norms at the last depth, attention received."""
+def _vision(data: xr.Dataset) -> tuple[np.ndarray, np.ndarray | None]:
+    """Norms at the last depth, attention received."""
     if "hidden_norm" not in data or "vision" not in data["depth_stack"].values:
         raise InputError("this measurement has no norms of a vision stack (observer HiddenNorms)")
     norms = data["hidden_norm"].values[:, data["depth_stack"].values == "vision"][:, -1]
@@ -77,4 +79,4 @@ def _vision(data: xr.Dataset) -> tuple[list[str], np.ndarray, np.ndarray | None]
     received = None
     if "attention_received" in data:
         received = data["attention_received"].values[:, data["stack"].values == "vision"][..., : norms.shape[1]]
-    return record_of(data).get("vision_prefix", []), norms, received
+    return norms, received

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
@@ -11,18 +14,25 @@ from sinkscope.metrics.statistics import nanmean
 
 
 def artefact_patches(
-    norms: Float[np.ndarray, "sample position"], prefix: int, *, cutoff: float | None = None, times: float = 3.0
+    norms: Float[np.ndarray, "sample position"],
+    prefix: int,
+    *,
+    suffix: int = 0,
+    cutoff: float | None = None,
+    times: float = 3.0,
 ) -> Bool[np.ndarray, "sample position"]:
     """Patch tokens of extreme norm: above `cutoff`, or above `times` the sample's median patch norm where it is None.
 
-    `norms`: ‖h‖₂ at the last depth; the first `prefix` tokens (CLS, registers) are no patches. Darcet et al. 2023 cut
-    at 150 for DINOv2-g, which is between the two modes of that model's histogram; a ratio to the median carries over to
-    models of another scale. Raises `InputError` for a cut-off that is not positive.
+    `norms`: ‖h‖₂ at the last depth; the first `prefix` tokens (CLS, registers) and the last `suffix` ones (detection
+    tokens) are no patches. Darcet et al. 2023 cut at 150 for DINOv2-g, which is between the two modes of that model's
+    histogram; a ratio to the median carries over to models of another scale. Raises `InputError` for a cut-off that is
+    not positive.
     """
     border = times if cutoff is None else cutoff
     if border <= 0:
         raise InputError(f"the cut-off of artefact patches is {border}: must be positive")
-    patches = np.where(np.arange(norms.shape[1]) < prefix, np.nan, norms)
+    positions = np.arange(norms.shape[1])
+    patches = np.where((positions < prefix) | (positions >= len(positions) - suffix), np.nan, norms)
     if cutoff is None:
         patches = patches / np.nanmedian(patches, axis=1, keepdims=True)
     return patches > border
@@ -33,8 +43,11 @@ def patch_table(
     received: Float[np.ndarray, "sample layer head position"] | None,
     prefix: list[str],
     artefacts: Bool[np.ndarray, "sample position"],
+    suffix: Mapping[str, int] = MappingProxyType({}),
 ) -> pd.DataFrame:
-    """A row per kind of token: CLS and registers one by one, artefact patches, other patches.
+    """A row per kind of token: CLS and registers one by one, those of the `suffix` by kind, artefact and other patches.
+
+    `prefix`: names of the first tokens; `suffix`: how many of each kind the last ones are.
 
     Columns: kind, tokens (per image), norm (mean), attention (mean over images, layers and heads of what each such
     token receives). Tokens whose norm is NaN are of no kind, and images without another are not counted.
@@ -42,7 +55,11 @@ def patch_table(
     positions, known = np.arange(norms.shape[1]), ~np.isnan(norms)
     images = max(1, int(known.any(1).sum()))
     kinds = {name: known & (positions == index) for index, name in enumerate(prefix)}
-    patches = known & (positions >= len(prefix))
+    stop = len(positions) - sum(suffix.values())
+    patches = known & (positions >= len(prefix)) & (positions < stop)
+    for name, count in suffix.items():
+        kinds[name] = known & (positions >= stop) & (positions < stop + count)
+        stop += count
     kinds |= {"artefact patch": artefacts, "patch": patches & ~artefacts}
     alpha = np.full(norms.shape, np.nan) if received is None else nanmean(nanmean(received, 2), 1)
     rows = [

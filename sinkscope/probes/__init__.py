@@ -36,6 +36,7 @@ from sinkscope.probes.observers.observer import in_every as in_every
 from sinkscope.probes.observers.outliers import OutlierStatistics as OutlierStatistics
 from sinkscope.probes.observers.outputs import HeadOutputs as HeadOutputs
 from sinkscope.probes.observers.received import AttentionReceived as AttentionReceived
+from sinkscope.probes.observers.received import EntriesReceived as EntriesReceived
 from sinkscope.probes.observers.received import SlotReceived as SlotReceived
 from sinkscope.probes.observers.rows import whole as whole
 from sinkscope.probes.observers.rows import whole_rows as whole_rows

@@ -10,7 +10,10 @@ from jaxtyping import Bool
 from torch import Tensor
 from transformers import Cache
 
-from sinkscope.hooks import Axis, Forward, Place, Samples
+from sinkscope.hooks import Axis, Depth, Forward, Layer, Place, Samples
+from sinkscope.probes.calls.masks import WrittenMasks
+from sinkscope.probes.calls.reading import Known
+from sinkscope.probes.left_out import LeftOut
 from sinkscope.probes.observers.observer import LayerSums, Observer, Piece, Reduction
 
 
@@ -18,12 +21,15 @@ from sinkscope.probes.observers.observer import LayerSums, Observer, Piece, Redu
 class PlaceSums:
     """Sums at one place, by observer and name.
 
-    `query`, `key`: the token axes; lengths: how far the positions seen there reach.
+    `query`, `key`: the token axes; lengths: how far the positions seen there reach; `real_queries`, `real_keys`: False
+    for padding among them, None where all are real.
     """
 
     query: Axis
     key: Axis
     causal: bool
+    real_queries: Bool[Tensor, "batch _"] | None = None
+    real_keys: Bool[Tensor, "batch _"] | None = None
     sums: dict[tuple[str, str], Tensor] = field(default_factory=dict)
     reductions: dict[tuple[str, str], Reduction] = field(default_factory=dict)
     query_length: int = 0
@@ -66,6 +72,8 @@ class PlaceSums:
         """Add what a later pass of the same batch found here."""
         for (owner, name), values in other.sums.items():
             self.add(owner, Piece(name, values, reduction=other.reductions[owner, name]), len(values))
+        self.causal = other.causal
+        self.real_queries, self.real_keys = other.real_queries, other.real_keys
         self.query_length = max(self.query_length, other.query_length)
         self.key_length = max(self.key_length, other.key_length)
 
@@ -108,32 +116,83 @@ class Batch(Samples):
         return LayerSums(
             sums={name: values.cpu() for (of, name), values in sums.sums.items() if of == owner},
             causal=sums.causal,
-            queries=self._real(sums.query, sums.query_length),
-            keys=self._real(sums.key, sums.key_length),
+            queries=self._real(sums.real_queries, sums.query_length),
+            keys=self._real(sums.real_keys, sums.key_length),
             first=self.first if sums.query == "tokens" else 0,
         )
 
-    def _real(self, axis: Axis, length: int) -> Bool[Tensor, "batch position"]:
-        if axis in self.real:
-            return self.real[axis][:, :length].cpu()
-        return torch.ones(self.size, length, dtype=torch.bool)
+    def _real(self, real: Tensor | None, length: int) -> Bool[Tensor, "batch position"]:
+        return torch.ones(self.size, length, dtype=torch.bool) if real is None else real[:, :length].cpu()
 
 
 @dataclass
 class OpenPass:
     """What one forward pass has found so far; it counts only when the pass ends without an error.
 
-    `samples_before`: how many samples the measurement had before this batch.
+    `samples_before`: how many samples the measurement had before this batch; `left_out`: what was not read, and why;
+    `unmasked`: stacks that attend to everything although the model was given a mask; `masks`: those of its layers;
+    `attended`: real tokens of each stack, as its self-attention told (None: all); `assumed`: as the residual stream
+    was read.
     """
 
     forward: Forward
     batch: Batch
     samples_before: int = 0
     places: dict[Place, PlaceSums] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
+    left_out: LeftOut = field(default_factory=LeftOut)
+    unmasked: dict[str, str] = field(default_factory=dict)
+    masks: WrittenMasks = field(default_factory=WrittenMasks)
+    attended: dict[str, Tensor | None] = field(default_factory=dict)
+    assumed: dict[str, Tensor | None] = field(default_factory=dict)
 
     def place(self, place: Place, query: Axis, key: Axis, causal: bool) -> PlaceSums:
         """The sums at a place, made when it is met first; the last word on `causal` counts."""
         found = self.places.setdefault(place, PlaceSums(query, key, causal))
         found.causal = causal
         return found
+
+    def known(self, layer: Layer) -> Known | None:
+        """What earlier passes over these samples said of a layer."""
+        found = self.batch.places.get(layer)
+        return None if found is None else Known(found.causal, found.real_keys)
+
+    def real(self, stack: str, side: Axis, stop: int, mask: Tensor | None) -> Tensor | None:
+        """Which of a stack's `stop` tokens are real; None where all are.
+
+        Told by the inputs, else by its attention, else by the `mask` that its first block was given.
+        """
+        if self.forward.stated(side, stop):
+            return self.forward.real.get(side)
+        attended = self.attended.get(stack)
+        if stack in self.attended and (attended is None or attended.shape[1] == stop):
+            return attended
+        if mask is not None and mask.ndim == 4 and mask.shape[-1] == stop:
+            seen = self.masks.of(mask, mask.shape[2], stop).keys_seen
+            return None if seen is None else seen.expand(self.forward.batch, -1)
+        if mask is not None and mask.shape == (self.forward.batch, stop):
+            return mask.bool()
+        return None
+
+    def drop_stream(self, stack: str, reason: str) -> None:
+        """Forget the residual stream of a stack."""
+        self.left_out.streams[stack] = reason
+        for place in [place for place in self.places if isinstance(place, Depth) and place.stack == stack]:
+            del self.places[place]
+
+    def note_unused_masks(self) -> None:
+        """Note masks that the model was given and of which no layer hides anything."""
+        layers = [sums for place, sums in self.places.items() if isinstance(place, Layer)]
+        if layers and all(sums.real_keys is None or bool(sums.real_keys.all()) for sums in layers):
+            self.unmasked |= dict.fromkeys(self.forward.other_masks, "no layer hides anything of what it hides")
+
+    def drop_misread(self) -> None:
+        """Forget the residual stream of stacks of which other tokens turned out to be real than it was read with."""
+        for stack in self.assumed.keys() & self.attended.keys():
+            if not _same(self.assumed[stack], self.attended[stack]):
+                self.drop_stream(stack, "which of its tokens are real is told too late")
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    if all(real is None or bool(real.all()) for real in (one, other)):
+        return True
+    return one is not None and other is not None and torch.equal(one.cpu(), other.cpu())

@@ -13,7 +13,7 @@ from torch import nn
 
 from sinkscope import __version__
 from sinkscope.attention import Operation
-from sinkscope.hooks import sink_tokens, vision_prefix
+from sinkscope.hooks import sink_tokens, vision_prefix, vision_suffix
 from sinkscope.probes.batch import Batch
 
 SHOWN = 8  # distinct first tokens that a record lists
@@ -33,6 +33,7 @@ def describe(model: nn.Module, family: str, batches: Sequence[Batch], operations
         "metric_weights": sorted({_metric_weights(operation) for operation in operations}),
         "input": _inputs(batches),
         **({"vision_prefix": prefix} if (prefix := vision_prefix(model)) else {}),
+        **({"vision_suffix": suffix} if (suffix := vision_suffix(model)) else {}),
         **({"sink_tokens": learned} if (learned := sink_tokens(model)) else {}),
         "versions": {
             "sinkscope": __version__,

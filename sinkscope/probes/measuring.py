@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.errors import InputError
 from sinkscope.hooks import checked_inputs, device_of, evaluating, in_batches, part, unwrapped
 from sinkscope.measurements import Measurement
+from sinkscope.probes.left_out import LeftOut
 from sinkscope.probes.observers.observer import Observer, every
 from sinkscope.probes.observing import DEFAULT, observe
 from sinkscope.probes.token_bytes import token_bytes
@@ -37,7 +38,8 @@ def measure(
 
     `inputs`: token ids (N, T), or a dict of model inputs (`input_ids`, `attention_mask`, `inputs_embeds`,
     `pixel_values` …) whose tensors have N rows. `observers`: default `AttentionReceived("all")`, `SlotReceived`,
-    `HiddenNorms`, `QueryKeyValueNorms`; "all" is every observer, of which those that do not apply yield nothing.
+    `HiddenNorms`, `QueryKeyValueNorms`; "all" is every observer. One that cannot read this model leaves itself out; the
+    record's `not_applicable` and `not_measured` say why, and a `UserWarning` where it was asked for by name.
     `progress(done, total)` is called after each batch; `about` is added to the record's `input`; with a `tokenizer` the
     record holds the texts of the tokens. A batch that does not fit into memory is halved, with a warning. Activations
     that are NaN or infinite are a finding: the record's `non_finite` names the first place, a `UserWarning` says so,
@@ -50,7 +52,7 @@ def measure(
     if "labels" in given:
         options.pop("logits_to_keep", None)
     device = device_of(model)
-    chosen, inapplicable = _chosen(observers, model)
+    chosen = _chosen(observers)
     with evaluating(model), observe(model, *chosen) as seen, torch.no_grad():
 
         def run(rows: slice) -> None:
@@ -60,43 +62,28 @@ def measure(
 
         in_batches(run, samples, batch_size, f"of {_length(given)} tokens" if "input_ids" in given else "")
         measured = seen.measurement()
-    return _told(_annotated(measured, about, tokenizer, inapplicable))
+    measured = _annotated(measured, about, tokenizer)
+    _warn_of(measured.record, seen.left_out, asked=isinstance(observers, Sequence) and not isinstance(observers, str))
+    return measured
 
 
-def _chosen(
-    observers: Sequence[Observer] | str | None, model: nn.Module
-) -> tuple[tuple[Observer, ...], dict[str, str]]:
-    """The observers, and of "all" those that a model has nothing for, with the reason."""
+def _chosen(observers: Sequence[Observer] | str | None) -> tuple[Observer, ...]:
     if observers is None:
-        return DEFAULT, {}
+        return DEFAULT
     if observers == "all":
-        reasons = {observer: _obstacle(observer, model) for observer in every()}
-        applicable = tuple(observer for observer, reason in reasons.items() if reason is None)
-        return applicable, {type(observer).__name__: reason for observer, reason in reasons.items() if reason}
+        return every()
     if isinstance(observers, str) or not observers:
         raise InputError(f"observers = {observers!r}: expected a list of observers, 'all', or None")
-    return tuple(observers), {}
-
-
-def _obstacle(observer: Observer, model: nn.Module) -> str | None:
-    try:
-        observer.bound(model)
-    except UnsupportedModelError as error:
-        return str(error)
-    return None
+    return tuple(observers)
 
 
 def _length(given: Mapping[str, Any]) -> int:
     return int(given["input_ids"].shape[1])
 
 
-def _annotated(
-    measurement: Measurement, about: Mapping[str, Any] | None, tokenizer: Any, inapplicable: Mapping[str, str]
-) -> Measurement:
+def _annotated(measurement: Measurement, about: Mapping[str, Any] | None, tokenizer: Any) -> Measurement:
     record = measurement.record
     record["input"] = {**record["input"], **(about or {})}
-    if inapplicable:
-        record["not_applicable"] = dict(inapplicable)
     if tokenizer is not None and "token_id" in measurement.data.coords:
         ids = [int(token) for token in np.unique(measurement.data["token_id"].values) if token >= 0]
         pieces = tokenizer.convert_ids_to_tokens(ids)
@@ -107,12 +94,17 @@ def _annotated(
     return Measurement(measurement.data.assign_attrs(record=json.dumps(record, allow_nan=False)))
 
 
-def _told(measurement: Measurement) -> Measurement:
-    if broken := measurement.record.get("non_finite"):
+def _warn_of(record: Mapping[str, Any], left_out: LeftOut, asked: bool) -> None:
+    """Say what was NaN, which layers were refused, and which observers `asked` for by name cannot read the model."""
+    if broken := record.get("non_finite"):
         count = f"{broken['samples']} sample{'' if broken['samples'] == 1 else 's'}"
         warnings.warn(
             f"the model's activations are NaN or infinite in {count}, first at {broken['first']}; they count nowhere",
             UserWarning,
             stacklevel=3,
         )
-    return measurement
+    for name, reason in record.get("unmasked", {}).items():
+        warnings.warn(f"a mask with padding was given, but {name}: {reason}", UserWarning, stacklevel=3)
+    named = record.get("not_applicable", {}) if asked else {}
+    for name, reason in (named | left_out.refused).items():
+        warnings.warn(f"{name} is left out: {reason}", UserWarning, stacklevel=3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
     MODALITIES,
+    NO_STREAM,
     Axis,
     Depth,
     ExpertLayer,
@@ -26,7 +27,6 @@ from sinkscope.hooks import (
     blocks,
     cache_of,
     check_order,
-    checked,
     family,
     has_attention,
     hosted,
@@ -45,7 +45,9 @@ from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import chunks
 from sinkscope.probes.calls.collected import Collector, Request
 from sinkscope.probes.calls.reading import read
+from sinkscope.probes.completeness import check_complete, forget, not_measured
 from sinkscope.probes.facts import describe
+from sinkscope.probes.left_out import LeftOut, kind
 from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
 from sinkscope.probes.observers.observer import Hidden, ModuleCall, Observer, Piece, Watch
 from sinkscope.probes.observers.received import AttentionReceived, SlotReceived
@@ -97,11 +99,12 @@ class Observation:
         self._implementations: set[str] = set()
         self._verified: set[tuple[Any, ...]] = set()
         self._unverified: set[str] = set()
-        self._skipped: dict[str, str] = {}
+        self.left_out = LeftOut()
+        self._unmasked: dict[str, str] = {}
         self._batches: list[Batch] = []
         self._pass: OpenPass | None = None
         self._passes = Passes(model, self._begin, self._end)
-        self.observers = tuple(observer.bound(model) for observer in observers)
+        self.observers, self._inapplicable = _applicable(observers, model)
 
     def attach(self, stack: ExitStack) -> None:
         """Hook the model's forward, and its blocks where an observer reads them, for as long as `stack` is open."""
@@ -126,14 +129,20 @@ class Observation:
         if use := self._passes.now.use(module):
             layer = replace(layer, name=f"{layer.name}#{use}")
         batch = invocation.output.shape[0]
-        if batch != self._pass.forward.batch:
-            self._pass.skipped[layer.stack] = f"its {batch} rows are not the model's {self._pass.forward.batch} samples"
+        running = self._pass
+        if batch != running.forward.batch:
+            reason = f"its {batch} rows are not the model's {running.forward.batch} samples"
+            running.left_out.layers[kind(layer)] = reason
             return
         sides = axes(layer.stack, self._encoder_decoder)
         host = rounding(invocation.output, invocation.arguments["query"])
         with full_precision(invocation.output.device):
-            call = read(invocation, layer, self._pass.forward, sides, self.family)
-            self._take(self._checked(call, invocation, host), self._pass)
+            try:
+                call = read(invocation, layer, running.forward, sides, self.family, running.masks, running.known(layer))
+            except UnsupportedModelError as error:
+                running.left_out.refused[kind(layer)] = str(error)
+                return
+            self._take(self._checked(call, invocation, host), running)
         self._implementations.add(invocation.implementation or "eager")
 
     def measurement(self) -> Measurement:
@@ -146,7 +155,8 @@ class Observation:
             raise InputError(
                 "nothing was observed: call the observed model itself inside the `with observe(...)` block"
             )
-        self._check_complete()
+        forget(self.left_out, self._batches, self.layers.values(), self.family)
+        check_complete(self.left_out, self._batches, self.layers.values(), self.family)
         operations = [getattr(module, "operation", None) for module in self.layers]
         facts = describe(self.model, self.family, self._batches, operations)
         return assemble(
@@ -157,9 +167,23 @@ class Observation:
                 "implementation": sorted(self._implementations),
                 "observers": [observer.describe() for observer in self.observers],
                 "not_measured": self._not_measured(),
+                **({"not_applicable": self._inapplicable} if self._inapplicable else {}),
                 "not_verified": sorted(self._unverified),
+                **({"unmasked": self._unmasked} if self._unmasked else {}),
             },
         )
+
+    def _not_measured(self) -> dict[str, str]:
+        """Stacks of the model, and observers, that have no numbers, and why."""
+        if self._collector is None:
+            own = ("encoder", "decoder", "cross") if self._encoder_decoder else ()
+            return not_measured(self.left_out, self._batches, self.layers.values(), own)
+        reason = "the family has attention of its own, of which weights are all that can be read"
+        return {type(observer).__name__: reason for observer in self.observers if self._is_blind(observer)}
+
+    def _is_blind(self, observer: Observer) -> bool:
+        """Whether a family that is read from its maps has nothing for this observer."""
+        return not observer.reads_weights_alone and not (observer.reads_blocks and blocks(self.model))
 
     def _take(self, call: AttentionCall, running: OpenPass) -> None:
         """Show a call to the observers."""
@@ -167,6 +191,14 @@ class Observation:
         found = running.place(call.layer, *axes(call.layer.stack, self._encoder_decoder), causal=call.causal)
         found.query_length = call.query_start + call.query.shape[2]
         found.key_length = call.key_start + call.key.shape[2]
+        found.real_keys = call.real_keys
+        if found.key in running.forward.elsewhere and call.real_keys is None:
+            running.unmasked[call.layer.stack] = f"its layers attend to all {found.key_length} tokens"
+        if found.query == found.key:
+            running.attended[call.layer.stack] = found.real_queries = call.real_keys
+        else:
+            stated = running.forward.stated(found.query, found.query_length)
+            found.real_queries = running.forward.real.get(found.query) if stated else None
         for observer, piece in self._pieces(call):
             found.add(type(observer).__name__, piece, len(call.query))
 
@@ -225,41 +257,42 @@ class Observation:
         assert done is not None
         if self._collector is not None:
             self._collect(self._collector, done, output)
+        done.drop_misread()
+        done.note_unused_masks()
         done.batch.commit(done, cache_of(output) or done.forward.cache)
         if not self._batches or self._batches[-1] is not done.batch:
             for closed in self._batches[-1:]:
                 closed.settle(self.observers)
             self._batches.append(done.batch)
-        self._skipped |= done.skipped
+        self.left_out.add(done.left_out)
+        self._unmasked |= done.unmasked
         return None if self._collector is None else self._collector.answer(output, self._request)
 
     def _hidden(self, depth: Depth, hidden: Any, under_way: Pass) -> None:
         """Show the residual stream at a depth to the observers of blocks."""
         assert self._pass is not None
-        if depth.stack in MODALITIES and (not isinstance(hidden, Tensor) or hidden.ndim != 3):
-            self._pass.skipped[f"residual stream of {depth.stack}"] = "its samples are packed into one sequence"
+        if depth.stack in self._pass.left_out.streams:
             return
-        checked(hidden, self.family)
+        if not isinstance(hidden, Tensor) or hidden.ndim != 3:
+            packed = depth.stack in MODALITIES
+            self._pass.drop_stream(depth.stack, "its samples are packed into one sequence" if packed else NO_STREAM)
+            return
         if len(hidden) != self._pass.forward.batch:
             return
         side = axes(depth.stack, self._encoder_decoder)[0]
         start = self._pass.forward.start(side)
         stop = start + hidden.shape[1]
+        so_far = self._pass.real(depth.stack, side, stop, under_way.masks.get(depth.stack))
+        self._pass.assumed[depth.stack] = so_far
         found = self._pass.place(depth, side, side, causal=False)
-        found.query_length = stop
-        real = self._real(side, start, stop, hidden)
-        so_far = None if real is None else self._pass.forward.real.get(side)
+        found.query_length, found.real_queries = stop, so_far
+        real = None if so_far is None or so_far.shape[1] < stop else so_far[:, start:stop].to(hidden.device)
+        so_far = None if real is None else so_far
         shown = Hidden(hidden.detach(), start, depth, real, self._pass.samples_before, so_far)
         with full_precision(hidden.device):
             for observer in self.observers:
                 for piece in observer.on_hidden(shown) if observer.reads_blocks else ():
                     found.add(type(observer).__name__, piece, len(hidden))
-
-    def _real(self, side: Axis, start: int, stop: int, like: Tensor) -> Tensor | None:
-        """Which tokens are real, from the mask that the model was given; None where all are."""
-        assert self._pass is not None
-        real = self._pass.forward.real.get(side)
-        return None if real is None or real.shape[1] < stop else real[:, start:stop].to(like.device)
 
     def _read_module(self, observer: Observer, watch: Watch) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -271,7 +304,8 @@ class Observation:
             if isinstance(place, Layer) and again > 0:
                 place = replace(place, name=f"{place.name}#{again}")
             forward = running.forward
-            at = ModuleCall(forward.batch, forward.start(side), forward.real.get(side), running.samples_before)
+            real = self._real_at(place, side, running)
+            at = ModuleCall(forward.batch, forward.start(side), real, running.samples_before)
             with torch.no_grad():
                 for piece in watch.read(at, args, kwargs, output):
                     known = running.places.get(place)
@@ -280,37 +314,29 @@ class Observation:
 
         return hook
 
+    def _real_at(self, place: Place, side: Axis, running: OpenPass) -> Tensor | None:
+        """Real tokens where an observer reads a module: those of its layer's or its stack's attention, if that ran."""
+        if not isinstance(place, Layer):
+            return running.forward.real.get(side)
+        known = running.places.get(place)
+        return running.forward.real.get(side) if known is None else known.real_queries
+
     def _side(self, place: Place) -> Axis:
         return "tokens" if isinstance(place, ExpertLayer) else axes(place.stack, self._encoder_decoder)[0]
 
-    def _not_measured(self) -> dict[str, str]:
-        """Stacks of the model, and observers, that have no numbers, and why."""
-        called = {place.stack for batch in self._batches for place in batch.places if isinstance(place, Layer)}
-        absent = {layer.stack: "was never called" for layer in self.layers.values() if layer.stack not in called}
-        if self._encoder_decoder and self._collector is None:
-            known = called | {layer.stack for layer in self.layers.values()}
-            absent |= {
-                stack: "has attention of its own" for stack in ("encoder", "decoder", "cross") if stack not in known
-            }
-        if self._collector is not None:
-            blind = [type(observer).__name__ for observer in self.observers if self._is_blind(observer)]
-            absent |= dict.fromkeys(
-                blind, "the family has attention of its own, of which weights are all that can be read"
-            )
-        return absent | self._skipped
 
-    def _is_blind(self, observer: Observer) -> bool:
-        """Whether a family that is read from its maps has nothing for this observer."""
-        return not observer.reads_weights_alone and not (observer.reads_blocks and blocks(self.model))
+def _applicable(observers: Sequence[Observer], model: nn.Module) -> tuple[tuple[Observer, ...], dict[str, str]]:
+    """The observers with what they need of the model, and those that lack it, with the reason.
 
-    def _check_complete(self) -> None:
-        for batch in self._batches:
-            called = {place.name.partition("#")[0] for place in batch.places if isinstance(place, Layer)}
-            used = {place.stack for place in batch.places if isinstance(place, Layer)}
-            missing = [layer.name for layer in self.layers.values() if layer.stack in used and layer.name not in called]
-            if missing or not called:
-                raise UnsupportedModelError(
-                    f"family '{self.family}': attention of {', '.join(missing) or 'every layer'} was never called "
-                    "through AttentionInterface, so it would be missing from the measurement; another implementation "
-                    "may be observable (attn_implementation='eager' or 'sdpa')"
-                )
+    Raises `UnsupportedModelError` where none is left.
+    """
+    bound: list[Observer] = []
+    reasons: dict[str, str] = {}
+    for observer in observers:
+        try:
+            bound.append(observer.bound(model))
+        except UnsupportedModelError as error:
+            reasons[type(observer).__name__] = str(error)
+    if not bound:
+        raise UnsupportedModelError(next(iter(reasons.values())))
+    return tuple(bound), reasons

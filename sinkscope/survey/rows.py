@@ -152,7 +152,7 @@ def _blocks(measurement: Measurement, stack: str) -> int:
     deepest = int(numbers.max()) + 1
     if "depth_index" not in data.coords:
         return deepest
-    home = "decoder" if stack == "cross" else stack
+    home = {"cross": "decoder", "queries_cross": "queries"}.get(stack, stack)
     return max([deepest, *data["depth_index"].values[data["depth_stack"].values == home].tolist()])
 
 

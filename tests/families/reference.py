@@ -37,11 +37,15 @@ def eager_maps(family: Family, inputs: Mapping[str, Tensor]) -> Maps:
     return {_stack(model): [weights for weights in chosen for _ in range(family.calls)]}
 
 
-def received(weights: Float[Tensor, "*batch query key"], causal: bool | None = None) -> Float[Tensor, "*batch key"]:
-    """alpha_k from a whole attention map; unless that is said, it is causal where nothing looks ahead."""
+def received(weights: Float[Tensor, "*batch query key"], mixed: bool = False) -> Float[Tensor, "*batch key"]:
+    """alpha_k from a whole attention map: causal where no query looks ahead, and `mixed` where some do and some do not.
+
+    A query looks ahead where the token behind it gets weight.
+    """
     queries, keys = weights.shape[-2:]
-    if causal is None:
-        causal = queries == keys and not bool(weights.triu(1).any())
+    causal = queries == keys and not bool(weights.triu(1).any())
+    if queries == keys and not causal and not bool((weights.diagonal(1, -2, -1) > 0).all()):
+        causal = mixed
     counts = torch.arange(keys, 0, -1) if causal else torch.full((keys,), queries)
     return weights.sum(-2) / counts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers import Dinov2WithRegistersConfig, Dinov2WithRegistersModel, LlamaForCausalLM
+from transformers import Dinov2WithRegistersConfig, Dinov2WithRegistersModel, LlamaForCausalLM, YolosConfig, YolosModel
 
 from sinkscope.errors import InputError
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, measure
@@ -115,3 +115,27 @@ def test_registers_and_artefact_patches_of_a_vision_model() -> None:
     assert table.loc["artefact patch", "norm"] > 200
     with pytest.raises(InputError, match="no norms of a vision stack"):
         measured(Plant()).patches()
+
+
+def test_detection_tokens_are_no_patches() -> None:
+    torch.manual_seed(0)
+    config = YolosConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        image_size=[24, 24],
+        patch_size=4,
+        num_detection_tokens=5,
+    )
+    model = YolosModel(config).eval()
+    planted = torch.zeros(3, 1 + 36 + 5, 32)
+    planted[:, 37:] = 50.0
+    planted[:, 7] = 50.0
+    model.encoder.layer[-1].register_forward_hook(lambda _, __, output: output + planted)
+    measurement = measure(model, {"pixel_values": torch.randn(3, 3, 24, 24)}, [AttentionReceived(), HiddenNorms()])
+    assert measurement.record["vision_suffix"] == {"detection": 5}
+    table = measurement.patches(times=5.0).set_index("kind")
+    assert table["tokens"].to_dict() == {"CLS": 1, "detection": 5, "artefact patch": 1, "patch": 35}
+    assert table.loc["detection", "norm"] > 200
+    assert table.loc["patch", "norm"] < 20

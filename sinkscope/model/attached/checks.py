@@ -49,7 +49,7 @@ def _obstacles(
 
 
 def _structure(model: PreTrainedModel, layers: dict[nn.Module, Layer]) -> Iterator[str]:
-    if cross := next((layer.name for layer in layers.values() if layer.stack == "cross"), None):
+    if cross := next((layer.name for layer in layers.values() if layer.crosses), None):
         yield f"'{cross}' is cross-attention, for which no operation is defined"
     holders = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
     if any(module.config is not model.config for module in (*holders, *layers)):

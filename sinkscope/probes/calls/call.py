@@ -20,13 +20,26 @@ ROWS = 64  # queries of a chunk; fewer where that many do not fit
 
 
 @dataclass(frozen=True, eq=False)
+class Entries:
+    """Keys behind the tokens' own, each of which stands for several tokens or for one of another stack.
+
+    Compressed keys of DeepSeek-V4, or the encoder's in a decoder that reads both in one softmax.
+    """
+
+    key: Float[Tensor, "batch kv_heads entry dim"]
+    value: Float[Tensor, "batch kv_heads entry value_dim"]
+    mask: VisibleKeys
+
+
+@dataclass(frozen=True, eq=False)
 class AttentionCall:
     """Queries, keys and values as the layer's attention function received them (after rotation and cache), detached.
 
     `query_start`, `key_start`: absolute position of the first query and key. `own_keys`: the keys of this call's own
     tokens (all of them in cross-attention). `real`, `real_keys`: False for padding, None where all are real; the first
     covers these queries, the second every token so far. `causal`: whether the metric's denominator is T − k. `sink`:
-    logit of what a query may attend to beside tokens, broadcasting over (batch, heads, query). `operation`, with its
+    logit of what a query may attend to beside tokens, broadcasting over (batch, heads, query); `entries`: keys in
+    the same softmax that are no tokens of this layer. `operation`, with its
     `context`: what computes the weights of lab and attached layers. `kernel_lse`: the kernel's
     log-sum-exp, over the sink as well where `kernel_has_sink`. `output`: what the attention function returned;
     `samples_before`: how many samples the measurement had before this batch. `collected`: the weights, where the model
@@ -48,6 +61,7 @@ class AttentionCall:
     softcap: float | None = None
     bias: Float[Tensor, "_ _ query key"] | None = None
     sink: Float[Tensor, "_ heads _"] | None = None
+    entries: Entries | None = None
     operation: Operation | None = None
     context: Context | None = None
     kernel_lse: Float[Tensor, "batch heads query"] | None = None
@@ -86,6 +100,8 @@ class AttentionCall:
     def lse(self) -> Float[Tensor, "batch heads query"]:
         """log(Σ_visible exp(score) + Σ exp(sink)) in nats: from the kernel where it gave one, else in chunks."""
         lse = self._computed_lse() if self.kernel_lse is None else self.kernel_lse
+        if self.entries is not None and self.kernel_lse is None:
+            lse = torch.logaddexp(lse, self._lse_of_entries(self.entries))
         if self.sink is None or (self.kernel_lse is not None and self.kernel_has_sink):
             return lse
         return torch.logaddexp(lse, self.sink.expand_as(lse))
@@ -113,6 +129,16 @@ class AttentionCall:
             bias = self.bias if self.bias.shape[0] == 1 else self.bias[samples]
             scores += take(bias[:, :, rows], columns)
         self.mask.restrict(scores, samples, rows, columns)
+        return scores
+
+    def entry_scores(self, samples: slice, rows: slice) -> Float[Tensor, "batch heads query entry"]:
+        """Logits on `entries` in fp32, −inf where masked. Raises `ValueError` for a call without any."""
+        if self.entries is None:
+            raise ValueError(f"layer '{self.layer.name}' has no entries")
+        scores = dot_product(self.wide_query[samples, :, rows], self.entries.key[samples].float(), self.scaling)
+        if self.softcap is not None:
+            scores.div_(self.softcap).tanh_().mul_(self.softcap)
+        self.entries.mask.restrict(scores, samples, rows, slice(0, scores.shape[-1]))
         return scores
 
     def operation_weights(self, rows: slice) -> Weights:
@@ -163,4 +189,10 @@ class AttentionCall:
         for samples, rows in self.parts():
             columns = self.mask.extent(samples, rows)
             lse[samples, :, rows] = torch.logsumexp(self.scores(samples, rows, columns), -1)
+        return lse
+
+    def _lse_of_entries(self, entries: Entries) -> Float[Tensor, "batch heads query"]:
+        lse = torch.empty(self.query.shape[:3], device=self.query.device)
+        for samples, rows in self.parts(max(1, entries.key.shape[2])):
+            lse[samples, :, rows] = torch.logsumexp(self.entry_scores(samples, rows), -1)
         return lse

@@ -19,8 +19,8 @@ class Chunk:
     """Weights, in fp32, of the queries `rows` of `samples` on the keys `columns`; every key outside has weight 0.
 
     Rows of queries that do not count (padding) are 0. `slots`: weights on slots, where there are any; in a softmax one
-    column for all of them together. `scores`: the logits behind the weights, −inf where masked, where an observer asked
-    for them and the layer is a softmax.
+    column for all of them together, and one for each entry that is no token. `scores`: the logits behind the weights,
+    −inf where masked, where an observer asked for them and the layer is a softmax over tokens and slots alone.
     """
 
     samples: slice
@@ -53,7 +53,11 @@ def _from_scores(call: AttentionCall, with_scores: bool) -> Iterator[Chunk]:
             scores = call.scores(samples, rows, columns)
             weights = torch.sub(scores, lse[samples, :, rows], out=None if with_scores else scores).exp_()
             slot = None if slots is None else slots[samples, :, rows]
-            yield Chunk(samples, rows, columns, weights, slot, scores if with_scores else None)
+            if call.entries is not None:
+                entries = call.entry_scores(samples, rows).sub_(lse[samples, :, rows]).exp_()
+                slot = entries if slot is None else torch.cat([slot, entries], -1)
+            shown = scores if with_scores and call.entries is None else None
+            yield Chunk(samples, rows, columns, weights, slot, shown)
 
 
 def _from_operation(call: AttentionCall) -> Iterator[Chunk]:

@@ -132,13 +132,14 @@ class Collector:
         given = forward.ids.shape[1] if forward.ids is not None and sides[0] == "tokens" else queries
         if sizes or queries != given or (name != "cross" and keys != start + queries):
             raise refuse("returns maps of windows, of pooled or of added tokens, whose positions they do not tell")
-        stack = _Stack(
-            name,
-            maps,
-            start,
-            _on(maps[0], real_tokens(forward, sides[0], slice(start, start + queries), refuse)),
-            _on(maps[0], real_tokens(forward, sides[1], slice(0, keys), refuse)),
+        spans = slice(start, start + queries), slice(0, keys)
+        real, real_keys = (
+            _seen(maps)[:, span]
+            if axis in forward.elsewhere and axis == sides[1]
+            else _on(maps[0], real_tokens(forward, axis, span, refuse))
+            for axis, span in zip(sides, spans, strict=True)
         )
+        stack = _Stack(name, maps, start, real, real_keys)
         looks_ahead = name == "decoder" and not self._encoder_decoder and any(map(stack.sees_future, maps))
         return stack if not looks_ahead else _Stack("encoder", maps, start, stack.real, stack.real_keys)
 
@@ -181,6 +182,11 @@ class Collector:
 
     def _refusal(self, layer: str) -> Refusal:
         return Refusal(self.family, layer)
+
+
+def _seen(maps: list[Tensor]) -> Bool[Tensor, "batch key"]:
+    """Keys to which any query of any layer gives weight: the real ones, where no mask is over them."""
+    return torch.stack([(weights > 0).any(2).any(1) for weights in maps]).any(0)
 
 
 def _on(like: Tensor, mask: Tensor | None) -> Tensor | None:

@@ -46,7 +46,11 @@ def verified(
     measurement is read).
     """
     checked = _rows(call)
-    ours, bound = _aggregates(call, checked.weights)
+    ours, bound = _aggregates(call.value, checked.weights)
+    if call.entries is not None:
+        scores = [call.entry_scores(slice(0, len(call.query)), slice(row, row + 1)) for row in checked.rows]
+        more = _aggregates(call.entries.value, (torch.cat(scores, 2) - checked.total[..., None]).exp())
+        ours, bound = ours + more[0], bound + more[1]
     theirs = output[:, checked.rows].transpose(1, 2).float()
     excess = (ours - theirs).abs() - _tolerance(checked, host)[..., None] * bound
     if bool((excess > 0)[checked.counted & torch.isfinite(theirs).all(-1)].any()):
@@ -123,6 +127,9 @@ def _rows(call: AttentionCall) -> _Rows:
     counted = torch.isfinite(lse)
     if call.real is not None:
         counted &= call.real[:, None, rows]
+    if call.entries is not None:
+        entries = torch.cat([call.entry_scores(samples, slice(row, row + 1)) for row in rows], 2)
+        lse = torch.logaddexp(lse, torch.logsumexp(entries, -1))
     total = lse if call.sink is None else torch.logaddexp(lse, call.sink.expand(call.query.shape[:3])[:, :, rows])
     if call.kernel_lse is not None:
         kernel, ours = call.kernel_lse[:, :, rows], total if call.kernel_has_sink else lse
@@ -131,9 +138,9 @@ def _rows(call: AttentionCall) -> _Rows:
     return _Rows(call, rows, scores, total, counted)
 
 
-def _aggregates(call: AttentionCall, weights: Tensor) -> tuple[Tensor, Tensor]:
+def _aggregates(value: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Σ_k w_k v_k and Σ_k w_k |v_k|, (batch, heads, rows, dim)."""
-    value = call.value.float()
+    value = value.float()
     batch, kv_heads = value.shape[:2]
     grouped = weights.reshape(batch, kv_heads, -1, weights.shape[-1])
     shape = (*weights.shape[:3], value.shape[-1])

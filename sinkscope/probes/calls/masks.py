@@ -6,7 +6,8 @@ Columns are named by a slice, or by an index (batch, n) that differs per sample.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,6 +16,8 @@ from torch import Tensor
 from sinkscope.attention import Visibility
 
 Columns = slice | Tensor  # Int[Tensor, "batch n"]
+HIDDEN = -9e3  # what families add to a masked score: −10,000 (−9,984 in bfloat16), the dtype's minimum, or −inf
+KINDS = 4  # of masks that the layers of one model take turns with: full, windows, chunks
 
 
 class VisibleKeys(ABC):
@@ -36,6 +39,23 @@ class VisibleKeys(ABC):
     def visible(self, samples: slice, rows: slice, columns: Columns) -> Bool[Tensor, "_ _ query key"]:
         """True where the query may attend; broadcasts over batch and heads."""
 
+    @property
+    def keys_seen(self) -> Bool[Tensor, "_ key"] | None:
+        """Keys that any query may attend to, the layer's real tokens; None where that is every key."""
+        return None
+
+    def looks_ahead(self, start: int, real: Bool[Tensor, "batch key"] | None) -> bool | None:
+        """Whether queries see later keys: False where none does, True where every one sees the next real key.
+
+        None where some do (a bidirectional prefix, documents), and where the mask does not tell. `start`: index of the
+        first query among the keys.
+        """
+        return None
+
+    def shows(self, hidden: Bool[Tensor, "batch key"], start: int) -> bool:
+        """Whether a query of a real token may attend to a key that is `hidden`; queries are keys `start` …"""
+        return False
+
 
 @dataclass(frozen=True, eq=False)
 class Rule(VisibleKeys):
@@ -49,6 +69,20 @@ class Rule(VisibleKeys):
     start: int = 0
     window: int | None = None
     padding: Bool[Tensor, "batch keys"] | None = None
+
+    @property
+    def keys_seen(self) -> Bool[Tensor, "_ key"] | None:
+        return self.padding
+
+    def looks_ahead(self, start: int, real: Bool[Tensor, "batch key"] | None) -> bool | None:
+        return not self.causal
+
+    def shows(self, hidden: Bool[Tensor, "batch key"], start: int) -> bool:
+        seen = hidden if self.padding is None else hidden & self.padding.to(hidden.device)
+        queries = ~hidden
+        queries[:, :start] = False
+        before = (queries.flip(-1).cumsum(-1).flip(-1) > 0) if self.causal else queries.any(-1, keepdim=True)
+        return bool((seen & before).any())
 
     @property
     def is_triangle(self) -> bool:
@@ -89,10 +123,12 @@ class Rule(VisibleKeys):
 class Written(VisibleKeys):
     """A 4-D mask as the model made it: booleans (True = may attend), or numbers that are added to the scores.
 
-    Numbers at or below half the dtype's minimum mean "masked", so that a row of padding stays empty instead of uniform.
+    Numbers at or below `HIDDEN` mean "masked", so that a row of padding stays empty instead of uniform.
     """
 
     mask: Tensor  # (batch | 1, heads | 1, query, key)
+    _later: dict[int, bool] = field(default_factory=dict, repr=False)  # by the index of the first query
+    _shown: dict[int, bool] = field(default_factory=dict, repr=False)  # likewise; in a pass one set of keys is hidden
 
     @property
     def keys(self) -> int:  # type: ignore[override]
@@ -108,7 +144,42 @@ class Written(VisibleKeys):
 
     def visible(self, samples: slice, rows: slice, columns: Columns) -> Bool[Tensor, "_ _ query key"]:
         part = self._part(samples, rows, columns)
-        return part if part.dtype == torch.bool else part > torch.finfo(part.dtype).min / 2
+        return part if part.dtype == torch.bool else part > HIDDEN
+
+    @cached_property
+    def keys_seen(self) -> Bool[Tensor, "_ key"] | None:
+        seen = self._whole.any(2).any(1)
+        return None if bool(seen.all()) else seen
+
+    def looks_ahead(self, start: int, real: Bool[Tensor, "batch key"] | None) -> bool | None:
+        if not self._sees_later(start):
+            return False
+        following = self._whole.diagonal(start + 1, 2, 3)
+        if real is None:
+            return True if bool(following.all()) else None
+        pairs = real[:, start:-1] & real[:, start + 1 :]
+        return True if bool((following | ~pairs[:, None].to(following.device)).all()) else None
+
+    def sees_itself(self, real: Bool[Tensor, "batch key"] | None) -> bool:
+        """Whether every query sees the key of the same index, where that is `real`."""
+        own = self._whole.diagonal(0, 2, 3)
+        return bool((own if real is None else own | ~real[:, None].to(own.device)).all())
+
+    def shows(self, hidden: Bool[Tensor, "batch key"], start: int) -> bool:
+        if start not in self._shown:
+            queries = ~hidden[:, start : start + self.mask.shape[2]]
+            shown = self._whole & hidden[:, None, None, :] & queries[:, None, :, None]
+            self._shown[start] = bool(shown.any())
+        return self._shown[start]
+
+    @property
+    def _whole(self) -> Bool[Tensor, "_ _ query key"]:
+        return self.visible(slice(None), slice(None), slice(0, self.keys))
+
+    def _sees_later(self, start: int) -> bool:
+        if start not in self._later:
+            self._later[start] = bool(self._whole.triu(start + 1).any())
+        return self._later[start]
 
     def _part(self, samples: slice, rows: slice, columns: Columns) -> Tensor:
         mask = self.mask if self.mask.shape[0] == 1 else self.mask[samples]
@@ -134,6 +205,22 @@ class Bound(VisibleKeys):
     def visible(self, samples: slice, rows: slice, columns: Columns) -> Bool[Tensor, "_ _ query key"]:
         dense = self.visibility.dense(rows)
         return take(dense if dense.shape[0] == 1 else dense[samples], columns)
+
+
+class WrittenMasks:
+    """The last written masks of a pass: layers share them, and what they say is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, int], tuple[Tensor, Written]] = {}
+
+    def of(self, mask: Tensor, queries: int, keys: int) -> Written:
+        """The mask as its layer uses it: rows for each query, columns for `keys`."""
+        place = id(mask), queries, keys
+        if place not in self._known:
+            while len(self._known) >= KINDS:
+                self._known.pop(next(iter(self._known)))
+            self._known[place] = mask, Written(mask[..., :keys].expand(-1, -1, queries, -1))
+        return self._known[place][1]
 
 
 def take(tensor: Tensor, columns: Columns) -> Tensor:

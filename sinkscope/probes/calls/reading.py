@@ -13,16 +13,35 @@ from torch import Tensor, nn
 from sinkscope.attention import Context, Operation, Visibility, adds_slots
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import Axis, Forward, Invocation, Layer, hosted
-from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.calls.masks import Bound, Rule, VisibleKeys, Written
+from sinkscope.probes.calls.call import AttentionCall, Entries
+from sinkscope.probes.calls.masks import Bound, Rule, VisibleKeys, Written, WrittenMasks
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What earlier passes over the same samples said of a layer: whether it is causal, its real keys (None: all)."""
+
+    causal: bool
+    real_keys: Bool[Tensor, "batch _"] | None = None
 
 
 def read(
-    invocation: Invocation, layer: Layer, forward: Forward, sides: tuple[Axis, Axis], family: str
+    invocation: Invocation,
+    layer: Layer,
+    forward: Forward,
+    sides: tuple[Axis, Axis],
+    family: str,
+    written: WrittenMasks | None = None,
+    known: Known | None = None,
 ) -> AttentionCall:
     """The call in one form for all families and implementations.
 
-    Raises `UnsupportedModelError` for masks, and for caches, whose keys cannot be told apart.
+    Real tokens are those of the model's mask where it is over the tokens of this layer, else those that the layer's
+    own mask lets any query see. Whether it is causal is read from its mask; where that does not tell (one query, a
+    bidirectional prefix), it is what earlier passes or the module say.
+
+    Raises `UnsupportedModelError` for masks, and for caches, whose keys cannot be told apart, and where a layer attends
+    to tokens that the model's mask hides.
     """
     given: dict[str, Any] = {**invocation.arguments, **hosted(invocation.module)}
     refuse = Refusal(family, layer.name)
@@ -31,27 +50,35 @@ def read(
     start = forward.start(sides[0])
     total = start + query.shape[2]
     keys = min(key.shape[2], total) if shared else key.shape[2]  # a static cache hands out its whole buffer
-    if shared and forward.cache is None and key.shape[2] > total:
-        raise refuse(f"attends to {key.shape[2]} keys for {total} tokens: some stand for several tokens or for none")
     if shared and keys < total and not _slides(forward, layer):
         raise refuse(f"attends to {keys} of {total} tokens and does not say which")
     scaling, operation = given.get("scaling"), _operation(invocation.module)
+    mask = _mask(given, invocation, query.shape[2], keys, refuse, written or WrittenMasks())
+    key_start = total - keys if shared else 0
+    real_keys = _real_keys(forward, sides[1], mask, (len(query), key_start, total if shared else keys), known, refuse)
+    stated = shared and forward.stated(sides[1], total)  # what was read from the mask itself needs no check
+    if stated and real_keys is not None and mask.shows(~real_keys[:, key_start:].to(query.device), start - key_start):
+        raise refuse("attends to tokens that the attention mask given to the model hides: leave that mask out")
+    extra = shared and forward.cache is None and key.shape[2] > total
+    entries = _entries(given, mask, total, real_keys, refuse) if extra else None
     call = AttentionCall(
         layer=layer,
         query=query,
         key=key[:, :, :keys],
         value=value[:, :, :keys],
-        mask=_mask(given, invocation, query.shape[2], keys, refuse),
+        mask=mask,
         scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
-        causal=layer.stack != "cross" and _is_causal(given, invocation.module, layer.stack == "decoder"),
+        causal=shared
+        and _is_causal(mask, start - key_start, query.shape[2], real_keys, known, _says(given, invocation, layer)),
         query_start=start,
-        key_start=total - keys if shared else 0,
+        key_start=key_start,
         own_keys=slice(keys - query.shape[2], keys) if shared else slice(0, keys),
-        real=_on(query, real_tokens(forward, sides[0], slice(start, total), refuse)),
-        real_keys=_on(query, real_tokens(forward, sides[1], slice(0, total if shared else keys), refuse)),
+        real=_on(query, real_keys[:, start:] if shared and real_keys is not None else _queries(forward, sides, total)),
+        real_keys=_on(query, real_keys),
         softcap=given.get("softcap"),
         bias=_bias(given.get("position_bias"), query.shape[2], keys),
         sink=_sink(given),
+        entries=entries,
         kernel_lse=_fitting(invocation.kernel_lse, query),
         output=invocation.output.detach().transpose(1, 2),
     )
@@ -69,9 +96,70 @@ class Refusal:
         return UnsupportedModelError(f"family '{self.family}', layer '{self.layer}': {reason}")
 
 
-def _is_causal(given: Mapping[str, Any], module: nn.Module, default: bool) -> bool:
+def _says(given: Mapping[str, Any], invocation: Invocation, layer: Layer) -> bool:
+    """Whether the layer says that it is causal; its stack where it does not say."""
+    return _module_says(given, invocation.module, layer.stack == "decoder")
+
+
+def _module_says(given: Mapping[str, Any], module: nn.Module, default: bool) -> bool:
     argument = given.get("is_causal")
     return bool(getattr(module, "is_causal", default) if argument is None else argument)
+
+
+def _is_causal(
+    mask: VisibleKeys, start: int, queries: int, real: Tensor | None, known: Known | None, said: bool
+) -> bool:
+    """Read from the mask; modules say `is_causal=False` under causal masks, and the other way round."""
+    ahead = None if queries == 1 else mask.looks_ahead(start, None if real is None else real[:, -mask.keys :])
+    if ahead is None:
+        return said if known is None else known.causal
+    return not ahead
+
+
+def _real_keys(
+    forward: Forward, axis: Axis, mask: VisibleKeys, span: tuple[int, int, int], known: Known | None, refuse: Refusal
+) -> Bool[Tensor, "batch position"] | None:
+    """Which of all tokens so far are real; None where all are. `span`: rows, the first column at hand, and the total.
+
+    Where the inputs do not tell, columns that the layer's mask hides from every query are padding; those that a cache
+    holds are what they were.
+    """
+    batch, first, total = span
+    if forward.stated(axis, total):
+        return real_tokens(forward, axis, slice(0, total), refuse)
+    seen, before = mask.keys_seen, None if known is None else known.real_keys
+    if seen is None and axis == "memory" and "tokens" in forward.real and forward.stated("tokens", total):
+        raise refuse(f"attends to {total} keys that may be the model's own tokens, and does not hide their padding")
+    if seen is None and before is None:
+        return None
+    device = (seen if seen is not None else before).device  # type: ignore[union-attr]
+    real = torch.ones(batch, total, dtype=torch.bool, device=device)
+    if seen is not None:
+        real[:, first:] = seen
+    if known is not None and (cached := forward.start(axis)):
+        real[:, :cached] = True if before is None else before[:, :cached].to(device)
+    return real
+
+
+def _entries(given: Mapping[str, Any], mask: VisibleKeys, total: int, real: Tensor | None, refuse: Refusal) -> Entries:
+    """The keys behind those of the `total` tokens.
+
+    That the first ones are the tokens' own shows in the mask: each query sees its own and no later one.
+    """
+    key, value, whole = given["key"], given["value"], given.get("attention_mask")
+    reason = f"attends to {key.shape[2]} keys for {total} tokens, and its mask does not tell which are the tokens' own"
+    if not isinstance(mask, Written) or not isinstance(whole, Tensor) or whole.shape[-1] < key.shape[2]:
+        raise refuse(reason)
+    if mask.looks_ahead(0, real) is not False or not mask.sees_itself(real):
+        raise refuse(reason)
+    behind = Written(whole[..., total : key.shape[2]].expand(-1, -1, given["query"].shape[2], -1))
+    return Entries(key[:, :, total:].detach(), value[:, :, total:].detach(), behind)
+
+
+def _queries(forward: Forward, sides: tuple[Axis, Axis], total: int) -> Bool[Tensor, "batch position"] | None:
+    """Real queries of a cross-attention layer, whose keys are other tokens; all are where the inputs do not tell."""
+    real = forward.real.get(sides[0])
+    return None if real is None or not forward.stated(sides[0], total) else real[:, forward.start(sides[0]) : total]
 
 
 def _slides(forward: Forward, layer: Layer) -> bool:
@@ -80,7 +168,9 @@ def _slides(forward: Forward, layer: Layer) -> bool:
     return 0 <= layer.index < len(sliding) and bool(sliding[layer.index])
 
 
-def _mask(given: Mapping[str, Any], invocation: Invocation, queries: int, keys: int, refuse: Refusal) -> VisibleKeys:
+def _mask(
+    given: Mapping[str, Any], invocation: Invocation, queries: int, keys: int, refuse: Refusal, written: WrittenMasks
+) -> VisibleKeys:
     mask, name = given.get("attention_mask"), invocation.implementation or "eager"
     if isinstance(mask, Visibility):
         if mask.is_causal_square or mask.is_full:
@@ -89,16 +179,16 @@ def _mask(given: Mapping[str, Any], invocation: Invocation, queries: int, keys: 
     if "paged" in name:
         raise refuse("paged attention keeps its keys elsewhere; use generate instead of continuous batching")
     if isinstance(mask, Tensor) and mask.ndim == 4 and mask.shape[-1] >= keys:
-        return Written(mask[..., :keys].expand(-1, -1, queries, -1))
+        return written.of(mask, queries, keys)
     if "flash" in name and (mask is None or (isinstance(mask, Tensor) and mask.ndim == 2)):
         padding = None if mask is None else mask[:, :keys].bool()
-        causal = _is_causal(given, invocation.module, True)
+        causal = _module_says(given, invocation.module, True)
         return Rule(keys, causal, keys - queries, given.get("sliding_window"), padding)
     if mask is not None:
         raise refuse(f"cannot read its {type(mask).__name__} mask; use attn_implementation='sdpa' or 'eager'")
     if name == "eager":  # eager functions add the mask they are given and nothing else
         return Rule(keys, causal=False)
-    return Rule(keys, causal=queries > 1 and _is_causal(given, invocation.module, True))
+    return Rule(keys, causal=queries > 1 and _module_says(given, invocation.module, True))
 
 
 def real_tokens(forward: Forward, axis: Axis, span: slice, refuse: Refusal) -> Bool[Tensor, "batch position"] | None:

@@ -64,15 +64,31 @@ def _of_routed(at: ModuleCall, module: nn.Module, given: tuple[Tensor, Tensor]) 
     experts = len(module.down_proj)  # type: ignore[arg-type]
     peaks = torch.full((at.batch, experts), -torch.inf, device=hidden.device)
     sample, counted = _rows(at, len(hidden), hidden.device)
+    columns = _columns(module, hidden, chosen)
     for expert in chosen[counted].unique().tolist():
         if expert >= experts:  # the index that transformers gives to tokens routed nowhere
             continue
         tokens = ((chosen == expert).any(-1) & counted).nonzero()[:, 0]
-        index = torch.full((len(tokens), 1), expert, dtype=chosen.dtype, device=hidden.device)
-        output = module.forward(hidden[tokens], index, hidden.new_ones(len(tokens), 1))
+        output = _alone(module, hidden[tokens], chosen.new_full((len(tokens), columns), expert))
         largest = output.float().abs().amax(-1)
         peaks[:, expert] = peaks[:, expert].scatter_reduce(0, sample[tokens], largest, "amax")
     yield Piece("peak", peaks, reduction="max")
+
+
+def _alone(module: nn.Module, hidden: Float[Tensor, "token width"], index: Tensor) -> Float[Tensor, "token width"]:
+    """What one expert makes of tokens that all chose it, in each column of `index`; the first alone has weight."""
+    weights = hidden.new_zeros(index.shape)
+    weights[:, 0] = 1
+    return module.forward(hidden, index, weights)
+
+
+def _columns(module: nn.Module, hidden: Tensor, chosen: Tensor) -> int:
+    """How many choices a token needs: one; two where the module drops an axis of one (LongCat)."""
+    try:
+        _alone(module, hidden[:1], torch.zeros_like(chosen[:1, :1]))
+    except ValueError:
+        return 2
+    return 1
 
 
 def _of_all(at: ModuleCall, experts: int, output: Float[Tensor, "rows width"]) -> Iterable[Piece]:

@@ -151,4 +151,4 @@ def _in_chunks(call: AttentionCall, query: Tensor, key: Tensor) -> Iterable[Piec
 
 
 def _on_one_axis(call: AttentionCall) -> bool:
-    return call.layer.stack != "cross"
+    return not call.layer.crosses

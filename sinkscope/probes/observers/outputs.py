@@ -91,7 +91,7 @@ def _at_projection(
     heads: int, at: ModuleCall, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
 ) -> Iterable[Piece]:
     flat = next(iter((*args, *kwargs.values())))
-    if flat.shape[0] != at.batch:
+    if flat.ndim != 3 or flat.shape[0] != at.batch:  # windows of an image
         return []
     with full_precision(flat.device):
         outputs = flat.detach().float().unflatten(-1, (heads, -1)).transpose(1, 2)

@@ -102,6 +102,31 @@ class SlotReceived(Observer):
         return {"slot_received": Array(divide(sums, found.query_count[:, None]), None)}
 
 
+@in_every
+@dataclass(frozen=True)
+class EntriesReceived(Observer):
+    """Mean over a row's real queries of the weight on each key that is no token: `entry_received`.
+
+    (sample, layer, head, entry): Σ_t A[t, e] / T, in the order of the keys; a query that may not see an entry gives 0.
+    Such entries are the compressed keys of DeepSeek-V4, or an encoder's states in a decoder that reads them in the
+    softmax of its own tokens (T5Gemma 2). With `attention_received` · (T − k) / T over tokens and `slot_received` they
+    sum to one. Absent where no layer has any. Cost: O(T · entries).
+    """
+
+    def on_call(self, call: AttentionCall) -> Iterable[Piece]:
+        if call.entries is None:
+            return
+        lse = call.counted_lse[..., None]
+        for samples, rows in call.parts(call.entries.key.shape[2]):
+            weights = call.entry_scores(samples, rows).sub_(lse[samples, :, rows]).exp_()
+            yield Piece("entry", weights.sum(-2), 0, samples)
+
+    def arrays(self, found: LayerSums) -> dict[str, Array]:
+        if (sums := found.sums.get("entry")) is None:
+            return {}
+        return {"entry_received": Array(divide(sums, found.query_count[:, None, None]), None, ("entry",))}
+
+
 def _parsed(positions: str | Sequence[int]) -> str | tuple[int, ...]:
     wrong = InputError(f"positions = {positions!r}: expected 'all', 'first:8', or a list of numbers such as [0, 3]")
     if isinstance(positions, str):

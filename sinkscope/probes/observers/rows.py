@@ -27,15 +27,26 @@ def whole_rows(hidden: Hidden, statistics: Statistics) -> Iterable[Piece]:
     if hidden.start:
         yield Piece(CONTINUED, hidden.values.new_ones(len(hidden.values), 1, dtype=torch.float32))
         return
-    rows = [statistics(values) for values in real_rows(hidden)]
+    rows = [statistics(values) if len(values) else _of_nothing(values, statistics) for values in real_rows(hidden)]
     for name in rows[0]:
         yield Piece(name, torch.stack([row[name] for row in rows])[:, None])
 
 
+def _of_nothing(values: Float[Tensor, "0 width"], statistics: Statistics) -> Mapping[str, Tensor]:
+    """Zeros for a row without tokens, shaped as the statistics of a row."""
+    return {name: torch.zeros_like(found) for name, found in statistics(values.new_zeros(1, values.shape[1])).items()}
+
+
 def whole(found: LayerSums, name: str) -> Float[Tensor, "batch heads *n"]:
-    """The statistic `name`; NaN for rows that came in several passes, of which only the first was counted."""
+    """The statistic `name`; NaN for rows without tokens, and for those that came in several passes.
+
+    Of the latter only the first pass was counted.
+    """
     values = found.sums[name]
-    return torch.full_like(values, torch.nan) if CONTINUED in found.sums else values
+    if CONTINUED in found.sums:
+        return torch.full_like(values, torch.nan)
+    empty = ~found.queries.any(-1)
+    return values.masked_fill(empty.view(-1, *(1 for _ in values.shape[1:])), torch.nan)
 
 
 def lower_median(values: Float[Tensor, "*rows n"]) -> Float[Tensor, "*rows"]:

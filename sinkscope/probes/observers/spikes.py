@@ -149,7 +149,7 @@ def _layers(model: nn.Module) -> dict[nn.Module, Layer]:
     """Attention layers whose keys are made of what enters them."""
     if not any(dispatches(module) for module in model.modules()):
         return {}
-    return {module: layer for module, layer in attention_layers(model).items() if layer.stack != "cross"}
+    return {module: layer for module, layer in attention_layers(model).items() if not layer.crosses}
 
 
 def _spikes(

@@ -1,7 +1,8 @@
 """All families that are checked, by kind: one registry.
 
-`FAMILIES` dispatch through transformers' attention interface; `COLLECTED` have attention of their own and are measured
-from the maps that they return; `REFUSED` are those whose numbers would be wrong.
+`FAMILIES` dispatch through transformers' attention interface, and so do `ENTRIES`, which attend to keys that are no
+tokens beside those that are; `COLLECTED` have attention of their own and are measured from the maps that they return;
+`REFUSED` are those whose numbers would be wrong.
 """
 
 from tests.families.family import Family, Host
@@ -13,7 +14,7 @@ from tests.families.registry.images import IMAGE_ENCODERS, LISTENERS
 from tests.families.registry.latent import INDEXED, LATENTS
 from tests.families.registry.multimodal import MULTIMODAL
 from tests.families.registry.pairs import PAIRS
-from tests.families.registry.sinks import COMPRESSED_KEYS, SINKS
+from tests.families.registry.sinks import ENTRIES, SINKS
 from tests.families.registry.windows import WINDOWS
 
 KINDS: dict[str, dict[str, Family]] = {
@@ -32,6 +33,6 @@ KINDS: dict[str, dict[str, Family]] = {
 }
 FAMILIES: dict[str, Family] = {name: family for kind in KINDS.values() for name, family in kind.items()}
 COLLECTED: dict[str, Family] = legacy.COLLECTED
-REFUSED: dict[str, Family] = {**COMPRESSED_KEYS, **legacy.REFUSED}
+REFUSED: dict[str, Family] = legacy.REFUSED
 
-__all__ = ["COLLECTED", "FAMILIES", "KINDS", "REFUSED", "Family", "Host"]
+__all__ = ["COLLECTED", "ENTRIES", "FAMILIES", "KINDS", "REFUSED", "Family", "Host"]

@@ -69,6 +69,11 @@ SINKS: dict[str, Family] = {
     ),
 }
 
-COMPRESSED_KEYS: dict[str, Family] = {
-    "deepseek_v4": Family("DeepseekV4Config", {**COMPRESSED, **SEES}, hosts=EAGER),
+ENTRIES: dict[str, Family] = {
+    "deepseek_v4": Family(
+        "DeepseekV4Config",
+        {**COMPRESSED, **SEES, "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention"]},
+        hosts=EAGER,
+        sharpness=3.0,
+    ),
 }

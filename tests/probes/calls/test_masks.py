@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sinkscope.attention import Causal, Full, Prefix, Visibility, Window
-from sinkscope.probes.calls.masks import Bound, Rule, VisibleKeys, Written
+from sinkscope.probes.calls.masks import Bound, Rule, VisibleKeys, Written, WrittenMasks
 
 BATCH, QUERIES, KEYS = 2, 7, 11
 ALL = slice(0, BATCH), slice(0, QUERIES), slice(0, KEYS)
@@ -88,3 +88,70 @@ def test_the_range_of_a_window_does_not_grow_with_the_sequence() -> None:
     for mask in (Rule(512, causal=True, window=16), Bound(Visibility.of(Causal() & Window(16), 512, 512))):
         columns = mask.extent(slice(0, 1), slice(256, 288))
         assert (columns.start, columns.stop) == (241, 288)
+
+
+SQUARE = 6
+REAL = torch.tensor([[False, False, True, True, True, True], [True] * 6])
+LOWER = torch.ones(SQUARE, SQUARE, dtype=torch.bool).tril()
+PREFIXED = LOWER | (torch.arange(SQUARE) < 3)
+AHEAD = {
+    "causal": (LOWER[None, None], False),
+    "causal behind padding": ((LOWER & REAL[:, None])[:, None], False),
+    "bidirectional": (torch.ones(1, 1, SQUARE, SQUARE, dtype=torch.bool), True),
+    "bidirectional behind padding": ((REAL[:, None, :] & REAL[:, :, None])[:, None], True),
+    "bidirectional window": (torch.ones(SQUARE, SQUARE, dtype=torch.bool).triu(-1).tril(1)[None, None], True),
+    "causal window": (LOWER.triu(-1)[None, None], False),
+    "prefix": (PREFIXED[None, None], None),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("case", AHEAD)
+def test_whether_queries_look_ahead_is_read_from_the_mask(case: str, dtype: torch.dtype) -> None:
+    allowed, ahead = AHEAD[case]
+    real = REAL if "padding" in case else None
+    assert written(allowed, dtype).looks_ahead(0, real) is ahead
+    later = written(allowed[:, :, 3:], dtype)
+    assert later.looks_ahead(3, real) is (ahead if case != "prefix" else False), "of later queries alone"
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.bfloat16])
+def test_keys_that_no_query_sees_are_padding(dtype: torch.dtype) -> None:
+    seen = written((LOWER & REAL[:, None])[:, None], dtype).keys_seen
+    assert seen is not None
+    assert torch.equal(seen, REAL)
+    assert written(LOWER[None, None], dtype).keys_seen is None
+    assert Rule(SQUARE, causal=True).keys_seen is None
+    assert Rule(SQUARE, causal=True, padding=REAL).keys_seen is REAL
+
+
+def test_what_a_layer_shows_although_it_should_be_hidden() -> None:
+    hidden = ~REAL
+    careful = written((LOWER & REAL[:, None])[:, None], torch.bool)
+    assert written(LOWER[None, None], torch.bool).shows(hidden, 0)
+    assert not careful.shows(hidden, 0)
+    assert not written(LOWER[None, None], torch.bool).shows(hidden.flip(1), 0), (
+        "padding behind all real queries of a causal layer is never seen"
+    )
+    for causal in (True, False):
+        assert Rule(SQUARE, causal).shows(hidden, 0)
+        assert Rule(SQUARE, causal).shows(hidden.flip(1), 0) is not causal
+        assert not Rule(SQUARE, causal, padding=REAL).shows(hidden, 0)
+
+
+def test_masks_are_read_once_for_all_layers_that_share_them() -> None:
+    masks, mask = WrittenMasks(), LOWER[None, None]
+    one = masks.of(mask, SQUARE, SQUARE)
+    assert masks.of(mask, SQUARE, SQUARE) is one
+    assert masks.of(mask, SQUARE, SQUARE - 1) is not one
+    others = [torch.ones(1, 1, SQUARE, SQUARE, dtype=torch.bool) for _ in range(8)]
+    assert all(masks.of(other, SQUARE, SQUARE).mask.all() for other in others)
+    assert len(masks._known) <= 4, "layers with masks of their own must not keep them all"
+
+
+def written(allowed: torch.Tensor, dtype: torch.dtype) -> Written:
+    """The mask as families write it: booleans, or what is added to scores; some add −10,000."""
+    if dtype == torch.bool:
+        return Written(allowed)
+    least = -1e4 if dtype == torch.bfloat16 else torch.finfo(dtype).min
+    return Written(torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, least))

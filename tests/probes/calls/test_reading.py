@@ -93,7 +93,7 @@ def test_the_rest_of_a_static_cache_is_no_key() -> None:
 
 
 def test_more_keys_than_tokens_without_a_cache_are_refused() -> None:
-    with pytest.raises(UnsupportedModelError, match="'attn': attends to 8 keys for 6 tokens: some stand for several"):
+    with pytest.raises(UnsupportedModelError, match="attends to 8 keys for 6 tokens, and its mask does not tell"):
         given(None, keys=8)
 
 
