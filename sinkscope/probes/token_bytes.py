@@ -15,8 +15,7 @@ def byte_alphabet() -> dict[str, int]:
     """The byte for which a byte-level vocabulary writes each character.
 
     Printable bytes of Latin-1 stand for themselves, the other 68 are written as the characters from U+0100 on, in
-    their order: Ġ is a space, Ċ a line end. As in
-    the encoder of GPT-2.
+    their order: Ġ is a space, Ċ a line end, as in the encoder of GPT-2.
     """
     others = [byte for byte in range(256) if byte not in PRINTED]
     return {chr(byte): byte for byte in PRINTED} | {chr(256 + index): byte for index, byte in enumerate(others)}
