@@ -29,17 +29,16 @@ def heads_of(names: Sequence[str]) -> list[Head]:
     return [(int(layer), int(head)) for layer, head in (name.split(".") for name in names)]
 
 
-def head_maps(
-    model: PreTrainedModel, ids: Tensor, measured: Measurement, epsilon: float, wanted: Sequence[Head]
-) -> HeadMaps:
+def head_maps(model: PreTrainedModel, ids: Tensor, measured: Measurement, wanted: Sequence[Head]) -> HeadMaps:
     """The maps of `wanted`, (row of the measurement's layers, head), or of the strongest heads where none is.
 
     Raises `InputError` for a head that the model does not have.
     """
     from sinkscope import probes
+    from sinkscope.measurements import TokenTexts
     from sinkscope.report.observatory import HeadMaps
 
-    chosen = list(wanted) or _strongest(measured, epsilon)
+    chosen = list(wanted) or _strongest(measured)
     layers, heads = measured.data.sizes["layer"], measured.data.sizes["head"]
     for layer, head in chosen:
         if layer >= layers or head >= heads:
@@ -48,21 +47,21 @@ def head_maps(
             )
     shown = ids[:1, :TOKENS]
     maps = probes.measure(model, shown, observers=[probes.AttentionMaps(TOKENS)]).data["attention_map"].values[0]
-    texts = measured.record.get("token_text", {})
+    texts = TokenTexts.of(measured.record).line(row := shown[0].tolist(), range(len(row)))
     return HeadMaps(
         {(layer, head): maps[layer, head] for layer, head in chosen},
-        [texts.get(str(token), str(token)) for token in shown[0].tolist()],
+        [str(token) if text is None else text for token, text in zip(row, texts, strict=True)],
     )
 
 
-def _strongest(measured: Measurement, epsilon: float) -> list[Head]:
+def _strongest(measured: Measurement) -> list[Head]:
     """The heads in which some token receives most attention, one after the other."""
     import numpy as np
 
-    from sinkscope.measurements import TokenView
+    from sinkscope.measurements import comparable_places, received
+    from sinkscope.metrics import nanmean
 
-    view = TokenView(measured.data, epsilon)
-    received = np.nan_to_num(measured.data["attention_received"].values) * view.counted[:, None, None, :]
-    by_head = received.mean(0).max(-1)
+    counted = comparable_places(measured.data)[:, :, None]
+    by_head = np.nan_to_num(nanmean(np.where(counted, received(measured.data), np.nan), 0)).max(-1)
     order = np.argsort(by_head, axis=None)[::-1][:STRONGEST]
     return [(int(layer), int(head)) for layer, head in zip(*np.unravel_index(order, by_head.shape), strict=True)]

@@ -102,7 +102,7 @@ def _at_once(job: MeasuringJob, text: Path | None, folder: Path, wanted: list[He
 
     given = job.inputs(text)
     found = job.measured(given, job.name)
-    maps = head_maps(job.model, given.input_ids, found, job.epsilon, wanted)
+    maps = head_maps(job.model, given.input_ids, found, wanted)
     again = f"sinkscope measure {job.name} --input {job.kind} --maps"
     return found, write_results(found, folder, f"{job.name}, {job.kind} input", job.epsilon, maps, again)
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from sinkscope.cli.job import MeasuringJob
 from sinkscope.errors import InputError
 from sinkscope.files import write_json, write_text
-from sinkscope.measurements import HEAD_METRICS, Measurement, rate_at
+from sinkscope.measurements import HEAD_METRICS, Measurement, rate_at, slot_mass
 from sinkscope.report import sections
 from sinkscope.report.observatory import HeadMaps, observatory_page
 from sinkscope.report.page import Page, write_page
@@ -79,6 +79,8 @@ def show_results(measured: Measurement, title: str, epsilon: float) -> None:
         f"(95 % interval {interval.low:.1f} to {interval.high:.1f})."
     )
     show(Text.assemble(plain(sentence), style="bold"))
+    if (slots := slot_mass(measured.data, epsilon)) is not None:
+        show(Text.assemble(plain(f"{title}: {slots.sentence(epsilon)}."), style="bold"))
 
 
 def _show_layers(measured: Measurement, epsilon: float) -> None:
@@ -87,26 +89,30 @@ def _show_layers(measured: Measurement, epsilon: float) -> None:
     rows = [
         (
             f"{row.stack} {row.layer}" if several else row.layer,
-            f"{row.sink_rate:.1f}",
-            f"{row.low:.1f} – {row.high:.1f}",
-            f"{row.strongest_position} ({row.strongest_rate:.1f} %)",
+            _cell(row.sink_rate, ".1f"),
+            _cell(row.low, ".1f", f" – {row.high:.1f}"),
+            "–" if pd.isna(row.strongest_position) else f"{row.strongest_position} ({row.strongest_rate:.1f} %)",
             f"{row.hidden_norm_ratio:.2f}",
             f"{row.value_norm_ratio:.2f}" if "value_norm_ratio" in frame else "–",
+            *([_cell(100 * row.slot_mass, ".1f")] if "slot_mass" in frame else []),
         )
         for row in frame.itertuples()
     ]
     columns = ("layer", "sink rate, %", "95 % interval", "strongest at", "hidden norm ×", "value norm ×")
-    show(table(columns, rows))
+    show(table((*columns, "on slots, %") if "slot_mass" in frame else columns, rows))
 
 
 def _show_definitions(measured: Measurement, epsilon: float) -> None:
     """Those that could be applied; the file has their rules and sources, and the others with what they lack."""
-    frame = measured.definitions(epsilon).query("note == ''")
+    frame = measured.definitions(epsilon)
+    frame = frame[~frame["note"].str.startswith("not observed")]
     rows = [
-        (row.definition, f"{row.sinks:.2f}", f"{row.position_0:.0f} %", f"{row.agreement:.2f}")
+        (row.definition, _cell(row.sinks, ".2f"), _cell(row.position_0, ".0f", " %"), _cell(row.agreement, ".2f"))
         for row in frame.itertuples()
     ]
     show(table(("definition of a sink", "sinks per sample", "at position 0", "agreement"), rows))
+    for remark, doubtful in frame[frame["note"] != ""].groupby("note", sort=False):
+        show(plain(f"{', '.join(doubtful['definition'])}: {remark}"))
 
 
 def _show_heads(measured: Measurement, epsilon: float) -> None:
@@ -123,10 +129,12 @@ def _show_heads(measured: Measurement, epsilon: float) -> None:
     show(table(("strongest heads at position 0", *names), rows))
 
 
-def _cell(value: object) -> str:
+def _cell(value: Any, form: str = ".3g", unit: str = "") -> str:
+    if pd.isna(value):
+        return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return f"{value:{form}}{unit}" if isinstance(value, float) else str(value)
 
 
 def _show_first_tokens(measured: Measurement, epsilon: float) -> None:
@@ -134,6 +142,7 @@ def _show_first_tokens(measured: Measurement, epsilon: float) -> None:
     frame = measured.first_tokens(epsilon)
     quartiles = frame["heads"].quantile([0, 0.25, 0.5, 0.75, 1]).tolist()
     show(plain(f"sink rate over {len(frame)} first tokens, quartiles: {', '.join(f'{q:.1f} %' for q in quartiles)}"))
+    frame = frame[frame["becomes_sink"].notna()]
     sinks = frame[frame["becomes_sink"]]
     if 2 * len(sinks) > len(frame):
         show(plain(f"these do not become a sink (rate at most half the median): {_named(frame.drop(sinks.index))}"))

@@ -36,8 +36,8 @@ class Observed:
     intra_document`, `model.restart_positions`) they are read as it was trained: no token sees another document, or
     positions start anew in each; sink rates still divide by all queries behind a position, other documents' too:
 
-    - `sink_0` … `sink_16`, `strongest` and `strongest_position` among the first half, `slot` (Sink_*), `first_share`
-      (mean attention on position 0, percent); `sink_0/epsilon=0.2` (0.3, 0.4, 0.5)
+    - `sink_0` … `sink_16`, `strongest` and `strongest_position` (`measurements.strongest_position`), `slot` (Sink_*),
+      `first_share` (mean attention on position 0, percent); `sink_0/epsilon=0.2` (0.3, 0.4, 0.5)
     - `norm_ratio` (‖h_0‖ over the others, largest over depth, always before a norm of the stream), `value_ratio`
       (‖v_0‖ over the others, smallest over layers)
     - `entropy`, `entropy_least` (nats; mean over heads, least head), `max_logit`, `max_logit/layer=0` …
@@ -49,7 +49,7 @@ class Observed:
       (`ablations.sink_heads_zeroed`); `perturbation`, `perturbation/without_first` (`ablations.spread_of_a_change`)
 
     On the windows' first 16 (32, 64, 128, the context) tokens, none longer than the context: `sink_0/tokens=16`, at
-    each threshold `sink_0/tokens=16/epsilon=0.2` …, and `strongest_position/tokens=16` (among their first half). On
+    each threshold `sink_0/tokens=16/epsilon=0.2` …, and `strongest_position/tokens=16`. On
     whole windows from their second token on (without the BOS, where training fixed one): `loss/without_first`, and
     `sink_0/without_first` on the first 64 of these tokens; `loss/with_first` is the loss of the same next tokens, from
     the third on, where the first is given as well: unlike `loss`, it differs from `loss/without_first` in nothing else.

@@ -14,7 +14,7 @@ from sinkscope import metrics
 from sinkscope.errors import InputError
 from sinkscope.hooks import OpenStream, Stream, batches, checked_inputs, evaluating, read_stream, unwrapped
 from sinkscope.interventions.residual import Entry
-from sinkscope.measurements import Measurement
+from sinkscope.measurements import PER_HEAD, Measurement, at, column_of, need
 from sinkscope.metrics import is_massive
 
 
@@ -79,13 +79,17 @@ def sink_heads(
 ) -> tuple[tuple[int, int], ...]:
     """The heads (layer, head) of the changed stack whose mean attention to `position` exceeds epsilon, strongest first.
 
-    `measured` holds `attention_received`. Raises `InputError` where there is none, naming the strongest head.
+    `measured` holds `attention_received`. Raises `InputError` where there is none, naming the strongest head, and for a
+    position that was not measured.
     """
     metrics.check_epsilon(epsilon)
-    stack = Stream.of(unwrapped(model)).stack
-    rows = [str(name) == stack for name in measured.data["stack"].values]
-    received = measured.data["attention_received"].sel(position=position).transpose("sample", "layer", "head")
-    mean = np.nan_to_num(metrics.nanmean(received.values[:, rows], 0), nan=-1.0)
+    rows = measured.data["stack"].values == Stream.of(unwrapped(model)).stack
+    here = at(measured.data, position)
+    values = need(here, "attention_received", "AttentionReceived").transpose(*PER_HEAD).values[..., 0][:, rows]
+    mean_or_nan = metrics.nanmean(values, 0)
+    if np.isnan(mean_or_nan).all():
+        raise InputError(f"no head has a number for the attention to position {position}: activations are not finite")
+    mean = np.nan_to_num(mean_or_nan, nan=-1.0)
     order = np.argsort(-mean, axis=None, kind="stable")
     pairs = [tuple(int(part) for part in np.unravel_index(index, mean.shape)) for index in order]
     found = tuple((layer, head) for layer, head in pairs if mean[layer, head] > epsilon)
@@ -101,13 +105,13 @@ def sink_heads(
 def onset_depth(model: nn.Module, measured: Measurement, position: int = 0) -> int:
     """The depth at which the norm of `position` grows most against the mean of the others, from the depth before.
 
-    `measured` holds `hidden_norm`. Embeddings (depth 0) are no onset.
+    `measured` holds `hidden_norm`. Embeddings (depth 0) are no onset. The ratio is `metrics.over_others`, mean over
+    samples. Raises `InputError` for a position that was not measured, and where no two depths have a ratio.
     """
-    stack = Stream.of(unwrapped(model)).stack
-    norms = measured.data["hidden_norm"].transpose("sample", "depth", "position")
-    rows = [str(name) == stack for name in norms["depth_stack"].values]
-    values, positions = norms.values[:, rows], norms["position"].values
-    own = values[..., positions == position][..., 0]
-    others = metrics.nanmean(values[..., positions != position], -1)
-    ratio = metrics.nanmean(own / others, 0)
-    return int(np.argmax(np.diff(ratio))) + 1
+    norms = need(measured.data, "hidden_norm", "HiddenNorms").transpose("sample", "depth", "position")
+    rows = norms["depth_stack"].values == Stream.of(unwrapped(model)).stack
+    ratio = metrics.nanmean(metrics.over_others(norms.values[:, rows], column_of(measured.data, position)), 0)
+    growth = np.diff(ratio)
+    if np.isnan(growth).all():
+        raise InputError(f"the norm of position {position} has no ratio to the others: too few tokens, or not finite")
+    return int(np.nanargmax(growth)) + 1

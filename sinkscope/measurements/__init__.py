@@ -4,25 +4,38 @@
 """
 
 from sinkscope.measurements.comparison import Comparison, compare
-from sinkscope.measurements.definitions import DEFINITIONS, Definition
-from sinkscope.measurements.head_metrics import HEAD_METRICS, HeadMetric, HeadView
+from sinkscope.measurements.definition_rules import DEFINITIONS, Definition
+from sinkscope.measurements.head_metric import HeadMetric
+from sinkscope.measurements.head_metrics import HEAD_METRICS
 from sinkscope.measurements.heads import applicable, head_table, head_values
 from sinkscope.measurements.measurement import Measurement
-from sinkscope.measurements.rates import comparable_rates, rate_at, rates_by_position, received, strongest_position
+from sinkscope.measurements.rates import rate_at, received
 from sinkscope.measurements.selection import (
     CAUSAL,
     PER_HEAD,
+    HeadView,
     TokenView,
     at,
     column_of,
     depth_labels,
+    depth_lengths,
     has_position,
     layer_labels,
     layers_of,
     need,
     sample_lengths,
 )
+from sinkscope.measurements.slots import SlotMass, slot_mass, slot_mass_by_layer
+from sinkscope.measurements.strongest import (
+    Strongest,
+    comparable_places,
+    comparable_rates,
+    rates_by_position,
+    strongest_by_layer,
+    strongest_position,
+)
 from sinkscope.measurements.tables import hidden_norm_table, received_table, value_norm_table
+from sinkscope.measurements.texts import TokenTexts
 from sinkscope.metrics import Interval
 
 __all__ = [
@@ -36,13 +49,18 @@ __all__ = [
     "HeadView",
     "Interval",
     "Measurement",
+    "SlotMass",
+    "Strongest",
+    "TokenTexts",
     "TokenView",
     "applicable",
     "at",
     "column_of",
+    "comparable_places",
     "comparable_rates",
     "compare",
     "depth_labels",
+    "depth_lengths",
     "has_position",
     "head_table",
     "head_values",
@@ -55,6 +73,9 @@ __all__ = [
     "received",
     "received_table",
     "sample_lengths",
+    "slot_mass",
+    "slot_mass_by_layer",
+    "strongest_by_layer",
     "strongest_position",
     "value_norm_table",
 ]

@@ -67,7 +67,8 @@ def _numbers(measurement: Measurement, epsilon: float) -> dict[str, np.ndarray]:
         numbers["slot rate, %"] = metrics.sample_rates(slot[..., None], epsilon)[:, 0]
     if "hidden_norm" in data:
         ratio = metrics.first_over_rest(data["hidden_norm"].values)
-        numbers["largest hidden-norm ratio"] = np.nanmax(ratio, axis=1)
+        with metrics.quiet():
+            numbers["largest hidden-norm ratio"] = np.nanmax(ratio, axis=1)
     if "value_norm" in data:
         ratio = metrics.first_over_rest(data["value_norm"].values)
         numbers["mean value-norm ratio"] = metrics.nanmean(metrics.nanmean(ratio, 2), 1)

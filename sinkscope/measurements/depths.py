@@ -9,7 +9,7 @@ import xarray as xr
 from sinkscope import metrics
 from sinkscope.errors import InputError
 from sinkscope.measurements.rates import hidden_norm_ratio
-from sinkscope.measurements.selection import has_position, need
+from sinkscope.measurements.selection import depth_lengths, has_position, need
 
 AVERAGED = (
     "kurtosis",
@@ -31,10 +31,11 @@ def depth_table(data: xr.Dataset) -> pd.DataFrame:
         table["hidden_norm_ratio"] = hidden_norm_ratio(data).values
     if "hidden_top" in data:
         with metrics.quiet():
-            table["largest"] = np.abs(data["hidden_top"].values).max(-1).mean(0)
+            largest = np.nanmax(np.abs(data["hidden_top"].values), -1)
+        table["largest"] = metrics.nanmean(np.where(np.isnan(data["hidden_median"].values), np.nan, largest), 0)
         table["median"] = metrics.nanmean(data["hidden_median"].values, 0)
     if "hidden_max" in data:
-        ratios = metrics.token_peak_ratios(data["hidden_max"].values)
+        ratios = metrics.token_peak_ratios(data["hidden_max"].values, depth_lengths(data))
         table["token_peak_upper"] = metrics.nanmean(ratios.upper, 0)
         table["token_peak_lower"] = metrics.nanmean(ratios.lower, 0)
     for name in AVERAGED:
@@ -60,6 +61,8 @@ def _lives(data: xr.Dataset, stack: str, magnitude: float, ratio: float) -> pd.D
     entries = metrics.massive_entries(*parts, magnitude=magnitude, ratio=ratio)
     lives = metrics.massive_lives(entries, int(chosen.sum()))
     lives.insert(0, "stack", stack)
+    top, *_, median = parts
+    lives["complete"] = not metrics.truncated(top, median, magnitude=magnitude, ratio=ratio).any()
     return lives
 
 

@@ -14,8 +14,9 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from sinkscope.measurements.rates import comparable_rates, rates_by_position, warn_if_short
+from sinkscope.measurements.rates import warn_if_short
 from sinkscope.measurements.selection import column_of, layer_labels, need, record_of
+from sinkscope.measurements.strongest import rates_by_position, strongest_position
 from sinkscope.theme import BLUE, SINK, figure, intervals, template, threshold_scale, tint
 
 SLIDER_POSITIONS = 32
@@ -27,7 +28,7 @@ def sink_figure(data: xr.Dataset, epsilon: float) -> go.Figure:
     record, first = record_of(data), int(need(data, "attention_received", "AttentionReceived")["position"][0])
     titles = (f"Sink rate (ε = {epsilon:g})", f"Attention received, position {first}")
     result = make_subplots(cols=2, subplot_titles=titles, horizontal_spacing=0.12)
-    panels = (sink_rate_by_position(counted_rates(data, epsilon)), attention_received(data, first, epsilon))
+    panels = (sink_rate_by_position(rates_by_position(data, epsilon)), attention_received(data, first, epsilon))
     for column, panel in enumerate(panels, start=1):
         result.add_trace(panel.data[0], row=1, col=column)
         result.update_xaxes(panel.layout.xaxis.to_plotly_json(), row=1, col=column)
@@ -36,12 +37,6 @@ def sink_figure(data: xr.Dataset, epsilon: float) -> go.Figure:
     return result.update_layout(
         template=template(), title=title, margin={"t": 88}, coloraxis=panels[1].layout.coloraxis, bargap=0.35
     )
-
-
-def counted_rates(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
-    """`rates_by_position` with the column `counted` of `sink_rate_by_position`, unless no position is comparable."""
-    frame, counted = rates_by_position(data, epsilon), ~np.isnan(comparable_rates(data, epsilon))
-    return frame.assign(counted=counted) if counted.any() else frame
 
 
 def attention_received(data: xr.Dataset, position: int = 0, epsilon: float = 0.3) -> go.Figure:
@@ -53,7 +48,7 @@ def attention_received(data: xr.Dataset, position: int = 0, epsilon: float = 0.3
     column_of(data, position)
     maps = {
         int(k): received.sel(position=k).transpose("layer", "head").values
-        for k in _slider_positions(received, position)
+        for k in _slider_positions(data, position, epsilon)
     }
     layers, heads = layer_labels(data), [str(head) for head in received["head"].values]
     result = figure(height=90 + max(24 * len(layers), 160), legend=False)
@@ -79,16 +74,13 @@ def attention_received(data: xr.Dataset, position: int = 0, epsilon: float = 0.3
 
 
 def sink_rate_by_position(rates: pd.DataFrame) -> go.Figure:
-    """Sink rate of every position: the frame holds `position, sink_rate, low, high`, in percent.
+    """Sink rate of every position, from the frame of `rates_by_position`.
 
-    Where a column `counted` is False, too few queries see the position for a comparison: its bar is pale, and the
-    highest, which is orange, is sought among the others.
+    The strongest is orange; the bars of positions that too few queries see for a comparison are pale.
     """
-    counted = rates.get("counted", pd.Series(True, index=rates.index))
-    highest = rates["sink_rate"][counted].max()
     colors = [
-        (SINK if rate == highest else BLUE) if is_counted else tint(BLUE, 0.3)
-        for rate, is_counted in zip(rates["sink_rate"], counted, strict=True)
+        SINK if is_strongest else BLUE if is_counted else tint(BLUE, 0.3)
+        for is_strongest, is_counted in zip(rates["strongest"], rates["counted"], strict=True)
     ]
     result = figure(height=280, legend=False)
     result.add_bar(
@@ -127,10 +119,10 @@ def _interval(rates: pd.DataFrame) -> dict[str, object]:
     return intervals(*(rates[column].tolist() for column in ("sink_rate", "low", "high")))
 
 
-def _slider_positions(received: xr.DataArray, position: int) -> list[int]:
-    strongest = int(received.mean(["layer", "head"]).fillna(0).argmax("position"))
-    positions = [int(k) for k in received["position"].values]
-    return sorted({*positions[:SLIDER_POSITIONS], positions[strongest], position})
+def _slider_positions(data: xr.Dataset, position: int, epsilon: float) -> list[int]:
+    found = strongest_position(data, epsilon)
+    best = [] if found is None else [found.position]
+    return sorted({*data["position"].values[:SLIDER_POSITIONS].tolist(), *best, position})
 
 
 def _rows(grid: np.ndarray) -> list[list[float | None]]:

@@ -8,55 +8,13 @@ functions of `sinkscope.metrics`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import xarray as xr
 
 from sinkscope import metrics
-from sinkscope.measurements.selection import HeadView
-
-Drawing = Literal["share", "amount", "ratio", "signed"]
-"""How a map is colored: a share of attention with its threshold; an amount; a ratio around 1; a signed number."""
-
-Value = Callable[[HeadView], np.ndarray]
-
-
-@dataclass(frozen=True)
-class HeadMetric:
-    """A value per head.
-
-    `name`: its column in `Measurement.heads`. `title`, `about`: what a reader sees on the page. `formula`: of one
-    sample, with s the position that is asked about; the mean over samples follows, unless the formula says otherwise.
-    `needs`: variables of the measurement. `value` makes the array (layer, head). `draw`: how the page colors its map,
-    None for what is no number. `positioned`: whether it moves with the position that a reader chooses on the page.
-    """
-
-    name: str
-    title: str
-    about: str
-    formula: str
-    source: str
-    needs: tuple[str, ...]
-    value: Value
-    unit: str = ""
-    draw: Drawing | None = "amount"
-    positioned: bool = False
-
-    def applies(self, data: xr.Dataset) -> bool:
-        """Whether the measurement holds what this needs, anywhere."""
-        return all(name in data and bool(data[name].notnull().any()) for name in self.needs)
-
-    def at(self, data: xr.Dataset, epsilon: float, positions: Sequence[int]) -> np.ndarray:
-        """The array (place, layer, head): at each position; at the first alone for a metric that does not move."""
-        chosen = positions if self.positioned else positions[:1]
-        return np.stack([self.value(HeadView(data, epsilon, position)) for position in chosen])
-
-    def heading(self, position: int | None = None) -> str:
-        """The title with its unit, and with the position where it is about one."""
-        where = "" if position is None or not self.positioned else f", position {position}"
-        return f"{self.title}{where}{f' ({self.unit})' if self.unit else ''}"
+from sinkscope.measurements.head_metric import HeadMetric, Value
+from sinkscope.measurements.selection import HeadView, record_of
 
 
 def _boost(at: HeadView) -> np.ndarray:
@@ -68,13 +26,33 @@ def _over_others(name: str) -> Value:
     return lambda at: metrics.nanmean(metrics.value_ratio(at[name], at.column), 0)
 
 
+def _labels(dim: str) -> Callable[[xr.Dataset], Sequence[int]]:
+    return lambda data: data[dim].values.tolist()
+
+
+def _updated(data: xr.Dataset) -> Sequence[int]:
+    """The position whose part of the output was observed: a number of several together is of none of them."""
+    observers = record_of(data).get("observers", [])
+    positions = next((each["positions"] for each in observers if each["name"] == "SinkUpdate"), [0])
+    return positions if len(positions) == 1 else []
+
+
 def _key_angle(at: HeadView) -> np.ndarray:
-    """NaN where the keys of the position were not kept."""
-    keys, kept = at["key_vectors"], at.data["kept_position"].values.tolist()
-    if at.position not in kept:
-        return np.full(keys.shape[1:3], np.nan)
-    found = metrics.key_manifold(keys, kept.index(at.position))
+    found = metrics.key_manifold(at["key_vectors"], metrics.index_of(at.position, _labels("kept_position")(at.data)))
     return found.angle / found.chance
+
+
+def _spike_cosine(at: HeadView) -> np.ndarray:
+    probe = metrics.index_of(at.position, _labels("probe_position")(at.data))
+    return metrics.nanmean(at["spike_key_cosine"][..., probe, -1], 0)
+
+
+def _dormant(at: HeadView) -> np.ndarray:
+    """True, False, or None where the head's outputs are not known."""
+    norms = at["output_norm"]
+    found = metrics.dormant(norms).astype(object)
+    found[np.isnan(metrics.nanmean(metrics.nanmean(norms, -1), 0))] = None
+    return found
 
 
 def _kind(at: HeadView) -> np.ndarray:
@@ -175,6 +153,7 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
         needs=("key_vectors",),
         value=_key_angle,
         draw="ratio",
+        only_at=_labels("kept_position"),
     ),
     HeadMetric(
         name="cos_others",
@@ -213,12 +192,13 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
     HeadMetric(
         name="spike_cosine",
         title="Key from the largest entries",
-        about="Cosine with the first probed token's key of the key that its few largest entries make alone.",
+        about="Cosine with the position's key of the key that its token's few largest entries make alone.",
         formula="cos(k(x with its n largest entries alone), k(x))",
         source="Gu et al. 2025",
         needs=("spike_key_cosine",),
-        value=lambda at: metrics.nanmean(at["spike_key_cosine"][..., 0, -1], 0),
+        value=_spike_cosine,
         draw="signed",
+        only_at=_labels("probe_position"),
     ),
     HeadMetric(
         name="entropy",
@@ -265,7 +245,7 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
         formula="mean_t ‖o_t‖ < 0.1 · mean over the layer's heads, of means over samples",
         source="Guo et al. 2024a",
         needs=("output_norm",),
-        value=lambda at: metrics.dormant(at["output_norm"]),
+        value=_dormant,
         draw=None,
     ),
     HeadMetric(
@@ -294,6 +274,7 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
         source="Sun et al. 2024",
         needs=("sink_output_norm",),
         value=lambda at: at.mean("sink_output_norm"),
+        only_at=_updated,
     ),
     HeadMetric(
         name="rest_output_norm",
@@ -303,6 +284,7 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
         source="Sun et al. 2024",
         needs=("rest_output_norm",),
         value=lambda at: at.mean("rest_output_norm"),
+        only_at=_updated,
     ),
     HeadMetric(
         name="sink_output_constancy",
@@ -312,6 +294,7 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
         source="Sun et al. 2024",
         needs=("sink_output_constancy",),
         value=lambda at: at.mean("sink_output_constancy"),
+        only_at=_updated,
     ),
     HeadMetric(
         name="kind",

@@ -88,13 +88,18 @@ class Measurement:
 
         Columns: definition, source, rule, sinks (tokens per sample that it calls one), position_0 (percent of samples
         in which position 0 is one), elsewhere and elsewhere_share (the most frequent other position), agreement
-        (Jaccard index with the first definition over samples and positions), note (what was not observed). In causal
-        stacks only positions that half of the queries can see are compared.
+        (Jaccard index with the first definition over samples and positions), note (what was not observed, or in how
+        many samples something is not known, as activations are NaN or infinite). What is not known is no "no": shares
+        and agreement leave it out, and `sinks` the whole sample; NaN where nothing is known. In causal stacks only
+        positions that more than half of the queries see are compared.
         """
         return definitions.definition_table(self.data, epsilon)
 
     def agreement(self, epsilon: float = 0.3) -> pd.DataFrame:
-        """Jaccard index of every pair of definitions over (sample, position); 1 where both find nothing."""
+        """Jaccard index of every pair of definitions over (sample, position); 1 where both find nothing.
+
+        NaN where there is no place of which both know something.
+        """
         return definitions.agreement(self.data, epsilon)
 
     def sink_tokens(self, epsilon: float = 0.3, *, least: float = 0.0) -> pd.DataFrame:
@@ -112,7 +117,8 @@ class Measurement:
     def first_tokens(self, epsilon: float = 0.3) -> pd.DataFrame:
         """A row per sample: its first token, in what percentage of heads it is a sink, its norm ratio (Gu et al. 2025).
 
-        `becomes_sink` is False where the percentage is at most half the median over samples. Weakest first.
+        `becomes_sink` is False where the percentage is at most half the median over samples, and NA where it is not
+        known. Weakest first.
         """
         return tokens.first_tokens(self.data, epsilon)
 
@@ -128,7 +134,9 @@ class Measurement:
         """A row per head: its sink at a position, the mechanism behind it, and what it writes; means over samples.
 
         The columns are the entries of `HEAD_METRICS` that were observed: attention received and its threshold, norms
-        and angles of keys and values, entropy, what the head writes, and its kind (no-op, broadcast, active).
+        and angles of keys and values, entropy, what the head writes, and its kind (no-op, broadcast, active). Those
+        that were observed of another position alone (`SinkUpdate`, `SpikeDimensions`, `KeyVectors` take positions) are
+        left out. Raises `InputError` for a position that was not measured.
         """
         return heads.head_table(self.data, heads.head_values(self.data, epsilon, position))
 
@@ -139,7 +147,9 @@ class Measurement:
     def massive_activations(self, magnitude: float = 100.0, ratio: float = 1000.0) -> pd.DataFrame:
         """A row per massive entry (position, dimension) of the residual stream: onset, decay, peak, value.
 
-        Both criteria of Sun et al. 2024: |a| > magnitude and at least ratio × the median of its depth.
+        Both criteria of Sun et al. 2024: |a| > magnitude and at least ratio × the median of its depth. Of a sample and
+        depth the largest entries alone were kept, 8 by default (`MassiveActivations(top=...)`): `complete` is False
+        where all that were kept are massive in some row, so that the table may lack entries and `samples` be too low.
         """
         return depths.massive_activations(self.data, magnitude, ratio)
 
@@ -152,9 +162,9 @@ class Measurement:
         return depths.super_experts(self.data)
 
     def table(self, epsilon: float = 0.3) -> pd.DataFrame:
-        """A row per layer: sink rate at position 0 with its interval, strongest position, norm ratios.
+        """A row per layer: sink rate at position 0 with its interval, strongest position, norm ratios, mass on slots.
 
-        The strongest position of a causal layer is sought where at least half of the queries can see it.
+        The strongest position of a causal layer is sought where more than half of the queries see it.
         """
         return tables.layer_table(self.data, epsilon)
 
@@ -169,7 +179,10 @@ class Measurement:
         return tables.long_table(self.data)
 
     def to_json(self, epsilon: float = 0.3) -> dict[str, Any]:
-        """The summary that `sinkscope measure --json` prints, as JSON-able data; numbers that do not exist are None."""
+        """The summary that `sinkscope measure --json` prints, as JSON-able data; numbers that do not exist are None.
+
+        Where layers have slots (learned sinks, key biases), `slot` says what these receive: `SlotMass`.
+        """
         return tables.summary(self.data, epsilon)
 
     def save(self, path: str | Path) -> None:

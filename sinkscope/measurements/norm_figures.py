@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from sinkscope.measurements.selection import depth_labels, layer_labels, need
+from sinkscope.measurements.selection import column_of, depth_labels, layer_labels, need
 from sinkscope.metrics import quiet
 from sinkscope.theme import BLUE, INK, SINK, figure, tint
 
@@ -21,9 +21,13 @@ Limits = tuple[float, float]
 
 
 def norm_limits(*measured: xr.Dataset) -> Limits:
-    """The smallest and largest mean hidden norm of several measurements, for axes that can be compared."""
-    norms = [_norms(data) for data in measured]
-    return min(float(norm.min()) for norm in norms), max(float(norm.max()) for norm in norms)
+    """The smallest and largest mean hidden norm of several measurements, for axes that can be compared.
+
+    From 1 to 10 where there is no number at all.
+    """
+    norms = np.concatenate([_norms(data).values.ravel() for data in measured])
+    known = norms[~np.isnan(norms)]
+    return (float(known.min()), float(known.max())) if known.size else (1.0, 10.0)
 
 
 def hidden_norm_map(data: xr.Dataset, limits: Limits | None = None) -> go.Figure:
@@ -59,6 +63,7 @@ def hidden_norms(data: xr.Dataset, position: int = 0, limits: Limits | None = No
 
     Depth 0 is the embedding, depth l the output of block l. The band spans the 10th to 90th percentile of the others.
     """
+    column_of(data, position)
     norms = _norms(data)
     depth = depth_labels(data)
     others = norms.where(norms["position"] != position)
@@ -102,6 +107,7 @@ def hidden_norms(data: xr.Dataset, position: int = 0, limits: Limits | None = No
 
 def value_norms(data: xr.Dataset, position: int = 0) -> go.Figure:
     """Value norms per layer, one position against the others: bars are means over heads, marks single heads."""
+    column_of(data, position)
     norms = need(data, "value_norm").mean("sample").transpose("layer", "head", "position")
     layers = layer_labels(data)
     result = figure(height=360)

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 from jaxtyping import Float
 
 from sinkscope import metrics
 from sinkscope.errors import unknown
-from sinkscope.measurements.selection import CAUSAL, PER_HEAD, at, column_of, layers_of, need
+from sinkscope.measurements.selection import PER_HEAD, at, column_of, layers_of, need
 from sinkscope.metrics import Interval
 
 
@@ -80,36 +79,9 @@ def value_norm_ratio(data: xr.Dataset) -> xr.DataArray:
     return xr.DataArray(mean, dims="layer", coords=_coordinates(data, "layer"))
 
 
-def rates_by_position(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
-    """`position, sink_rate, low, high`: percent, with 95 % intervals over samples; `InputError` as the metric."""
-    rates = metrics.sample_rates(received(data), epsilon)
-    low, high = metrics.bootstrap(rates)
-    columns = {"position": data["position"].values, "sink_rate": metrics.nanmean(rates, 0), "low": low, "high": high}
-    return pd.DataFrame(columns)
-
-
 def rate_at(data: xr.Dataset, epsilon: float, position: int = 0) -> Interval:
     """The sink rate of one position with its interval."""
     return sink_rate_interval(at(data, position), position, epsilon, None, 0.95, 1000, 0)
-
-
-def comparable_rates(data: xr.Dataset, epsilon: float) -> Float[np.ndarray, "position"]:
-    """Sink rate per position; NaN where fewer than half of a causal layer's queries see it, in every sample.
-
-    A layer, or a sample, whose queries see a position too seldom does not count there.
-    """
-    by_layer = metrics.layer_rates(received(data), epsilon)
-    for row, stack in enumerate(data["stack"].values):
-        counted = metrics.comparable(data["tokens"].values[:, row], data["position"].values, str(stack) == CAUSAL)
-        by_layer[:, row] = np.where(counted, by_layer[:, row], np.nan)
-    return metrics.nanmean(metrics.nanmean(by_layer, 1), 0)
-
-
-def strongest_position(data: xr.Dataset, epsilon: float) -> tuple[int, float]:
-    """The position with the highest sink rate, and that rate in percent; the first measured one where all are equal."""
-    found = np.nan_to_num(comparable_rates(data, epsilon), nan=-1.0)
-    best = int(found.argmax())
-    return int(data["position"].values[best]), max(float(found[best]), 0.0)
 
 
 def warn_if_short(data: xr.Dataset) -> None:

@@ -34,7 +34,8 @@ def need(data: xr.Dataset, variable: str, observer: str | None = None) -> xr.Dat
         return data[variable]
     if observer is None:
         raise InputError(f"this measurement holds no {variable}; it has {', '.join(map(str, data.data_vars))}")
-    why = "no layer has slots" if variable == "slot_received" else "it was not observed"
+    observed = observer in (each["name"] for each in record_of(data).get("observers", []))
+    why = "no layer has slots" if variable == "slot_received" and observed else "it was not observed"
     raise InputError(f"this measurement has no {variable}: {why} (observer {observer})")
 
 
@@ -59,9 +60,21 @@ def layers_of(data: xr.Dataset, stack: str | None) -> Bool[np.ndarray, "layer"]:
     return np.full(len(stacks), True) if stack is None else stacks == stack
 
 
+def is_causal(data: xr.Dataset) -> Bool[np.ndarray, "layer"]:
+    """The layers whose queries see no later keys."""
+    return np.array([str(stack) == CAUSAL for stack in data["stack"].values])
+
+
 def sample_lengths(data: xr.Dataset, stack: str | None = None) -> Int[np.ndarray, "sample"]:
     """Real tokens of each sample, in one stack or in the longest."""
     return data["tokens"].transpose("sample", "layer").values[:, layers_of(data, stack)].max(1)
+
+
+def depth_lengths(data: xr.Dataset) -> Int[np.ndarray, "sample depth"]:
+    """Real tokens of each sample at each depth, those of its stack; of a stack without attention, of the longest."""
+    known = set(data["stack"].values.tolist())
+    stacks = data["depth_stack"].values.tolist()
+    return np.stack([sample_lengths(data, stack if stack in known else None) for stack in stacks], 1)
 
 
 def layer_labels(data: xr.Dataset) -> list[str]:
@@ -107,8 +120,29 @@ class TokenView:
 
     @cached_property
     def counted(self) -> Bool[np.ndarray, "sample position"]:
-        """Places that are compared: half of the queries see them, in causal stacks."""
+        """Places that are compared: more than half of the queries see them, in causal stacks."""
         return comparable(self.tokens, self.positions, causal=self.stack == CAUSAL)
+
+    @cached_property
+    def broken_layers(self) -> Bool[np.ndarray, "layer"]:
+        """Layers of the stack in which something was NaN or infinite, as the record says."""
+        names = self.data["layer_name"].values[self.layers] if self._broken else np.full(self.layers.sum(), "")
+        return np.isin([f"layer '{name}'" for name in names], self._broken)
+
+    @cached_property
+    def broken_depths(self) -> Bool[np.ndarray, "depth"]:
+        """Depths of the stack in which something was NaN or infinite, as the record says."""
+        depths = self.data["depth_index"].values[self.data["depth_stack"].values == self.stack]
+        return np.isin([f"depth {index} of the {self.stack}" for index in depths], self._broken)
+
+    @property
+    def _broken(self) -> list[str]:
+        return record_of(self.data).get("non_finite", {}).get("places", [])
+
+    def incomplete(self, values: Float[np.ndarray, "sample *place position"]) -> Bool[np.ndarray, "sample *place"]:
+        """Rows in which a real token has no number: what compares tokens with each other decides nothing there."""
+        real = self.positions < self.tokens[:, None]
+        return np.asarray((np.isnan(values) & np.expand_dims(real, tuple(range(1, values.ndim - 1)))).any(-1))
 
     def per_head(self, name: str) -> Float[np.ndarray, "sample layer *rest"]:
         return self.data[name].values[:, self.layers]

@@ -12,7 +12,9 @@ import xarray as xr
 
 from sinkscope import metrics
 from sinkscope.measurements.rates import hidden_norm_ratio, layer_sink_rate, received, sink_rate, value_norm_ratio
-from sinkscope.measurements.selection import CAUSAL, depth_labels, layer_labels, need, record_of
+from sinkscope.measurements.selection import column_of, depth_labels, layer_labels, need, record_of
+from sinkscope.measurements.slots import slot_mass, slot_mass_by_layer
+from sinkscope.measurements.strongest import strongest_by_layer
 
 DIMS = ("sample", "layer", "head", "position", "depth")
 
@@ -26,6 +28,8 @@ def layer_table(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
         table["hidden_norm_ratio"] = [_hidden_ratio(data, row) for row in table.itertuples()]
     if "value_norm" in data:
         table["value_norm_ratio"] = value_norm_ratio(data).values
+    if "slot_received" in data:
+        table["slot_mass"] = slot_mass_by_layer(data)
     return table
 
 
@@ -60,6 +64,7 @@ def summary(data: xr.Dataset, epsilon: float) -> dict[str, Any]:
         "layers": layers,
         "hidden_norm_ratio": _numbers(hidden_norm_ratio(data).values) if hidden else [],
         "value_norm_ratio": _numbers(value_norm_ratio(data).values) if value else [],
+        **({} if (slots := slot_mass(data, epsilon)) is None else {"slot": slots.to_json()}),
     }
 
 
@@ -75,7 +80,8 @@ def html(data: xr.Dataset) -> str:
 
 def received_table(data: xr.Dataset, position: int = 0) -> pd.DataFrame:
     """Attention received by a position: a row per layer, a column per head."""
-    grid = need(data, "attention_received").mean("sample").sel(position=position).transpose("layer", "head")
+    received = need(data, "attention_received").mean("sample")
+    grid = received.isel(position=column_of(data, position)).transpose("layer", "head")
     frame = pd.DataFrame(grid.values.round(4), columns=[f"head {head}" for head in grid["head"].values])
     frame.insert(0, "layer", layer_labels(data))
     return frame
@@ -83,12 +89,14 @@ def received_table(data: xr.Dataset, position: int = 0) -> pd.DataFrame:
 
 def hidden_norm_table(data: xr.Dataset, position: int = 0) -> pd.DataFrame:
     """Hidden norm of a position, of the others, and their ratio, per depth."""
+    column_of(data, position)
     norms = need(data, "hidden_norm").mean("sample")
     return _against_others(norms, position, "depth", depth_labels(data))
 
 
 def value_norm_table(data: xr.Dataset, position: int = 0) -> pd.DataFrame:
     """Value norm of a position, of the others, and their ratio, per layer."""
+    column_of(data, position)
     norms = need(data, "value_norm").mean(["sample", "head"])
     return _against_others(norms, position, "layer", layer_labels(data))
 
@@ -98,25 +106,18 @@ def _rates(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
     low, high = metrics.bootstrap(rates)
     mean = metrics.nanmean(rates, 0)
     positions = data["position"].values
-    strongest = np.where(np.isnan(mean) | ~_comparable(data), -np.inf, mean).argmax(-1)
-    rows = np.arange(len(mean))
-    table = pd.DataFrame({"strongest_position": positions[strongest], "strongest_rate": mean[rows, strongest]})
+    found = strongest_by_layer(data, epsilon)
+    table = pd.DataFrame(
+        {
+            "strongest_position": pd.array([best.position if best else None for best in found], "Int64"),
+            "strongest_rate": [best.rate if best else math.nan for best in found],
+        }
+    )
     if 0 in positions:
         column = positions.tolist().index(0)
         first = {"sink_rate": mean[:, column], "low": low[:, column], "high": high[:, column]}
         table = pd.DataFrame(first).join(table)
     return table
-
-
-def _comparable(data: xr.Dataset) -> np.ndarray:
-    """(layer, position): True where at least half of the queries can see the position.
-
-    The last positions of a causal layer average over a few queries, and the very last is one token's attention to
-    itself. Where no such position was measured, all count.
-    """
-    early = data["position"].values < (int(data["tokens"].max()) + 1) // 2
-    causal = np.array([str(stack) == CAUSAL for stack in data["stack"].values])
-    return np.where(causal[:, None] & early.any(), early, True)
 
 
 def _hidden_ratio(data: xr.Dataset, row: Any) -> float:

@@ -9,6 +9,7 @@ import xarray as xr
 from sinkscope import metrics
 from sinkscope.errors import InputError
 from sinkscope.measurements.selection import TokenView, column_of, record_of
+from sinkscope.measurements.texts import TokenTexts
 
 
 def sink_tokens(data: xr.Dataset, epsilon: float, least: float) -> pd.DataFrame:
@@ -38,7 +39,11 @@ def first_tokens(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
     if "hidden_norm" in data:
         with metrics.quiet():
             table["hidden_norm_ratio"] = np.nanmax(metrics.first_over_rest(view.per_depth("hidden_norm")), 1)
-    table["becomes_sink"] = rates > 0.5 * np.nanmedian(rates)
+    with metrics.quiet():
+        above = (rates > 0.5 * np.nanmedian(rates)).tolist()
+    table["becomes_sink"] = pd.array(
+        [None if unknown else one for one, unknown in zip(above, np.isnan(rates), strict=True)], "boolean"
+    )
     return table.sort_values("heads", ignore_index=True, kind="stable")
 
 
@@ -62,7 +67,7 @@ def _view(data: xr.Dataset, epsilon: float) -> TokenView:
 
 
 def _texts(data: xr.Dataset) -> dict[int, str]:
-    return {int(token): text for token, text in record_of(data).get("token_text", {}).items()}
+    return TokenTexts.of(record_of(data)).alone()
 
 
 def _vision(data: xr.Dataset) -> tuple[np.ndarray, np.ndarray | None]:

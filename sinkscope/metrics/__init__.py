@@ -21,13 +21,13 @@ from sinkscope.metrics.massive import (
     massive_lives,
     super_experts,
     token_peak_ratios,
+    truncated,
 )
 from sinkscope.metrics.mechanism import (
     AngleSplit,
     angle_split,
     dormant,
     head_kinds,
-    mean_elsewhere,
     value_drain_correlation,
     value_ratio,
 )
@@ -42,13 +42,16 @@ from sinkscope.metrics.rates import (
     index_of,
     layer_rates,
     mass_on_first,
+    mean_elsewhere,
+    over_others,
     paper_slot,
     sample_rates,
     sink_rate,
     sweep,
 )
 from sinkscope.metrics.statistics import Interval, bootstrap, nanmean, quantiles, quiet, resampled_means
-from sinkscope.metrics.tokens import comparable, sinks_by_kind, sinks_by_token, token_kind, token_rates
+from sinkscope.metrics.strongest import comparable, strongest
+from sinkscope.metrics.tokens import sinks_by_kind, sinks_by_token, token_kind, token_rates
 from sinkscope.ranks import rank_correlation
 
 __all__ = [
@@ -83,6 +86,7 @@ __all__ = [
     "massive_lives",
     "mean_elsewhere",
     "nanmean",
+    "over_others",
     "paper_slot",
     "patch_table",
     "principal_angles",
@@ -97,11 +101,13 @@ __all__ = [
     "sink_rate",
     "sinks_by_kind",
     "sinks_by_token",
+    "strongest",
     "super_experts",
     "sweep",
     "token_kind",
     "token_peak_ratios",
     "token_rates",
+    "truncated",
     "value_drain_correlation",
     "value_ratio",
 ]

@@ -61,7 +61,8 @@ def massive_entries(
 
     Columns: `depth` (index along that axis), `position`, `dimension`, `samples` (share of the samples measured at that
     depth in which it is massive, 0 to 1), `value` (signed mean over those), `over_median` (mean of |h| / median; inf
-    where the median is 0). At most as many entries of a sample are known as `MassiveActivations.top` kept.
+    where the median is 0). Of a sample and depth only the entries are known that `MassiveActivations.top` kept:
+    `truncated` says where there may be more.
     """
     hits = is_massive(top, median, magnitude=magnitude, ratio=ratio)
     samples, depths, _ = np.nonzero(hits)
@@ -87,6 +88,17 @@ def massive_entries(
     return entries.loc[order.index, ["depth", *ENTRY, "samples", "value", "over_median"]].reset_index(drop=True)
 
 
+def truncated(
+    top: Float[np.ndarray, "sample depth top"],
+    median: Float[np.ndarray, "sample depth"],
+    *,
+    magnitude: float = 100.0,
+    ratio: float = 1000.0,
+) -> Bool[np.ndarray, "sample depth"]:
+    """True where all entries that were kept are massive, so that others, which were not kept, may be, too."""
+    return np.asarray(is_massive(top, median, magnitude=magnitude, ratio=ratio).all(-1))
+
+
 def massive_lives(entries: pd.DataFrame, depths: int, least: float = 0.0) -> pd.DataFrame:
     """One row for each (position, dimension) of `massive_entries`: where it begins, peaks and ends, largest first.
 
@@ -105,32 +117,54 @@ def massive_lives(entries: pd.DataFrame, depths: int, least: float = 0.0) -> pd.
     return lives[columns].reset_index(drop=True)
 
 
-def infinity_norms(hidden_max: Float[np.ndarray, "sample depth position"]) -> Float[np.ndarray, "depth"]:
-    """‖x‖_∞ over the tokens and dimensions of a row, averaged over samples, per depth."""
+def infinity_norms(
+    hidden_max: Float[np.ndarray, "sample depth position"], tokens: Int[np.ndarray, "sample depth"] | None = None
+) -> Float[np.ndarray, "depth"]:
+    """‖x‖_∞ over the tokens and dimensions of a row, averaged over samples, per depth.
+
+    `tokens`: real ones of each row. A row in which one of these is NaN has no norm, and counts nowhere; without
+    `tokens`, NaN is what lies behind a row's last token.
+    """
     with quiet():
-        return nanmean(np.nanmax(hidden_max, axis=2), 0)
+        return nanmean(np.nanmax(_whole(hidden_max, tokens), axis=2), 0)
 
 
-def infinity_norm(hidden_max: Float[np.ndarray, "sample depth position"]) -> float:
+def infinity_norm(
+    hidden_max: Float[np.ndarray, "sample depth position"], tokens: Int[np.ndarray, "sample depth"] | None = None
+) -> float:
     """The largest of `infinity_norms`: mean over samples, then maximum over depths (Bondarenko et al. 2023).
 
     They take the outputs of attention layers; here it is the residual stream.
     """
     with quiet():
-        return float(np.nanmax(infinity_norms(hidden_max)))
+        return float(np.nanmax(infinity_norms(hidden_max, tokens)))
 
 
-def token_peak_ratios(hidden_max: Float[np.ndarray, "sample depth position"]) -> PeakRatios:
+def token_peak_ratios(
+    hidden_max: Float[np.ndarray, "sample depth position"], tokens: Int[np.ndarray, "sample depth"] | None = None
+) -> PeakRatios:
     """With M_t = max_c |h_tc|: upper = max_t M_t / median_t M_t, lower = median_t M_t / min_t M_t (PrefixQuant).
 
     A large upper ratio means tokens with massive activations, a large lower one tokens that are unusually small (of
-    queries and keys, in the paper). Source: Chen et al. 2024. NaN where the denominator is 0.
+    queries and keys, in the paper). Source: Chen et al. 2024. An infinite token makes the upper one infinite. NaN where
+    the denominator is 0 or both parts are infinite, and for rows in which one of their `tokens` real tokens is NaN;
+    without `tokens`, NaN is what lies behind a row's last token.
     """
+    peaks = _whole(hidden_max, tokens)
     with quiet(), np.errstate(divide="ignore", invalid="ignore"):
-        median = np.nanmedian(hidden_max, axis=2)
-        upper = np.nanmax(hidden_max, axis=2) / median
-        lower = median / np.nanmin(hidden_max, axis=2)
-    return PeakRatios(np.where(np.isfinite(upper), upper, np.nan), np.where(np.isfinite(lower), lower, np.nan))
+        median, least = np.nanmedian(peaks, axis=2), np.nanmin(peaks, axis=2)
+        upper, lower = np.nanmax(peaks, axis=2) / median, median / least
+    return PeakRatios(np.where(median == 0, np.nan, upper), np.where(least == 0, np.nan, lower))
+
+
+def _whole(
+    values: Float[np.ndarray, "sample depth position"], tokens: Int[np.ndarray, "sample depth"] | None
+) -> Float[np.ndarray, "sample depth position"]:
+    """The rows whose real tokens all have a number; the others as NaN."""
+    if tokens is None:
+        return values
+    real = np.arange(values.shape[2]) < tokens[..., None]
+    return np.where((np.isnan(values) & real).any(2, keepdims=True), np.nan, values)
 
 
 def super_experts(
@@ -143,15 +177,15 @@ def super_experts(
     """Experts whose peak, the maximum over samples, reaches the `quantile` of all peaks and exceeds `share` of the top.
 
     Columns: layer (path of the expert module), expert, peak, mean (of the samples' peaks), times_median (over the
-    median expert of the model: with few experts the largest always is in the quantile, so look here). Source: Su et al.
-    2025, "Unveiling Super Experts", whose rule has a third part, that the layer lies where massive activations form:
-    `massive_entries` says where.
+    median expert of the model: with few experts the largest always is in the quantile, so look here). An infinite
+    peak exceeds everything, and is no measure for the others. Source: Su et al. 2025, "Unveiling Super Experts", whose
+    rule has a third part, that the layer lies where massive activations form: `massive_entries` says where.
     """
     with quiet():
         largest, mean = np.nanmax(peaks, 0), nanmean(peaks, 0)
-        border, typical = np.nanquantile(largest, quantile), np.nanmedian(largest)
-        top = np.nanmax(largest)
-    chosen = np.argwhere((largest >= border) & (largest > share * top))
+        finite = np.where(np.isinf(largest), np.nan, largest)
+        border, typical, top = np.nanquantile(finite, quantile), np.nanmedian(largest), np.nanmax(finite)
+    chosen = np.argwhere(np.isinf(largest) | ((finite >= border) & (finite > share * top)))
     rows = [
         {
             "layer": layers[layer],

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from sinkscope.errors import InputError
-from sinkscope.metrics.rates import check_epsilon, index_of
+from sinkscope.metrics.rates import check_epsilon, index_of, mean_elsewhere, over_others
 from sinkscope.metrics.statistics import nanmean
 from sinkscope.ranks import rank_correlation
 
@@ -75,9 +75,7 @@ def value_ratio(value_norm: PerToken, position: int = 0) -> PerHead:
     Source: Gu et al. 2025, section 3.
     """
     index_of(position, range(value_norm.shape[-1]))
-    rest = mean_elsewhere(value_norm, position)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(rest > 0, value_norm[..., position] / rest, np.nan)
+    return over_others(value_norm, position)
 
 
 def head_kinds(
@@ -95,8 +93,9 @@ def head_kinds(
     "no-op": a sink head, alpha_s > epsilon, whose value there is small, ‖v_s‖ < drained · mean of the others: attending
     to it writes next to nothing. "broadcast": a sink head with a larger value and an output of one direction,
     `output_rank_one` > rank_one: it writes the same to every token. "active": every other head. "" for a head that a
-    layer does not have. Source: the two uses of a sink in Guo et al. 2024a; thresholds ours. Raises `InputError` for
-    thresholds that are no shares, and for a position that was not measured.
+    layer does not have, or whose numbers are NaN where they would decide. Source: the two uses of a sink in Guo et al.
+    2024a; thresholds ours. Raises `InputError` for thresholds that are no shares, and for a position that was not
+    measured.
     """
     check_epsilon(epsilon)
     index_of(position, range(received.shape[-1]))
@@ -104,11 +103,6 @@ def head_kinds(
         raise InputError(f"drained = {drained}, rank_one = {rank_one}: both are shares between 0 and 1")
     alpha = nanmean(received[..., position], 0)
     sink = alpha > epsilon
-    small = nanmean(value_ratio(value_norm, position), 0) < drained
-    one_direction = nanmean(output_rank_one, 0) > rank_one
-    return np.select([np.isnan(alpha), sink & small, sink & one_direction], ["", NO_OP, BROADCAST], ACTIVE)
-
-
-def mean_elsewhere(values: PerToken, position: int) -> PerHead:
-    """The mean over all positions but the one at index `position`."""
-    return nanmean(np.delete(values, position, axis=-1), -1)
+    value, direction = nanmean(value_ratio(value_norm, position), 0), nanmean(output_rank_one, 0)
+    unknown = np.isnan(alpha) | (sink & (np.isnan(value) | (~(value < drained) & np.isnan(direction))))
+    return np.select([unknown, sink & (value < drained), sink & (direction > rank_one)], ["", NO_OP, BROADCAST], ACTIVE)

@@ -50,21 +50,22 @@ def patch_table(
     `prefix`: names of the first tokens; `suffix`: how many of each kind the last ones are.
 
     Columns: kind, tokens (per image), norm (mean), attention (mean over images, layers and heads of what each such
-    token receives).
+    token receives). Tokens whose norm is NaN are of no kind, and images without another are not counted.
     """
-    positions = np.arange(norms.shape[1])
-    kinds = {name: np.broadcast_to(positions == index, norms.shape) for index, name in enumerate(prefix)}
+    positions, known = np.arange(norms.shape[1]), ~np.isnan(norms)
+    images = max(1, int(known.any(1).sum()))
+    kinds = {name: known & (positions == index) for index, name in enumerate(prefix)}
     stop = len(positions) - sum(suffix.values())
-    patches = np.broadcast_to((positions >= len(prefix)) & (positions < stop), norms.shape)
+    patches = known & (positions >= len(prefix)) & (positions < stop)
     for name, count in suffix.items():
-        kinds[name] = np.broadcast_to((positions >= stop) & (positions < stop + count), norms.shape)
+        kinds[name] = known & (positions >= stop) & (positions < stop + count)
         stop += count
     kinds |= {"artefact patch": artefacts, "patch": patches & ~artefacts}
     alpha = np.full(norms.shape, np.nan) if received is None else nanmean(nanmean(received, 2), 1)
     rows = [
         {
             "kind": kind,
-            "tokens": chosen.sum() / len(norms),
+            "tokens": chosen.sum() / images,
             "norm": float(norms[chosen].mean()) if chosen.any() else np.nan,
             "attention": float(alpha[chosen].mean()) if chosen.any() else np.nan,
         }

@@ -71,15 +71,24 @@ def paper_slot(
     return (tokens[..., None] * slot + 1) / (tokens[..., None] + 1)
 
 
-def first_over_rest(lengths: Float[np.ndarray, "*shape position"]) -> Float[np.ndarray, "*shape"]:
-    """‖x_0‖ / mean over t ≠ 0 of ‖x_t‖ along the last axis; NaN with fewer than two tokens.
+def mean_elsewhere(values: Float[np.ndarray, "*shape position"], index: int) -> Float[np.ndarray, "*shape"]:
+    """The mean along the last axis over all positions but the one at `index`; NaN counts nowhere."""
+    return nanmean(np.delete(values, index, axis=-1), -1)
 
-    Source: Gu et al. 2025, section 3.
+
+def over_others(lengths: Float[np.ndarray, "*shape position"], index: int) -> Float[np.ndarray, "*shape"]:
+    """‖x_s‖ / mean over t ≠ s of ‖x_t‖ along the last axis, s at `index`: the one ratio of norms.
+
+    NaN where all others are zero or none exists. Source: Gu et al. 2025, section 3.
     """
-    rest = nanmean(lengths[..., 1:], -1)
+    rest = mean_elsewhere(lengths, index)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = lengths[..., 0] / rest
-    return np.where(rest > 0, ratio, np.nan)
+        return np.where(rest > 0, lengths[..., index] / rest, np.nan)
+
+
+def first_over_rest(lengths: Float[np.ndarray, "*shape position"]) -> Float[np.ndarray, "*shape"]:
+    """`over_others` for the first position; NaN with fewer than two tokens."""
+    return over_others(lengths, 0)
 
 
 def sweep(
@@ -105,7 +114,7 @@ def mass_on_first(
 
     Σ_{k < n} alpha_k (T − k) / T in causal layers, as k is seen by T − k of the T queries; Σ_{k < n} alpha_k in
     bidirectional ones. `received`: alpha_k from position 0 on, without gaps; `tokens`: T. In rows that are
-    shorter, all their tokens; NaN where position 0 was not measured. Raises `InputError` where fewer positions were.
+    shorter, all their tokens; NaN where one of these was not measured. Raises `InputError` where fewer positions were.
     """
     if not 1 <= count <= received.shape[-1]:
         raise InputError(f"mass on the first {count} positions: {received.shape[-1]} were measured, from position 0 on")
@@ -114,7 +123,8 @@ def mass_on_first(
     with np.errstate(divide="ignore", invalid="ignore"):
         seeing = np.where(causal[None, :, None], (length - positions) / length, 1.0)
     mass = np.nansum(received[..., :count] * seeing[:, :, None], -1)
-    return np.where(np.isnan(received[..., 0]), np.nan, mass)
+    missing = np.isnan(received[..., :count]) & (positions < np.maximum(length, 1))[:, :, None]
+    return np.where(missing.any(-1), np.nan, mass)
 
 
 def boost(

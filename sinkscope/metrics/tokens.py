@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 import unicodedata
 from collections.abc import Collection, Mapping
@@ -14,18 +15,7 @@ from sinkscope.metrics.rates import exceeds
 from sinkscope.metrics.statistics import nanmean
 
 MARKS = "▁Ġ Ċ"  # how tokenizers write spaces and line ends in the texts of tokens
-
-
-def comparable(
-    tokens: Int[np.ndarray, "sample"], positions: Int[np.ndarray, "position"], causal: bool
-) -> Bool[np.ndarray, "sample position"]:
-    """True at positions that at least half of the row's queries can see; all of a row's, in bidirectional layers.
-
-    The last positions of a causal layer average over a few queries, and the very last is one token's attention to
-    itself, so that an exceeded threshold says nothing there.
-    """
-    last = (tokens + 1) // 2 if causal else tokens
-    return positions[None, :] < last[:, None]
+BYTES = re.compile("(<0x[0-9A-F]{2}>)+")  # parts of a character, which has other tokens, too
 
 
 def token_rates(
@@ -80,12 +70,14 @@ def sinks_by_token(
 
 
 def token_kind(text: str, special: bool) -> str:
-    """A special token by its text ([CLS], [SEP], <s> …), punctuation, line end, or word."""
+    """A special token by its text ([CLS], [SEP], <s> …), punctuation, line end, bytes of a character, or word."""
     if special:
         return text
     bare = text.strip(MARKS)
     if not bare:
         return "line end" if "Ċ" in text or "\n" in text else "space"
+    if BYTES.fullmatch(bare):
+        return "bytes"
     if all(letter in string.punctuation or unicodedata.category(letter).startswith("P") for letter in bare):
         return "punctuation"
     return "word"

@@ -19,6 +19,7 @@ from sinkscope.measurements import Measurement
 from sinkscope.probes.left_out import LeftOut
 from sinkscope.probes.observers.observer import Observer, every
 from sinkscope.probes.observing import DEFAULT, observe
+from sinkscope.probes.token_bytes import token_bytes
 
 FRUGAL = {"use_cache": False, "logits_to_keep": 1}  # neither changes what is measured, both save memory
 
@@ -36,14 +37,14 @@ def measure(
     """Run `model` on `inputs` without gradients, in eval mode, and return what the observers saw.
 
     `inputs`: token ids (N, T), or a dict of model inputs (`input_ids`, `attention_mask`, `inputs_embeds`,
-    `pixel_values` …) whose tensors have N rows. `observers`: default `AttentionReceived("all")`, `HiddenNorms`,
-    `QueryKeyValueNorms`; "all" is every observer. One that cannot read this model leaves itself out; the record's
-    `not_applicable` and `not_measured` say why, and a `UserWarning` where it was asked for by name. `progress(done,
-    total)` is called after each batch; `about` is added to the record's `input`; with a `tokenizer` the record holds
-    the texts of the tokens. A batch that does not fit into memory is halved, with a warning. Activations that are NaN
-    or infinite are a finding: the record's `non_finite` names the first place, a `UserWarning` says so, and they count
-    nowhere. Raises `InputError` for empty inputs, ids outside the vocabulary, more tokens than the model has positions,
-    and NaN in weights.
+    `pixel_values` …) whose tensors have N rows. `observers`: default `AttentionReceived("all")`, `SlotReceived`,
+    `HiddenNorms`, `QueryKeyValueNorms`; "all" is every observer. One that cannot read this model leaves itself out; the
+    record's `not_applicable` and `not_measured` say why, and a `UserWarning` where it was asked for by name.
+    `progress(done, total)` is called after each batch; `about` is added to the record's `input`; with a `tokenizer` the
+    record holds the texts of the tokens. A batch that does not fit into memory is halved, with a warning. Activations
+    that are NaN or infinite are a finding: the record's `non_finite` names the first place, a `UserWarning` says so,
+    and they count nowhere. Raises `InputError` for empty inputs, ids outside the vocabulary, more tokens than the model
+    has positions, and NaN in weights.
     """
     model = unwrapped(model)
     given, samples = checked_inputs(model, inputs, batch_size)
@@ -85,7 +86,10 @@ def _annotated(measurement: Measurement, about: Mapping[str, Any] | None, tokeni
     record["input"] = {**record["input"], **(about or {})}
     if tokenizer is not None and "token_id" in measurement.data.coords:
         ids = [int(token) for token in np.unique(measurement.data["token_id"].values) if token >= 0]
-        record["token_text"] = dict(zip(map(str, ids), tokenizer.convert_ids_to_tokens(ids), strict=True))
+        pieces = tokenizer.convert_ids_to_tokens(ids)
+        record["token_text"] = dict(zip(map(str, ids), pieces, strict=True))
+        if written := token_bytes(tokenizer, ids, pieces):
+            record["token_bytes"] = written
         record["special_tokens"] = sorted(set(tokenizer.all_special_ids) & set(ids))
     return Measurement(measurement.data.assign_attrs(record=json.dumps(record, allow_nan=False)))
 

@@ -49,10 +49,10 @@ from sinkscope.probes.facts import describe
 from sinkscope.probes.left_out import LeftOut, kind
 from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
 from sinkscope.probes.observers.observer import Hidden, ModuleCall, Observer, Piece, Watch
-from sinkscope.probes.observers.received import AttentionReceived
+from sinkscope.probes.observers.received import AttentionReceived, SlotReceived
 from sinkscope.probes.returned_maps import ReturnedMaps
 
-DEFAULT: tuple[Observer, ...] = (AttentionReceived(), HiddenNorms(), QueryKeyValueNorms())
+DEFAULT: tuple[Observer, ...] = (AttentionReceived(), SlotReceived(), HiddenNorms(), QueryKeyValueNorms())
 
 
 @contextmanager

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sinkscope.measurements import rate_at, rates_by_position
+from sinkscope.measurements import rate_at, rates_by_position, slot_mass
 from sinkscope.report import sections
 from sinkscope.report.curves import SINK
 from sinkscope.report.experiments import page as experiments
 from sinkscope.report.experiments.from_runs import entry_of_runs
+from sinkscope.report.observatory.observatory import slot_card
 from sinkscope.report.page import Headline, Page, Section
 from sinkscope.report.provenance import facts
 from sinkscope.report.runs import StoredRun
@@ -93,7 +94,14 @@ def _rates(stored: Stored, epsilon: float) -> list[Headline]:
     return [
         *(Headline(f"{rate:.1f} %", f"{run.label}, step {run.step}") for run, rate in ended),
         *(Headline(f"{rate_at(data, epsilon).value:.1f} %", name) for name, data in measured.items()),
+        *_slots(stored, epsilon),
     ]
+
+
+def _slots(stored: Stored, epsilon: float) -> list[Headline]:
+    """What goes to no token, of each measurement that has slots."""
+    found = {name: slot_mass(measurement.data, epsilon) for name, measurement in stored.measurements.items()}
+    return [slot_card(slots, name) for name, slots in found.items() if slots is not None]
 
 
 def _sources(stored: Stored) -> dict[str, str]:

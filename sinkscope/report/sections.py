@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import xarray as xr
@@ -41,7 +41,7 @@ def attention(measured: Measured, epsilon: float) -> Section:
         f"and the tokens that can see it. Orange cells exceed the threshold of {epsilon:g}, on average; the slider "
         "leads to other positions.",
         {name: figures.attention_received(data, epsilon=epsilon) for name, data in measured.items()},
-        _stacked(measured, received_table),
+        _stacked({name: received_table(data) for name, data in measured.items()}),
     )
 
 
@@ -64,7 +64,7 @@ def hidden(measured: Measured) -> Section:
         "The same norms, first token (orange) against the mean of all others (blue; the band holds the middle 80 % of "
         "positions). Where the lines part, the first token has become unlike any other.",
         {name: norms.hidden_norms(data, limits=limits) for name, data in measured.items()},
-        _stacked(measured, hidden_norm_table),
+        _stacked({name: hidden_norm_table(data) for name, data in measured.items()}),
     )
 
 
@@ -75,20 +75,19 @@ def values(measured: Measured) -> Section:
         "What a head adds when it attends to a token: bars are means over heads, marks single heads. Where a sink has "
         "formed, its value is short: attention that goes there changes little, which is how a head does nothing.",
         {name: norms.value_norms(data) for name, data in measured.items()},
-        _stacked(measured, value_norm_table),
+        _stacked({name: value_norm_table(data) for name, data in measured.items()}),
     )
 
 
 def positions(rates: Mapping[str, pd.DataFrame]) -> Section:
-    """Sink rate per position; the frames hold `position, sink_rate, low, high`."""
+    """Sink rate per position; the frames are those of `rates_by_position`."""
     return Section(
         "Sink rate, per position",
         "In how many (layer, head) pairs each position exceeds the threshold, with 95 % bootstrap intervals over "
-        "samples. The highest is orange.",
+        "samples. The highest is orange. In causal models, at most half of the tokens see the pale ones: the last "
+        "few, seen by hardly any token but themselves, exceed it without being a sink.",
         {name: figures.sink_rate_by_position(frame) for name, frame in rates.items()},
-        pd.concat([frame.assign(measurement=name) for name, frame in rates.items()], ignore_index=True)
-        .set_index("measurement")
-        .reset_index(),
+        _stacked({name: frame[["position", "sink_rate", "low", "high"]].copy() for name, frame in rates.items()}),
     )
 
 
@@ -119,9 +118,8 @@ def describe(measured: Measured, epsilon: float) -> list[Section]:
     ]
 
 
-def _stacked(measured: Measured, table: Callable[[xr.Dataset], pd.DataFrame]) -> pd.DataFrame:
+def _stacked(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """One table of all measurements; with several, the first column says whose row it is."""
-    frames = {name: table(data) for name, data in measured.items()}
     if len(frames) == 1:
         return next(iter(frames.values()))
     for name, frame in frames.items():

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sinkscope.measurements import Measurement
-from sinkscope.metrics import nanmean, quiet
+from sinkscope.measurements import Measurement, slot_mass, strongest_position
+from sinkscope.metrics import quiet
 from sinkscope.survey.subjects import Subject
 
 Status = Literal["measured", "skipped", "failed"]
@@ -33,9 +33,9 @@ class Row:
     `status`: measured, skipped (the input does not exist for the model) or failed; `reason` says why. `layers`:
     attention layers, so that the others of a hybrid do not count. `first`: what stood at position 0. `sink_rate` in
     percent at position 0, with its 95 % bootstrap interval over samples (Gu et al. 2025, section 3); `strongest_*`: the
-    position with the highest rate, of a causal model among those that at least half of the queries see. `slot_mass`:
-    mean weight on slots (learned sinks, key biases), None without. `hidden_norm_ratio`: the largest over depth of ‖h_0‖
-    over the others' mean; `value_norm_ratio`: the smallest over layers of the same for values. `seconds`: of measuring,
+    position with the highest rate (`measurements.strongest_position`). `slot_mass`: mean weight on slots (learned
+    sinks, key biases), None without. `hidden_norm_ratio`: the largest over depth of ‖h_0‖ over the others' mean;
+    `value_norm_ratio`: the smallest over layers of the same for values. `seconds`: of measuring,
     without loading. `results`: the folder below the survey's that holds the measurement.
     """
 
@@ -97,7 +97,7 @@ def measured_row(
     """The row of a measurement; thresholds are applied here, so that another epsilon needs no model."""
     data, record = measurement.data, measurement.record
     interval = measurement.sink_rate_interval(0, epsilon)
-    position, rate = _strongest(measurement, epsilon)
+    strongest = strongest_position(data, epsilon)
     return Row(
         model=subject.model,
         label=subject.label,
@@ -115,9 +115,9 @@ def measured_row(
         sink_rate=_number(interval.value),
         low=_number(interval.low),
         high=_number(interval.high),
-        strongest_position=position,
-        strongest_rate=rate,
-        slot_mass=_mean(data["slot_received"].values) if "slot_received" in data else None,
+        strongest_position=None if strongest is None else strongest.position,
+        strongest_rate=None if strongest is None else strongest.rate,
+        slot_mass=None if (slots := slot_mass(data, epsilon)) is None else _number(slots.mass.value),
         hidden_norm_ratio=_extreme(measurement.hidden_norm_ratio().values, np.nanmax)
         if "hidden_norm" in data
         else None,
@@ -131,17 +131,6 @@ def measured_row(
 def _remark(record: Mapping[str, Any]) -> str | None:
     broken = record.get("non_finite")
     return None if broken is None else f"activations are NaN or infinite, first at {broken['first']}"
-
-
-def _strongest(measurement: Measurement, epsilon: float) -> tuple[int, float | None]:
-    """The last positions of a causal layer average over a few queries: the half that fewer see is left out."""
-    rates = measurement.sink_rate(epsilon)
-    positions = rates["position"].values
-    causal = "decoder" in measurement.data["stack"].values
-    early = positions < (int(measurement.data["tokens"].max()) + 1) // 2
-    seen = early if causal and early.any() else np.ones_like(early)
-    best = int(np.where(seen & ~np.isnan(rates.values), rates.values, -np.inf).argmax())
-    return int(positions[best]), _number(float(rates.values[best]))
 
 
 def _by_layer(measurement: Measurement, epsilon: float) -> tuple[LayerRate, ...]:
@@ -165,10 +154,6 @@ def _blocks(measurement: Measurement, stack: str) -> int:
         return deepest
     home = {"cross": "decoder", "queries_cross": "queries"}.get(stack, stack)
     return max([deepest, *data["depth_index"].values[data["depth_stack"].values == home].tolist()])
-
-
-def _mean(values: np.ndarray) -> float | None:
-    return _number(float(nanmean(values.reshape(-1), 0)))
 
 
 def _extreme(values: np.ndarray, pick: Any) -> float | None:

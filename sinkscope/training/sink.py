@@ -13,6 +13,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from sinkscope.errors import InputError
 from sinkscope.hooks import check_weights
+from sinkscope.measurements import strongest_position
 from sinkscope.metrics import check_epsilon
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, measure
 from sinkscope.training.distributed.full_model import full_model
@@ -99,20 +100,15 @@ def sink_metrics(measurement: Measurement, epsilon: float = 0.3) -> dict[str, fl
     """What is logged of a measurement.
 
     `sink/position_0`: the sink rate of the first position, percent. `sink/strongest_position` and `sink/strongest`:
-    the position (0-based) with the highest rate, and that rate, among those that at least half of the queries can
-    see; the last ones average over a few queries only. At equal rates the position that receives more attention
-    counts. `sink/hidden_norm_ratio`: ‖h_0‖ / mean_{t>0} ‖h_t‖, averaged over samples, at the depth where it is
-    largest.
+    the position (0-based) with the highest rate, and that rate, among those that more than half of the queries can
+    see (`measurements.strongest_position`; both NaN where nothing could be measured). `sink/hidden_norm_ratio`:
+    ‖h_0‖ / mean_{t>0} ‖h_t‖, averaged over samples, at the depth where it is largest.
     """
-    rates = measurement.sink_rate(epsilon=epsilon)
-    half = (rates.sizes["position"] + 1) // 2
-    received = measurement.data["attention_received"].mean(["sample", "layer", "head"])
-    ranked = [
-        (float(rate), float(mean)) for rate, mean in zip(rates.values[:half], received.values[:half], strict=True)
-    ]
-    strongest = max(range(half), key=lambda position: ranked[position])
+    found = strongest_position(measurement.data, epsilon)
+    position, rate = (math.nan, math.nan) if found is None else (found.position, found.rate)
     ratio = float(measurement.hidden_norm_ratio().max())
-    return dict(zip(METRICS, (ranked[0][0], strongest, ranked[strongest][0], ratio), strict=True))
+    first = measurement.sink_rate(epsilon=epsilon, position=0)
+    return dict(zip(METRICS, (first, position, rate, ratio), strict=True))
 
 
 def _first_tokens(trainer: Trainer, tokens: int, samples: int) -> Tensor:

@@ -151,6 +151,22 @@ def test_json_is_alone_on_stdout_and_has_the_fixed_keys(sinkscope, model, text):
     assert len(found["value_norm_ratio"]) == 2
 
 
+def test_the_verdict_says_what_a_learned_sink_receives(sinkscope, model, text, tmp_path):
+    learned, size = tmp_path / "learned", LabConfig.from_pretrained(model)
+    shape = {name: getattr(size, name) for name in ("vocab_size", "hidden_size", "intermediate_size", "bos_token_id")}
+    config = LabConfig(**shape, num_hidden_layers=2, num_attention_heads=4, attention="sink_logit")
+    LabForCausalLM(config).save_pretrained(learned)
+    for path in model.glob("tokenizer*"):
+        (learned / path.name).write_bytes(path.read_bytes())
+    answer = sinkscope("measure", learned, "--text", text, *QUICK, "--out", "found")
+    mass = float(Measurement.load(tmp_path / "found" / "measurement.nc").data["slot_received"].mean())
+    assert mass > 0.01
+    verdict = " ".join(answer.out.split())
+    assert f"slots (learned sinks, key biases: no tokens) receive {100 * mass:.1f} % of the attention" in verdict
+    assert "on slots" in answer.out.splitlines()[0]
+    assert "slots" not in sinkscope("measure", model, "--text", text, *QUICK).out
+
+
 def test_text_and_json_agree_with_the_stored_measurement(sinkscope, model, text, tmp_path):
     found = sinkscope("measure", model, "--text", text, *QUICK, "--epsilon", 0.1, "--out", "m", "--json").json
     stored = Measurement.load(tmp_path / "m" / "measurement.nc")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+from sinkscope.errors import InputError
 from sinkscope.interventions import (
     FirstTokenView,
     ForbidSink,
@@ -17,7 +19,7 @@ from sinkscope.interventions import (
 from sinkscope.interventions.finding import largest_activations, onset_depth, sink_heads
 from sinkscope.interventions.named import Subject, named
 from sinkscope.interventions.positions import ReplacePosition, SwapPositions
-from sinkscope.probes import AttentionReceived, HiddenNorms, measure
+from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, measure
 from tests.interventions.conftest import a_model, inputs_of, logits
 from tests.planted.factory import F3, planted_ids, planted_model
 from tests.planted.families import planted_gpt2
@@ -161,3 +163,25 @@ def test_what_is_found_counts_real_tokens():
     assert found.is_massive()
     assert set(sink_heads(model, measure(model, inputs, [AttentionReceived()]))) == set(F3.attending(4, 4))
     assert onset_depth(model, measure(model, inputs, [HiddenNorms()])) == 1
+
+
+def test_a_position_that_was_not_measured_is_the_measurement_s_one_error():
+    model, ids = planted_model(F3), planted_ids(F3)
+    measured = measure(model, ids)
+    for find in (lambda: sink_heads(model, measured, 0.3, 99), lambda: onset_depth(model, measured, 99)):
+        with pytest.raises(InputError, match="position 99 was not measured; measured: 0 to"):
+            find()
+
+
+def test_what_is_not_finite_is_neither_a_head_nor_an_onset():
+    model, ids = planted_model(F3), planted_ids(F3)
+    data = measure(model, ids).data
+    broken = Measurement(data.assign(attention_received=data["attention_received"] * np.nan))
+    with pytest.raises(InputError, match="activations are not finite"):
+        sink_heads(model, broken)
+    with pytest.raises(InputError, match="no ratio to the others"):
+        onset_depth(model, Measurement(data.assign(hidden_norm=data["hidden_norm"] * np.nan)))
+    half = data["hidden_norm"].copy()
+    half[:, 0] = np.nan
+    assert onset_depth(model, Measurement(data)) == 1
+    assert onset_depth(model, Measurement(data.assign(hidden_norm=half))) > 1, "no growth from what is not known"

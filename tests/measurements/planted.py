@@ -160,6 +160,7 @@ def small_dataset() -> xr.Dataset:
             "attention_received": (PER_HEAD, received.astype(np.float32)),
             "hidden_norm": (("sample", "depth", "position"), hidden.astype(np.float32)),
             "value_norm": (PER_HEAD, value.astype(np.float32)),
+            "tokens": (("sample", "layer"), np.full((SAMPLES, LAYERS), POSITIONS)),
         },
         coords={
             "position": range(POSITIONS),

@@ -32,9 +32,11 @@ def test_the_slider_leads_to_every_position(dataset):
 
 
 def test_the_slider_of_a_long_text_holds_the_first_positions_and_the_strongest(dataset):
-    long = dataset["attention_received"].isel(position=[1] * 100).assign_coords(position=range(100)).copy()
+    long = dataset["attention_received"].isel(position=[1] * 200).assign_coords(position=range(200)).copy()
     long.loc[{"position": 77}] = 0.9
-    labels = [step.label for step in attention_received(long.to_dataset()).layout.sliders[0].steps]
+    long.loc[{"position": 180}] = 0.95  # the most of all, from less than half of the queries
+    data = long.to_dataset().assign(tokens=dataset["tokens"] * 0 + 200)
+    labels = [step.label for step in attention_received(data).layout.sliders[0].steps]
     assert labels == [*map(str, range(32)), "77"]
 
 
@@ -56,7 +58,9 @@ def test_a_measurement_without_the_variable_says_what_it_has(dataset):
 
 
 def test_rates_carry_their_intervals():
-    figure = sink_rate_by_position(pd.DataFrame({"position": [0, 1], **RATES}))
+    figure = sink_rate_by_position(
+        pd.DataFrame({"position": [0, 1], **RATES, "counted": True, "strongest": [True, False]})
+    )
     assert list(figure.data[0].error_y.array) == [3.0, 1.0]
     assert list(figure.data[0].error_y.arrayminus) == [2.0, 0.5]
     assert "%" in figure.layout.yaxis.title.text

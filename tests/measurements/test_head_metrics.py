@@ -1,12 +1,18 @@
 """Values per head against plain loops over samples."""
 
+from collections.abc import Iterator
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.measurements import HEAD_METRICS, applicable
+from sinkscope.measurements import HEAD_METRICS, Measurement, applicable
 from sinkscope.metrics import angle_split, value_ratio
+from sinkscope.probes import SinkUpdate, SpikeDimensions, measure
+from sinkscope.probes.observers.observer import Observer, every
 from tests.measurements.planted import SINK_HEAD
+from tests.planted.factory import Plant, planted_ids, planted_model
 
 EPSILON = 0.3
 
@@ -17,11 +23,11 @@ def grid(data, key, position=0):
 
 
 def test_every_metric_is_present_and_has_a_value_for_every_head(complete):
-    assert applicable(complete.data) == list(HEAD_METRICS)
+    assert applicable(complete.data, 0) == list(HEAD_METRICS)
     for metric in HEAD_METRICS:
         found = metric.at(complete.data, EPSILON, [0, 3])
         assert found.shape == (2 if metric.positioned else 1, 4, 3), metric.name
-        assert np.isfinite(found).all() if metric.draw else found.dtype.kind in "bU", metric.name
+        assert np.isfinite(found).all() if metric.draw else found.dtype.kind in "OU", metric.name
 
 
 def test_received_and_sinks_are_counted_per_sample(complete):
@@ -47,9 +53,9 @@ def test_what_was_not_measured_stays_away(complete):
     found = grid(data.assign(attention_received=data["attention_received"]), "alpha")
     assert np.isnan(found[:, 2]).all()
     assert np.isfinite(found[:, :2]).all()
-    assert [metric.name for metric in applicable(data[["max_logit"]])] == ["max_logit"]
+    assert [metric.name for metric in applicable(data[["max_logit"]], 0)] == ["max_logit"]
     nothing = data[["max_logit"]].where(data["max_logit"] > 9)
-    assert applicable(nothing) == []
+    assert applicable(nothing, 0) == []
 
 
 def test_names_are_the_columns_of_the_table_and_none_repeats(complete):
@@ -84,9 +90,9 @@ def test_heads_that_a_layer_lacks_are_left_out(complete):
 
 
 def test_keys_of_a_position_that_was_not_kept_have_no_angle(complete):
-    data = complete.data.assign_coords(kept_position=range(1, 25))
-    assert np.isnan(grid(data, "key_angle", 0)).all()
-    assert np.isfinite(grid(data, "key_angle", 1)).all()
+    found = type(complete)(complete.data.assign_coords(kept_position=range(1, 25)))
+    assert "key_angle" not in found.heads()
+    assert np.isfinite(found.heads(position=1)["key_angle"]).all()
 
 
 def test_without_heads_the_table_is_empty_and_without_positions_refused(complete):
@@ -94,3 +100,67 @@ def test_without_heads_the_table_is_empty_and_without_positions_refused(complete
     assert norms.heads().empty
     with pytest.raises(InputError, match="position 0 was not measured; measured: none"):
         type(complete)(complete.data[["max_logit"]]).heads()
+
+
+ONLY_OF_POSITION_0 = ["sink_output_norm", "rest_output_norm", "sink_output_constancy"]
+
+
+@pytest.fixture(scope="module")
+def shifted() -> tuple[Measurement, Measurement]:
+    """The same samples, with what is observed of single positions observed at 0, and at 3."""
+    model, ids = planted_model(Plant(sinks=(0, 3))), planted_ids(Plant(sinks=(0, 3)))
+    first = [*default("SpikeDimensions", "SinkUpdate")]
+    at_3 = [*default(), SpikeDimensions(positions=[3]), SinkUpdate(positions=[3])]
+    return measure(model, ids, first), measure(model, ids, at_3)
+
+
+def default(*others: str) -> Iterator[Observer]:
+    names = ("AttentionReceived", "QueryKeyValueNorms", "QueryKeyAngles", "HeadOutputs", "IncomingAttention", *others)
+    yield from (observer for observer in every() if type(observer).__name__ in names)
+
+
+def test_what_was_observed_of_another_position_is_not_shown_as_if_of_this_one(shifted) -> None:
+    first, at_3 = shifted
+    elsewhere = [*ONLY_OF_POSITION_0, "spike_cosine"]
+    assert {*elsewhere} <= {*first.heads()}
+    assert not {*elsewhere} & {*first.heads(position=3)}
+    assert not {*elsewhere} & {*at_3.heads()}
+    assert {*elsewhere} <= {*at_3.heads(position=3)}
+
+
+def test_a_column_at_a_position_is_the_one_of_a_measurement_of_that_position(shifted) -> None:
+    """Whatever column both measurements have at position 3 holds the same numbers."""
+    first, at_3 = (found.heads(position=3) for found in shifted)
+    shared = [name for name in first if name in at_3]
+    assert len(shared) > 10
+    pd.testing.assert_frame_equal(first[shared], at_3[shared], rtol=1e-5)
+
+
+def test_every_column_at_a_position_moves_with_it_or_is_about_none(complete) -> None:
+    """Numbers are drawn anew at every position: a metric that stays is one of a whole head."""
+    of_a_head = {"slot", "drain_correlation", "entropy", "entropy_bound", "max_logit", "output_norm", "dormant"}
+    of_a_head |= {"output_rank_one", "output_mean_share", "kind"}
+    probed = complete.data.assign_coords(probe_position=[0, 5])
+    first, other = (type(complete)(probed).heads(position=position) for position in (0, 5))
+    assert {*first} - {*other} == {*ONLY_OF_POSITION_0}
+    same = {name for name in other if other[name].equals(first[name])} - {"stack", "layer", "head"}
+    assert same <= of_a_head | {"sink"}
+
+
+def test_an_update_of_several_positions_together_is_of_none_of_them() -> None:
+    model, ids = planted_model(Plant()), planted_ids(Plant())
+    both = measure(model, ids, [*default(), SinkUpdate(positions=[0, 3])])
+    for position in (0, 3):
+        assert not {*ONLY_OF_POSITION_0} & {*both.heads(position=position)}
+    assert "sink_output_norm" in both.data
+
+
+def test_a_head_without_numbers_is_neither_dormant_nor_awake(complete) -> None:
+    data = complete.data.copy(deep=True)
+    data["output_norm"][:, 2, SINK_HEAD] = np.nan
+    data["value_norm"][:, 2, SINK_HEAD] = np.nan
+    table = type(complete)(data).heads().set_index(["layer", "head"])
+    assert table.loc[(2, SINK_HEAD), "dormant"] is pd.NA
+    assert table["dormant"].isna().sum() == 1
+    assert table.loc[(2, SINK_HEAD), "kind"] == ""
+    assert complete.heads().set_index(["layer", "head"]).loc[(2, SINK_HEAD), "kind"] == "no-op"

@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 
+from sinkscope.errors import InputError
 from sinkscope.measurements import hidden_norm_table, received_table, value_norm_table
+from sinkscope.measurements.norm_figures import hidden_norms, value_norms
 
 
 def test_attention_received_per_layer_and_head(dataset):
@@ -15,3 +17,9 @@ def test_the_ratio_sets_the_position_against_the_others(dataset):
     np.testing.assert_allclose(table["ratio"], table["position 0"] / table["others"], rtol=1e-5)
     assert table["ratio"].iloc[3] > 25
     assert value_norm_table(dataset)["ratio"].iloc[2] == pytest.approx(0.1, abs=0.01)
+
+
+@pytest.mark.parametrize("of", [received_table, hidden_norm_table, value_norm_table, hidden_norms, value_norms])
+def test_a_position_that_was_not_measured_is_refused_in_one_way(dataset, of):
+    with pytest.raises(InputError, match="position 40 was not measured; measured: 0 to 11"):
+        of(dataset, 40)

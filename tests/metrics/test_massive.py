@@ -137,3 +137,31 @@ def test_experts_that_were_never_used_count_nowhere() -> None:
     values[:, 0, 0] = np.nan
     values[:, 1, 7] = 500.0
     assert len(metrics.super_experts(values, LAYERS)) == 1
+
+
+def test_an_infinite_token_makes_the_upper_ratio_infinite() -> None:
+    found = token_peak_ratios(np.array([[[np.inf, 2.0, 4.0]], [[np.inf, np.inf, 1.0]]]))
+    assert found.upper[0, 0] == np.inf
+    assert found.lower[0, 0] == 2.0
+    assert np.isnan(found.upper[1, 0]), "the median is infinite, too"
+
+
+def test_a_row_with_a_real_token_that_is_nan_has_no_ratio_and_no_norm() -> None:
+    tokens = np.array([[3, 3], [2, 3]])
+    found = token_peak_ratios(PEAKS, tokens)
+    assert found.upper[0].tolist() == [9 / 2, 1]
+    assert found.upper[1, 0] == 5 / 4
+    assert np.isnan([found.upper[1, 1], found.lower[1, 1]]).all()
+    assert infinity_norms(PEAKS, tokens).tolist() == [(9 + 5) / 2, 4]
+
+
+def test_an_infinite_expert_is_super_and_hides_no_other() -> None:
+    values = peaks()
+    values[:, 1, 7], values[2, 2, 3], values[2, 0, 1] = 500.0, np.inf, np.inf
+    found = metrics.super_experts(values, LAYERS)
+    assert {*zip(found["layer"], found["expert"], strict=True)} == {("layers.1", 7), ("layers.2", 3), ("layers.0", 1)}
+
+
+def test_a_list_of_entries_is_truncated_where_all_of_it_is_massive() -> None:
+    top = np.array([[[900.0, 800.0], [900.0, 1.0], [np.nan, np.nan]]])
+    assert metrics.truncated(top, np.array([[0.1, 0.1, np.nan]])).tolist() == [[True, False, False]]

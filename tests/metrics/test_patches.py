@@ -51,3 +51,11 @@ def test_the_table_counts_every_kind() -> None:
 def test_a_cutoff_must_be_positive() -> None:
     with pytest.raises(InputError, match="must be positive"):
         metrics.artefact_patches(np.ones((1, 4)), 1, cutoff=0.0)
+
+
+def test_tokens_without_a_norm_are_of_no_kind() -> None:
+    norms = np.array([[1.0, 1.0, 9.0, 1.0], [1.0, 1.0, 1.0, np.nan], [np.nan] * 4])
+    with metrics.quiet():
+        table = metrics.patch_table(norms, None, ["CLS"], metrics.artefact_patches(norms, 1)).set_index("kind")
+    assert table["tokens"].to_dict() == {"CLS": 1.0, "artefact patch": 0.5, "patch": 2.0}
+    assert table.loc["patch", "norm"] == 1.0

@@ -207,3 +207,21 @@ def test_the_boost_of_a_planted_sink_stands_out() -> None:
 
 def test_a_key_that_no_query_sees_has_no_boost() -> None:
     assert np.isnan(boost(np.zeros((1, 1, 1, 2)), np.array([[[0.0, np.nan]]]))).all()
+
+
+def test_the_mass_of_a_row_is_not_known_where_one_of_its_first_tokens_is_not() -> None:
+    received = np.full((2, 1, 1, 6), 0.25)
+    received[0, 0, 0, 2], received[1, 0, 0, 2:] = np.nan, np.nan
+    found = metrics.mass_on_first(received, np.array([[6], [2]]), np.array([False]))
+    assert np.isnan(found[0, 0, 0])
+    assert found[1, 0, 0] == 0.5, "a row of two tokens has no third"
+
+
+def test_the_ratio_to_the_others_is_one_function_for_every_position() -> None:
+    lengths = np.random.default_rng(0).uniform(1, 2, (2, 3, 4, 7))
+    lengths[0, :, :, 5:] = np.nan
+    np.testing.assert_array_equal(metrics.first_over_rest(lengths), metrics.over_others(lengths, 0))
+    np.testing.assert_array_equal(metrics.value_ratio(lengths, 4), metrics.over_others(lengths, 4))
+    row = lengths[0, 1, 2, :5]
+    assert metrics.over_others(lengths, 3)[0, 1, 2] == pytest.approx(row[3] / np.delete(row, 3).mean())
+    assert np.isnan(metrics.over_others(np.array([[5.0], [0.0]]), 0)).all()

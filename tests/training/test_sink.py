@@ -263,7 +263,10 @@ def planted(received: np.ndarray, norms: np.ndarray) -> Measurement:
                 "hidden_norm": (("sample", "depth", "position"), norms),
                 "tokens": (("sample", "layer"), np.full(received.shape[:2], received.shape[-1])),
             },
-            coords={"position": np.arange(received.shape[-1])},
+            coords={
+                "position": np.arange(received.shape[-1]),
+                "stack": ("layer", ["decoder"] * received.shape[1]),
+            },
             attrs={"record": "{}"},
         )
     )

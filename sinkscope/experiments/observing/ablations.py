@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from sinkscope import metrics
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.experiments.observed import OTHERS, Metrics
 from sinkscope.hooks import position_embedding
@@ -46,7 +47,7 @@ def sink_heads_zeroed(
         yield "sink_heads", 0.0
         return
     yield "sink_heads", float(len(found))
-    norms = np.nanmean(measured.data["output_norm"].values[..., 1:], axis=(0, 3))
+    norms = metrics.nanmean(metrics.mean_elsewhere(measured.data["output_norm"].values, 0), 0)
     is_sink = np.zeros(norms.shape, dtype=bool)
     is_sink[tuple(np.array(found).T)] = True
     yield "output_norm/sink_heads", float(norms[is_sink].mean())

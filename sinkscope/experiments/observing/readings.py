@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -15,6 +15,7 @@ from sinkscope.data import UNSCORED
 from sinkscope.experiments.observed import Metrics
 from sinkscope.experiments.observing.ablations import moved_positions, sink_heads_zeroed, spread_of_a_change
 from sinkscope.experiments.observing.mixing import RelativeMixing
+from sinkscope.measurements import depth_lengths, strongest_position
 from sinkscope.probes import (
     AttentionEntropy,
     AttentionReceived,
@@ -68,10 +69,10 @@ def readings(model: PreTrainedModel, windows: Tensor | Windows) -> Metrics:
 def sink_metrics(measurement: Measurement) -> Metrics:
     """Sink rates and the norms of the first token."""
     rates = measurement.sink_rate(epsilon=EPSILON).values
-    strongest = strongest_position(rates)
     yield from ((f"sink_{position}", float(rate)) for position, rate in enumerate(rates[:POSITIONS]))
-    yield "strongest", float(rates[strongest])
-    yield "strongest_position", float(strongest)
+    position, rate = _strongest(measurement)
+    yield "strongest", rate
+    yield "strongest_position", position
     if "slot_received" in measurement.data:
         yield "slot", measurement.slot_rate(EPSILON)
     yield "norm_ratio", float(measurement.hidden_norm_ratio().max())
@@ -83,9 +84,10 @@ def sink_metrics(measurement: Measurement) -> Metrics:
     yield "first_share", 100 * float(metrics.mass_on_first(received, tokens, causal, 1).mean())
 
 
-def strongest_position(rates: Float[np.ndarray, "position"]) -> int:
-    """Where the sink rate is highest among the first half of positions; the last average over a few queries only."""
-    return int(rates[: (len(rates) + 1) // 2].argmax())
+def _strongest(measurement: Measurement) -> tuple[float, float]:
+    """The strongest position and its sink rate; NaN where nothing could be measured."""
+    found = strongest_position(measurement.data, EPSILON)
+    return (math.nan, math.nan) if found is None else (float(found.position), found.rate)
 
 
 def state_metrics(measurement: Measurement) -> Metrics:
@@ -99,7 +101,7 @@ def state_metrics(measurement: Measurement) -> Metrics:
     yield from ((f"max_logit/layer={layer}", float(logit)) for layer, logit in enumerate(logits.values))
     for name in ("kurtosis", "kurtosis_neurons", "max_median_ratio"):
         yield name, float(data[name].mean("sample").max())
-    yield "infinity_norm", metrics.infinity_norm(data["hidden_max"].values)
+    yield "infinity_norm", metrics.infinity_norm(data["hidden_max"].values, depth_lengths(data))
     for name in SHAPES:
         depths = data[name].mean("sample").values
         yield name, float(depths[-1])
@@ -115,7 +117,7 @@ def _other_lengths(model: PreTrainedModel, windows: Windows) -> Metrics:
         for epsilon in EPSILONS:
             rate = seen.sink_rate(epsilon=epsilon, position=0)
             yield f"sink_0/tokens={tokens}/epsilon={epsilon:g}", float(rate)
-        yield f"strongest_position/tokens={tokens}", float(strongest_position(rates))
+        yield f"strongest_position/tokens={tokens}", _strongest(seen)[0]
 
 
 def _other_inputs(model: PreTrainedModel, windows: Windows) -> Metrics:

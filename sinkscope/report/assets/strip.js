@@ -24,15 +24,15 @@
   const isSink = (index) => sample().counted[index] && sample().share[row()][index] > Number(shares.value);
 
   function fill() {
-    const { ids } = sample();
+    const { ids, split } = sample();
+    const words = ids.map((id, index) => split[index] ?? data.drawn[id]);
     spans = ids.map((id, index) => {
-      const drawn = data.drawn[id];
       const mark = element("b", { "aria-hidden": "true" });
-      const made = element("span", { role: "option", id: `strip-token-${index}` }, mark, drawn);
+      const made = element("span", { role: "option", id: `strip-token-${index}` }, mark, words[index]);
       made.classList.toggle("special", special.has(id));
       return made;
     });
-    box.replaceChildren(...spans.flatMap((span, index) => (data.drawn[ids[index]].includes("⏎") ? [span, element("br")] : [span])));
+    box.replaceChildren(...spans.flatMap((span, index) => (words[index].includes("⏎") ? [span, element("br")] : [span])));
     active = Math.min(active, spans.length - 1);
     shade();
   }
@@ -61,7 +61,7 @@
     box.setAttribute("aria-activedescendant", `strip-token-${active}`);
     const id = ids[index];
     const text = data.texts[id];
-    const what = isSink(index) ? "a sink" : counted[index] ? "no sink" : "seen by fewer than half of the tokens";
+    const what = isSink(index) ? "a sink" : counted[index] ? "no sink" : "seen by at most half of the tokens";
     const facts = [
       ["position", positions[index]],
       ["id", special.has(id) ? `${id} (special token)` : id],

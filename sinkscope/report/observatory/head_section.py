@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import xarray as xr
 
-from sinkscope.measurements import HeadMetric, applicable, head_table, layer_labels, strongest_position
+from sinkscope.measurements import HeadMetric, applicable, head_table, layer_labels
 from sinkscope.report.observatory import heads
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.numbers import short
@@ -47,10 +47,11 @@ def head_section(
     """
     if maps is not None:
         maps.check(data)
-    positions = choices(data, epsilon) if "position" in data.coords else [position]
+    positions = choices(data, position)
     here = positions.index(position)
     grids = {
-        metric: metric.at(data, epsilon, positions if metric.positioned else [position]) for metric in applicable(data)
+        metric: metric.at(data, epsilon, positions if metric.positioned else [position])
+        for metric in applicable(data, position)
     }
     payload: dict[str, Any] = {
         "layers": layer_labels(data),
@@ -95,11 +96,10 @@ def head_section(
     )
 
 
-def choices(data: xr.Dataset, epsilon: float) -> list[int]:
-    """Positions that a reader may choose: the first 16 and the strongest."""
-    positions = [int(position) for position in data["position"].values]
-    best = [strongest_position(data, epsilon)[0]] if "attention_received" in data else []
-    return sorted({*positions[:CHOICES], *best})
+def choices(data: xr.Dataset, position: int) -> list[int]:
+    """Positions that a reader may choose: the first 16 and the one where the page looks for the sink."""
+    measured = data["position"].values[:CHOICES].tolist() if "position" in data.coords else []
+    return sorted({*measured, position})
 
 
 def start(data: xr.Dataset, position: int) -> list[int]:
@@ -150,4 +150,5 @@ def scale(metric: HeadMetric, grids: np.ndarray, epsilon: float) -> dict[str, An
         return {"low": short(np.array(-bound)), "high": short(np.array(bound)), "colors": both}
     steps = [[index / (len(SEQUENTIAL) - 1), color] for index, color in enumerate(SEQUENTIAL)]
     low = min(low, 0.0)
-    return {"low": short(np.array(low)), "high": short(np.array(max(high, low + 1e-12))), "colors": steps}
+    high = high if high > low else low + 1.0  # a map of zeros alone has a scale that says so, and none of 1e-12
+    return {"low": short(np.array(low)), "high": short(np.array(high)), "colors": steps}

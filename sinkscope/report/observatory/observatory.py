@@ -8,9 +8,17 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from sinkscope.measurements import Measurement, applicable, has_position, rate_at, strongest_position
-from sinkscope.measurements.figures import counted_rates, sink_rate_by_position
-from sinkscope.metrics import is_massive, nanmean
+from sinkscope.measurements import (
+    Measurement,
+    SlotMass,
+    applicable,
+    has_position,
+    rate_at,
+    rates_by_position,
+    slot_mass,
+    strongest_position,
+)
+from sinkscope.measurements.depths import TOP
 from sinkscope.report import sections
 from sinkscope.report.observatory.head_section import head_section
 from sinkscope.report.observatory.heads import HeadMaps
@@ -49,9 +57,9 @@ def observatory_page(
     for an epsilon outside (0, 1) and for maps of heads that were not measured.
     """
     data = measurement.data
-    position = strongest_position(data, epsilon)[0] if "attention_received" in data else 0
+    position = sink_position(data, epsilon)
     parts = [
-        *([head_section(data, epsilon, position, maps, map_command)] if applicable(data) else []),
+        *([head_section(data, epsilon, position, maps, map_command)] if applicable(data, position) else []),
         *([strip_section(data, epsilon, measurement.record)] if _has_tokens(data) else []),
         *([_definitions(definitions)] if definitions is not None and len(definitions) else []),
         *([_tokens(tokens)] if tokens is not None and len(tokens) else []),
@@ -77,20 +85,20 @@ def observatory_page(
     )
 
 
+def sink_position(data: xr.Dataset, epsilon: float) -> int:
+    """Where the page looks for the sink: the strongest position; the first measured one where there is none."""
+    if "attention_received" not in data:
+        return 0
+    found = strongest_position(data, epsilon)
+    return int(data["position"].values[0]) if found is None else found.position
+
+
 def _has_tokens(data: xr.Dataset) -> bool:
     return "attention_received" in data and "token_id" in data.coords
 
 
 def _positions(data: xr.Dataset, epsilon: float) -> Section:
-    rates = counted_rates(data, epsilon)
-    return Section(
-        "Sink rate, per position",
-        "In how many (layer, head) pairs each position exceeds the threshold, with 95 % bootstrap intervals over "
-        "samples. The highest is orange. In causal models, fewer than half of the tokens see the pale ones: the last "
-        "few, seen by hardly any token but themselves, exceed it without being a sink.",
-        {"Sink rate, per position": sink_rate_by_position(rates)},
-        rates.drop(columns="counted", errors="ignore"),
-    )
+    return sections.positions({"Sink rate, per position": rates_by_position(data, epsilon)})
 
 
 def _definitions(table: pd.DataFrame) -> Section:
@@ -119,9 +127,9 @@ def headlines(measurement: Measurement, epsilon: float) -> list[Headline]:
     return [
         *_broken(record),
         *(_rates(data, epsilon) if "attention_received" in data else []),
-        *(_slots(data) if "slot_received" in data else []),
+        *_slots(data, epsilon),
         *(_ratios(measurement)),
-        *(_massive(data) if {"hidden_top", "hidden_median"} <= {*data.data_vars} else []),
+        *(_massive(measurement) if {*TOP} <= {*data.data_vars} else []),
     ]
 
 
@@ -139,18 +147,29 @@ def _rates(data: xr.Dataset, epsilon: float) -> list[Headline]:
         rate = rate_at(data, epsilon)
         interval = f"95 % interval {rate.low:.1f} to {rate.high:.1f}"
         cards.append(Headline(f"{rate.value:.1f} %", f"sink rate at position 0 (ε = {epsilon:g}; {interval})"))
-    position, rate_there = strongest_position(data, epsilon)
-    if rate_there > 0:
-        cards.append(Headline(f"position {position}", f"strongest sink: in {rate_there:.1f} % of (layer, head) pairs"))
+    found = strongest_position(data, epsilon)
+    if found is None:
+        about = "strongest sink: no position that more than half of the tokens see has a number"
+        cards.append(Headline("unknown", about))
+    elif found.rate > 0:
+        about = f"strongest sink: in {found.rate:.1f} % of (layer, head) pairs"
+        cards.append(Headline(f"position {found.position}", about))
     else:
         cards.append(Headline("none", f"no position exceeds ε = {epsilon:g} in any head"))
     return cards
 
 
-def _slots(data: xr.Dataset) -> list[Headline]:
-    received = data["slot_received"].transpose("layer", "head", "sample").values
-    mass = float(nanmean(nanmean(nanmean(received, 2), 1), 0))
-    return [] if np.isnan(mass) else [Headline(f"{100 * mass:.1f} %", "of the attention goes to slots, not to tokens")]
+def _slots(data: xr.Dataset, epsilon: float) -> list[Headline]:
+    found = slot_mass(data, epsilon)
+    return [] if found is None else [slot_card(found)]
+
+
+def slot_card(found: SlotMass, of: str = "") -> Headline:
+    """The mass on slots, of a measurement that goes by a name where there are several."""
+    known = not np.isnan(found.mass.value)
+    where = "" if found.layers == found.of or not known else f", in {found.layers} of {found.of} layers"
+    value = f"{100 * found.mass.value:.1f} %" if known else "unknown"
+    return Headline(value, f"of the attention goes to slots, not to tokens{where}{f': {of}' if of else ''}")
 
 
 def _ratios(measurement: Measurement) -> list[Headline]:
@@ -180,21 +199,20 @@ def _ratios(measurement: Measurement) -> list[Headline]:
     return cards
 
 
-def _massive(data: xr.Dataset) -> list[Headline]:
+def _massive(measurement: Measurement) -> list[Headline]:
     """Entries by both criteria (Sun et al. 2024) and by the relative one alone, as (position, dimension) pairs."""
-    tops = data["hidden_top"].transpose("sample", "depth", "top").values
-    median = data["hidden_median"].transpose("sample", "depth").values
-    both, relative = is_massive(tops, median), is_massive(tops, median, magnitude=NEGLIGIBLE)
+    if not measurement.data["hidden_median"].notnull().any():
+        return [Headline("unknown", "massive activations: all hidden states are NaN or infinite")]
+    both, relative = measurement.massive_activations(), measurement.massive_activations(magnitude=NEGLIGIBLE)
     return [
         Headline(
-            str(_entries(data, both) or "none"),
+            _count(both),
             "massive activations (entries over 100 and 1000 × the median); over 1000 × the median alone: "
-            f"{_entries(data, relative) or 'none'}",
+            f"{_count(relative)}",
         )
     ]
 
 
-def _entries(data: xr.Dataset, found: np.ndarray) -> int:
-    position = data["hidden_top_position"].transpose("sample", "depth", "top").values[found]
-    dimension = data["hidden_top_dimension"].transpose("sample", "depth", "top").values[found]
-    return len({*zip(position.tolist(), dimension.tolist(), strict=True)})
+def _count(entries: pd.DataFrame) -> str:
+    """How many there are; "at least" where a row was full of them, and had more than were kept."""
+    return "none" if entries.empty else f"{'' if entries['complete'].all() else 'at least '}{len(entries)}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from sinkscope.measurements import CAUSAL, PER_HEAD, layer_labels, layers_of, sample_lengths
+from sinkscope.measurements import CAUSAL, PER_HEAD, TokenTexts, layer_labels, layers_of, sample_lengths
 from sinkscope.metrics import comparable, layer_rates, nanmean, token_rates
 from sinkscope.report.observatory.numbers import short
 from sinkscope.report.page import Section, Widget
@@ -18,7 +19,9 @@ DATA = "strip-data"
 SAMPLES = 8
 MOST_NUMBERS = 400_000
 MOST_TOKENS = 1024
-DRAWN = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "⏎", "\n": "⏎", "\t": "⇥"})
+VISIBLE = str.maketrans({"\n": "⏎", "\t": "⇥"})
+DRAWN = VISIBLE | str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "⏎", "ĉ": "⇥"})
+GOES_ON = "◂"  # the token holds nothing but further bytes of the character before
 
 MARKUP = """<div class="reading" id="strip">
 <p class="control"><label>Sample <select id="strip-sample"></select></label>
@@ -40,11 +43,16 @@ def strip_section(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> S
         "Token by token",
         "The text as the model read it. The stronger its color, the more attention it receives, on average over "
         f"heads and the tokens that see it. Framed with ◆: a sink, that is, over ε = {epsilon:g} in a head. Pale "
-        "letters: in causal models, fewer than half of the tokens see it, so it is not marked. Hover, or move with the "
-        f"arrow keys, for the numbers; the layer can follow the head selected above.{_cut(payload)}",
+        "letters: in causal models, at most half of the tokens see it, so it is not marked. Hover, or move with the "
+        f"arrow keys, for the numbers; the layer can follow the head selected above.{_parts(payload)}{_cut(payload)}",
         table=token_table(payload),
         widget=Widget(MARKUP, {DATA: payload}),
     )
+
+
+def _parts(payload: dict[str, Any]) -> str:
+    found = any(GOES_ON in sample["split"].values() for sample in payload["samples"])
+    return f" {GOES_ON}: a token that holds further bytes of the character before it." if found else ""
 
 
 def _cut(payload: dict[str, Any]) -> str:
@@ -73,14 +81,16 @@ def strip_payload(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> d
     ids = part["token_id"].transpose("sample", "position").values
     norms = _largest_norms(part, stack)
     samples = [_sample(number, ids, mean, share, counted, norms, part) for number in range(len(ids))]
-    texts = record.get("token_text", {})
+    texts = TokenTexts.of(record)
     shown = sorted({token for sample in samples for token in sample["ids"]})
+    alone = {token: text for token, text in texts.alone().items() if token in set(shown)}
+    by_id = {token: drawn(token, alone.get(token)) for token in shown}
     labels = layer_labels(data)
     return {
-        "samples": samples,
+        "samples": [sample | {"split": split(sample, texts, by_id)} for sample in samples],
         "layers": [{"row": int(row), "label": labels[row]} for row in rows],
-        "texts": {str(token): texts[str(token)] for token in shown if texts.get(str(token)) is not None},
-        "drawn": {str(token): drawn(token, texts.get(str(token))) for token in shown},
+        "texts": {str(token): text for token, text in alone.items()},
+        "drawn": {str(token): text for token, text in by_id.items()},
         "special": sorted(set(record.get("special_tokens", [])) & set(shown)),
         "epsilon": epsilon,
         "tokens": int(lengths.max()),
@@ -92,6 +102,18 @@ def strip_payload(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> d
 def drawn(token: int, text: str | None) -> str:
     """A token's text as it looks in the strip: marks of spaces and line ends made visible; its id without a text."""
     return f"#{token}" if text is None else text.translate(DRAWN) or "∅"
+
+
+def split(sample: Mapping[str, Any], texts: TokenTexts, by_id: Mapping[int, str]) -> dict[str, str]:
+    """By index: what a token shows that is only a part of a character, or of one with its neighbors' bytes."""
+    line = texts.line(sample["ids"], sample["positions"])
+    marked = [None if text is None else text.translate(VISIBLE) or GOES_ON for text in line]
+    shown = zip(sample["ids"], marked, strict=True)
+    return {
+        str(index): text
+        for index, (token, text) in enumerate(shown)
+        if token in texts.written and text is not None and text != by_id[token]
+    }
 
 
 def token_table(payload: dict[str, Any], most: int = 40) -> pd.DataFrame:

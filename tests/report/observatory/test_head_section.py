@@ -107,3 +107,9 @@ def test_scales_hold_every_value(complete, key):
     assert made["low"] <= grids.min() * slack or made["low"] <= grids.min() / slack
     assert made["high"] * slack >= grids.max()
     assert made["low"] < made["high"]
+
+
+def test_a_map_of_zeros_alone_has_a_scale_that_a_reader_can_read():
+    metric = next(metric for metric in HEAD_METRICS if metric.name == "sink")
+    made = scale(metric, np.zeros((1, 4, 3)), EPSILON)
+    assert (made["low"], made["high"]) == (0.0, 1.0)

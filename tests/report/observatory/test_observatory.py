@@ -5,7 +5,7 @@ import pytest
 from sinkscope.measurements import Measurement
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.observatory import observatory_page
-from sinkscope.report.page import render
+from sinkscope.report.page import render, write_page
 from sinkscope.theme import SINK
 from tests.measurements.planted import EVIL, edited_record, measured
 from tests.report.test_page import Elements
@@ -151,3 +151,18 @@ def test_the_last_tokens_are_no_sink_however_much_they_look_at_themselves(comple
     colors = next(iter(section.figures.values())).data[0].marker.color
     assert colors[0] == SINK
     assert colors.count(SINK) == 1
+
+
+@pytest.mark.parametrize("broken", [slice(None), slice(0, 2)])
+def test_activations_that_are_nan_give_a_page_that_says_so(complete, tmp_path, broken):
+    data = complete.data.copy(deep=True)
+    for name in (name for name, variable in data.items() if variable.dtype.kind == "f" and "sample" in variable.dims):
+        data[name][broken] = np.nan
+    found = Measurement(data)
+    page = observatory_page(found, "planted", EPSILON, definitions=found.definitions())
+    assert write_page(page, tmp_path / "figure.html").stat().st_size > 1000
+    values = {card.label: card.value for card in page.headlines}
+    nothing = broken == slice(None)
+    assert ("massive activations: all hidden states are NaN or infinite" in values) == nothing
+    assert any(label.startswith("strongest sink: no position") for label in values) == nothing
+    assert "not known in" in found.definitions()["note"][0]

@@ -1,0 +1,90 @@
+"""The texts of tokens: readable where a vocabulary writes bytes, by byte offsets where tokens split a character."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MARKS = {
+    " ": "Ġ",
+    "\n": "Ċ",
+    "\t": "ĉ",
+}  # as byte-level vocabularies write them: a table's cell shows no bare white space
+
+
+@dataclass(frozen=True)
+class TokenTexts:
+    """Pieces of the vocabulary by token id, and the bytes of those that are written as bytes."""
+
+    pieces: Mapping[int, str]
+    written: Mapping[int, bytes]
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> TokenTexts:
+        """Those of a measurement's record, which has them if a tokenizer was given."""
+        pieces = {int(token): text for token, text in record.get("token_text", {}).items() if text is not None}
+        written = {int(token): bytes.fromhex(digits) for token, digits in record.get("token_bytes", {}).items()}
+        return cls(pieces, written)
+
+    def alone(self) -> dict[int, str]:
+        """Each token by itself: spaces and line ends as Ġ and Ċ, bytes that make no character as <0xE2>."""
+        marks = str.maketrans(MARKS)
+        return {
+            token: "".join(characters(self.written[token])).translate(marks) if token in self.written else piece
+            for token, piece in self.pieces.items()
+        }
+
+    def line(self, ids: Sequence[int], positions: Sequence[int]) -> list[str | None]:
+        """What each token of a row adds to the text; None for a token whose text is not known.
+
+        A character whose bytes several tokens share stands at the one with its first byte, and the others add "" if
+        they hold nothing else. Only tokens at neighboring `positions` share one.
+        """
+        added: list[str | None] = []
+        run: list[bytes] = []
+        for index, token in enumerate(ids):
+            if run and (token not in self.written or positions[index] != positions[index - 1] + 1):
+                added += shares(run)
+                run = []
+            if token in self.written:
+                run.append(self.written[token])
+            else:
+                added.append(self.pieces.get(token))
+        return [*added, *shares(run)]
+
+
+def shares(parts: Sequence[bytes]) -> list[str]:
+    """The text of consecutive bytes, each character at the part that its first byte is in."""
+    owners = [index for index, part in enumerate(parts) for _ in part]
+    found = [""] * len(parts)
+    offset = 0
+    for character, length in _decoded(b"".join(parts)):
+        found[owners[offset]] += character
+        offset += length
+    return found
+
+
+def characters(written: bytes) -> list[str]:
+    """The characters of UTF-8 text; a byte that belongs to none, and what cannot be printed, as <0xE2>."""
+    return [character for character, _ in _decoded(written)]
+
+
+def _decoded(written: bytes) -> Iterable[tuple[str, int]]:
+    """Characters with their lengths in bytes."""
+    offset = 0
+    while offset < len(written):
+        length = _length(written[offset])
+        try:
+            character = written[offset : offset + length].decode("utf-8")
+        except UnicodeDecodeError:
+            character, length = f"<0x{written[offset]:02X}>", 1
+        if not (character.isprintable() or character in "\n\t"):
+            character = "".join(f"<0x{byte:02X}>" for byte in character.encode())
+        yield character, length
+        offset += length
+
+
+def _length(first: int) -> int:
+    """Bytes of the character that begins with this one."""
+    return 1 if first < 0xC0 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
