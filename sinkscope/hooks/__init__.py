@@ -49,6 +49,7 @@ from sinkscope.hooks.modules import (
 )
 from sinkscope.hooks.passes import Axis, Edit, Forward, Pass, Passes, Samples, axes, cache_of, check_order
 from sinkscope.hooks.projections import (
+    KEY_NORM,
     Keys,
     Projection,
     attention_projections,
@@ -74,6 +75,7 @@ from sinkscope.hooks.stream import (
 __all__ = [
     "ARGUMENTS",
     "IMPLEMENTATION",
+    "KEY_NORM",
     "MODALITIES",
     "NO_STREAM",
     "PLACE",

@@ -38,7 +38,8 @@ def hosted(module: nn.Module) -> dict[str, Any]:
     if not isinstance(call, Hosted) or call.visibility is None:
         return {}
     known = {"attention_mask": call.visibility, "hidden_states": call.hidden, "bias": call.bias}
-    return known | {"carried": None, "softcap": None}  # a softcap is in the bias
+    # A softcap is in the bias, the host's own sink among the operation's slots.
+    return known | {"carried": None, "softcap": None, "s_aux": None}
 
 
 def visibility_of(
