@@ -26,10 +26,10 @@ from sinkscope.errors import InputError
 from tests.model.attached.hosts import HOSTS, host, inputs, output, stir
 
 WITHOUT = """
-import sys
-import transformers
+import resource, sys
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, LlamaModel, pipeline
 
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))  # a Llama of default size would be 27 GB
 folder = sys.argv[1]
 
 class Usual(LlamaConfig):  # a family whose default sizes are those of the saved host
