@@ -11,7 +11,7 @@ something new that reads or changes a model:
 """
 
 from sinkscope.hooks.dispatch import ARGUMENTS, Editor, Invocation, Watcher, editing, watching
-from sinkscope.hooks.hosted import IMPLEMENTATION, PLACE, Hosted, hosted, visibility_of
+from sinkscope.hooks.hosted import IMPLEMENTATION, PLACE, Hosted, Joined, hosted, visibility_of
 from sinkscope.hooks.inputs import (
     batches,
     check_weights,
@@ -88,6 +88,7 @@ __all__ = [
     "Forward",
     "Hosted",
     "Invocation",
+    "Joined",
     "Keys",
     "Layer",
     "OpenStream",

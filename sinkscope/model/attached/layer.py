@@ -20,12 +20,13 @@ from transformers.masking_utils import sdpa_mask
 
 from sinkscope.attention import Operation, PathName, Tokens
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks import PLACE, Hosted, Projection, visibility_of
+from sinkscope.hooks import PLACE, Hosted, Joined, Projection, visibility_of
 from sinkscope.model.attached.config import NAME
 from sinkscope.model.attached.sink import carries_sink
 from sinkscope.model.attached.softcap import Softcap
 
 HANDLES = "operation_hooks"  # the attribute of an attention module under which its hooks' handles are kept
+MASK = "joined"  # the attribute of an attached operation under which its mask and the host's stand
 FOREIGN = ("s_aux", "sinks", "position_bias", "indices", "block_indices")  # what hosts add to scores or hide
 
 
@@ -41,6 +42,7 @@ def equip(module: nn.Module, operation: Operation, made: Mapping[str, Projection
     `made`: the linear maps to queries, keys and values by what they make, where the operation acts on one of these.
     """
     module.operation = operation
+    setattr(operation, MASK, Joined.of(operation.spec.mask))
     setattr(module, PLACE, None)
     handles = [
         module.register_forward_pre_hook(_take_input, with_kwargs=True),
@@ -104,7 +106,7 @@ def attached_attention(
     operation: Operation = module.operation  # type: ignore[assignment]
     visibility = visibility_of(
         attention_mask,
-        operation.spec.mask,
+        getattr(operation, MASK),
         bool(module.is_causal if is_causal is None else is_causal),
         Tokens.plain(query.shape[2], start=call.seen, device=query.device),
         Tokens.plain(keys, start=total - keys, device=query.device),
