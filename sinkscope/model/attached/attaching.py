@@ -20,6 +20,7 @@ from sinkscope.model.attached.layer import HANDLES, equip, strip
 from sinkscope.model.attached.shift import ordinary, outputs, shift
 from sinkscope.model.attached.sink import build
 from sinkscope.model.attached.start import changes, unchanged
+from sinkscope.model.attached.tokens import add_tokens, check_tokens, remove_tokens
 
 PLAIN = CATALOG["softmax"]  # of the layers that were not chosen
 Start = Literal["unchanged", "as_is"]
@@ -30,6 +31,7 @@ def attach(
     spec: AttentionSpec | Mapping[str, Any] | str,
     *,
     layers: Iterable[int] | None = None,
+    sink_tokens: int = 0,
     start: str = "unchanged",
     seed: int | None = None,
     inputs: Any = None,
@@ -41,6 +43,10 @@ def attach(
     attention layers that get it, from 0, all by default; the others attend by plain softmax, as they did. The host's
     own mask (causal, padding, window, packed documents), grouped heads, scaling, softcap and learned sink stay in
     force; a mask of the spec other than the default `Causal()` is in force beside it.
+
+    `sink_tokens`: so many learned tokens stand in front of every sequence, at positions -n … -1 (of learned position
+    tables: all in the place of the first), or as registers behind the CLS of an image model. Every token sees them,
+    outputs leave them out, and a measurement counts them as positions 0 … n - 1. They change the model from the start.
 
     `start="unchanged"`: what can start next to unchanged does. Gates start open and value biases at zero, which changes
     rounding alone. Slots start closed, as far as they still learn: at b = -8 nats, which is a share σ(-8 - L) of a
@@ -66,9 +72,10 @@ def attach(
         wanted = unchanged(wanted, given=isinstance(spec, Mapping) and "name" in spec and "initial" in spec)
     chosen = chosen_layers(layers_to_equip(model, wanted), layers)
     assert isinstance(model, PreTrainedModel)
+    check_tokens(model, sink_tokens)
     given, on = (ordinary(model), "random inputs") if inputs is None else (checked_inputs(model, inputs)[0], "inputs")
     before = outputs(model, given)
-    attachment = install(model, wanted, name, seed, chosen)
+    attachment = install(model, wanted, name, seed, chosen, sink_tokens)
     try:
         moved = shift(before, outputs(model, given), model.get_output_embeddings() is not None, on)
     except BaseException:
@@ -83,11 +90,13 @@ def install(
     name: str,
     seed: int | None = None,
     chosen: tuple[int, ...] | None = None,
+    sink_tokens: int = 0,
 ) -> Attachment:
     """Build the operation of each layer, and only then change the model."""
     layers = layers_to_equip(model, spec)
     chosen_layers(layers, chosen)
     assert isinstance(model, PreTrainedModel)
+    check_tokens(model, sink_tokens)
     operations = []
     with torch.random.fork_rng(enabled=seed is not None):
         if seed is not None:
@@ -97,7 +106,11 @@ def install(
             whose = spec if chosen is None or number in chosen else PLAIN
             operation = build(whose, sizes_of(model, module, number), module)
             operations.append(operation.to(device=like.device, dtype=model.dtype).train(module.training))
-    attachment = Attachment(name, spec, str(model.config._attn_implementation), changes(spec), chosen)
+        if sink_tokens:
+            add_tokens(model, sink_tokens)
+    changed = (*changes(spec), "sink tokens") if sink_tokens else changes(spec)
+    before = str(model.config._attn_implementation)
+    attachment = Attachment(name, spec, before, changed, chosen, sink_tokens)
     for module, operation in zip(layers, operations, strict=True):
         made = attention_projections(model, module) if operation.spec.acts_before else []
         equip(module, operation, {projection.kind: projection for projection in made})
@@ -118,5 +131,6 @@ def detach(model: nn.Module) -> None:
     for module in list(model.modules()):
         if HANDLES in vars(module):
             strip(module)
+    remove_tokens(model)
     become_host(model.config)
     model.set_attn_implementation(attachment.implementation)

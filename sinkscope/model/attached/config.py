@@ -20,10 +20,11 @@ from sinkscope.errors import InputError
 from sinkscope.hooks import IMPLEMENTATION
 from sinkscope.model.attached.families import FAMILIES
 from sinkscope.model.attached.shift import Shift
+from sinkscope.model.attached.tokens import IMAGES
 
 NAME = IMPLEMENTATION  # model type in files, and attention implementation
 WARNING = "needs_sinkscope"  # attention implementation in files, which never exists
-VERSION = 2  # of what stands in files; 1 where the operation is on all layers, which older versions understand too
+VERSION = 2  # of what stands in files; 1 where older versions understand it too: all layers, no sink tokens
 SIZE = "hidden_size"  # a whole number of every host's configuration, under a name of its own in some
 NEEDS = "unknown to transformers: this model has an attention operation attached, load it with sinkscope"
 
@@ -33,9 +34,10 @@ class Attachment:
     """What is attached to a model.
 
     `spec`: the operation as it started, and `name` the catalog name it was asked for by; `layers`: the attention layers
-    that have it, counted from 0, None for all; `implementation`: how they attended before; `changes`: the pieces by
-    which it changes the model from the start (none: it starts closed, open or at zero); `shift`: how far the outputs
-    moved when it was attached, None for a model that was loaded with it.
+    that have it, counted from 0, None for all; `sink_tokens`: learned tokens in front of every sequence;
+    `implementation`: how layers attended before; `changes`: what changes the model from the start (nothing: it starts
+    closed, open or at zero); `shift`: how far the outputs moved when it was attached, None for a model that was loaded
+    with it.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Attachment:
     implementation: str
     changes: tuple[str, ...] = ()
     layers: tuple[int, ...] | None = None
+    sink_tokens: int = 0
     shift: Shift | None = None
 
     def __str__(self) -> str:
@@ -62,15 +65,16 @@ class AttachedTo:
         The host's fields stand without their `model_type`: transformers opens a folder by one that it finds inside.
         """
         fields = super().to_dict()  # type: ignore[misc]
-        layers = self.attachment.layers
+        layers, tokens = self.attachment.layers, self.attachment.sink_tokens
         return {
             "model_type": NAME,
             "attn_implementation": WARNING,
             **dict.fromkeys((SIZE, self.attribute_map.get(SIZE, SIZE)), NEEDS),  # type: ignore[attr-defined]
-            "version": 1 if layers is None else VERSION,
+            "version": 1 if layers is None and not tokens else VERSION,
             "name": self.attachment.name,
             "attention": self.attachment.spec.to_dict(),
             **({} if layers is None else {"layers": list(layers)}),
+            **({"tokens": tokens} if tokens else {}),
             "host": {"family": fields.pop("model_type"), "fields": fields},
         }
 
@@ -89,6 +93,7 @@ class AttachedConfig(PreTrainedConfig):
     name: str = "custom"
     attention: dict[str, Any] | None = None
     layers: list[int] | None = None
+    tokens: int = 0
     host: dict[str, Any] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -128,13 +133,15 @@ def attachment_of(config: PreTrainedConfig) -> Attachment | None:
 def become_attached(config: PreTrainedConfig, attachment: Attachment) -> None:
     """Give a configuration its class for as long as this is attached; in place, since all modules share the object."""
     host = type(config)
-    names = {"attachment": attachment, "__module__": host.__module__}
+    names: dict[str, Any] = {"attachment": attachment, "__module__": host.__module__}
+    if attachment.sink_tokens and config.model_type not in IMAGES:
+        names["sink_tokens"] = attachment.sink_tokens  # where measurements look, as for lab models
     object.__setattr__(config, "__class__", type(f"Attached{host.__name__}", (AttachedTo, host), names))
 
 
 def note(config: PreTrainedConfig, attachment: Attachment) -> Attachment:
     """Write down more about what is attached, and return it."""
-    type(config).attachment = attachment  # type: ignore[attr-defined]
+    type(config).attachment = attachment
     return attachment
 
 

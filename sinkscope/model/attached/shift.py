@@ -48,9 +48,7 @@ def ordinary(model: PreTrainedModel) -> dict[str, Tensor]:
 
 def outputs(model: PreTrainedModel, inputs: Mapping[str, Any]) -> Tensor:
     """Logits, or the last hidden states of a model that has none, as it gives them in evaluation."""
-    given = {
-        name: value.to(device_of(model)) if isinstance(value, Tensor) else value for name, value in inputs.items()
-    }
+    given = {name: value.to(device_of(model)) if isinstance(value, Tensor) else value for name, value in inputs.items()}
     floats = {name: given[name].to(model.dtype) for name in ("pixel_values",) if name in given}
     with evaluating(model), torch.no_grad():
         found = model(**given | floats)

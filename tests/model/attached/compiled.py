@@ -20,6 +20,7 @@ EVERY = {
     **{f"{name} gated_value": (name, "gated_value") for name in ("gpt2", "gpt_neox", "phi3", "mixtral")},
     **{f"{name} qk_norm": (name, "qk_norm") for name in ("gpt2", "gpt_neox", "phi3")},
     **{f"{name} window": (name, WINDOW) for name in ("llama", "mistral", "gpt_oss")},
+    **{f"{name} tokens": (name, "sink_logit") for name in ("llama", "gpt2", "opt", "vit")},
 }
 
 
@@ -48,7 +49,7 @@ def answers(model: PreTrainedModel, run: object, batch: dict[str, Tensor]) -> di
 def check(case: str) -> None:
     name, spec = EVERY[case]
     model = host(name)
-    ss.attach(model, spec, start="as_is", seed=0)
+    ss.attach(model, spec, start="as_is", seed=0, sink_tokens=2 if case.endswith("tokens") else 0)
     stir(model)
     for padded in (False, True) if name != "vit" else (False,):
         torch._dynamo.reset()

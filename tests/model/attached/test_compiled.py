@@ -10,7 +10,15 @@ import pytest
 
 FEW = {
     "llama": ["llama softmax", "llama sink_logit", "llama softpick", "llama qk_norm", "llama window"],
-    "others": ["gpt_oss kv_bias", "phi3 qk_norm", "gemma2 kv_bias", "bert kv_bias", "vit kv_bias", "mixtral gated_value"],
+    "others": [
+        "gpt_oss kv_bias",
+        "phi3 qk_norm",
+        "gemma2 kv_bias",
+        "bert kv_bias",
+        "vit kv_bias",
+        "mixtral gated_value",
+        "gpt2 tokens",
+    ],
 }
 
 

@@ -27,7 +27,8 @@ from tests.model.attached.hosts import HOSTS, host, inputs, output, stir
 
 WITHOUT = """
 import resource, sys
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, LlamaModel, pipeline
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, pipeline
 
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))  # a Llama of default size would be 27 GB
 folder = sys.argv[1]
@@ -174,7 +175,9 @@ def test_no_model_type_but_ours_stands_anywhere_in_the_file(folder: Path) -> Non
     assert json.loads(text)["model_type"] == "sinkscope_attached"
 
 
-@pytest.mark.parametrize("options", [{}, {"attn_implementation": "eager"}, {"attn_implementation": "sinkscope_attached"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"attn_implementation": "eager"}, {"attn_implementation": "sinkscope_attached"}]
+)
 def test_the_hosts_own_class_fails_with_sinkscope_too(folder: Path, options: dict[str, str]) -> None:
     with pytest.raises(Exception, match="load it with sinkscope"):
         LlamaForCausalLM.from_pretrained(folder, **options)
