@@ -24,11 +24,12 @@ PLACE = "hosted"  # the attribute of an attention module under which its call is
 
 @dataclass(frozen=True, eq=False)
 class Hosted:
-    """One call of an attached layer: its block's input, tokens in its cache before, and, as soon as its attention
-    function has run, the mask as a `Visibility` and what was added to the scores."""
+    """One call of an attached layer: its block's input, tokens in its cache before (a tensor in a graph with a static
+    cache), and, as soon as its attention function has run, the mask as a `Visibility` and what was added to the scores.
+    """
 
     hidden: Float[Tensor, "batch query width"]
-    seen: int = 0
+    seen: int | Tensor = 0
     visibility: Visibility | None = None
     bias: Bias | None = None
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, EncoderDecoderCache
@@ -100,16 +101,19 @@ def attached_attention(
             module, f"has attention dropout {dropout:g}, which an operation does not do: load it with 0 to train it"
         )
     total = call.seen + query.shape[2]
-    keys = min(key.shape[2], total)  # a static cache hands out its whole buffer, a sliding one its last tokens
-    key, value = key[:, :, :keys], value[:, :, :keys]
+    if isinstance(total, int):  # a static cache hands out its whole buffer, a sliding one its last tokens
+        key, value = key[:, :, :total], value[:, :, :total]
+        first = total - key.shape[2]
+    else:  # in a graph the room behind the tokens stays: the mask hides it
+        first = (total - key.shape[2]).clamp(min=0)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     operation: Operation = module.operation  # type: ignore[assignment]
     visibility = visibility_of(
         attention_mask,
         getattr(operation, MASK),
         bool(module.is_causal if is_causal is None else is_causal),
-        Tokens.plain(query.shape[2], start=call.seen, device=query.device),
-        Tokens.plain(keys, start=total - keys, device=query.device),
+        _placed(query, call.seen),
+        _placed(key, first),
         partial(_refusal, module),
     )
     bias = None if softcap is None else Softcap(query, key, scaling, softcap)
@@ -125,8 +129,15 @@ def _take_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     cache = next((given for given in (*args, *kwargs.values()) if isinstance(given, Cache)), None)
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
-    seen = 0 if cache is None else int(cache.get_seq_length(int(module.layer_idx)))  # type: ignore[arg-type]
+    seen: int | Tensor = 0 if cache is None else cache.get_seq_length(int(module.layer_idx))  # type: ignore[arg-type]
+    if isinstance(seen, Tensor):  # of a static cache, which counts in place; a graph cannot ask for the number
+        seen = seen + 0 if torch.compiler.is_compiling() else int(seen)
     setattr(module, PLACE, Hosted(hidden, seen))
+
+
+def _placed(tokens: Float[Tensor, "batch heads token dim"], first: int | Tensor) -> Tokens:
+    """Places of tokens in their row, the first at `first`."""
+    return Tokens(torch.arange(tokens.shape[2], device=tokens.device)[None] + first)
 
 
 def _forget_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel, StaticCache
 
 import sinkscope as ss
 from sinkscope.attention import AttentionSpec, Causal, LogitSlot, Window
@@ -64,6 +64,27 @@ def check(case: str) -> None:
         print(case, "padded" if padded else "whole", breaks, "breaks")
 
 
+@torch.no_grad()
+def decode(case: str) -> None:
+    """Token by token with a cache, past the window of the hosts that have one, as the full forward in eager mode."""
+    name, kind = case.split()
+    model, ids = host(name), inputs(name)["input_ids"]
+    ss.attach(model, WINDOW, start="as_is", seed=0)
+    stir(model)
+    whole = model(ids, use_cache=False).logits
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    run = torch.compile(model, fullgraph=True, backend="aot_eager")
+    options = {"max_cache_len": ids.shape[1] + 3} if kind == "static" else {}
+    cache = (StaticCache if kind == "static" else DynamicCache)(config=model.config, **options)
+    parts = [run(part, past_key_values=cache).logits for part in ids.split([7] + [1] * (ids.shape[1] - 7), 1)]
+    torch.testing.assert_close(torch.cat(parts, 1), whole, atol=2e-5, rtol=1e-4)
+    print(case, sum(torch._dynamo.utils.counters["graph_break"].values()), "breaks")
+
+
 if __name__ == "__main__":
     for wanted in sys.argv[1:] or EVERY:
-        check(wanted)
+        if wanted.endswith(("static", "dynamic")):
+            decode(wanted)
+        else:
+            check(wanted)

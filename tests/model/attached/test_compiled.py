@@ -19,6 +19,7 @@ FEW = {
         "mixtral gated_value",
         "gpt2 tokens",
     ],
+    "decoding": ["llama dynamic", "llama static", "mistral static"],
 }
 
 
@@ -35,6 +36,5 @@ def test_one_graph_with_equal_values_and_gradients(group: str) -> None:
         env=os.environ | {"SINKSCOPE_NO_SHAPE_CHECKS": "1"},
     )
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == 2 * len(FEW[group]) - sum(case.startswith("vit") for case in FEW[group])
-    assert all(line.endswith(" 0 breaks") for line in lines)
+    said = [line.removesuffix(" 0 breaks") for line in done.stdout.splitlines()]
+    assert {line.removesuffix(" whole").removesuffix(" padded") for line in said} == {*FEW[group]}
