@@ -101,6 +101,7 @@ def attached_attention(
             module, f"has attention dropout {dropout:g}, which an operation does not do: load it with 0 to train it"
         )
     total = call.seen + query.shape[2]
+    first: int | Tensor
     if isinstance(total, int):  # a static cache hands out its whole buffer, a sliding one its last tokens
         key, value = key[:, :, :total], value[:, :, :total]
         first = total - key.shape[2]
