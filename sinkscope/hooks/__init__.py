@@ -11,7 +11,7 @@ something new that reads or changes a model:
 """
 
 from sinkscope.hooks.dispatch import ARGUMENTS, Editor, Invocation, Watcher, editing, watching
-from sinkscope.hooks.hosted import IMPLEMENTATION, PLACE, Hosted, hosted, visibility_of
+from sinkscope.hooks.hosted import IMPLEMENTATION, PLACE, Hosted, Joined, hosted, visibility_of
 from sinkscope.hooks.inputs import (
     batches,
     check_weights,
@@ -51,6 +51,7 @@ from sinkscope.hooks.own_attention import Computed, following
 from sinkscope.hooks.own_layers import attention_modules, own_attention
 from sinkscope.hooks.passes import Axis, Edit, Forward, Pass, Passes, Samples, axes, cache_of, check_order
 from sinkscope.hooks.projections import (
+    KEY_NORM,
     Keys,
     Projection,
     attention_projections,
@@ -76,6 +77,7 @@ from sinkscope.hooks.stream import (
 __all__ = [
     "ARGUMENTS",
     "IMPLEMENTATION",
+    "KEY_NORM",
     "MODALITIES",
     "NO_STREAM",
     "PLACE",
@@ -89,6 +91,7 @@ __all__ = [
     "Forward",
     "Hosted",
     "Invocation",
+    "Joined",
     "Keys",
     "Layer",
     "OpenStream",

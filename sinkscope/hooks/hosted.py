@@ -18,16 +18,18 @@ from sinkscope.attention import Bias, Causal, Full, Mask, Tokens, Visibility
 from sinkscope.attention.functional import Written
 
 IMPLEMENTATION = "sinkscope_attached"  # the name under which attached layers find their attention function
+EVERYTHING = Full()
 PLACE = "hosted"  # the attribute of an attention module under which its call is kept
 
 
 @dataclass(frozen=True, eq=False)
 class Hosted:
-    """One call of an attached layer: its block's input, tokens in its cache before, and, as soon as its attention
-    function has run, the mask as a `Visibility` and what was added to the scores."""
+    """One call of an attached layer: its block's input, tokens in its cache before (a tensor in a graph with a static
+    cache), and, as soon as its attention function has run, the mask as a `Visibility` and what was added to the scores.
+    """
 
     hidden: Float[Tensor, "batch query width"]
-    seen: int = 0
+    seen: int | Tensor = 0
     visibility: Visibility | None = None
     bias: Bias | None = None
 
@@ -38,30 +40,43 @@ def hosted(module: nn.Module) -> dict[str, Any]:
     if not isinstance(call, Hosted) or call.visibility is None:
         return {}
     known = {"attention_mask": call.visibility, "hidden_states": call.hidden, "bias": call.bias}
-    return known | {"carried": None, "softcap": None}  # a softcap is in the bias
+    # A softcap is in the bias, the host's own sink among the operation's slots.
+    return known | {"carried": None, "softcap": None, "s_aux": None}
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """An operation's `own` mask and what a host may say without a tensor, joined beforehand: while a call is traced no
+    mask can be made (their constructors validate). `own` is None where it adds nothing."""
+
+    own: Mask | None
+    causal: Mask
+    full: Mask
+
+    @classmethod
+    def of(cls, own: Mask) -> Joined:
+        """The default, `Causal()`, adds nothing, so that a bidirectional host stays one."""
+        return cls(None, Causal(), Full()) if own == Causal() else cls(own, Causal() & own, Full() & own)
 
 
 def visibility_of(
-    mask: Tensor | None, own: Mask, causal: bool, query: Tokens, key: Tokens, refuse: Callable[[str], Exception]
+    mask: Tensor | None, own: Joined, causal: bool, query: Tokens, key: Tokens, refuse: Callable[[str], Exception]
 ) -> Visibility:
     """The host's mask and an operation's `own`, both in force.
 
     `mask`: what transformers' `sdpa_mask` gives, booleans (batch, 1, query, key) or None for "everything, or everything
-    up to the query where the layer is `causal`"; longer than the keys where a static cache has room. `own`: as part of
-    an operation; the default, `Causal()`, adds nothing, so that a bidirectional host stays one. `query`, `key`: places
-    in the row, padding counted. Raises what `refuse` makes of a mask that says more than who sees whom.
+    up to the query where the layer is `causal`"; longer than the keys where a static cache has room. `query`, `key`:
+    places in the row, padding counted. Raises what `refuse` makes of a mask that says more than who sees whom.
     """
     if mask is None:
-        host = Causal() if causal else Full()
-        whole = host if own == Causal() else host & own
-        return Visibility(whole, key if query.count == key.count else query, key)
+        return Visibility(own.causal if causal else own.full, key if query.count == key.count else query, key)
     allowed = _booleans(mask, refuse)[..., : key.count]
     if allowed.ndim != 4 or allowed.shape[1] != 1 or allowed.shape[2:] != (query.count, key.count):
         raise refuse(f"its mask {tuple(mask.shape)} is not (batch, 1, {query.count} queries, {key.count} keys)")
     place = (allowed.sum(-1)[:, 0] - 1).clamp(min=0)  # in a causal row without a window: real tokens before it
-    if own != Causal():
-        allowed = allowed & own.visible(query, key)[:, None]
-    return Written(Full(), Tokens(place, None, allowed.any(-1)[:, 0]), key, allowed)
+    if own.own is not None:
+        allowed = allowed & own.own.visible(query, key)[:, None]
+    return Written(EVERYTHING, Tokens(place, None, allowed.any(-1)[:, 0]), key, allowed)
 
 
 def _booleans(mask: Tensor, refuse: Callable[[str], Exception]) -> Bool[Tensor, "_ _ query key"]:

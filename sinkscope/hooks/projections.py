@@ -102,9 +102,7 @@ class Projection:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             used[:] = [True]
             edited = edit(_given(args, kwargs))
-            if args:
-                return (edited, *args[1:]), kwargs
-            return args, {**kwargs, next(iter(kwargs)): edited}
+            return ((edited, *args[1:]), kwargs) if args else (args, {**kwargs, next(iter(kwargs)): edited})
 
         stack.callback(self.module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True).remove)
         passes.require(lambda _: bool(used), self._unused(passes.model), stack)
@@ -115,15 +113,17 @@ class Projection:
 
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             used[:] = [True]
-            whole = _returned(output)
-            if self.columns is None:
-                edited = edit(whole)
-            else:
-                edited = whole.index_copy(-1, self.columns.to(whole.device), edit(self.own(whole)))
-            return (edited, *output[1:]) if isinstance(output, tuple) else edited
+            return self.replaced(output, edit)
 
         stack.callback(self.module.register_forward_hook(hook, prepend=True).remove)
         passes.require(lambda _: bool(used), self._unused(passes.model), stack)
+
+    def replaced(self, output: Any, edit: Edit) -> Any:
+        """The module's output with `edit` of this projection's part in the place of that part."""
+        whole = _returned(output)
+        part = edit(self.own(whole))
+        edited = part if self.columns is None else whole.index_copy(-1, self.columns.to(whole.device), part)
+        return (edited, *output[1:]) if isinstance(output, tuple) else edited
 
     def _unused(self, model: nn.Module) -> str:
         return (
@@ -177,10 +177,9 @@ def attention_projections(model: nn.Module, attention: nn.Module) -> list[Projec
             add(kind, name)
     for fused in (*IN_ROW, *PER_HEAD):
         if is_linear(children.get(fused)):
-            parts = _fused_columns(model, attention, children[fused], per_head=fused in PER_HEAD)
-            module = children[fused]
+            module = children.pop(fused)
+            parts = _fused_columns(model, attention, module, per_head=fused in PER_HEAD)
             found += [Projection(kind, f"{path}.{fused}", module, path, columns) for kind, columns in parts.items()]
-            children.pop(fused)
     if all(name in children for name in QUERY_LATENT):
         add("query_latent", QUERY_LATENT[0])
         add("query", QUERY_LATENT[1])

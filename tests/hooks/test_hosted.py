@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers.masking_utils import sdpa_mask, sliding_window_causal_mask_function
 
 from sinkscope.attention import Causal, Full, Mask, Tokens, Visibility, Window
-from sinkscope.hooks.hosted import PLACE, Hosted, hosted, visibility_of
+from sinkscope.hooks.hosted import PLACE, Hosted, Joined, hosted, visibility_of
 
 
 class Refused(Exception):
@@ -24,7 +24,7 @@ def bound(
     key: tuple[int, int] = (0, 6),
 ) -> Visibility:
     tokens = [Tokens.plain(stop - start, start=start) for start, stop in (query, key)]
-    return visibility_of(mask, own, causal, tokens[0], tokens[1], Refused)
+    return visibility_of(mask, Joined.of(own), causal, tokens[0], tokens[1], Refused)
 
 
 def triangle(queries: int, keys: int) -> Tensor:

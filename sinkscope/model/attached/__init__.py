@@ -2,16 +2,17 @@
 
 from sinkscope.model.attached.attaching import attach, detach
 from sinkscope.model.attached.config import AttachedConfig, Attachment
-from sinkscope.model.attached.families import FAMILIES, HostFamily
+from sinkscope.model.attached.families import FAMILIES
 from sinkscope.model.attached.freezing import trainable_only
 from sinkscope.model.attached.loading import register
+from sinkscope.model.attached.shift import Shift
 from sinkscope.model.attached.start import changes, unchanged
 
 __all__ = [
     "FAMILIES",
     "AttachedConfig",
     "Attachment",
-    "HostFamily",
+    "Shift",
     "attach",
     "changes",
     "detach",

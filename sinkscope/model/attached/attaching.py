@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from sinkscope.attention import AttentionSpec, Operation, name_of, resolve
+from sinkscope.attention import CATALOG, AttentionSpec, name_of, resolve
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
-from sinkscope.model.attached.checks import layers_to_equip
-from sinkscope.model.attached.config import NAME, Attachment, attachment_of, become_attached, become_host
-from sinkscope.model.attached.families import family_of
+from sinkscope.hooks import attention_projections, checked_inputs
+from sinkscope.model.attached.checks import chosen_layers, layers_to_equip
+from sinkscope.model.attached.config import NAME, Attachment, attachment_of, become_attached, become_host, note
+from sinkscope.model.attached.families import sizes_of
 from sinkscope.model.attached.layer import HANDLES, equip, strip
+from sinkscope.model.attached.shift import ordinary, outputs, shift
+from sinkscope.model.attached.sink import build
 from sinkscope.model.attached.start import changes, unchanged
+from sinkscope.model.attached.tokens import add_tokens, check_tokens, remove_tokens
 
+PLAIN = CATALOG["softmax"]  # of the layers that were not chosen
 Start = Literal["unchanged", "as_is"]
 
 
@@ -24,18 +30,32 @@ def attach(
     model: nn.Module,
     spec: AttentionSpec | Mapping[str, Any] | str,
     *,
+    layers: Iterable[int] | None = None,
+    sink_tokens: int = 0,
     start: str = "unchanged",
     seed: int | None = None,
+    inputs: Any = None,
 ) -> Attachment:
-    """Put an attention operation on every attention layer of a transformers model, in place.
+    """Put an attention operation on attention layers of a transformers model, in place.
 
     Each attention module gets `.operation`, whose parameters are part of the model: moved, trained and saved with it
-    (`save_pretrained`; the folder needs sinkscope to be loaded and fails loudly without). The host's own mask (causal,
-    padding, window, packed documents), grouped heads, scaling and softcap stay in force; a mask of the spec other than
-    the default `Causal()` is in force beside it. `start="unchanged"`: what can start without changing the model does
-    (gates open, slots closed, value bias zero); `"as_is"`: with the operation's own starting values. `seed` decides
-    random ones. Returns what was attached; `.changes` names the pieces that change the model from the start, as
-    softmax-off-by-one does.
+    (`save_pretrained`; the folder needs sinkscope to be loaded and fails loudly without). `layers`: the numbers of the
+    attention layers that get it, from 0, all by default; the others attend by plain softmax, as they did. The host's
+    own mask (causal, padding, window, packed documents), grouped heads, scaling, softcap and learned sink stay in
+    force; a mask of the spec other than the default `Causal()` is in force beside it.
+
+    `sink_tokens`: so many learned tokens stand in front of every sequence, at positions -n … -1 (of learned position
+    tables: all in the place of the first), or as registers behind the CLS of an image model. Every token sees them,
+    outputs leave them out, and a measurement counts them as positions 0 … n - 1. They change the model from the start.
+
+    `start="unchanged"`: what can start next to unchanged does. Gates start open and value biases at zero, which changes
+    rounding alone. Slots start closed, as far as they still learn: at b = -8 nats, which is a share σ(-8 - L) of a
+    query's mass (at most 3e-4 where the log-sum-exp L of its scores is not negative). A starting value that was given
+    stays. `start="as_is"`: with the operation's own starting values. `seed` decides random ones.
+
+    Returns what was attached. `.changes` names the pieces that change the model from the start, as softmax-off-by-one
+    does; `.shift` says how far logits (and predictions, in nats) moved, measured on `inputs` (token ids or a dict), by
+    default on 2 rows of random tokens: two short forward passes.
 
     Raises `UnsupportedModelError` for families and operations that do not fit, saying why, and leaves the model as it
     is; `InputError` for unknown names, options and impossible sizes.
@@ -48,24 +68,52 @@ def attach(
         raise UnsupportedModelError("the model's weights are not loaded, or kept elsewhere (meta device)")
     if (context := getattr(getattr(model, "config", None), "max_position_embeddings", None)) is not None:
         wanted = wanted.within(context)
-    return install(model, unchanged(wanted) if start == "unchanged" else wanted, name, seed)
+    if start == "unchanged":
+        wanted = unchanged(wanted, given=isinstance(spec, Mapping) and "name" in spec and "initial" in spec)
+    chosen = chosen_layers(layers_to_equip(model, wanted), layers)
+    assert isinstance(model, PreTrainedModel)
+    check_tokens(model, sink_tokens)
+    given, on = (ordinary(model), "random inputs") if inputs is None else (checked_inputs(model, inputs)[0], "inputs")
+    before = outputs(model, given)
+    attachment = install(model, wanted, name, seed, chosen, sink_tokens)
+    try:
+        moved = shift(before, outputs(model, given), model.get_output_embeddings() is not None, on)
+    except BaseException:
+        detach(model)
+        raise
+    return note(model.config, replace(attachment, shift=moved))
 
 
-def install(model: nn.Module, spec: AttentionSpec, name: str, seed: int | None = None) -> Attachment:
+def install(
+    model: nn.Module,
+    spec: AttentionSpec,
+    name: str,
+    seed: int | None = None,
+    chosen: tuple[int, ...] | None = None,
+    sink_tokens: int = 0,
+) -> Attachment:
     """Build the operation of each layer, and only then change the model."""
     layers = layers_to_equip(model, spec)
+    chosen_layers(layers, chosen)
     assert isinstance(model, PreTrainedModel)
-    family, operations = family_of(model), []
+    check_tokens(model, sink_tokens)
+    operations = []
     with torch.random.fork_rng(enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
         for number, module in enumerate(layers):
             like = next(module.parameters())
-            operation = Operation(spec, family.sizes(model, module, number))
+            whose = spec if chosen is None or number in chosen else PLAIN
+            operation = build(whose, sizes_of(model, module, number), module)
             operations.append(operation.to(device=like.device, dtype=model.dtype).train(module.training))
-    attachment = Attachment(name, spec, str(model.config._attn_implementation), changes(spec))
+        if sink_tokens:
+            add_tokens(model, sink_tokens)
+    changed = (*changes(spec), "sink tokens") if sink_tokens else changes(spec)
+    before = str(model.config._attn_implementation)
+    attachment = Attachment(name, spec, before, changed, chosen, sink_tokens)
     for module, operation in zip(layers, operations, strict=True):
-        equip(module, operation, family.projections)
+        made = attention_projections(model, module) if operation.spec.acts_before else []
+        equip(module, operation, {projection.kind: projection for projection in made})
     model.set_attn_implementation(NAME)
     become_attached(model.config, attachment)
     return attachment
@@ -83,5 +131,6 @@ def detach(model: nn.Module) -> None:
     for module in list(model.modules()):
         if HANDLES in vars(module):
             strip(module)
+    remove_tokens(model)
     become_host(model.config)
     model.set_attn_implementation(attachment.implementation)

@@ -1,9 +1,10 @@
 """How an attached model is configured and saved.
 
 While an operation is attached, the model's configuration is of a class of its own, derived from the host's: it behaves
-as the host's in everything, but what it writes is an `AttachedConfig`. So every way of saving writes a folder that,
-without sinkscope, no class of transformers opens: the Auto classes do not know its `model_type`, and the host's own
-class knows no `attn_implementation` of the name that it is given.
+as the host's in everything, but what it writes is an `AttachedConfig`. So every way of saving writes a folder whose
+configuration, without sinkscope, no class of transformers reads: the Auto classes do not know its `model_type`, and the
+host's own classes expect a number where a sentence says what the model needs. (An `attn_implementation` of a name that
+does not exist would not be enough: one that is given with the call takes its place.)
 """
 
 from __future__ import annotations
@@ -18,26 +19,39 @@ from sinkscope.attention import AttentionSpec
 from sinkscope.errors import InputError
 from sinkscope.hooks import IMPLEMENTATION
 from sinkscope.model.attached.families import FAMILIES
+from sinkscope.model.attached.shift import Shift
+from sinkscope.model.attached.tokens import IMAGES
 
 NAME = IMPLEMENTATION  # model type in files, and attention implementation
 WARNING = "needs_sinkscope"  # attention implementation in files, which never exists
-VERSION = 1  # of what stands in files
+VERSION = 2  # of what stands in files; 1 where older versions understand it too: all layers, no sink tokens
+SIZE = "hidden_size"  # a whole number of every host's configuration, under a name of its own in some
+NEEDS = "unknown to transformers: this model has an attention operation attached, load it with sinkscope"
 
 
 @dataclass(frozen=True)
 class Attachment:
-    """What is attached to a model: the operation as it started and the catalog name it was asked for by, how its
-    layers attended before, and the pieces by which it changes the model from the start (none: logits are what they
-    were)."""
+    """What is attached to a model.
+
+    `spec`: the operation as it started, and `name` the catalog name it was asked for by; `layers`: the attention layers
+    that have it, counted from 0, None for all; `sink_tokens`: learned tokens in front of every sequence;
+    `implementation`: how layers attended before; `changes`: what changes the model from the start (nothing: it starts
+    closed, open or at zero); `shift`: how far the outputs moved when it was attached, None for a model that was loaded
+    with it.
+    """
 
     name: str
     spec: AttentionSpec
     implementation: str
     changes: tuple[str, ...] = ()
+    layers: tuple[int, ...] | None = None
+    sink_tokens: int = 0
+    shift: Shift | None = None
 
     def __str__(self) -> str:
+        where = "" if self.layers is None else f" in layers {', '.join(map(str, self.layers))}"
         effect = f"from the start changed by {', '.join(self.changes)}" if self.changes else "unchanged at the start"
-        return f"{self.name} attention, {effect}"
+        return f"{self.name} attention{where}, {effect}" + ("" if self.shift is None else f" ({self.shift})")
 
 
 class AttachedTo:
@@ -51,12 +65,16 @@ class AttachedTo:
         The host's fields stand without their `model_type`: transformers opens a folder by one that it finds inside.
         """
         fields = super().to_dict()  # type: ignore[misc]
+        layers, tokens = self.attachment.layers, self.attachment.sink_tokens
         return {
             "model_type": NAME,
             "attn_implementation": WARNING,
-            "version": VERSION,
+            **dict.fromkeys((SIZE, self.attribute_map.get(SIZE, SIZE)), NEEDS),  # type: ignore[attr-defined]
+            "version": 1 if layers is None and not tokens else VERSION,
             "name": self.attachment.name,
             "attention": self.attachment.spec.to_dict(),
+            **({} if layers is None else {"layers": list(layers)}),
+            **({"tokens": tokens} if tokens else {}),
             "host": {"family": fields.pop("model_type"), "fields": fields},
         }
 
@@ -74,10 +92,13 @@ class AttachedConfig(PreTrainedConfig):
     version: int = VERSION
     name: str = "custom"
     attention: dict[str, Any] | None = None
+    layers: list[int] | None = None
+    tokens: int = 0
     host: dict[str, Any] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         check_implementation(kwargs.pop("attn_implementation", None))
+        kwargs = {name: value for name, value in kwargs.items() if value != NEEDS}
         if self.version > VERSION:
             raise InputError(
                 f"this model was saved in version {self.version} of attached models, newer than {VERSION}: "
@@ -89,6 +110,11 @@ class AttachedConfig(PreTrainedConfig):
     def spec(self) -> AttentionSpec:
         """The attached operation."""
         return AttentionSpec.from_dict(_present(self.attention, "attention"))
+
+    @property
+    def chosen(self) -> tuple[int, ...] | None:
+        """The numbers of the layers that have it; None for all."""
+        return None if self.layers is None else tuple(self.layers)
 
     def host_config(self) -> PreTrainedConfig:
         """A new configuration of the host."""
@@ -107,8 +133,16 @@ def attachment_of(config: PreTrainedConfig) -> Attachment | None:
 def become_attached(config: PreTrainedConfig, attachment: Attachment) -> None:
     """Give a configuration its class for as long as this is attached; in place, since all modules share the object."""
     host = type(config)
-    names = {"attachment": attachment, "__module__": host.__module__}
+    names: dict[str, Any] = {"attachment": attachment, "__module__": host.__module__}
+    if attachment.sink_tokens and config.model_type not in IMAGES:
+        names["sink_tokens"] = attachment.sink_tokens  # where measurements look, as for lab models
     object.__setattr__(config, "__class__", type(f"Attached{host.__name__}", (AttachedTo, host), names))
+
+
+def note(config: PreTrainedConfig, attachment: Attachment) -> Attachment:
+    """Write down more about what is attached, and return it."""
+    type(config).attachment = attachment
+    return attachment
 
 
 def become_host(config: PreTrainedConfig) -> None:

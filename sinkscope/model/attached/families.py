@@ -1,76 +1,62 @@
-"""The families of transformers that take an operation, and what differs between them."""
+"""The families of transformers that take an operation, and the sizes of their attention layers."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from torch import nn
 from transformers import PreTrainedModel
 
 from sinkscope.attention.sizes import Sizes
 from sinkscope.errors import UnsupportedModelError
+from sinkscope.hooks import KEY_NORM, head_count, head_width, is_encoder_decoder
 
+FAMILIES: tuple[str, ...] = (
+    *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text"),
+    *("gpt_oss", "olmo2", "phi3", "stablelm", "gpt2", "gpt_neox", "opt", "bert", "vit"),
+)
+"""Those whose every part is tested with operations attached: logits, caches, padding, saving."""
 
-@dataclass(frozen=True)
-class Projections:
-    """Names of the maps to queries, keys and values, where a layer has one for each."""
-
-    query: str = "q_proj"
-    key: str = "k_proj"
-    value: str = "v_proj"
-
-
-@dataclass(frozen=True)
-class HostFamily:
-    """What an attached operation has to know of a family's attention layers.
-
-    `kv_heads`: the configuration's field for the number of key-value heads; `head_dim`: the layer's attribute for a
-    head's width; `projections`: None where one map makes queries, keys and values; `normalizes`: queries and keys are
-    normalized by the host before rotation.
-    """
-
-    kv_heads: str = "num_key_value_heads"
-    head_dim: str = "head_dim"
-    projections: Projections | None = Projections()
-    normalizes: bool = False
-
-    def sizes(self, model: PreTrainedModel, module: nn.Module, layer: int) -> Sizes:
-        """The sizes of an operation for one attention layer."""
-        config = model.config
-        return Sizes(
-            heads=config.num_attention_heads,
-            kv_heads=getattr(config, self.kv_heads),
-            head_dim=getattr(module, self.head_dim),
-            hidden_size=config.hidden_size,
-            layer=layer,
-        )
-
-
-_UNGROUPED = "num_attention_heads"
-
-FAMILIES: dict[str, HostFamily] = {
-    "llama": HostFamily(),
-    "mistral": HostFamily(),
-    "qwen2": HostFamily(),
-    "qwen3": HostFamily(normalizes=True),
-    "gemma": HostFamily(),
-    "gemma2": HostFamily(),
-    "gemma3_text": HostFamily(normalizes=True),
-    "gpt2": HostFamily(kv_heads=_UNGROUPED, projections=None),
-    "gpt_neox": HostFamily(kv_heads=_UNGROUPED, head_dim="head_size", projections=None),
-    "opt": HostFamily(kv_heads=_UNGROUPED),
-    "bert": HostFamily(
-        kv_heads=_UNGROUPED, head_dim="attention_head_size", projections=Projections("query", "key", "value")
-    ),
-    "vit": HostFamily(kv_heads=_UNGROUPED),
+REASONS = {
+    "t5": "adds a learned position bias to its scores, and its decoder attends across to an encoder",
+    "whisper": "listens with an encoder that its decoder attends across to",
+    "gemma3": "holds a text and a vision model: attach to its language_model",
 }
 
+SINKS = "sinks"  # the attention layer's own sink logits (heads,), as in GPT-OSS
 
-def family_of(model: PreTrainedModel) -> HostFamily:
-    """The family of a model. Raises `UnsupportedModelError` for one that is not in the table, with those that are."""
+
+def check_family(model: PreTrainedModel) -> None:
+    """Raises `UnsupportedModelError` for a family that is not in the table, with those that are."""
     kind = str(model.config.model_type)
-    if kind not in FAMILIES:
-        raise UnsupportedModelError(
-            f"no operation can be attached to family '{kind}': supported are {', '.join(FAMILIES)}"
-        )
-    return FAMILIES[kind]
+    if kind in FAMILIES:
+        return
+    reason = REASONS.get(kind)
+    if reason is None and is_encoder_decoder(model):
+        reason = "has a decoder that attends across to an encoder, for which no operation is defined"
+    raise UnsupportedModelError(
+        f"no operation can be attached to family '{kind}': supported are {', '.join(FAMILIES)}"
+        + (f" ('{kind}' {reason})" if reason else "")
+    )
+
+
+def sizes_of(model: PreTrainedModel, module: nn.Module, layer: int) -> Sizes:
+    """The sizes of an operation for one attention layer."""
+    # From the configuration, not from weights, whose shapes quantized and adapted maps change.
+    heads = head_count(model, module)
+    return Sizes(
+        heads=heads,
+        kv_heads=getattr(model.config, "num_key_value_heads", None) or heads,
+        head_dim=head_width(module),
+        hidden_size=model.config.hidden_size,
+        layer=layer,
+    )
+
+
+def normalizes(module: nn.Module) -> bool:
+    """Whether a layer normalizes its queries and keys itself."""
+    return any(name in KEY_NORM for name, _ in module.named_children())
+
+
+def sink_of(module: nn.Module) -> nn.Parameter | None:
+    """The learned sink logits (heads,) that a host's layer has beside its tokens."""
+    found = getattr(module, SINKS, None)
+    return found if isinstance(found, nn.Parameter) else None

@@ -8,11 +8,12 @@ act before rotation and cache. A layer whose operation did not run raises: nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, EncoderDecoderCache
@@ -20,12 +21,13 @@ from transformers.masking_utils import sdpa_mask
 
 from sinkscope.attention import Operation, PathName, Tokens
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks import PLACE, Hosted, visibility_of
+from sinkscope.hooks import PLACE, Hosted, Joined, Projection, visibility_of
 from sinkscope.model.attached.config import NAME
-from sinkscope.model.attached.families import Projections
+from sinkscope.model.attached.sink import carries_sink
 from sinkscope.model.attached.softcap import Softcap
 
 HANDLES = "operation_hooks"  # the attribute of an attention module under which its hooks' handles are kept
+MASK = "joined"  # the attribute of an attached operation under which its mask and the host's stand
 FOREIGN = ("s_aux", "sinks", "position_bias", "indices", "block_indices")  # what hosts add to scores or hide
 
 
@@ -35,21 +37,26 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-def equip(module: nn.Module, operation: Operation, projections: Projections | None) -> None:
-    """Put `operation` into an attention layer; its parameters become the layer's."""
+def equip(module: nn.Module, operation: Operation, made: Mapping[str, Projection]) -> None:
+    """Put `operation` into an attention layer; its parameters become the layer's.
+
+    `made`: the linear maps to queries, keys and values by what they make, where the operation acts on one of these.
+    """
     module.operation = operation
+    setattr(operation, MASK, Joined.of(operation.spec.mask))
     setattr(module, PLACE, None)
     handles = [
         module.register_forward_pre_hook(_take_input, with_kwargs=True),
         module.register_forward_hook(_forget_input),
     ]
-    hooks: dict[str, Callable[..., Any]] = {}
-    if projections is not None and operation.spec.query_key is not None:
-        hooks |= {projections.query: _normalize_queries, projections.key: _normalize_keys}
-    if projections is not None and operation.spec.value_gate is not None:
-        hooks[projections.value] = _gate_values
-    for name, hook in hooks.items():
-        handles.append(module.get_submodule(name).register_forward_hook(partial(hook, operation)))
+    edits: list[tuple[str, Callable[..., Tensor]]] = []
+    if operation.spec.query_key is not None:
+        edits += [("query", _normalized_queries), ("key", _normalized_keys)]
+    if operation.spec.value_gate is not None:
+        edits.append(("value", _gated_values))
+    for kind, edit in edits:
+        hook = partial(_edit, operation, made[kind], edit)
+        handles.append(made[kind].module.register_forward_hook(hook))
     setattr(module, HANDLES, handles)
 
 
@@ -85,6 +92,8 @@ def attached_attention(
             f"{type(module).__name__} has no operation, but its attention implementation is '{NAME}': "
             "load attached models with sinkscope.load, and detach with sinkscope.detach"
         )
+    if carries_sink(module.operation):  # type: ignore[arg-type]
+        kwargs = kwargs | {"s_aux": None}
     if foreign := [name for name in FOREIGN if kwargs.get(name) is not None]:
         raise _refusal(module, f"passes {', '.join(foreign)} to its attention, which an operation would drop")
     if dropout > 0:
@@ -92,16 +101,20 @@ def attached_attention(
             module, f"has attention dropout {dropout:g}, which an operation does not do: load it with 0 to train it"
         )
     total = call.seen + query.shape[2]
-    keys = min(key.shape[2], total)  # a static cache hands out its whole buffer, a sliding one its last tokens
-    key, value = key[:, :, :keys], value[:, :, :keys]
+    first: int | Tensor
+    if isinstance(total, int):  # a static cache hands out its whole buffer, a sliding one its last tokens
+        key, value = key[:, :, :total], value[:, :, :total]
+        first = total - key.shape[2]
+    else:  # in a graph the room behind the tokens stays: the mask hides it
+        first = (total - key.shape[2]).clamp(min=0)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     operation: Operation = module.operation  # type: ignore[assignment]
     visibility = visibility_of(
         attention_mask,
-        operation.spec.mask,
+        getattr(operation, MASK),
         bool(module.is_causal if is_causal is None else is_causal),
-        Tokens.plain(query.shape[2], start=call.seen, device=query.device),
-        Tokens.plain(keys, start=total - keys, device=query.device),
+        _placed(query, call.seen),
+        _placed(key, first),
         partial(_refusal, module),
     )
     bias = None if softcap is None else Softcap(query, key, scaling, softcap)
@@ -117,8 +130,15 @@ def _take_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     cache = next((given for given in (*args, *kwargs.values()) if isinstance(given, Cache)), None)
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
-    seen = 0 if cache is None else int(cache.get_seq_length(int(module.layer_idx)))  # type: ignore[arg-type]
+    seen: int | Tensor = 0 if cache is None else cache.get_seq_length(int(module.layer_idx))  # type: ignore[arg-type]
+    if isinstance(seen, Tensor):  # of a static cache, which counts in place; a graph cannot ask for the number
+        seen = seen + 0 if torch.compiler.is_compiling() else int(seen)
     setattr(module, PLACE, Hosted(hidden, seen))
+
+
+def _placed(tokens: Float[Tensor, "batch heads token dim"], first: int | Tensor) -> Tokens:
+    """Places of tokens in their row, the first at `first`."""
+    return Tokens(torch.arange(tokens.shape[2], device=tokens.device)[None] + first)
 
 
 def _forget_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -132,20 +152,29 @@ def _forget_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> None
         )
 
 
-def _normalize_queries(operation: Operation, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-    query = _heads(output, operation)
+def _edit(
+    operation: Operation,
+    made: Projection,
+    edit: Callable[[Operation, Tensor, Tensor], Tensor],
+    module: nn.Module,
+    args: tuple[Any, ...],
+    output: Any,
+) -> Any:
+    return made.replaced(output, lambda part: _joined(edit(operation, _heads(part, operation), args[0])))
+
+
+def _normalized_queries(operation: Operation, query: Tensor, hidden: Tensor) -> Tensor:
     none = query.new_empty(len(query), operation.sizes.kv_heads, 0, query.shape[-1])
-    return _joined(operation.before_rotation(query, none)[0])
+    return operation.before_rotation(query, none)[0]
 
 
-def _normalize_keys(operation: Operation, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-    key = _heads(output, operation)
+def _normalized_keys(operation: Operation, key: Tensor, hidden: Tensor) -> Tensor:
     none = key.new_empty(len(key), operation.sizes.heads, 0, key.shape[-1])
-    return _joined(operation.before_rotation(none, key)[1])
+    return operation.before_rotation(none, key)[1]
 
 
-def _gate_values(operation: Operation, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-    return _joined(operation.before_cache(_heads(output, operation), args[0])[0])
+def _gated_values(operation: Operation, value: Tensor, hidden: Tensor) -> Tensor:
+    return operation.before_cache(value, hidden)[0]
 
 
 def _heads(projected: Float[Tensor, "batch token channels"], operation: Operation) -> Tensor:

@@ -83,7 +83,7 @@ def _attaching(host: type[PreTrainedModel], attached: AttachedConfig) -> type[Pr
 
     def build(self: PreTrainedModel, config: Any, *args: Any, **kwargs: Any) -> None:
         host.__init__(self, config, *args, **kwargs)
-        install(self, attached.spec, attached.name)
+        install(self, attached.spec, attached.name, chosen=attached.chosen, sink_tokens=attached.tokens)
 
     names = {"__init__": build, "__module__": host.__module__, "__qualname__": host.__qualname__}
     return type(host.__name__, (host,), names)

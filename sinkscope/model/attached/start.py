@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from sinkscope.attention import (
@@ -17,6 +17,7 @@ from sinkscope.attention import (
     Linear,
     LogitSlot,
     PowerSoftmax,
+    Relu,
     ScaledSoftmax,
     Softmax,
     Softpick,
@@ -25,24 +26,27 @@ from sinkscope.attention import (
 )
 from sinkscope.attention.masks import describe
 
-CLOSED = -30.0
-"""Logit of a closed slot, in nats: e^-30 = 1e-13 of the mass beside scores that sum to 1. It is also the factor on the
-slot's gradient, so a closed slot opens slowly; `start="as_is"` starts it where its own definition does."""
+CLOSED = -8.0
+"""Logit of a slot that starts closed, in nats. A query whose scores have log-sum-exp L gives it σ(b − L) of its mass:
+3e-4 where L is 0, less where L is larger, as in long rows. That share is also the factor on the slot's gradient, so b
+is no lower: the smallest gradients that AdamW still tells from its ε = 1e-8 are about as much."""
 
 
-def unchanged(spec: AttentionSpec) -> AttentionSpec:
-    """`spec` with starting values under which it changes as little as it can.
+def unchanged(spec: AttentionSpec, given: bool = False) -> AttentionSpec:
+    """`spec` with starting values under which it changes as little as it can and still learns.
 
-    Slots with a logit start closed (b = -30; a learned key gets a logit for that), value biases at zero, gates open
-    (relative to their openness, with weights of zero). What has nothing to start differently stays as it is; `changes`
-    names it. Under normalizers for which a very negative logit is no empty slot, slots stay as they are.
+    Slots with a logit start closed (b = -8; a learned key gets a logit for that), value biases at zero, gates open
+    (relative to their openness, with weights of zero). A starting value other than the piece's default is what somebody
+    gave: it stays, as every slot's does where `given`. What has nothing to start differently stays as it is; `changes`
+    names it. Under normalizers for which a very negative logit is no empty slot, or one without a gradient, slots stay
+    as they are.
     """
-    closes = not isinstance(spec.normalizer, Linear | Softpick)
+    closes = not given and _learns_while_closed(spec.normalizer)
     return replace(
         spec,
-        slots=tuple(_neutral(slot) or slot for slot in spec.slots) if closes else spec.slots,
-        output=tuple(_neutral(piece) or piece for piece in spec.output),
-        value_gate=None if spec.value_gate is None else _neutral(spec.value_gate),
+        slots=tuple(_started(slot) for slot in spec.slots) if closes else spec.slots,
+        output=tuple(_started(piece) for piece in spec.output),
+        value_gate=None if spec.value_gate is None else _started(spec.value_gate),
     )
 
 
@@ -58,8 +62,25 @@ def _pieces(spec: AttentionSpec) -> Iterator[Any]:
     yield from (piece for piece in optional if piece is not None)
 
 
+def _learns_while_closed(normalizer: Any) -> bool:
+    """Whether a slot of a very negative logit takes next to nothing, and still has a gradient."""
+    if isinstance(normalizer, ClippedSoftmax):  # what it clips to zero has none
+        return (normalizer.gamma, normalizer.alpha) == (0, None)
+    return not isinstance(normalizer, Linear | Softpick | Relu)
+
+
+def _started(piece: Any) -> Any:
+    """The piece as it starts: neutral, but with the starting values that somebody gave."""
+    neutral = _neutral(piece)
+    if neutral is None:
+        return piece
+    usual = {field.name: field.default for field in fields(piece)}
+    gave = {name: getattr(piece, name) for name in STARTING if getattr(piece, name, None) != usual.get(name)}
+    return replace(neutral, **gave)
+
+
 def _neutral(piece: Any) -> Any:
-    """The piece started so that it changes nothing; None where it cannot."""
+    """The piece started so that it changes next to nothing; None where it cannot."""
     start = _NEUTRAL.get(type(piece))
     return None if start is None else start(piece)
 
@@ -68,14 +89,20 @@ def _opened(gate: Any) -> Any:
     return replace(gate, relative=True, initial_std=0.0)
 
 
+def _closed(logit: float | None) -> float:
+    return CLOSED if logit is None else min(logit, CLOSED)
+
+
+STARTING = ("initial", "initial_logit", "initial_std")  # fields of pieces that are starting values
+
 _NEUTRAL: dict[type, Callable[[Any], Any]] = {
     DotProduct: lambda piece: piece,
     Softmax: lambda piece: piece,
     ScaledSoftmax: lambda piece: piece if piece.alpha == 1 else None,
     PowerSoftmax: lambda piece: piece if piece.p == 1 else None,
     ClippedSoftmax: lambda piece: piece if (piece.gamma, piece.zeta, piece.alpha) == (0, 1, None) else None,
-    LogitSlot: lambda piece: replace(piece, initial=min(piece.initial, CLOSED)),
-    KeySlot: lambda piece: replace(piece, initial_logit=min(piece.initial_logit or 0.0, CLOSED)),
+    LogitSlot: lambda piece: replace(piece, initial=_closed(piece.initial)),
+    KeySlot: lambda piece: replace(piece, initial_logit=_closed(piece.initial_logit)),
     ValueBias: lambda piece: replace(piece, initial_std=0.0),
     HeadGate: _opened,
     ElementGate: _opened,

@@ -12,6 +12,7 @@ from tests.families.registry import FAMILIES
 
 HOSTS = {
     **{name: name for name in ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2")},
+    **{name: name for name in ("mixtral", "qwen3_moe", "gpt_oss", "olmo2", "phi3", "stablelm")},
     **{name: name for name in ("gpt2", "gpt_neox", "opt", "bert", "vit")},
     "gemma3_text": "gemma3",
 }

@@ -29,10 +29,23 @@ from tests.families.registry.legacy import COLLECTED, REFUSED
 from tests.model.attached.hosts import host, inputs, output
 
 
-@pytest.mark.parametrize("name", ["bloom", "falcon", "mamba", "t5", "gpt_oss", "llama4", "jamba"])
+@pytest.mark.parametrize("name", ["bloom", "falcon", "mamba", "t5", "llama4", "jamba"])
 def test_other_families_are_refused_with_those_that_are_not(name: str) -> None:
     with pytest.raises(UnsupportedModelError, match=r"attached to family '.*': supported are llama, mistral, .*vit"):
         ss.attach((FAMILIES | COLLECTED | REFUSED)[name].build("eager"), "softmax")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("t5", "'t5' adds a learned position bias to its scores, and its decoder attends across to an encoder"),
+        ("whisper", "'whisper' listens with an encoder that its decoder attends across to"),
+        ("bart", "'bart' has a decoder that attends across to an encoder, for which no operation is defined"),
+    ],
+)
+def test_encoder_decoders_are_refused_with_their_reason(name: str, words: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=rf"supported are llama, .* \({words}\)$"):
+        ss.attach((FAMILIES | COLLECTED)[name].build("eager"), "softmax")
 
 
 def test_lab_models_and_modules_are_refused() -> None:
@@ -49,8 +62,9 @@ def test_lab_models_and_modules_are_refused() -> None:
     [
         ("qwen3", "qk_norm", "family 'qwen3': it normalizes queries and keys itself"),
         ("gemma3_text", "qk_norm", "it normalizes queries and keys itself"),
-        ("gpt2", "qk_norm", "come from one map"),
-        ("gpt_neox", "gated_value", "come from one map"),
+        ("olmo2", "qk_norm", "family 'olmo2': it normalizes queries and keys itself"),
+        ("gpt_oss", "sigmoid", "a learned sink of its own, .* and under 'sigmoid' weights nothing competes"),
+        ("gpt_oss", "stable_mask", "which a sliding window hides"),
         ("mistral", "stable_mask", "which a sliding window hides"),
         ("bert", AttentionSpec(slots=(SuffixSlot(),)), "StableMask is for causal attention"),
         ("gemma2", "scalable_softmax", "no feature map, no temperature"),

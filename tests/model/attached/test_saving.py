@@ -18,6 +18,7 @@ from transformers import (
     BertForMaskedLM,
     LlamaForCausalLM,
     LlamaModel,
+    PreTrainedConfig,
 )
 
 import sinkscope as ss
@@ -25,13 +26,46 @@ from sinkscope.errors import InputError
 from tests.model.attached.hosts import HOSTS, host, inputs, output, stir
 
 WITHOUT = """
-import sys
-from transformers import AutoModelForCausalLM, LlamaForCausalLM
-for cls in (AutoModelForCausalLM, LlamaForCausalLM):
+import resource, sys
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, pipeline
+
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))  # a Llama of default size would be 27 GB
+folder = sys.argv[1]
+
+class Usual(LlamaConfig):  # a family whose default sizes are those of the saved host
+    vocab_size: int = 97
+    hidden_size: int = 32
+    intermediate_size: int = 48
+    num_hidden_layers: int = 2
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+    head_dim: int = 8
+    max_position_embeddings: int = 64
+
+class Own(LlamaForCausalLM):
+    config_class = Usual
+
+def loads(cls, **options):
+    return lambda: cls.from_pretrained(folder, **options)
+
+told = [{}, {"attn_implementation": "eager"}, {"attn_implementation": "sdpa"}, {"dtype": "float32"}]
+told += [{"ignore_mismatched_sizes": True, "attn_implementation": "eager"}, {"trust_remote_code": True}]
+told += [{"attn_implementation": "eager", "hidden_size": 32}]
+ways = {f"{cls.__name__} {options}": loads(cls, **options)
+        for cls in (AutoModel, AutoModelForCausalLM, LlamaModel, LlamaForCausalLM, Own) for options in told}
+ways |= {cls.__name__: loads(cls) for cls in (AutoConfig, LlamaConfig, Usual)}
+ways["from_json_file"] = lambda: LlamaConfig.from_json_file(folder + "/config.json")
+ways["pipeline"] = lambda: pipeline("text-generation", model=folder)
+for way, load in ways.items():
     try:
-        cls.from_pretrained(sys.argv[1])
-    except ValueError as error:
-        print(cls.__name__, str(error).splitlines()[0])
+        load()
+    except Exception as error:
+        said = " ".join(str(error).split())
+        assert "sinkscope" in said, (way, said)
+        print("refused", way)
+    else:
+        print("LOADED", way)
 assert not any(name.startswith("sinkscope") for name in sys.modules)
 """
 
@@ -109,14 +143,29 @@ def test_a_copy_is_a_model_of_its_own() -> None:
 
 @pytest.mark.slow
 def test_without_sinkscope_the_folder_fails_loudly(folder: Path) -> None:
-    """Neither the Auto classes nor the family's own class, which transformers lets open other models' folders."""
+    """The Auto classes, and the family's own, which transformers lets open other models' folders: whatever is asked for
+    with the call, and where the host's sizes are the defaults of its class, so that nothing of the folder is missed."""
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT, str(folder)], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    auto, own = done.stdout.splitlines()
-    assert "model type `sinkscope_attached`" in auto
-    assert "needs_sinkscope" in own
+    lines = done.stdout.splitlines()
+    assert len(lines) > 35
+    assert [line for line in lines if not line.startswith("refused")] == []
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_no_hosts_configuration_reads_the_file(name: str, tmp_path: Path) -> None:
+    """Whatever attention implementation is given; the plain base class does, as transformers' Trainer resumes by it."""
+    model = host(name)
+    plain = type(model.config)
+    ss.attach(model, "softmax_off_by_one")
+    model.config.save_pretrained(tmp_path)
+    for options in ({}, {"attn_implementation": "eager"}, {"hidden_size": 32}):
+        with pytest.raises(Exception, match="load it with sinkscope"):
+            plain.from_pretrained(tmp_path, **options)
+    PreTrainedConfig.from_json_file(tmp_path / "config.json")
+    assert not hasattr(AutoConfig.from_pretrained(tmp_path), "hidden_size")
 
 
 def test_no_model_type_but_ours_stands_anywhere_in_the_file(folder: Path) -> None:
@@ -126,9 +175,23 @@ def test_no_model_type_but_ours_stands_anywhere_in_the_file(folder: Path) -> Non
     assert json.loads(text)["model_type"] == "sinkscope_attached"
 
 
-def test_the_hosts_own_class_fails_with_sinkscope_too(folder: Path) -> None:
-    with pytest.raises(ValueError, match="needs_sinkscope"):
-        LlamaForCausalLM.from_pretrained(folder)
+@pytest.mark.parametrize(
+    "options", [{}, {"attn_implementation": "eager"}, {"attn_implementation": "sinkscope_attached"}]
+)
+def test_the_hosts_own_class_fails_with_sinkscope_too(folder: Path, options: dict[str, str]) -> None:
+    with pytest.raises(Exception, match="load it with sinkscope"):
+        LlamaForCausalLM.from_pretrained(folder, **options)
+
+
+def test_a_folder_of_before_still_loads(folder: Path) -> None:
+    """Version 1, in which the host's own class was kept out by the attention implementation alone."""
+    config = json.loads((folder / "config.json").read_text())
+    del config["hidden_size"]
+    (folder / "config.json").write_text(json.dumps(config))
+    given = inputs("llama")
+    model = host("llama")
+    ss.attach(model, "softmax_off_by_one")
+    assert torch.equal(output(ss.load(folder), given), output(model, given))
 
 
 def edited(folder: Path, **changes: object) -> Path:
@@ -140,7 +203,7 @@ def edited(folder: Path, **changes: object) -> Path:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"version": 2}, "saved in version 2 of attached models, newer than 1"),
+        ({"version": 3}, "saved in version 3 of attached models, newer than 2"),
         ({"attention": {"slots": [{"kind": "hole"}]}}, "hole"),
         ({"attention": None}, "lacks 'attention'"),
         ({"host": {"family": "mamba", "fields": {}}}, "family 'mamba': supported are llama"),

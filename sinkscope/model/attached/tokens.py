@@ -1,0 +1,182 @@
+"""Learned tokens in front of every sequence of a hub model, and registers behind an image model's CLS.
+
+The base model's `forward` is replaced on the one model: what calls it, and who watches it, sees the sequence without
+them, as in lab models. Sources: Xiao et al. 2024 (learnable sink token), Darcet et al. 2023 (registers).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import Cache, PreTrainedModel
+
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.model.sink_tokens import SinkTokens
+
+PLACE = "sink_tokens"  # the attribute of a base model under which its tokens are kept
+IMAGES, ENCODERS = ("vit",), ("bert",)
+COUNTED = ("gpt2", "opt")  # a row of a table for each position, none for positions before the first
+
+SKIPS = "generate() skips tokens where it goes on with a cache, whose length counts the sink tokens: start anew"
+
+
+class Registers(nn.Module):
+    """n learned embeddings (1, n, width) that stand between an image model's CLS and its patches."""
+
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__()
+        self.register_tokens = nn.Parameter(0.02 * torch.randn(1, count, width))
+
+    def forward(self, hidden: Float[Tensor, "batch position width"]) -> Float[Tensor, "batch longer width"]:
+        """CLS, the registers, the patches."""
+        own = self.register_tokens.to(hidden.dtype).expand(len(hidden), -1, -1)
+        return torch.cat([hidden[:, :1], own, hidden[:, 1:]], 1)
+
+
+def check_tokens(model: PreTrainedModel, count: int) -> None:
+    """Raises `InputError` for a count that is none, `UnsupportedModelError` for a model that cannot have them."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise InputError(f"sink_tokens = {count!r}: a whole number, 0 for none")
+    for reason in _obstacles(model) if count else ():
+        raise UnsupportedModelError(f"family '{model.config.model_type}': no sink tokens, {reason}")
+
+
+def add_tokens(model: PreTrainedModel, count: int) -> None:
+    """Put learned tokens in front of every sequence, or registers behind the CLS of an image model."""
+    base = _holder(model)
+    like, image = next(base.parameters()), model.config.model_type in IMAGES
+    made = (Registers if image else SinkTokens)(count, model.config.hidden_size)
+    setattr(base, PLACE, made.to(device=like.device, dtype=model.dtype))
+    if image:
+        _replace(base.embeddings, _embedded, base)
+        _replace(base, _without_registers)
+    else:
+        _replace(base, _with_sinks, tuple(inspect.signature(base.forward).parameters))
+
+
+def remove_tokens(model: PreTrainedModel) -> None:
+    """Take them off again."""
+    base = _holder(model)
+    if not hasattr(base, PLACE):
+        return
+    delattr(base, PLACE)
+    for module in (base, getattr(base, "embeddings", None)):
+        if module is not None and "forward" in vars(module):
+            del module.forward
+
+
+def learned_tokens(model: nn.Module) -> Iterator[nn.Module]:
+    """The modules that hold the tokens of a model."""
+    yield from (module for module in model.modules() if isinstance(module, SinkTokens | Registers))
+
+
+def _holder(model: PreTrainedModel) -> Any:
+    """The innermost model, which every head calls: OPT's head passes its base model by and calls the decoder in it."""
+    return [module for module in model.modules() if isinstance(module, PreTrainedModel)][-1]
+
+
+def _obstacles(model: PreTrainedModel) -> Iterator[str]:
+    config = model.config
+    if config.model_type in ENCODERS:
+        yield "its first token is what its heads read"
+    kinds = {kind for kind in getattr(config, "layer_types", None) or () if kind != "full_attention"}
+    if getattr(config, "sliding_window", None) is not None or kinds:
+        yield "its sliding window would hide them from later tokens"
+
+
+def _replace(module: nn.Module, forward: Any, *given: Any) -> None:
+    """Give one module another forward with the signature of its own."""
+    signature = inspect.signature(module.forward)
+    module.forward = partial(forward, module, *given)  # a partial, which a deep copy of the model copies along
+    vars(module.forward)["__signature__"] = signature
+
+
+def _embedded(embeddings: nn.Module, base: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+    registers: Registers = getattr(base, PLACE)
+    return registers(type(embeddings).forward(embeddings, *args, **kwargs))
+
+
+def _without_registers(base: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    count = getattr(base, PLACE).register_tokens.shape[1]
+    found = type(base).forward(base, *args, **kwargs)
+    hidden = found[0]
+    return _with_hidden(found, torch.cat([hidden[:, :1], hidden[:, 1 + count :]], 1))
+
+
+def _with_sinks(base: PreTrainedModel, names: tuple[str, ...], *args: Any, **kwargs: Any) -> Any:
+    """The base model's forward, with the sink tokens in front where the cache does not hold them yet."""
+    given: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
+    sinks: SinkTokens = getattr(base, PLACE)
+    count, cache = len(sinks.sink_tokens), given.get("past_key_values")
+    if isinstance(cache, Cache) and cache.is_compileable:
+        raise InputError("a static cache has no room for sink tokens, and generate() makes masks for it without them")
+    seen = cache.get_seq_length() if isinstance(cache, Cache) else 0
+    first = not seen
+    embedded = given.get("inputs_embeds")
+    if (given.get("input_ids") is None) == (embedded is None):
+        raise InputError("give exactly one of input_ids and inputs_embeds")
+    if embedded is None:
+        embedded = base.get_input_embeddings()(given["input_ids"])
+    text = 0 if first else seen - count
+    mask = _mask(given.get("attention_mask"), text + embedded.shape[1])
+    positions = _positions(base, given.get("position_ids"), mask, text, embedded)
+    if mask is None and base.config.model_type in COUNTED:
+        mask = embedded.new_ones(embedded.shape[0], text + embedded.shape[1], dtype=torch.long)
+    if first:
+        before = torch.arange(-count, 0, device=positions.device)[None]
+        before = before.clamp(min=0) if base.config.model_type in COUNTED else before
+        positions = torch.cat([before.expand(len(positions), -1), positions], 1)
+        embedded = sinks(embedded)
+    given |= {"input_ids": None, "inputs_embeds": embedded, "position_ids": positions}
+    given["attention_mask"] = None if mask is None else F.pad(mask, (count, 0), value=1)
+    found = type(base).forward(base, **given)
+    return _with_hidden(found, found[0][:, count:]) if first else found
+
+
+def _mask(mask: Any, tokens: int) -> Tensor | None:
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or mask.ndim != 2:
+        raise InputError(
+            "sink tokens are added to an attention_mask (batch, tokens), and this one is written out already"
+        )
+    if mask.shape[1] != tokens:
+        raise InputError(
+            f"attention_mask {tuple(mask.shape)}: expected (batch, {tokens}), one entry for each token so far; {SKIPS}"
+        )
+    return mask
+
+
+def _positions(base: PreTrainedModel, given: Any, mask: Tensor | None, text: int, embedded: Tensor) -> Tensor:
+    """Positions of the tokens of this pass, which are those without sink tokens.
+
+    Raises `InputError` for packed documents, the later of which would not see the sink tokens, and for positions that
+    do not go on where the cache ends.
+    """
+    tokens = embedded.shape[1]
+    if isinstance(given, Tensor):
+        if mask is not None or torch.compiler.is_compiling():
+            return given
+        if given.ndim != 2 or bool((given.diff(dim=-1) != 1).any()):
+            raise InputError("position_ids start anew within a row: sink tokens stand in front of one document a row")
+        if text and bool((given[:, 0] != text).any()):
+            raise InputError(f"position_ids begin at {int(given[0, 0])}, but the cache holds {text} tokens; {SKIPS}")
+        return given
+    if mask is not None and base.config.model_type == "opt":  # counts real tokens where no position is given
+        return (mask.long().cumsum(-1) - 1).clamp(min=0)[:, text:]
+    return torch.arange(text, text + tokens, device=embedded.device)[None].expand(len(embedded), -1)
+
+
+def _with_hidden(found: Any, hidden: Tensor) -> Any:
+    """A base model's output with other last hidden states."""
+    if isinstance(found, tuple):
+        return (hidden, *found[1:])
+    found.last_hidden_state = hidden
+    return found
