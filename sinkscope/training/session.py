@@ -22,6 +22,7 @@ from sinkscope.training.distributed.processes import Processes, joined, uses_sha
 from sinkscope.training.kinds import LAB, Kind
 from sinkscope.training.loading import load_recipe
 from sinkscope.training.machine import compiling, resolved_device
+from sinkscope.training.masking import Masked
 from sinkscope.training.progress import LiveProgress, without_bars
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.run import (
@@ -101,6 +102,8 @@ def train_kind(
         resolved = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
         if resolved.start_from is not None and kind is not LAB:
             raise InputError(f"start_from = '{resolved.start_from}': only the lab model starts from another's weights")
+        if resolved.loss.masked is not None and kind is not LAB:
+            raise InputError("loss.masked is for the lab model: other kinds have an objective of their own")
         data = kind.data(resolved)
         return resolved, replace(data, fingerprint=data.fingerprint | kind.about)
 
@@ -206,6 +209,9 @@ class _Session:
 
         def examples(sequences: Dataset, *, validating: bool = False) -> Dataset:
             scored = kind.objective(sequences, self.data.tokenizer, recipe.seed)
+            if (masked := recipe.loss.masked) is not None:
+                draw = ("validation", recipe.data.split_seed) if validating else ("training", recipe.seed)
+                scored = Masked(scored, self.data.tokenizer, masked, *draw)
             return recipe.loss.examples(scored, validating=validating)
 
         order = TrainingOrder(self.data.train, recipe.batch_size, recipe.steps, recipe.seed)

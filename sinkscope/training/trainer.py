@@ -16,6 +16,7 @@ from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from sinkscope.errors import InputError
+from sinkscope.model import LabForCausalLM
 from sinkscope.training.distributed.batches import split_batch
 from sinkscope.training.distributed.processes import Processes
 from sinkscope.training.machine import check_machine, unchanged_matmuls
@@ -213,8 +214,8 @@ def arguments(
 
 
 def _require_one_mean(model: Any) -> None:
-    """A causal model divides by the tokens of the whole batch; BERT's loss is a mean over the part it is given."""
-    if model.loss_type != "ForCausalLM":
+    """Causal and lab models divide by the tokens of the whole batch; BERT's loss is a mean over the part it gets."""
+    if model.loss_type != "ForCausalLM" and not isinstance(model, LabForCausalLM):
         raise InputError(
             f"the loss of {type(model).__name__} is a mean over the part of a batch that one process holds at once, so "
             "parts of a batch would weigh wrongly: train it in one process and without micro_batch"
