@@ -91,13 +91,14 @@ def prepare(config: DataConfig, context: int, seed: int = 0, *, number_documents
     if is_chat(config.corpus):
         tokenizer.chat_template = chat_template(tokenizer.bos_token if config.bos == "fixed" else None)
 
-    def cut(stream: Stream, what: str) -> Windows:
+    def cut(stream: Stream, what: str, part: str) -> Windows:
         text = framed(
             stream if config.labels == "responses" else Stream(stream.tokens),
             int(tokenizer.eos_token_id),
             bos_id=tokenizer.bos_token_id if config.document_bos else None,
             keep_eos=config.document_eos,
             find_starts=number_documents or config.packing == "intra_document",
+            score_first=config.first_tokens == "scored",
         )
         return Windows(
             text,
@@ -106,21 +107,22 @@ def prepare(config: DataConfig, context: int, seed: int = 0, *, number_documents
             interventions=config.interventions,
             vocabulary=len(tokenizer),
             seed=seed,
+            part=part,
             what=what,
         )
 
-    def some(part: EncodedCorpus, what: str) -> Windows | SomeWindows:
-        windows = cut(part.train, f"the training text of {what}")
+    def some(part: EncodedCorpus, what: str, number: int | None = None) -> Windows | SomeWindows:
+        windows = cut(part.train, f"the training text of {what}", "train" if number is None else f"train {number}")
         share = config.train_share
         return windows if share == 1 else SomeWindows(windows, share, config.split_seed)
 
     named = {name: f"the {'corpus' if is_corpus(name) else 'domain'} '{name}'" for name in found.parts}
-    parts = [some(part, named[name]) for name, part in found.parts.items()]
+    parts = [some(part, named[name], number) for number, (name, part) in enumerate(found.parts.items())]
     return PreparedData(
         tokenizer=tokenizer,
         train=MixedWindows(parts, [config.mixture[name] for name in found.parts])
         if parts
         else some(found.whole, f"the corpus '{config.corpus}'"),
-        validation=cut(found.whole.validation, f"the validation text of the corpus '{config.corpus}'"),
+        validation=cut(found.whole.validation, f"the validation text of the corpus '{config.corpus}'", "validation"),
         fingerprint=found.fingerprint(config),
     )

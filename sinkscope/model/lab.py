@@ -77,6 +77,7 @@ class LabModel(LabPreTrainedModel):
         self.position = scheme_of(config)
         self.sinks = SinkTokens(config.sink_tokens, config.hidden_size) if config.sink_tokens else None
         self.gradient_checkpointing = False
+        self.iterates = config.weight_reparam == "sigma"
         self.post_init()
 
     @capture_outputs
@@ -108,7 +109,7 @@ class LabModel(LabPreTrainedModel):
         seen = tokens_seen(past_key_values, self.config)
         new = self.config.sink_tokens if seen == 0 else 0
         visible = self._visible(hidden_states, seen, attention_mask, document_ids)
-        if self.training:
+        if self.training and self.iterates:
             iterate(self)
         positions = TokenPositions.of(
             visible[0], position_ids, sinks=self.config.sink_tokens, restart=self.config.restart_positions
