@@ -55,7 +55,8 @@ class EncodedData:
 def encode_data(config: DataConfig) -> EncodedData:
     """Read and encode all that a configuration names, or map it from the cache.
 
-    No part of a mixture trains on a text that another part, or the corpus, keeps for validation. Raises `InputError` for what is wrong with a corpus or the tokenizer, and for unknown domains.
+    No part of a mixture trains on a text that another part, or the corpus, keeps for validation. Raises `InputError`
+    for what is wrong with a corpus or the tokenizer, and for unknown domains.
     """
     corpus = load_corpus(config.corpus, config.max_characters)
     domains = corpus.domains()

@@ -46,9 +46,9 @@ def framed(
 
     `bos_id`: that token before every document; `keep_eos=False` takes the EOS away; with `find_starts` the result knows
     where its documents begin; with `score_first=False` no document's first token (its BOS, where it has one) is scored:
-    only the end of another document could predict it. An EOS belongs to the document that it ends, a BOS to the one it begins, and neither is
-    scored anew: a BOS is no response, an EOS is what it was. Without changes the tokens stay in their file;
-    otherwise they are held in memory.
+    only the end of another document could predict it. An EOS belongs to the document that it ends, a BOS to the one it
+    begins, and neither is scored anew: a BOS is no response, an EOS is what it was. Without changes the tokens stay in
+    their file; otherwise they are held in memory.
     """
     if bos_id is None and keep_eos and not find_starts and score_first:
         return stream

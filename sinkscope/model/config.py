@@ -43,8 +43,8 @@ class LabConfig(PreTrainedConfig):
     `attention` is an `AttentionSpec`, its dict, or its catalog name, for all layers; or a list of these, where layer l
     has number l, and a list shorter than the model repeats. It is stored as a dict, or as one for each layer where they
     differ, so that a saved model needs no name to be understood. In a causal model every mask is joined with causality:
-    no query sees a later token, whatever the mask says, except those of a prefix. Unknown fields raise `InputError` with the nearest field's name (transformers' own
-    configurations accept them silently).
+    no query sees a later token, whatever the mask says, except those of a prefix. Unknown fields raise `InputError`
+    with the nearest field's name (transformers' own configurations accept them silently).
 
     Blocks: `norm` rmsnorm | layernorm | none; `norm_placement` pre | post | sandwich | outlier_protected
     (`norms.PLACEMENTS`); `residual_gain`, β before each residual branch (None: 0.2 in the outlier-protected block, else

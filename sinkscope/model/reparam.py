@@ -21,11 +21,12 @@ class Sigma(nn.Module):
     """Ŵ = γ / σ · W with σ = uᵀ W v, a power iteration's estimate of the largest singular value.
 
     γ, one number, is learned and starts at the σ of the starting W, so that Ŵ = W then. u (out), v (in) are buffers:
-    they start as W's first singular vectors and take a step of power iteration, v ← Wᵀu / ‖·‖, u ← Wv / ‖·‖, at
-    the beginning of a training step (`iterate`); no gradient flows into them. σ and the iteration are computed in fp32 at least, also
-    under autocast. `std` is that of the starting W. Source: Zhai et al. 2023, eq. 3; apple/ml-sigma-reparam, vision/layers.py, which in
-    evaluation takes a step as well, for that pass alone; here evaluation takes none. Its std is 0.02 everywhere. γ is a
-    parameter without dimensions: optimizers that spare norm gains from decay spare it too, others do not.
+    they start as W's first singular vectors and take a step of power iteration, v ← Wᵀu / ‖·‖, u ← Wv / ‖·‖, at the
+    beginning of a training step (`iterate`); no gradient flows into them. σ and the iteration are computed in fp32 at
+    least, also under autocast. `std` is that of the starting W. Source: Zhai et al. 2023, eq. 3;
+    apple/ml-sigma-reparam, vision/layers.py, which in evaluation takes a step as well, for that pass alone; here
+    evaluation takes none. Its std is 0.02 everywhere. γ is a parameter without dimensions: optimizers that spare norm
+    gains from decay spare it too, others do not.
     """
 
     u: Tensor

@@ -37,8 +37,8 @@ class Exchange:
     """Keys and values that layers hand each other in one run.
 
     `before`: of this pass's tokens as the run before made them, by supplying layer; `past`: of earlier tokens, from the
-    cache; `visible`: each layer's mask; `cache`: where those of this run are put, None but in the last one. `made` (this pass's tokens) and `whole`
-    (with earlier ones) fill while the layers run.
+    cache; `visible`: each layer's mask; `cache`: where those of this run are put, None but in the last one. `made`
+    (this pass's tokens) and `whole` (with earlier ones) fill while the layers run.
     """
 
     suppliers: list[int]

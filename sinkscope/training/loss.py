@@ -16,7 +16,7 @@ from sinkscope.training.penalty import ActivationPenalty
 
 
 class Loss(Part):
-    """Mean next-token cross-entropy in nats over a window's tokens but the first; or `masked`, for bidirectional models.
+    """Mean next-token cross-entropy in nats over a window's tokens but the first; `masked` for bidirectional models.
 
     `prefix` p > 0 is prefix language modeling: L = Σ_{t > p} log P(x_t | x_{p+1..t−1}, x_{1..p}), every token sees the
     first p, and those are not predicted (the operation's mask becomes `mask | prefix(p)`; where documents are packed

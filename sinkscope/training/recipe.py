@@ -96,14 +96,13 @@ class Recipe(Part):
     """Everything that decides a training run, and how often it saves (`save_every`), evaluates and logs, in steps.
 
     `batch_size` counts sequences of `context` tokens per step; `micro_batch` of them, if given, are in memory at once.
-    `attention` is an `AttentionSpec`, its dict, its catalog name, or `{"name": ..., option: value}`; or a list of these,
-    of which the layers take theirs in turn. `model` holds
-    fields of `LabConfig`; what the tokenizer or the recipe decides (ids, context) is not repeated there, but
-    `vocab_size` may pad the vocabulary.
-    `start_from` names a lab model to start from instead of random weights: a shipped one, or the folder of a run or of
-    a model, of the same sizes and tokenizer; its digest is in the run's fingerprint.
-    `precision` "bf16" keeps fp32 weights and runs under autocast. Wrong values raise `InputError` when the recipe
-    is built, in one line with the field's dotted name and the nearest valid choice.
+    `attention` is an `AttentionSpec`, its dict, its catalog name, or `{"name": ..., option: value}`; or a list of
+    these, of which the layers take theirs in turn. `model` holds fields of `LabConfig`; what the tokenizer or the
+    recipe decides (ids, context) is not repeated there, but `vocab_size` may pad the vocabulary. `start_from` names a
+    lab model to start from instead of random weights: a shipped one, or the folder of a run or of a model, of the same
+    sizes and tokenizer; its digest is in the run's fingerprint. `precision` "bf16" keeps fp32 weights and runs under
+    autocast. Wrong values raise `InputError` when the recipe is built, in one line with the field's dotted name and the
+    nearest valid choice.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)

@@ -86,9 +86,7 @@ def test_it_fills_in_from_both_sides_and_does_not_copy(tiny: Callable[..., Recip
     recipe = Recipe(**run.record["recipe"])
     data = LAB.data(recipe)
     model: LabForCausalLM = run.model
-    hidden = Masked(
-        spread(data.validation, 8), data.tokenizer, recipe.loss.masked or MaskedTokens(), "validation", 0
-    )
+    hidden = Masked(spread(data.validation, 8), data.tokenizer, recipe.loss.masked or MaskedTokens(), "validation", 0)
     total, count = 0.0, 0
     for window in hidden:
         with torch.no_grad():
@@ -113,7 +111,9 @@ def test_validation_hides_the_same_at_every_step_and_for_every_seed(tiny: Callab
     assert torch.equal(*seen)
 
 
-def test_a_resumed_run_hides_what_an_undisturbed_one_hides(tiny: Callable[..., Recipe], runs: Path, monkeypatch) -> None:
+def test_a_resumed_run_hides_what_an_undisturbed_one_hides(
+    tiny: Callable[..., Recipe], runs: Path, monkeypatch
+) -> None:
     from tests.training.helpers import killed_at
 
     recipe = tiny(*BIDIRECTIONAL)

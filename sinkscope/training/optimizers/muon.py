@@ -110,7 +110,9 @@ def left_to_adamw(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _learning(module: Any) -> nn.Parameter:
-    parameter: nn.Parameter = module.parametrizations.weight.original if is_parametrized(module, "weight") else module.weight
+    parameter: nn.Parameter = (
+        module.parametrizations.weight.original if is_parametrized(module, "weight") else module.weight
+    )
     return parameter
 
 

@@ -67,11 +67,11 @@ class LogWriter(TrainerCallback):
     """Appends a row per logged step: all that was logged at that step, together.
 
     Rows hold `step`, and where they apply `loss` (mean since the row before, over the steps that had a token to
-    predict; without the `activation_penalty` and the `z_loss`, which have means of their own), `grad_norm`, `learning_rate`, `tokens_per_second` (of training alone), `validation_loss`,
-    `sink/*`, and `seconds` since the run began, summed over its interruptions. `kept` are the rows from before an
-    interruption; `last` is the newest value of each. A row is on the disk before the next step begins and before a
-    checkpoint of its step is written. Without a `path` nothing is written: of several processes one writes, but all
-    must log at the same steps.
+    predict; without the `activation_penalty` and the `z_loss`, which have means of their own), `grad_norm`,
+    `learning_rate`, `tokens_per_second` (of training alone), `validation_loss`, `sink/*`, and `seconds` since the run
+    began, summed over its interruptions. `kept` are the rows from before an interruption; `last` is the newest value of
+    each. A row is on the disk before the next step begins and before a checkpoint of its step is written. Without a
+    `path` nothing is written: of several processes one writes, but all must log at the same steps.
     """
 
     def __init__(self, path: Path | None, *, tokens_per_step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
