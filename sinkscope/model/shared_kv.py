@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -103,7 +103,8 @@ def run_layers(
 
     def run(part: Iterable[nn.Module], states: Tensor, exchange: Exchange) -> Tensor:
         for layer in part:
-            states = layer(states, visibility=visible[layer.self_attn.layer_idx], shared=exchange, **given)
+            mask = visible[cast(Any, layer.self_attn).layer_idx]
+            states = layer(states, visibility=mask, shared=exchange, **given)
         return states
 
     again, before = _repeated(suppliers), dict[int, KeysValues]()
