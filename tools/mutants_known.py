@@ -348,9 +348,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "centered.square().mean(1) + GUARD",
     ),
     muon(
-        "embeddings are orthogonalized",
-        "return parameter.ndim == 2 and id(parameter) not in outside",
-        "return parameter.ndim == 2",
+        "the output layer is orthogonalized",
+        "if parameter.ndim == 2 and id(parameter) not in outside]",
+        "if parameter.ndim == 2]",
     ),
     decay("norms always decay", "return self.decay_norms or parameter.ndim >= 2", "return True"),
     windows("labels see the interventions", "input_ids = labels.clone()", "input_ids = labels"),

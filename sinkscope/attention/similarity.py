@@ -64,6 +64,8 @@ class _EluPlusOne(nn.Module):
 
 
 class _FeatureMlp(Learned):
+    maps = ("first", "second")
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.first = nn.Parameter(torch.empty(width, width))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sinkscope.data import load_fast_tokenizer, parse_tokenizer
+from sinkscope.data import load_fast_tokenizer, parse_tokenizer, with_mask
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.training import Recipe
 from sinkscope.training.budget import GPUS, UTILIZATION, Estimate, Memory, estimates, memory, total_flops
@@ -95,8 +95,12 @@ def plan(recipe: Recipe) -> TrainingPlan:
 
 
 def _vocabulary(recipe: Recipe) -> int:
-    size = parse_tokenizer(recipe.data.tokenizer)
-    return len(load_fast_tokenizer(recipe.data.tokenizer)) if size is None else size
+    """How many tokens there are; where tokens are hidden, with the mask token."""
+    size, masked = parse_tokenizer(recipe.data.tokenizer), recipe.loss.masked is not None
+    if size is not None:
+        return size + masked
+    tokenizer = load_fast_tokenizer(recipe.data.tokenizer)
+    return len(with_mask(tokenizer) if masked else tokenizer)
 
 
 def _cell(estimate: Estimate) -> str:

@@ -4,7 +4,7 @@ from sinkscope.data.config import DataConfig
 from sinkscope.data.corpora import Corpus, Document, domains, is_chat, load_corpus
 from sinkscope.data.measuring_inputs import Inputs, as_chat, build_inputs, natural_windows, ordinary_tokens
 from sinkscope.data.prepared import PreparedData, encode_data, prepare
-from sinkscope.data.tokenizer import adds_first_token, as_encoder, load_fast_tokenizer, parse_tokenizer
+from sinkscope.data.tokenizer import adds_first_token, as_encoder, load_fast_tokenizer, parse_tokenizer, with_mask
 from sinkscope.data.training_order import MixedWindows, TrainingOrder
 from sinkscope.data.windows import UNSCORED, FixedToken, RandomTokens, SomeWindows, Window, Windows, seeded
 
@@ -36,4 +36,5 @@ __all__ = [
     "parse_tokenizer",
     "prepare",
     "seeded",
+    "with_mask",
 ]

@@ -54,6 +54,11 @@ class DataConfig(BaseModel):
         default="all", description="responses: of conversations only what the assistant says counts in the loss"
     )
     document_bos: bool = Field(default=False, description="a BOS before every document")
+    first_tokens: Literal["scored", "unscored"] = Field(
+        default="scored",
+        description="unscored: the first token of a packed document does not count in the loss, as only the end of "
+        "another document could predict it",
+    )
     interventions: tuple[Annotated[FixedToken | RandomTokens, Field(discriminator="kind")], ...] = Field(
         default=(), description="tokens written over those of every window, in training and in validation"
     )

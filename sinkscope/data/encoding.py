@@ -16,7 +16,8 @@ import numpy as np
 
 from sinkscope.data.cache import cached_folder
 from sinkscope.data.config import DataConfig
-from sinkscope.data.corpora import Corpus, Document, Split, TextDigest, digest, shuffled, split_names
+from sinkscope.data.corpora import Corpus, Document, Split, TextDigest, shuffled, split_names
+from sinkscope.data.mixing import Source
 from sinkscope.data.tokenizer import (
     encode,
     encode_conversations,
@@ -52,29 +53,20 @@ class EncodedCorpus:
     fingerprint: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Shared:
-    """What a part of a mixture takes over: the tokenizer, and the split of the corpus that it is a domain of."""
-
-    tokenizer: PreTrainedTokenizerFast
-    split: Split | None = None
-
-
-def encode_corpus(corpus: Corpus, config: DataConfig, shared: Shared | None = None) -> EncodedCorpus:
+def encode_corpus(
+    source: Source, config: DataConfig, tokenizer: PreTrainedTokenizerFast | None = None
+) -> EncodedCorpus:
     """Encode a corpus, or map what an earlier call with the same text and settings left in the cache.
 
-    The text is read each time for its sha256 (`python`: about a second), so that a changed file is a new entry. A
-    tokenizer to be trained sees documents of the training part alone. Raises `InputError` for a corpus that cannot be
-    split, a tokenizer that cannot be used, a document that is not text or a cache that cannot be written.
+    The text was read for its sha256 (`python`: about a second), so that a changed file is a new entry. A part of a
+    mixture takes over the `tokenizer` of the whole; one to be trained sees documents of the training part alone. Raises
+    `InputError` for a tokenizer that cannot be used, a document that is not text or a cache that cannot be written.
     """
-    inherited = shared.split if shared is not None else None
-    split = inherited or split_names(corpus.names, config.validation_share, config.split_seed)
-    text = digest(corpus)
-    if shared is not None:
-        given: PreTrainedTokenizerFast | None = shared.tokenizer
-    else:
-        given = None if parse_tokenizer(config.tokenizer) else load_fast_tokenizer(config.tokenizer)
-    folder = cache_dir() / "corpora" / _key(corpus, text, config, given, inherited)
+    corpus, text, split = source.corpus, source.text, source.split
+    given = tokenizer
+    if given is None and not parse_tokenizer(config.tokenizer):
+        given = load_fast_tokenizer(config.tokenizer)
+    folder = cache_dir() / "corpora" / _key(source, config, given)
 
     def build(draft: Path) -> None:
         logger.info("encoding the corpus '%s' (%d characters); the next run maps it", corpus.name, text.characters)
@@ -105,26 +97,27 @@ def _describe(corpus: Corpus, text: TextDigest) -> dict[str, Any]:
     }
 
 
-def _key(
-    corpus: Corpus,
-    text: TextDigest,
-    config: DataConfig,
-    given: PreTrainedTokenizerFast | None,
-    inherited: Split | None,
-) -> str:
+def _key(source: Source, config: DataConfig, given: PreTrainedTokenizerFast | None) -> str:
+    corpus = source.corpus
     parts: dict[str, Any] = {
         "layout": LAYOUT,
-        "text": text.hexdigest(),
+        "text": source.text.hexdigest(),
         "tokenizer": tokenizer_digest(given) if given else [config.tokenizer, TOKENIZER_CHARACTERS],
         "eos": given.eos_token_id if given else None,
         "split": [config.validation_share, config.split_seed],
         "tokenizers": version("tokenizers"),
     }
-    if inherited is not None:
-        parts["validation"] = [name for name in corpus.names if name in set(inherited.validation)]
+    if not _is_plain(source, config):
+        parts["documents"] = [source.split.train, source.split.validation]
     if corpus.chat:
         parts["chat"] = True
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+def _is_plain(source: Source, config: DataConfig) -> bool:
+    """Whether the corpus alone, with the share and the seed, decides which of its documents are where."""
+    names = source.corpus.names
+    return len(names) > 1 and source.split == split_names(names, config.validation_share, config.split_seed)
 
 
 def _train_tokenizer(corpus: Corpus, split: Split, config: DataConfig) -> PreTrainedTokenizerFast:

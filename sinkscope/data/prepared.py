@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Dataset
 
 from sinkscope.data.config import DataConfig
-from sinkscope.data.corpora import Corpus, chat_template, is_chat, is_corpus, load_corpus
-from sinkscope.data.encoding import EncodedCorpus, Shared, encode_corpus
+from sinkscope.data.corpora import chat_template, is_chat, is_corpus, load_corpus
+from sinkscope.data.encoding import EncodedCorpus, encode_corpus
+from sinkscope.data.mixing import Source, apart
 from sinkscope.data.tokenizer import with_bos
 from sinkscope.data.training_order import MixedWindows
 from sinkscope.data.windows import SomeWindows, Stream, Window, Windows, framed
@@ -54,7 +55,8 @@ class EncodedData:
 def encode_data(config: DataConfig) -> EncodedData:
     """Read and encode all that a configuration names, or map it from the cache.
 
-    Raises `InputError` for what is wrong with a corpus or the tokenizer, and for unknown domains.
+    No part of a mixture trains on a text that another part, or the corpus, keeps for validation. Raises `InputError`
+    for what is wrong with a corpus or the tokenizer, and for unknown domains.
     """
     corpus = load_corpus(config.corpus, config.max_characters)
     domains = corpus.domains()
@@ -63,15 +65,18 @@ def encode_data(config: DataConfig) -> EncodedData:
             if not domains:
                 raise InputError(f"data.mixture: the corpus '{config.corpus}' has no folders, hence no domain '{name}'")
             raise unknown("domain in data.mixture", name, domains)
-    whole = encode_corpus(corpus, config)
+    source = Source.of(corpus, config)
+    whole = encode_corpus(source, config)
 
-    def part(name: str) -> EncodedCorpus:
-        if not is_corpus(name):
-            return encode_corpus(domains[name], config, Shared(whole.tokenizer, whole.split))
-        other: Corpus = load_corpus(name, config.max_characters)
-        return encode_corpus(other, config, Shared(whole.tokenizer))
+    def read(name: str) -> Source:
+        if is_corpus(name):
+            return Source.of(load_corpus(name, config.max_characters), config)
+        return Source.of(domains[name], config, source.split)
 
-    parts = {name: part(name) for name in config.mixture}
+    sources = apart(map(read, config.mixture), source)
+    parts = {
+        name: encode_corpus(part, config, whole.tokenizer) for name, part in zip(config.mixture, sources, strict=True)
+    }
     by_text = sorted(parts, key=lambda name: str(parts[name].fingerprint["text_sha256"]))  # names may be local paths
     return EncodedData(whole, {name: parts[name] for name in by_text})
 
@@ -91,13 +96,14 @@ def prepare(config: DataConfig, context: int, seed: int = 0, *, number_documents
     if is_chat(config.corpus):
         tokenizer.chat_template = chat_template(tokenizer.bos_token if config.bos == "fixed" else None)
 
-    def cut(stream: Stream, what: str) -> Windows:
+    def cut(stream: Stream, what: str, part: str) -> Windows:
         text = framed(
             stream if config.labels == "responses" else Stream(stream.tokens),
             int(tokenizer.eos_token_id),
             bos_id=tokenizer.bos_token_id if config.document_bos else None,
             keep_eos=config.document_eos,
             find_starts=number_documents or config.packing == "intra_document",
+            score_first=config.first_tokens == "scored",
         )
         return Windows(
             text,
@@ -106,21 +112,22 @@ def prepare(config: DataConfig, context: int, seed: int = 0, *, number_documents
             interventions=config.interventions,
             vocabulary=len(tokenizer),
             seed=seed,
+            part=part,
             what=what,
         )
 
-    def some(part: EncodedCorpus, what: str) -> Windows | SomeWindows:
-        windows = cut(part.train, f"the training text of {what}")
+    def some(part: EncodedCorpus, what: str, number: int | None = None) -> Windows | SomeWindows:
+        windows = cut(part.train, f"the training text of {what}", "train" if number is None else f"train {number}")
         share = config.train_share
         return windows if share == 1 else SomeWindows(windows, share, config.split_seed)
 
     named = {name: f"the {'corpus' if is_corpus(name) else 'domain'} '{name}'" for name in found.parts}
-    parts = [some(part, named[name]) for name, part in found.parts.items()]
+    parts = [some(part, named[name], number) for number, (name, part) in enumerate(found.parts.items())]
     return PreparedData(
         tokenizer=tokenizer,
         train=MixedWindows(parts, [config.mixture[name] for name in found.parts])
         if parts
         else some(found.whole, f"the corpus '{config.corpus}'"),
-        validation=cut(found.whole.validation, f"the validation text of the corpus '{config.corpus}'"),
+        validation=cut(found.whole.validation, f"the validation text of the corpus '{config.corpus}'", "validation"),
         fingerprint=found.fingerprint(config),
     )

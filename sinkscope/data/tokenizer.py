@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 BOS, EOS, PAD = "<bos>", "<eos>", "<pad>"
+MASK = "<mask>"
 CLS, SEP = "[CLS]", "[SEP]"
 AS_IT_STANDS = {  # options of encoding: nothing added, and the spelling of a special token is text
     "add_special_tokens": False,
@@ -95,11 +96,39 @@ def with_bos(tokenizer: PreTrainedTokenizerFast, add: bool) -> PreTrainedTokeniz
 
     if add and tokenizer.bos_token_id is None:
         raise InputError("the tokenizer has no BOS token to fix at position 0: choose bos=none or another tokenizer")
-    roles = ("bos_token", "eos_token", "pad_token", "unk_token")
+    roles = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token")
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer.backend_tokenizer,
         add_bos_token=add,
         **{role: token for role in roles if (token := getattr(tokenizer, role)) is not None},
+    )
+
+
+def with_mask(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """A tokenizer with a mask token: the same one where it has one; one trained as bpe:SIZE gets `<mask>`, its last id.
+
+    All other ids stay, so that token files stay valid. Raises `InputError` for another tokenizer without one.
+    """
+    from tokenizers import Tokenizer
+
+    if tokenizer.mask_token_id is not None:
+        return tokenizer
+    special = (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token)
+    if special != (BOS, EOS, PAD):
+        raise InputError(
+            f"loss.masked: the tokenizer has no mask token (it has {', '.join(tokenizer.all_special_tokens)}); choose "
+            "data.tokenizer = bpe:SIZE, which gets one, or a tokenizer that has one"
+        )
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.add_special_tokens([MASK])
+    return type(tokenizer)(
+        tokenizer_object=backend,
+        add_bos_token=bool(getattr(tokenizer, "add_bos_token", False)),
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=PAD,
+        mask_token=MASK,
+        chat_template=tokenizer.chat_template,
     )
 
 

@@ -34,16 +34,23 @@ class Stream:
 
 
 def framed(
-    stream: Stream, eos_id: int, *, bos_id: int | None = None, keep_eos: bool = True, find_starts: bool = False
+    stream: Stream,
+    eos_id: int,
+    *,
+    bos_id: int | None = None,
+    keep_eos: bool = True,
+    find_starts: bool = False,
+    score_first: bool = True,
 ) -> Stream:
     """A stream whose documents end with an EOS as a stream of documents framed in another way.
 
     `bos_id`: that token before every document; `keep_eos=False` takes the EOS away; with `find_starts` the result knows
-    where its documents begin. An EOS belongs to the document that it ends, a BOS to the one it begins, and neither is
-    scored anew: a BOS is no response, an EOS is what it was. Without changes the tokens stay in their file;
-    otherwise they are held in memory.
+    where its documents begin; with `score_first=False` no document's first token (its BOS, where it has one) is scored:
+    only the end of another document could predict it. An EOS belongs to the document that it ends, a BOS to the one it
+    begins, and neither is scored anew: a BOS is no response, an EOS is what it was. Without changes the tokens stay in
+    their file; otherwise they are held in memory.
     """
-    if bos_id is None and keep_eos and not find_starts:
+    if bos_id is None and keep_eos and not find_starts and score_first:
         return stream
     ends = np.flatnonzero(np.asarray(stream.tokens) == eos_id)
     starts = np.concatenate([[0], ends + 1])
@@ -57,7 +64,11 @@ def framed(
         tokens = np.delete(tokens, ends)
         scored = None if scored is None else np.delete(scored, ends)
         starts = starts - np.searchsorted(ends, starts)
-    return Stream(tokens, np.unique(starts[starts < len(tokens)]) if find_starts else None, scored)
+    starts = np.unique(starts[starts < len(tokens)])
+    if not score_first:
+        scored = np.ones(len(tokens), np.uint8) if scored is None else np.array(scored)
+        scored[starts] = 0
+    return Stream(tokens, starts if find_starts else None, scored)
 
 
 class FixedToken(BaseModel):
@@ -86,7 +97,8 @@ class FixedToken(BaseModel):
 class RandomTokens(BaseModel):
     """Uniformly random tokens at the 0-based positions [start, stop), drawn once for each window.
 
-    They overwrite the window's own tokens, as `FixedToken` does. Source: Gu et al. 2025, section 5.
+    They are the window's text from then on, in the labels too: the paper writes them into its data (random_data.py).
+    Windows of training, of validation and of each part of a mixture draw their own. Source: Gu et al. 2025, section 5.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -118,8 +130,8 @@ class Windows(Dataset[Window]):
     the window begins in, one more at every start of another; a leading BOS belongs to the first.
 
     `labels` are the window's own tokens: the loss of transformers shifts them. Where the stream says which tokens are
-    scored, the others' labels are −100. `interventions` write over `input_ids` alone, at positions of the whole window;
-    random ones depend on `seed` and the window's index and on nothing else.
+    scored, the others' labels are −100. `interventions` write over `input_ids`, at positions of the whole window, and
+    random tokens over `labels` as well; those depend on `seed`, `part` and the window's index and on nothing else.
 
     Raises `InputError` if the text is shorter than one window, or an intervention lies outside the window or the
     vocabulary. `what` names the text in that error.
@@ -134,6 +146,7 @@ class Windows(Dataset[Window]):
         interventions: Sequence[FixedToken | RandomTokens] = (),
         vocabulary: int | None = None,
         seed: int = 0,
+        part: str = "train",
         what: str = "the text",
     ) -> None:
         if context < 2:
@@ -141,7 +154,8 @@ class Windows(Dataset[Window]):
         stream = text if isinstance(text, Stream) else Stream(text)
         self.tokens, self.scored, self.starts = stream.tokens, stream.scored, stream.starts
         self.context, self.bos_id = context, bos_id
-        self.interventions, self.vocabulary, self.seed = tuple(interventions), vocabulary, seed
+        self.interventions, self.vocabulary = tuple(interventions), vocabulary
+        self.seed, self.part = seed, part
         self.text_tokens = context - (bos_id is not None)
         if len(self.tokens) < self.text_tokens:
             raise InputError(
@@ -165,9 +179,11 @@ class Windows(Dataset[Window]):
             labels[0] = self.bos_id
         input_ids = labels.clone()
         if self.interventions:
-            generator = seeded("window", self.seed, index)
+            generator = seeded("window", self.seed, self.part, index)
             for intervention in self.interventions:
                 intervention.apply(input_ids, self.vocabulary or 0, generator)
+                if isinstance(intervention, RandomTokens):
+                    labels[intervention.start : intervention.stop] = input_ids[intervention.start : intervention.stop]
         if self.scored is not None:
             counts = torch.zeros(self.context, dtype=torch.bool)
             counts[text] = torch.from_numpy(self.scored[span].astype(bool))

@@ -62,7 +62,7 @@ class LabAttention(nn.Module):
             self.k_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
             self.v_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
         self.o_proj = output_map(config)
-        self.operation = config.spec.build(
+        self.operation = config.specs[layer_idx].build(
             heads=heads, kv_heads=kv_heads, head_dim=self.head_dim, hidden_size=config.hidden_size, layer=layer_idx
         )
         self.scaling = self.operation.scaling

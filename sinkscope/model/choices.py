@@ -7,7 +7,7 @@ from math import isfinite
 import torch
 from transformers import PreTrainedConfig
 
-from sinkscope.attention import Document, Visibility
+from sinkscope.attention import Document, Mask, Visibility
 from sinkscope.attention.masks import leaves
 from sinkscope.errors import InputError, unknown
 
@@ -80,7 +80,8 @@ def _check_hybrid(config: PreTrainedConfig) -> None:
             f"LabConfig.attention_offset = {offset}: none of {config.num_hidden_layers} layers attends; "
             f"choose at most {config.num_hidden_layers - 1}"
         )
-    if config.is_hybrid and any(isinstance(leaf, Document) for leaf in leaves(config.spec.mask)):
+    documents = (isinstance(leaf, Document) for spec in config.specs for leaf in leaves(spec.mask))
+    if config.is_hybrid and any(documents):
         raise InputError(
             "LabConfig.attention_every: a Mamba layer carries its state across the borders of documents, which "
             "contradicts the attention's document mask; use attention_every = 1 or another mask"
@@ -101,7 +102,7 @@ def _check_sharing(config: PreTrainedConfig) -> None:
         return
     if config.is_hybrid:
         raise InputError("LabConfig.kv_layers: a Mamba layer has no keys and values; use attention_every = 1")
-    if config.spec.acts_before:
+    if any(spec.acts_before for spec in config.specs):
         raise InputError(
             f"LabConfig.kv_layers: '{config.attention_name}' changes queries, keys or values with what its own "
             "layer learns before they are cached, so no other layer can read them"
@@ -114,7 +115,11 @@ def _check_sharing(config: PreTrainedConfig) -> None:
 
 
 def _looks_ahead(config: PreTrainedConfig) -> bool:
-    """Whether the mask shows any of the first tokens to an earlier one."""
+    """Whether a layer's mask shows any of the first tokens to an earlier one."""
     documents = torch.zeros(1, LOOKED_AT, dtype=torch.long)
-    visible = Visibility.of(config.spec.mask, LOOKED_AT, LOOKED_AT, documents=documents).dense()
-    return bool(visible.triu(1).any())
+
+    def looks(mask: Mask) -> bool:
+        visible = Visibility.of(mask, LOOKED_AT, LOOKED_AT, documents=documents).dense()
+        return bool(visible.triu(1).any())
+
+    return any(looks(spec.mask) for spec in config.specs)

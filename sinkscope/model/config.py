@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import replace
 from typing import Any, Literal, get_args, no_type_check
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from sinkscope.attention import AttentionSpec, Kernel, Prefix, name_of, resolve
-from sinkscope.attention.masks import leaves
+from sinkscope.attention import AttentionSpec, Kernel, name_of
 from sinkscope.errors import InputError, unknown
 from sinkscope.model.choices import check_blocks, default_gain
+from sinkscope.model.operations import as_applied, as_data, per_layer
 from sinkscope.model.positions import Rope, check_even_width
-from sinkscope.model.visibility import bidirectional
+from sinkscope.model.visibility import longest_prefix
 
 Position = Literal["none", "learned", "sinusoidal", "relative_t5", "relative_paper", "rotary", "alibi"]
 BIASES = ("relative_t5", "relative_paper", "alibi")
@@ -41,9 +40,11 @@ _WRITTEN_BY_TRANSFORMERS = {
 class LabConfig(PreTrainedConfig):
     """Sizes and choices of a `LabForCausalLM`.
 
-    `attention` is an `AttentionSpec`, its dict, or its catalog name; it is stored as a dict, so that a saved model
-    needs no name to be understood. Unknown fields raise `InputError` with the nearest field's name (transformers' own
-    configurations accept them silently).
+    `attention` is an `AttentionSpec`, its dict, or its catalog name, for all layers; or a list of these, where layer l
+    has number l, and a list shorter than the model repeats. It is stored as a dict, or as one for each layer where they
+    differ, so that a saved model needs no name to be understood. In a causal model every mask is joined with causality:
+    no query sees a later token, whatever the mask says, except those of a prefix. Unknown fields raise `InputError`
+    with the nearest field's name (transformers' own configurations accept them silently).
 
     Blocks: `norm` rmsnorm | layernorm | none; `norm_placement` pre | post | sandwich | outlier_protected
     (`norms.PLACEMENTS`); `residual_gain`, β before each residual branch (None: 0.2 in the outlier-protected block, else
@@ -70,7 +71,7 @@ class LabConfig(PreTrainedConfig):
     num_key_value_heads: int | None = None
     intermediate_size: int = 336
     max_position_embeddings: int = 128
-    attention: dict[str, Any] | str | AttentionSpec = "softmax"
+    attention: dict[str, Any] | str | AttentionSpec | list[Any] | tuple[Any, ...] = "softmax"
     position: str = "rotary"
     rope_theta: float = 10000.0
     rope_fraction: float = 1.0
@@ -109,28 +110,43 @@ class LabConfig(PreTrainedConfig):
                 raise InputError(f"unknown field '{name}' of LabConfig{hint}")
         if self.num_key_value_heads is None:
             self.num_key_value_heads = self.num_attention_heads
-        self.attention = resolve(self.attention).to_dict()
+        self._check_sizes()
+        self.attention = as_data(per_layer(self.attention, self.num_hidden_layers))
         if isinstance(self.kv_layers, tuple):
             self.kv_layers = list(self.kv_layers)
         if self.residual_gain is None:
             self.residual_gain = default_gain(self.norm_placement)
-        self._check_sizes()
+        self._check_positions()
         check_blocks(self)
-        self.attention = resolve(self.attention).within(self.max_position_embeddings).to_dict()
+        self.attention = as_data([one.within(self.max_position_embeddings) for one in self._given()])
         if not self.shares_kv:  # another spelling of the same model
             self.kv_layers = None
         super().__post_init__(**kwargs)
 
     @property
+    def specs(self) -> list[AttentionSpec]:
+        """The attention operation of each layer as a value, under the mask that it has in this model.
+
+        In a causal model the mask is joined with causality, in a bidirectional one it lets queries look ahead.
+        """
+        return [as_applied(operation, self.is_causal) for operation in self._given()]
+
+    @property
     def spec(self) -> AttentionSpec:
-        """The attention operation as a value; in a bidirectional model its mask lets queries look ahead."""
-        spec = resolve(self.attention)
-        return spec if self.is_causal else replace(spec, mask=bidirectional(spec.mask))
+        """The attention operation of all layers. Raises `InputError` where they differ: then there are `specs`."""
+        first, *others = self.specs
+        if any(other != first for other in others):
+            raise InputError("this model's layers have different attention operations: read config.specs, one for each")
+        return first
 
     @property
     def attention_name(self) -> str:
-        """Its catalog name, or `custom`."""
-        return name_of(resolve(self.attention))
+        """Its catalog name, or `custom`; where layers differ their names, in the order in which they first come."""
+        return " + ".join(dict.fromkeys(name_of(operation) for operation in self._given()))
+
+    def _given(self) -> list[AttentionSpec]:
+        """The operation of each layer as it was given."""
+        return per_layer(self.attention, self.num_hidden_layers)
 
     @property
     def rope(self) -> Rope:
@@ -213,26 +229,26 @@ class LabConfig(PreTrainedConfig):
                 f"LabConfig.num_key_value_heads = {self.num_key_value_heads} does not divide num_attention_heads = "
                 f"{heads}; choose from {', '.join(str(count) for count in range(1, heads + 1) if heads % count == 0)}"
             )
-        self._check_positions()
 
     def _check_positions(self) -> None:
         if self.position not in get_args(Position):
             raise unknown("position", self.position, get_args(Position))
-        if not self.is_causal and any(slot.kind == "suffix" for slot in resolve(self.attention).slots):
+        if not self.is_causal and any(slot.kind == "suffix" for given in self._given() for slot in given.slots):
             raise InputError(
                 "StableMask gives mass to positions that a query cannot see, and a bidirectional model has none"
             )
+        specs = self.specs
         if self.position == "rotary":
             self.rope.frequencies()
         elif self.rope_scale is not None or self.rope_fraction != 1:
             raise InputError(f"rope_scale and rope_fraction belong to rotary positions, not to '{self.position}'")
         if self.position == "sinusoidal":
             check_even_width(self.hidden_size)
-        if self.position in BIASES and isinstance(self.spec.similarity, Kernel):
+        if self.position in BIASES and any(isinstance(spec.similarity, Kernel) for spec in specs):
             raise InputError(f"'{self.position}' positions add to logits, and a feature map has none")
         if not isinstance(self.sink_tokens, int) or self.sink_tokens < 0:
             raise InputError(f"LabConfig.sink_tokens = {self.sink_tokens!r}: expected an integer of at least 0")
-        longest = max((mask.length for mask in leaves(self.spec.mask) if isinstance(mask, Prefix)), default=0)
+        longest = max(longest_prefix(spec.mask) for spec in specs)
         if longest > self.max_position_embeddings:
             raise InputError(
                 f"a prefix of {longest} tokens is longer than the context, max_position_embeddings = "

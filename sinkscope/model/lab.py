@@ -70,13 +70,14 @@ class LabModel(LabPreTrainedModel):
 
     def __init__(self, config: LabConfig) -> None:
         super().__init__(config)
-        self.mask = config.spec.mask  # read from the configuration once, since that parses it anew
+        self.masks = [spec.mask for spec in config.specs]  # once, since that parses the configuration anew
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(LabBlock(config, index) for index in range(config.num_hidden_layers))
         self.norm = norm(config, PLACEMENTS[config.norm_placement].closes)
         self.position = scheme_of(config)
         self.sinks = SinkTokens(config.sink_tokens, config.hidden_size) if config.sink_tokens else None
         self.gradient_checkpointing = False
+        self.iterates = config.weight_reparam == "sigma"
         self.post_init()
 
     @capture_outputs
@@ -107,30 +108,30 @@ class LabModel(LabPreTrainedModel):
             past_key_values = DynamicCache(config=self.config)
         seen = tokens_seen(past_key_values, self.config)
         new = self.config.sink_tokens if seen == 0 else 0
-        visibility = self._visibility(hidden_states, seen, attention_mask, document_ids)
-        if self.training:
+        visible = self._visible(hidden_states, seen, attention_mask, document_ids)
+        if self.training and self.iterates:
             iterate(self)
         positions = TokenPositions.of(
-            visibility, position_ids, sinks=self.config.sink_tokens, restart=self.config.restart_positions
+            visible[0], position_ids, sinks=self.config.sink_tokens, restart=self.config.restart_positions
         )
         hidden_states = self.position.embed(hidden_states, positions.query[:, new:])
         if self.sinks is not None and new:
             hidden_states = self.sinks(hidden_states)
         rotation, bias = self.position.rotation(positions), self.position.bias(positions)
-        given = {"visibility": visibility, "rotation": rotation, "bias": bias, **kwargs}
+        given = {"rotation": rotation, "bias": bias, **kwargs}
         if self.config.shares_kv:
-            hidden_states = run_layers(self.layers, hidden_states, self.config, past_key_values, **given)
+            hidden_states = run_layers(self.layers, hidden_states, self.config, past_key_values, visible, **given)
         else:
-            for layer in self.layers:
-                hidden_states = layer(hidden_states, past_key_values=past_key_values, **given)
+            for layer, visibility in zip(self.layers, visible, strict=True):
+                hidden_states = layer(hidden_states, visibility=visibility, past_key_values=past_key_values, **given)
         return BaseModelOutputWithPast(
             last_hidden_state=self.norm(hidden_states)[:, new:], past_key_values=past_key_values if use_cache else None
         )
 
-    def _visibility(
+    def _visible(
         self, hidden_states: Tensor, seen: int, attention_mask: Tensor | None, documents: Tensor | None
-    ) -> Visibility:
-        """The mask over `seen` cached tokens, the sink tokens where none are cached yet, and the new ones."""
+    ) -> list[Visibility]:
+        """Each layer's mask over `seen` cached tokens, the sink tokens where none are cached yet, and the new ones."""
         sinks = self.config.sink_tokens
         queries = hidden_states.shape[1] + (0 if seen else sinks)
         text = seen + queries - sinks
@@ -143,16 +144,20 @@ class LabModel(LabPreTrainedModel):
             attention_mask = attention_mask[:, :text]
             if not torch.compiler.is_compiling() and bool(attention_mask.all()):
                 attention_mask = None  # no padding: the causal triangle needs no written mask
-        return bind(
-            self.mask,
-            queries,
-            seen + queries,
-            sinks=sinks,
-            attention_mask=attention_mask,
-            documents=documents,
-            is_causal=self.config.is_causal,
-            device=hidden_states.device,
-        )
+        bound = {
+            mask: bind(
+                mask,
+                queries,
+                seen + queries,
+                sinks=sinks,
+                attention_mask=attention_mask,
+                documents=documents,
+                is_causal=self.config.is_causal,
+                device=hidden_states.device,
+            )
+            for mask in dict.fromkeys(self.masks)
+        }
+        return [bound[mask] for mask in self.masks]
 
 
 class LabForCausalLM(LabPreTrainedModel, LabGenerationMixin):
@@ -218,7 +223,7 @@ class LabForCausalLM(LabPreTrainedModel, LabGenerationMixin):
         config = self.config
         if not config.is_causal:
             raise InputError("only a causal model is a Llama; this one is bidirectional")
-        if config.spec != CATALOG["softmax"]:
+        if any(spec != CATALOG["softmax"] for spec in config.specs):
             raise InputError(f"only a softmax model is a Llama; this one's attention is '{config.attention_name}'")
         if config.position != "rotary" or config.rope_fraction != 1:
             rotary = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from jaxtyping import Float
@@ -20,11 +21,12 @@ class Sigma(nn.Module):
     """Ŵ = γ / σ · W with σ = uᵀ W v, a power iteration's estimate of the largest singular value.
 
     γ, one number, is learned and starts at the σ of the starting W, so that Ŵ = W then. u (out), v (in) are buffers:
-    they start as W's first singular vectors and take a step of power iteration, v ← Wᵀu / ‖·‖, u ← Wv / ‖·‖, in
-    `iterate`; no gradient flows into them. σ and the iteration are computed in fp32 at least, also under autocast.
-    `std` is that of the starting W. Source: Zhai et al. 2023, eq. 3; apple/ml-sigma-reparam, vision/layers.py, which in
-    evaluation takes a step as well, for that pass alone; here evaluation takes none. Its std is 0.02 everywhere. γ is a
-    parameter without dimensions: optimizers that spare norm gains from decay spare it too, others do not.
+    they start as W's first singular vectors and take a step of power iteration, v ← Wᵀu / ‖·‖, u ← Wv / ‖·‖, at the
+    beginning of a training step (`iterate`); no gradient flows into them. σ and the iteration are computed in fp32 at
+    least, also under autocast. `std` is that of the starting W. Source: Zhai et al. 2023, eq. 3;
+    apple/ml-sigma-reparam, vision/layers.py, which in evaluation takes a step as well, for that pass alone; here
+    evaluation takes none. Its std is 0.02 everywhere. γ is a parameter without dimensions: optimizers that spare norm
+    gains from decay spare it too, others do not.
     """
 
     u: Tensor
@@ -84,10 +86,27 @@ def start_sigma(parametrizations: parametrize.ParametrizationList) -> None:
 def iterate(model: nn.Module) -> None:
     """One step of power iteration for every reparametrized matrix: what a training step begins with.
 
-    Once a forward pass and not in the layers themselves, which gradient checkpointing runs twice.
+    Once a forward pass and not in the layers themselves, which gradient checkpointing runs twice; a lab model does it
+    in every training pass but those in `held`.
     """
     for sigma, weight in reparametrized(model):
         sigma.iterate(weight)
+
+
+@contextmanager
+def held(model: nn.Module) -> Iterator[None]:
+    """Leave u and v as they are: for the further passes of a step whose batch is run in parts.
+
+    The passes of a step then have one σ, that of a single pass over the whole batch.
+    """
+    iterating = [module for module in model.modules() if getattr(module, "iterates", False)]
+    for module in iterating:
+        module.iterates = False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for module in iterating:
+            module.iterates = True  # type: ignore[assignment]
 
 
 def reparametrized(model: nn.Module) -> Iterator[tuple[Sigma, Tensor]]:

@@ -13,10 +13,10 @@ again, and only their last run is seen by hooks, observers and interventions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -37,13 +37,13 @@ class Exchange:
     """Keys and values that layers hand each other in one run.
 
     `before`: of this pass's tokens as the run before made them, by supplying layer; `past`: of earlier tokens, from the
-    cache; `cache`: where those of this run are put, None but in the last one. `made` (this pass's tokens) and `whole`
-    (with earlier ones) fill while the layers run.
+    cache; `visible`: each layer's mask; `cache`: where those of this run are put, None but in the last one. `made`
+    (this pass's tokens) and `whole` (with earlier ones) fill while the layers run.
     """
 
     suppliers: list[int]
     kv_heads: int
-    visibility: Visibility
+    visible: Sequence[Visibility]
     past: Mapping[int, KeysValues]
     cache: Cache | None = None
     before: Mapping[int, KeysValues] = field(default_factory=dict)
@@ -58,11 +58,11 @@ class Exchange:
             self.made[layer], self.whole[layer] = made, self._kept(layer, made)
         supplier = self.suppliers[layer]
         if supplier <= layer:
-            return *self.whole[supplier], self.visibility
+            return *self.whole[supplier], self.visible[layer]
         nothing = query.new_zeros(len(query), self.kv_heads, *query.shape[2:])
         known = self._behind_past(supplier, self.before.get(supplier, (nothing, nothing)))
         # Strict: its own key from the run before would make a token depend on itself, and runs need not settle.
-        return *known, self.visibility.narrowed(Strict())
+        return *known, self.visible[layer].narrowed(Strict())
 
     def repeats(self) -> bool:
         """Whether this run made, to the last bit, what the one before had made: so would every further one."""
@@ -75,7 +75,7 @@ class Exchange:
         if self.cache is None:
             return self._behind_past(layer, made)
         key, value = self.cache.update(*made, layer)
-        seen = self.visibility.key.count  # a static cache hands out its whole buffer, filled or not
+        seen = self.visible[layer].key.count  # a static cache hands out its whole buffer, filled or not
         return key[:, :, :seen], value[:, :, :seen]
 
     def _behind_past(self, layer: int, made: KeysValues) -> KeysValues:
@@ -89,20 +89,22 @@ def run_layers(
     hidden_states: Float[Tensor, "batch position width"],
     config: LabConfig,
     cache: Cache | None,
-    visibility: Visibility,
+    visible: Sequence[Visibility],
     **given: Any,
 ) -> Float[Tensor, "batch position width"]:
     """The residual stream behind the last layer. Raises `InputError` for a cache whose keys cannot be read back."""
     if layers.training and layers[0].gradient_checkpointing:
         _check_checkpointing(layers[0])
         cache = None  # transformers takes the cache from layers that run twice: recomputing would append keys again
-    queries, suppliers = visibility.query.count, config.suppliers
-    past = _past(cache, sorted(set(suppliers)), visibility.key.count - queries)
-    begin = partial(Exchange, suppliers, config.kv_heads, visibility, past)
+    tokens, suppliers = visible[0], config.suppliers
+    queries = tokens.query.count
+    past = _past(cache, sorted(set(suppliers)), tokens.key.count - queries)
+    begin = partial(Exchange, suppliers, config.kv_heads, visible, past)
 
     def run(part: Iterable[nn.Module], states: Tensor, exchange: Exchange) -> Tensor:
         for layer in part:
-            states = layer(states, visibility=visibility, shared=exchange, **given)
+            mask = visible[cast(Any, layer.self_attn).layer_idx]
+            states = layer(states, visibility=mask, shared=exchange, **given)
         return states
 
     again, before = _repeated(suppliers), dict[int, KeysValues]()

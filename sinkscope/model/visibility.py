@@ -9,9 +9,43 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn import functional as F
 
-from sinkscope.attention import Causal, Document, Full, Mask, Tokens, Visibility
+from sinkscope.attention import Causal, Document, Full, Mask, Prefix, Tokens, Visibility
 from sinkscope.attention.masks import And, Or, leaves
 from sinkscope.errors import InputError
+
+
+def causal(mask: Mask) -> Mask:
+    """The mask joined with `Causal()` wherever it would show a query a later token; one that does not stays as it is.
+
+    A prefix stays in sight of every token, its own ones included: that is what it means, and those tokens are not to be
+    predicted (`longest_prefix`).
+    """
+    if _looks_back(mask):
+        return mask
+    if isinstance(mask, Full):
+        return Causal()
+    if isinstance(mask, Or):
+        first, second = causal(mask.first), causal(mask.second)
+        return first if first == second else Or(first, second)
+    if isinstance(mask, And) and longest_prefix(mask.first):  # the triangle belongs beside the prefix, not above it
+        return And(causal(mask.first), mask.second)
+    if isinstance(mask, And) and longest_prefix(mask.second):
+        return And(mask.first, causal(mask.second))
+    return And(Causal(), mask)
+
+
+def longest_prefix(mask: Mask) -> int:
+    """The length of the longest prefix in a mask: that many first tokens may see each other; 0 where there is none."""
+    return max((leaf.length for leaf in leaves(mask) if isinstance(leaf, Prefix)), default=0)
+
+
+def _looks_back(mask: Mask) -> bool:
+    """Whether no query sees a later token but those of a prefix."""
+    if isinstance(mask, And):
+        return _looks_back(mask.first) or _looks_back(mask.second)
+    if isinstance(mask, Or):
+        return _looks_back(mask.first) and _looks_back(mask.second)
+    return isinstance(mask, Causal | Prefix)
 
 
 def bidirectional(mask: Mask) -> Mask:

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pydantic import NonNegativeInt, PositiveInt, field_validator
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, field_validator
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from sinkscope.data import UNSCORED
 from sinkscope.errors import InputError
 from sinkscope.invalid import Part
+from sinkscope.training.masking import MaskedTokens
 from sinkscope.training.penalty import ActivationPenalty
 
 
 class Loss(Part):
-    """Mean next-token cross-entropy in nats over a window's tokens but the first.
+    """Mean next-token cross-entropy in nats over a window's tokens but the first; `masked` for bidirectional models.
 
     `prefix` p > 0 is prefix language modeling: L = Σ_{t > p} log P(x_t | x_{p+1..t−1}, x_{1..p}), every token sees the
-    first p, and those are not predicted (the operation's mask becomes `mask | prefix(p)`). Source: Gu et al. 2025,
+    first p, and those are not predicted (the operation's mask becomes `mask | prefix(p)`; where documents are packed
+    apart, `mask | (prefix(p) & document)`: a prefix is seen in its own document alone). Source: Gu et al. 2025,
     section 6. `leaky_validation`: the paper's code scores the prefix as well when it validates, although those tokens
     see their own targets; off by default, so that losses compare.
 
     `window` w is shifted window attention: L = Σ_t log P(x_t | x_{t−w..t−1}), every token sees w tokens, itself
     included (the operation's mask becomes `mask & window(w)`, after which a prefix is seen by all); None for none.
-    `activation_penalty` is added in training alone, so that validation losses compare.
+    `activation_penalty` is added in training alone, so that validation losses compare; so is z-loss, `z_loss` · mean_t
+    (log Σ_v exp z_tv)² over the tokens that count, which keeps logits z from drifting (Chowdhery et al. 2022, section
+    5, with 1e-4).
     """
 
     prefix: NonNegativeInt = 0
     leaky_validation: bool = False
     window: PositiveInt | None = None
     activation_penalty: ActivationPenalty | None = None
+    masked: MaskedTokens | None = None
+    z_loss: NonNegativeFloat = 0.0
 
     @field_validator("activation_penalty")
     @classmethod

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import cache
 from typing import Annotated, Any, Literal
 
-import torch
 from huggingface_hub.errors import StrictDataclassError
 from pydantic import (
     BaseModel,
@@ -29,6 +28,9 @@ from sinkscope.data import DataConfig
 from sinkscope.errors import InputError
 from sinkscope.invalid import Part, in_one_line, unknown_field
 from sinkscope.model import LabConfig
+from sinkscope.model.operations import as_applied, as_data, per_layer
+from sinkscope.training.corrections import corrections
+from sinkscope.training.fitting import check_fit
 from sinkscope.training.loss import Loss
 from sinkscope.training.optimizers import AnyOptimizer
 from sinkscope.training.schedule import Constant, Schedule
@@ -63,8 +65,22 @@ def _name_or_dict(spec: AttentionSpec) -> str | dict[str, Any]:
     return found if len(found) > 1 else str(found["name"])
 
 
-def _in_file_names(attention: str | dict[str, Any]) -> str:
-    """`softmax_scaled-alpha=0.2`; `custom` for an operation without a name."""
+Attention = AttentionSpec | tuple[AttentionSpec, ...]
+
+
+def _resolved_all(attention: object) -> object:
+    """One operation, or those of a list, of which the layers take theirs in turn."""
+    return tuple(map(resolve, attention)) if isinstance(attention, list | tuple) else resolve(attention)
+
+
+def _names_or_dicts(attention: Attention) -> Any:
+    return list(map(_name_or_dict, attention)) if isinstance(attention, tuple) else _name_or_dict(attention)
+
+
+def _in_file_names(attention: str | dict[str, Any] | list[Any]) -> str:
+    """`softmax_scaled-alpha=0.2`; `custom` for an operation without a name; `custom+softmax` where layers differ."""
+    if isinstance(attention, list):
+        return "+".join(dict.fromkeys(map(_in_file_names, attention)))
     if isinstance(attention, str):
         return attention
     options = [f"{option}={value}" for option, value in attention.items() if option != "name"]
@@ -80,13 +96,13 @@ class Recipe(Part):
     """Everything that decides a training run, and how often it saves (`save_every`), evaluates and logs, in steps.
 
     `batch_size` counts sequences of `context` tokens per step; `micro_batch` of them, if given, are in memory at once.
-    `attention` is an `AttentionSpec`, its dict, its catalog name, or `{"name": ..., option: value}`. `model` holds
-    fields of `LabConfig`; what the tokenizer or the recipe decides (ids, context) is not repeated there, but
-    `vocab_size` may pad the vocabulary.
-    `start_from` names a lab model to start from instead of random weights: a shipped one, or the folder of a run or of
-    a model, of the same sizes and tokenizer; its digest is in the run's fingerprint.
-    `precision` "bf16" keeps fp32 weights and runs under autocast. Wrong values raise `InputError` when the recipe
-    is built, in one line with the field's dotted name and the nearest valid choice.
+    `attention` is an `AttentionSpec`, its dict, its catalog name, or `{"name": ..., option: value}`; or a list of
+    these, of which the layers take theirs in turn. `model` holds fields of `LabConfig`; what the tokenizer or the
+    recipe decides (ids, context) is not repeated there, but `vocab_size` may pad the vocabulary. `start_from` names a
+    lab model to start from instead of random weights: a shipped one, or the folder of a run or of a model, of the same
+    sizes and tokenizer; its digest is in the run's fingerprint. `precision` "bf16" keeps fp32 weights and runs under
+    autocast. Wrong values raise `InputError` when the recipe is built, in one line with the field's dotted name and the
+    nearest valid choice.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -105,7 +121,7 @@ class Recipe(Part):
     log_every: PositiveInt = 10
     validation_windows: PositiveInt = 64
     start_from: str | None = None
-    attention: Annotated[AttentionSpec, BeforeValidator(resolve), PlainSerializer(_name_or_dict)] = AttentionSpec()
+    attention: Annotated[Attention, BeforeValidator(_resolved_all), PlainSerializer(_names_or_dicts)] = AttentionSpec()
     model: dict[str, Any] = Field(default_factory=dict)
     optimizer: Annotated[AnyOptimizer, BeforeValidator(_named)]
     schedule: Schedule = Constant()
@@ -129,36 +145,8 @@ class Recipe(Part):
             raise InputError(
                 f"recipe field 'micro_batch' = {self.micro_batch} does not divide batch_size = {self.batch_size}"
             )
-        config = self._resolved()
-        self._check_parts(config)
-        with torch.device("meta"):  # an operation that does not fit the sizes says so before anything is written
-            config.spec.build(
-                heads=config.num_attention_heads,
-                kv_heads=config.kv_heads,
-                head_dim=config.head_dim,
-                hidden_size=config.hidden_size,
-            )
+        check_fit(self._resolved(), self.operations, self.loss, self.data)
         return self
-
-    def _check_parts(self, config: LabConfig) -> None:
-        """Parts that are right by themselves but do not fit each other."""
-        if self.loss.prefix >= self.context:
-            raise InputError(
-                f"loss.prefix = {self.loss.prefix} leaves nothing to predict in a context of {self.context}"
-            )
-        if self.loss.activation_penalty is not None:
-            self.loss.activation_penalty.at(config.num_hidden_layers)
-        if config.is_hybrid and config.restart_positions:
-            raise InputError(
-                f"model.restart_positions: a Mamba layer (model.attention_every = {config.attention_every}) has no "
-                "positions to restart; its state runs on"
-            )
-        for intervention in self.data.interventions:
-            if intervention.stop > self.context:
-                raise InputError(
-                    f"data.interventions: {intervention.kind} at position {intervention.stop - 1} lies outside a "
-                    f"context of {self.context}"
-                )
 
     def lab_config(self, tokenizer: PreTrainedTokenizerBase) -> LabConfig:
         """The model's configuration for a vocabulary. Raises `InputError` if `model.vocab_size` is too small for it."""
@@ -173,16 +161,20 @@ class Recipe(Part):
         )
 
     @property
-    def operation(self) -> AttentionSpec:
-        """The attention operation under the masks that data and loss ask for."""
-        mask = self.attention.mask
-        if self.data.packing == "intra_document":
-            mask = mask & Document()
-        if self.loss.window is not None:
-            mask = mask & Window(self.loss.window)
-        if self.loss.prefix:
-            mask = mask | Prefix(self.loss.prefix)
-        return replace(self.attention, mask=mask)
+    def operations(self) -> tuple[AttentionSpec, ...]:
+        """What `attention` names, one operation or more, as it is written: without the masks of data and loss."""
+        return self.attention if isinstance(self.attention, tuple) else (self.attention,)
+
+    @property
+    def operation(self) -> Attention:
+        """The attention operation, or those of a list, under the masks that data and loss ask for."""
+        masked = tuple(map(self._masked, self.operations))
+        return masked if isinstance(self.attention, tuple) else masked[0]
+
+    @property
+    def numbers_documents(self) -> bool:
+        """Whether the windows number their documents."""
+        return self.data.packing == "intra_document" or bool(self.model.get("restart_positions", False))
 
     def decisive(self) -> dict[str, Any]:
         """What decides the numbers, resolved and JSON-able: equal for two spellings of one meaning.
@@ -200,7 +192,14 @@ class Recipe(Part):
         model = {name: value for name in sizes if (value := getattr(config, name)) != getattr(usual, name)}
         if "vocab_size" in self.model:
             model["vocab_size"] = config.vocab_size
-        return values | {"defaults": DEFAULTS, "attention": self.attention.to_dict(), "model": model}
+        operations = per_layer(self.attention, config.num_hidden_layers)
+        values |= {
+            "defaults": DEFAULTS,
+            "attention": as_data([as_applied(one, True) if config.is_causal else one for one in operations]),
+            "model": model,
+        }
+        corrected = corrections(config, self.optimizer, self.loss, self.data)
+        return values | {"corrections": corrected} if corrected else values
 
     def hash(self, fingerprint: Mapping[str, Any]) -> str:
         """12 hex digits of the sha256 over what decides a run's numbers: the recipe, and the text and tokens it reads.
@@ -214,12 +213,25 @@ class Recipe(Part):
 
     def folder(self, fingerprint: Mapping[str, Any]) -> str:
         """The name of the run's folder: name, attention operation with its options, hash."""
-        return f"{self.name}-{_in_file_names(_name_or_dict(self.attention))}-{self.hash(fingerprint)}"
+        return f"{self.name}-{_in_file_names(_names_or_dicts(self.attention))}-{self.hash(fingerprint)}"
+
+    def _masked(self, operation: AttentionSpec) -> AttentionSpec:
+        """The operation under the masks that data and loss ask for."""
+        mask, apart = operation.mask, self.data.packing == "intra_document"
+        if apart:
+            mask = mask & Document()
+        if self.loss.window is not None:
+            mask = mask & Window(self.loss.window)
+        if self.loss.prefix:
+            prefix = Prefix(self.loss.prefix)
+            mask = mask | (prefix & Document() if apart else prefix)
+        return replace(operation, mask=mask)
 
     def _resolved(self) -> LabConfig:
         """The model's configuration, shared by recipes that say the same of it: only read."""
         try:
-            said = json.dumps([self.model, self.operation.to_dict(), self.context], sort_keys=True)
+            operations = [self._masked(operation).to_dict() for operation in self.operations]
+            said = json.dumps([self.model, operations, self.context], sort_keys=True)
         except TypeError:  # a value that is not JSON: the configuration names it
             return self._lab_config()
         if said not in _RESOLVED:

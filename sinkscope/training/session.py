@@ -22,6 +22,7 @@ from sinkscope.training.distributed.processes import Processes, joined, uses_sha
 from sinkscope.training.kinds import LAB, Kind
 from sinkscope.training.loading import load_recipe
 from sinkscope.training.machine import compiling, resolved_device
+from sinkscope.training.masking import Masked
 from sinkscope.training.progress import LiveProgress, without_bars
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.run import (
@@ -43,6 +44,7 @@ from sinkscope.training.run import (
 from sinkscope.training.run.record import Status
 from sinkscope.training.sink import SinkCallback
 from sinkscope.training.trainer import RecipeTrainer
+from sinkscope.training.validation import require_scored
 
 SINK_SAMPLES = 100
 MODEL_INPUTS = ("input_ids", "document_ids")
@@ -101,6 +103,8 @@ def train_kind(
         resolved = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
         if resolved.start_from is not None and kind is not LAB:
             raise InputError(f"start_from = '{resolved.start_from}': only the lab model starts from another's weights")
+        if resolved.loss.masked is not None and kind is not LAB:
+            raise InputError("loss.masked is for the lab model: other kinds have an objective of their own")
         data = kind.data(resolved)
         return resolved, replace(data, fingerprint=data.fingerprint | kind.about)
 
@@ -206,16 +210,20 @@ class _Session:
 
         def examples(sequences: Dataset, *, validating: bool = False) -> Dataset:
             scored = kind.objective(sequences, self.data.tokenizer, recipe.seed)
+            if (masked := recipe.loss.masked) is not None:
+                draw = ("validation", recipe.data.split_seed) if validating else ("training", recipe.seed)
+                scored = Masked(scored, self.data.tokenizer, masked, *draw)
             return recipe.loss.examples(scored, validating=validating)
 
         order = TrainingOrder(self.data.train, recipe.batch_size, recipe.steps, recipe.seed)
         validation = sequences(self.data.validation)
-        scored = spread(validation, recipe.validation_windows, multiple_of=recipe.micro_batch or recipe.batch_size)
+        scored = examples(spread(validation, recipe.validation_windows), validating=True)
+        require_scored(scored, shifted=recipe.loss.masked is None)
         trainer = trainer_class(
             recipe,
             model=self.model,
             train=examples(sequences(order)),
-            validation=examples(scored, validating=True),
+            validation=scored,
             folder=self.folder / CHECKPOINTS,
             device=device,
             before_saving=self.rows.flush,
@@ -262,15 +270,10 @@ class _Session:
         self.record.results = {name: value for name, value in self.rows.last.items() if name not in ("step", "seconds")}
 
 
-def spread(windows: Dataset, count: int, multiple_of: int = 1) -> Subset:
-    """At most `count` windows, evenly over all of them (neighbors come from one document).
-
-    Their number is a multiple of `multiple_of`, if there are so many: the mean over batches is then the mean over
-    windows.
-    """
+def spread(windows: Dataset, count: int) -> Subset:
+    """At most `count` windows, evenly over all of them (neighbors come from one document)."""
     available = len(windows)  # type: ignore[arg-type]
     count = min(count, available)
-    count -= count % multiple_of if count > multiple_of else 0
     return Subset(windows, [index * available // count for index in range(count)])
 
 

@@ -76,7 +76,9 @@ def _check_config(recipe: Recipe, start: LabConfig, tokenizer: PreTrainedTokeniz
             raise InputError(
                 f"start_from '{recipe.start_from}': its model.{field} is {its!r}, the recipe's is {ours!r}"
             )
-    if replace(start.spec, mask=Causal()) != replace(config.spec, mask=Causal()):
+    if [replace(spec, mask=Causal()) for spec in start.specs] != [
+        replace(spec, mask=Causal()) for spec in config.specs
+    ]:
         raise InputError(
             f"start_from '{recipe.start_from}': its attention is '{start.attention_name}', the recipe's is "
             f"'{config.attention_name}'"

@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_utils import EvalLoopOutput
 
+from sinkscope.data import UNSCORED
 from sinkscope.errors import InputError
+from sinkscope.model import LabForCausalLM
+from sinkscope.model.reparam import held
 from sinkscope.training.distributed.batches import split_batch
 from sinkscope.training.distributed.processes import Processes
 from sinkscope.training.machine import check_machine, unchanged_matmuls
@@ -23,6 +28,8 @@ from sinkscope.training.penalty import Watch
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.run import TrainingDiverged, checkpoints
 from sinkscope.training.schedule import scheduler
+from sinkscope.training.terms import Terms, z_loss
+from sinkscope.training.validation import by_sequence, targets, token_mean
 
 
 class RecipeTrainer(Trainer):
@@ -50,9 +57,12 @@ class RecipeTrainer(Trainer):
         self.optimizer: torch.optim.Optimizer | None
         self.lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None
         self._losses: list[tuple[int, Tensor]] = []
+        self._counted: dict[int, Tensor] = {}  # by step, how many tokens count
+        self._validated: list[Tensor] = []
+        self._begun = -1  # the step whose first pass was made
         penalty = recipe.loss.activation_penalty
         self.watch = None if penalty is None else Watch(penalty, model)
-        self._penalties: list[Tensor] = []
+        self.terms = Terms()
         with unchanged_matmuls():
             args = self.arguments(folder, device, validation_windows=len(validation))  # type: ignore[arg-type]
             super().__init__(
@@ -87,30 +97,81 @@ class RecipeTrainer(Trainer):
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        found = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        if self.watch is None or not model.training:
-            return found
-        loss, *outputs = found if return_outputs else (found,)
-        term = self.watch.term() / self.args.gradient_accumulation_steps
-        self._penalties.append(term.detach())
-        return (loss + term, *outputs) if return_outputs else loss + term
+        count = num_items_in_batch
+        if isinstance(count, Tensor):  # of all processes and passes of a step; a sum over no token is 0, not 0 / 0
+            self._counted[self.state.global_step + 1], count = count, count.clamp(min=1)
+        loss, outputs = super().compute_loss(model, inputs, True, count)
+        if model.training:
+            loss = self._with_terms(loss, outputs, inputs, count)
+        return (loss, outputs) if return_outputs else loss
+
+    def _with_terms(self, loss: Tensor, outputs: Any, inputs: Any, count: Any) -> Tensor:
+        """The loss and what the recipe adds to it in training."""
+        self.terms.begin()
+        if self.watch is not None:
+            self.terms.add("activation_penalty", term := self.watch.term() / self.args.gradient_accumulation_steps)
+            loss = loss + term
+        if strength := self.recipe.loss.z_loss:
+            summed = z_loss(outputs["logits"], inputs["labels"], shifted=self._loss_shifts_labels)
+            if count is None:  # a model whose own loss is a mean over this pass
+                count = (targets(inputs["labels"], self._loss_shifts_labels) != UNSCORED).sum().clamp(min=1)
+            term = strength * summed * self.processes.world / count  # gradients are averaged over processes
+            self.terms.add("z_loss", term)
+            loss = loss + term
+        return loss
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        loss = super().training_step(model, inputs, num_items_in_batch)
-        if self.watch is not None:
-            loss = loss - self._penalties[-1]  # what is logged as the loss compares with that of other runs
+        first, self._begun = self._begun != self.state.global_step, self.state.global_step
+        with nullcontext() if first else held(self.model):
+            loss = super().training_step(model, inputs, num_items_in_batch)
+        loss = loss - self.terms.latest()  # what is logged as the loss compares with that of other runs
         self._losses.append((self.state.global_step + 1, loss))
         return loss
+
+    def prediction_step(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Loss and number of tokens of every sequence, kept; Trainer's own mean over batches would weigh them alike."""
+        given = dict(self._prepare_inputs(inputs))
+        labels = given.pop("labels")
+        with torch.no_grad(), self.compute_loss_context_manager():
+            logits = model(**given)["logits"]
+        found = by_sequence(logits, labels, shifted=self._loss_shifts_labels)
+        self._validated.append(self.gather_function(found))
+        return found[:, 0].sum() / found[:, 1].sum().clamp(min=1), None, None
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """As Trainer's, with the mean over tokens as the loss, whatever batches they come in."""
+        self._validated = []
+        found = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+        if found.metrics is not None:
+            found.metrics[f"{metric_key_prefix}_loss"] = token_mean(torch.cat(self._validated))
+        return found
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         norm = torch.as_tensor(logs.get("grad_norm", 0.0))
         if not torch.isfinite(norm):
             raise self._diverged(f"the gradient's norm became {norm.item()}", self.state.global_step)
-        if "loss" in logs and self._penalties:
-            steps = len(self._penalties) / self.args.gradient_accumulation_steps
-            logs["activation_penalty"] = float(torch.stack(self._penalties).sum()) / steps
-            self._penalties = []
+        if "loss" in logs:
+            passes = self.args.gradient_accumulation_steps
+            logs |= self.terms.means(passes, lambda term: self.accelerator.reduce(term, reduction="mean"))
+            logs["loss"] *= self._of_steps_with_tokens()
         super().log(logs, start_time)
+
+    def _of_steps_with_tokens(self) -> float:
+        """What makes a mean over steps one over those of them that had a token to predict; NaN where none had."""
+        counted, self._counted = self._counted, {}
+        if not counted:
+            return 1.0
+        having = int(torch.stack(list(counted.values())).gt(0).sum())
+        return len(counted) / having if having else math.nan
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """Losses are looked at only here, since reading one makes a GPU wait; a checkpoint is always logged first."""
@@ -213,8 +274,8 @@ def arguments(
 
 
 def _require_one_mean(model: Any) -> None:
-    """A causal model divides by the tokens of the whole batch; BERT's loss is a mean over the part it is given."""
-    if model.loss_type != "ForCausalLM":
+    """Causal and lab models divide by the tokens of the whole batch; BERT's loss is a mean over the part it gets."""
+    if model.loss_type != "ForCausalLM" and not isinstance(model, LabForCausalLM):
         raise InputError(
             f"the loss of {type(model).__name__} is a mean over the part of a batch that one process holds at once, so "
             "parts of a batch would weigh wrongly: train it in one process and without micro_batch"

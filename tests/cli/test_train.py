@@ -103,6 +103,12 @@ def test_a_plan_trains_nothing(sinkscope, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_plan_counts_the_mask_token(sinkscope):
+    """Masked training adds one to the vocabulary: a row of the embeddings and one of the output layer."""
+    masked = ("--set", "model.is_causal=false", "--set", "loss.masked.share=0.15")
+    assert sinkscope("train", "nano", "--plan", "--json", *masked).json["parameters"] == 1_303_680 + 2 * 128
+
+
 def test_a_plan_for_people(sinkscope):
     answer = sinkscope("train", "nano", "--plan", "--set", "attention=sigmoid")
     assert "1,303,680" in answer.out

@@ -243,3 +243,16 @@ def test_processes_share_one_entry_and_agree_with_any_hash_seed(config: DataConf
     here = prepare(config, context=16).fingerprint
     assert [json.loads(out) for out, _ in outputs] == [here, here]
     assert sum(log.count("encoding the corpus") for _, log in outputs) == 1
+
+
+def test_validation_and_the_parts_of_a_mixture_draw_their_own_random_tokens(config: DataConfig):
+    drawn = config.model_copy(update={"interventions": (RandomTokens(start=0, stop=12),), "bos": "none"})
+    halves = [config.corpus.replace("**/*", pattern) for pattern in ("0[0-3]", "0[4-8]")]
+    mixture = prepare(drawn.model_copy(update={"mixture": dict.fromkeys(halves, 0.5)}), context=12)
+    alone = prepare(drawn, context=12)
+    first, second = mixture.train.parts
+    for one, other in ((alone.train, alone.validation), (first, second), (first, mixture.validation)):
+        pairs = [(one[index]["input_ids"], other[index]["input_ids"]) for index in range(min(len(one), len(other)))]
+        assert len(pairs) > 10
+        agreeing = torch.stack([ours == theirs for ours, theirs in pairs]).float().mean()
+        assert agreeing < 0.1  # of 300 tokens, one agrees by chance in three hundred

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkscope.data import FixedToken, RandomTokens, SomeWindows, TrainingOrder, Windows
-from sinkscope.data.windows import Stream
+from sinkscope.data.windows import Stream, framed
 from sinkscope.errors import InputError
 
 BOS = 0
@@ -156,3 +158,45 @@ def test_a_share_of_the_windows_is_part_of_a_larger_one():
     assert first != {SomeWindows(windows, 0.1, seed=4)[i]["input_ids"][0].item() for i in range(10)}
     order = TrainingOrder(SomeWindows(windows, 0.1, seed=3), 4, 5, seed=0)
     assert {order[i]["input_ids"][0].item() for i in range(20)} == first
+
+
+def test_random_tokens_are_the_text_that_is_predicted():
+    """The paper replaces them in its data: inputs and labels agree; a fixed token leaves the labels as they were."""
+    tokens = np.arange(100, 400)
+    plain = Windows(tokens, 20)
+    drawn = Windows(tokens, 20, interventions=[RandomTokens(start=2, stop=6)], vocabulary=50)
+    fixed = Windows(tokens, 20, interventions=[FixedToken(position=3, token=7)], vocabulary=50)
+    for index in range(len(plain)):
+        assert torch.equal(drawn[index]["labels"], drawn[index]["input_ids"])
+        assert bool((drawn[index]["labels"][2:6] < 50).all())
+        assert torch.equal(drawn[index]["labels"][6:], plain[index]["labels"][6:])
+        assert torch.equal(fixed[index]["labels"], plain[index]["labels"])
+        assert fixed[index]["input_ids"][3] == 7
+
+
+def test_training_and_validation_draw_their_own_random_tokens():
+    tokens = np.arange(100, 4100)
+    draws = {
+        part: torch.stack([window["input_ids"][:8] for window in Windows(
+            tokens, 20, interventions=[RandomTokens(start=0, stop=8)], vocabulary=1000, part=part
+        )])
+        for part in ("train", "validation", "train 0", "train 1")
+    }  # fmt: skip
+    for one, other in itertools.combinations(draws.values(), 2):
+        assert (one == other).float().mean() < 0.01  # 1600 draws from 1000 tokens: one agrees by chance in a thousand
+
+
+def test_a_document_s_first_token_may_be_left_unscored():
+    """Wherever a document begins, and nowhere else; a BOS before documents is that token."""
+    stream = Stream(np.array([5, 6, 1, 7, 8, 9, 1, 4, 1]))  # EOS is 1
+    for bos, first in ((None, [0, 3, 7]), (0, [0, 4, 9])):
+        kept = framed(stream, 1, bos_id=bos, score_first=False)
+        assert np.flatnonzero(kept.scored == 0).tolist() == first
+        assert kept.starts is None
+        labels = torch.cat([window["labels"] for window in Windows(kept, 3)])
+        assert (labels == -100).nonzero().flatten().tolist() == first
+    spoken = Stream(stream.tokens, scored=np.array([0, 1, 1, 0, 0, 1, 1, 1, 1], np.uint8))
+    kept = framed(spoken, 1, score_first=False, find_starts=True)
+    assert kept.scored.tolist() == [0, 1, 1, 0, 0, 1, 1, 0, 1]
+    assert kept.starts.tolist() == [0, 3, 7]
+    assert spoken.scored.tolist() == [0, 1, 1, 0, 0, 1, 1, 1, 1]

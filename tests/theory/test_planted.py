@@ -41,7 +41,7 @@ def instead(**others):
     return lambda **options: lab(**{**options, **others})
 
 
-leaking = instead(attention=AttentionSpec(mask=Full()))
+leaking = instead(is_causal=False)
 learned = instead(position="learned")
 softmax = instead(attention="softmax")
 off_by_one = instead(attention="softmax_off_by_one")

@@ -64,7 +64,7 @@ def test_a_window_comes_before_a_prefix_that_all_see() -> None:
     """`window` tokens, itself included; the prefix stays in sight."""
     assert load_recipe("nano", ["loss.window=16"]).operation.mask == Causal() & Window(16)
     both = load_recipe("nano", ["loss.window=3", "loss.prefix=2", "attention=sigmoid", "data.packing=intra_document"])
-    assert both.operation.mask == ((Causal() & Document()) & Window(3)) | Prefix(2)
+    assert both.operation.mask == ((Causal() & Document()) & Window(3)) | (Prefix(2) & Document())
     assert both.attention.mask == Causal()
 
 

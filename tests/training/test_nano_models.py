@@ -13,8 +13,9 @@ from sinkscope.data import TrainingOrder, Windows
 from sinkscope.data.tokenizer import as_encoder, train_bpe
 from sinkscope.training import Recipe, Run
 from sinkscope.training.kinds import ENCODER, HYBRID, LAB, Kind
-from sinkscope.training.kinds.encoder import Framed, Masked
+from sinkscope.training.kinds.encoder import Framed
 from sinkscope.training.kinds.hybrid import hybrid_model
+from sinkscope.training.masking import Masked
 from sinkscope.training.session import train_kind
 from sinkscope.training.trainer import RecipeTrainer
 from tests.training.helpers import Killed, assert_same_run, patched
@@ -44,7 +45,7 @@ def framed(windows: Windows, tokenizer: PreTrainedTokenizerFast) -> Framed:
 
 @pytest.fixture(scope="module")
 def masked(framed: Framed, tokenizer: PreTrainedTokenizerFast) -> Masked:
-    return Masked(framed, tokenizer, seed=0)
+    return ENCODER.objective(framed, tokenizer, 0)
 
 
 def test_a_frame_stands_around_two_parts_of_the_text(framed: Framed, windows: Windows) -> None:
@@ -97,7 +98,7 @@ def test_shares_of_the_masking(framed: Framed, masked: Masked, tokenizer: PreTra
 
 def test_masks_depend_on_seed_and_item_alone(framed: Framed, masked: Masked, tokenizer) -> None:
     masked[3]
-    again, other = Masked(framed, tokenizer, seed=0), Masked(framed, tokenizer, seed=1)
+    again, other = (ENCODER.objective(framed, tokenizer, seed) for seed in (0, 1))
     assert torch.equal(again[5]["input_ids"], masked[5]["input_ids"])
     assert not torch.equal(other[5]["labels"], masked[5]["labels"])
     assert not torch.equal(masked[6]["labels"] == -100, masked[5]["labels"] == -100)
@@ -106,7 +107,7 @@ def test_masks_depend_on_seed_and_item_alone(framed: Framed, masked: Masked, tok
 def test_a_second_pass_masks_the_same_text_anew(windows: Windows, tokenizer: PreTrainedTokenizerFast) -> None:
     few = Windows(windows.tokens[: 2 * CONTEXT], CONTEXT)
     order = TrainingOrder(few, batch_size=2, steps=2, seed=0)
-    masked = Masked(Framed(order, tokenizer, 0), tokenizer, 0)
+    masked = ENCODER.objective(Framed(order, tokenizer, 0), tokenizer, 0)
     twins = [(one, two) for one in (0, 1) for two in (2, 3) if order.index(one) == order.index(two)]
     assert twins
     for one, two in twins:

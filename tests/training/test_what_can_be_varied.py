@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from sinkscope.data import DataConfig, FixedToken, RandomTokens
 from sinkscope.training import Recipe, load_recipe
 from sinkscope.training.loss import Loss
+from sinkscope.training.masking import MaskedTokens
 from sinkscope.training.optimizers import OPTIMIZERS
 from sinkscope.training.penalty import ActivationPenalty
 from sinkscope.training.recipe import FIELDS_OF_MODEL, FROM_ELSEWHERE
@@ -25,6 +26,7 @@ PARTS: dict[str, tuple[type[BaseModel], ...]] = {
     "schedule.": (Constant, Cosine, Linear, Trapezoid),
     "loss.": (Loss,),
     "loss.activation_penalty.": (ActivationPenalty,),
+    "loss.masked.": (MaskedTokens,),
     "data.": (DataConfig,),
 }
 
@@ -34,7 +36,7 @@ def fields() -> set[str]:
     found = {prefix + name for prefix, parts in PARTS.items() for part in parts for name in part.model_fields}
     found |= {f"model.{name}" for name in FIELDS_OF_MODEL if name not in FROM_ELSEWHERE}
     found |= {name for name in Recipe.model_fields if name not in ("optimizer", "schedule", "loss", "data", "model")}
-    return found - {"loss.activation_penalty"}
+    return found - {"loss.activation_penalty", "loss.masked"}
 
 
 def overrides(row: str) -> list[str]:

@@ -108,6 +108,7 @@ class GateMap(Learned):
     def __init__(self, width: int, shape: tuple[int, int], start: ElementGate | ValueGate) -> None:
         super().__init__()
         self.shape, self.start = shape, start
+        self.maps = ("weight",) if shape[1] > 1 else ()  # one gate per head is a vector for each, not a map
         self.weight = nn.Parameter(torch.empty(shape[0] * shape[1], width))
         self.bias = nn.Parameter(torch.empty(shape[0] * shape[1]))
         self.reset_parameters()

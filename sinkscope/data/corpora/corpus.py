@@ -68,12 +68,16 @@ class Corpus:
 
 
 class TextDigest:
-    """sha256 over names and texts, with the counts that a fingerprint states beside it."""
+    """sha256 over names and texts, with the counts that a fingerprint states beside it.
+
+    `contents`: the sha256 of each document's text alone, by name, which finds the same text in another corpus.
+    """
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
         self.documents = 0
         self.characters = 0
+        self.contents: dict[str, bytes] = {}
 
     def add(self, document: Document) -> None:
         """Take in a document. Lengths come first, so that no two sequences of documents give the same bytes."""
@@ -83,6 +87,7 @@ class TextDigest:
         self._hash.update(text)
         self.documents += 1
         self.characters += len(document.text)
+        self.contents[document.name] = hashlib.sha256(text).digest()
 
     def hexdigest(self) -> str:
         """sha256 so far."""
@@ -103,6 +108,10 @@ class Split:
 
     train: tuple[str, ...]
     validation: tuple[str, ...]
+
+    def training_without(self, held: Callable[[str], bool]) -> Split:
+        """The same split, whose training lacks the documents that are `held` back for another one's validation."""
+        return replace(self, train=tuple(name for name in self.train if not held(name)))
 
 
 def shuffled(names: Iterable[str], seed: int) -> list[str]:

@@ -5,6 +5,7 @@ Source: Gu et al. 2025, section 7 and Table 7; Barbero et al. 2025.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from math import comb
 
@@ -103,6 +104,5 @@ def spread_of_a_change(
 
 
 def _loss(loss: float | None) -> float:
-    if loss is None:
-        raise UnsupportedModelError("the model predicts no next token: there is no loss to compare")
-    return loss
+    """NaN for a model that predicts no next token: there is no loss to compare."""
+    return math.nan if loss is None else loss

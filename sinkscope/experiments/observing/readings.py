@@ -156,7 +156,12 @@ def first_token_rate(model: PreTrainedModel, inputs: Tensor | Windows) -> float:
 
 @torch.no_grad()
 def mean_loss(model: PreTrainedModel, inputs: Tensor | Windows, first: int = 0) -> float:
-    """Mean cross-entropy in nats of each next token, of those from position `first` on."""
+    """Mean cross-entropy in nats of each next token, of those from position `first` on.
+
+    NaN for a bidirectional model, which sees the next token.
+    """
+    if not getattr(model.config, "is_causal", True):
+        return math.nan
     given = by_name(inputs)
     labels = given["input_ids"].clone()
     labels[:, :first] = UNSCORED

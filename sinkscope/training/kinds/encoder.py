@@ -8,12 +8,13 @@ import torch
 from torch.utils.data import Dataset
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerBase
 
-from sinkscope.data import UNSCORED, PreparedData, Window, as_encoder, ordinary_tokens, prepare, seeded
+from sinkscope.data import PreparedData, Window, as_encoder, prepare, seeded
 from sinkscope.training.kinds.kind import Kind
+from sinkscope.training.masking import Masked, MaskedTokens
 from sinkscope.training.recipe import Recipe
 
 FRAME = 3  # [CLS] and two [SEP]
-CHOSEN, MASKED, RANDOM = 0.15, 0.8, 0.1
+HIDDEN = MaskedTokens()
 
 
 class Framed(Dataset[Window]):
@@ -34,37 +35,6 @@ class Framed(Dataset[Window]):
         text = self.windows[item]["input_ids"]
         cut = int(torch.randint(1, len(text), (), generator=seeded("frame", self.seed, item)))
         return {"input_ids": torch.cat([self.cls, text[:cut], self.sep, text[cut:], self.sep])}
-
-
-class Masked(Dataset[Window]):
-    """`{"input_ids", "labels"}`, both (context,) int64: a share of the tokens is hidden, and those alone are scored.
-
-    Every token but the special ones is chosen with probability 0.15 by (`seed`, item). Of the chosen ones 80 % become
-    [MASK], 10 % a token drawn uniformly from the vocabulary without special tokens, 10 % stay; `labels` are -100
-    elsewhere. Unlike transformers' collator it draws each item on its own, so that a resumed run sees the same masks.
-    """
-
-    def __init__(self, sequences: Dataset, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
-        self.sequences, self.seed = sequences, seed
-        self.mask = tokenizer.mask_token_id
-        self.special = torch.tensor(tokenizer.all_special_ids)
-        self.ordinary = ordinary_tokens(tokenizer, len(tokenizer))
-
-    def __len__(self) -> int:
-        return len(self.sequences)  # type: ignore[arg-type]
-
-    def __getitem__(self, item: int) -> Window:
-        sequence: Window = self.sequences[item]
-        ids = sequence["input_ids"].clone()
-        generator = seeded("mask", self.seed, item)
-        chosen = (torch.rand(len(ids), generator=generator) < CHOSEN) & ~torch.isin(ids, self.special)
-        labels = torch.where(chosen, ids, UNSCORED)
-        fate = torch.rand(len(ids), generator=generator)
-        drawn = self.ordinary[torch.randint(len(self.ordinary), (len(ids),), generator=generator)]
-        ids[chosen & (fate < MASKED)] = self.mask
-        replaced = chosen & (fate >= MASKED) & (fate < MASKED + RANDOM)
-        ids[replaced] = drawn[replaced]
-        return {"input_ids": ids, "labels": labels}
 
 
 def encoder_data(recipe: Recipe) -> PreparedData:
@@ -94,11 +64,11 @@ ENCODER = Kind(
     model=encoder_model,
     data=encoder_data,
     sequences=Framed,
-    objective=Masked,
+    objective=lambda sequences, tokenizer, seed: Masked(sequences, tokenizer, HIDDEN, seed),
     sink_tokens=128,
     about={
         "model": "bert",
         "sequence": "[CLS] A [SEP] B [SEP]",
-        "objective": {"chosen": CHOSEN, "masked": MASKED, "random": RANDOM},
+        "objective": {"chosen": HIDDEN.share, "masked": HIDDEN.mask, "random": HIDDEN.random},
     },
 )

@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from sinkscope.data import PreparedData, encode_data, prepare
+from sinkscope.data import PreparedData, encode_data, prepare, with_mask
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.start import lab_model, start_fingerprint
 
@@ -23,10 +23,14 @@ def unchanged(windows: Dataset, tokenizer: PreTrainedTokenizerBase, seed: int) -
 
 
 def prepared(recipe: Recipe) -> PreparedData:
-    """The corpus in windows of the recipe's context; the weights that the recipe starts from join its fingerprint."""
-    restarts = bool(recipe.model.get("restart_positions", False))
-    data = prepare(recipe.data, recipe.context, recipe.seed, number_documents=restarts)
-    return replace(data, fingerprint=data.fingerprint | start_fingerprint(recipe, data.tokenizer))
+    """The corpus in windows of the recipe's context; the weights that the recipe starts from join its fingerprint.
+
+    Raises `InputError` for a masked objective where the tokenizer has no mask token.
+    """
+    data = prepare(recipe.data, recipe.context, recipe.seed, number_documents=recipe.numbers_documents)
+    fingerprint = data.fingerprint | start_fingerprint(recipe, data.tokenizer)
+    tokenizer = data.tokenizer if recipe.loss.masked is None else with_mask(data.tokenizer)
+    return replace(data, fingerprint=fingerprint, tokenizer=tokenizer)
 
 
 def fingerprint(recipe: Recipe) -> dict[str, Any]:

@@ -8,15 +8,21 @@ from typing import Any, Literal
 import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
+from transformers.pytorch_utils import Conv1D
 
+from sinkscope.model.heads import AddedHeads
 from sinkscope.training.optimizers.base import Decay, OptimizerPart, evaluated
 
 
 class Muon(OptimizerPart):
     """torch's Muon: momentum, orthogonalized by Newton-Schulz.
 
-    It takes the matrices of the blocks; embeddings, the output layer and everything without two dimensions get AdamW
-    with `betas` and `eps`, as its authors advise. Updates are scaled to AdamW's size ("match_rms_adamw"), so that one
+    It takes the matrices of the blocks that map activations to activations (`maps`). AdamW with `betas` and `eps` takes
+    all else, as its authors advise: embeddings and the output layer, norms and biases, and tables and vectors even
+    where they lie in a tensor of two dimensions, such as sink tokens, T5's position table, k* and v*, gates with a
+    vector for each head, λ's vectors, or Mamba's `A_log`: orthogonalizing rows that nothing multiplies as one matrix
+    has no meaning. Updates are scaled to AdamW's size ("match_rms_adamw"), so that one
     `lr` serves both. Source: Jordan et al. 2024; Liu et al. 2025 (2502.16982).
     """
 
@@ -28,11 +34,11 @@ class Muon(OptimizerPart):
     eps: PositiveFloat = 1e-8
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        outside = _embeddings_and_output(model)
+        taken = {id(parameter) for parameter in maps(model)}
         matrices, rest = [], []
         for group in self.groups(model):
-            inner = [p for p in group["params"] if _orthogonalized(p, outside)]
-            others = [p for p in group["params"] if not _orthogonalized(p, outside)]
+            inner = [p for p in group["params"] if id(p) in taken]
+            others = [p for p in group["params"] if id(p) not in taken]
             matrices += [{**group, "params": inner}] if inner else []
             rest += [{**group, "params": others}] if others else []
         parts: list[torch.optim.Optimizer] = []
@@ -52,10 +58,10 @@ class Muon(OptimizerPart):
         return Combined(parts)
 
     def numbers(self, model: nn.Module) -> int:
-        """One momentum of the blocks' matrices, two moments of the rest."""
-        outside = _embeddings_and_output(model)
+        """One momentum of the matrices that it takes, two moments of the rest."""
+        taken = {id(parameter) for parameter in maps(model)}
         trained = [p for p in model.parameters() if p.requires_grad]
-        return sum((1 if _orthogonalized(p, outside) else 2) * p.numel() for p in trained)
+        return sum((1 if id(p) in taken else 2) * p.numel() for p in trained)
 
 
 class Combined(torch.optim.Optimizer):
@@ -85,8 +91,29 @@ class Combined(torch.optim.Optimizer):
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
 
-def _orthogonalized(parameter: nn.Parameter, outside: set[int]) -> bool:
-    return parameter.ndim == 2 and id(parameter) not in outside
+def maps(model: nn.Module) -> list[nn.Parameter]:
+    """A model's matrices that map activations to activations: of linear layers, and what operations name as `maps`.
+
+    Of a reparametrized layer it is the matrix that learns. The output layer is none: its gradients are as sparse as an
+    embedding's.
+    """
+    outside = _embeddings_and_output(model)
+    found = [_learning(module) for module in model.modules() if isinstance(module, nn.Linear | AddedHeads | Conv1D)]
+    found += [getattr(module, name) for module in model.modules() for name in getattr(module, "maps", ())]
+    return [parameter for parameter in found if parameter.ndim == 2 and id(parameter) not in outside]
+
+
+def left_to_adamw(model: nn.Module) -> list[nn.Parameter]:
+    """A model's other parameters, but embeddings and the output layer."""
+    known = {id(parameter) for parameter in maps(model)} | _embeddings_and_output(model)
+    return [parameter for parameter in model.parameters() if id(parameter) not in known]
+
+
+def _learning(module: Any) -> nn.Parameter:
+    parameter: nn.Parameter = (
+        module.parametrizations.weight.original if is_parametrized(module, "weight") else module.weight
+    )
+    return parameter
 
 
 def _embeddings_and_output(model: nn.Module) -> set[int]:

@@ -17,7 +17,7 @@ from sinkscope.files import write_text
 LOG = "log.jsonl"
 RENAMED = {"eval_loss": "validation_loss"}
 MEASURED = ("sink/", "task/")  # how the names of what is measured on the model begin
-KEPT = {"loss", "activation_penalty", "grad_norm", "learning_rate", "validation_loss"}
+KEPT = {"loss", "activation_penalty", "z_loss", "grad_norm", "learning_rate", "validation_loss"}
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
@@ -66,12 +66,12 @@ def json_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
 class LogWriter(TrainerCallback):
     """Appends a row per logged step: all that was logged at that step, together.
 
-    Rows hold `step`, and where they apply `loss` (mean since the row before; without the `activation_penalty`, which
-    has its own mean), `grad_norm`, `learning_rate`, `tokens_per_second` (of training alone), `validation_loss`,
-    `sink/*`, and `seconds` since the run began, summed over its interruptions. `kept` are the rows from before an
-    interruption; `last` is the newest value of each. A row is on the disk before the next step begins and before a
-    checkpoint of its step is written. Without a `path` nothing is written: of several processes one writes, but all
-    must log at the same steps.
+    Rows hold `step`, and where they apply `loss` (mean since the row before, over the steps that had a token to
+    predict; without the `activation_penalty` and the `z_loss`, which have means of their own), `grad_norm`,
+    `learning_rate`, `tokens_per_second` (of training alone), `validation_loss`, `sink/*`, and `seconds` since the run
+    began, summed over its interruptions. `kept` are the rows from before an interruption; `last` is the newest value of
+    each. A row is on the disk before the next step begins and before a checkpoint of its step is written. Without a
+    `path` nothing is written: of several processes one writes, but all must log at the same steps.
     """
 
     def __init__(self, path: Path | None, *, tokens_per_step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:

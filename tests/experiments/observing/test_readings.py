@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,14 @@ def test_the_losses_and_the_start_come_from_the_log(tmp_path: Path):
         "norm_ratio/start": 2.0,
         "loss/start": 6.0,
     }
+
+
+def test_a_bidirectional_model_has_no_next_token_loss():
+    """It sees the next token, so a loss of copying would be no loss at all; its sinks are measured as ever."""
+    torch.manual_seed(0)
+    model = LabForCausalLM(LabConfig(num_hidden_layers=2, is_causal=False)).eval()
+    found = dict(readings(model, torch.randint(3, 2000, (3, 70))))
+    losses = {name for name in found if name.startswith("loss/")} | (found.keys() & {"zeroing/sink_heads"})
+    assert {"loss/without_first", "loss/with_first"} <= losses
+    assert all(math.isnan(found[name]) for name in losses)
+    assert not math.isnan(found["sink_0"])

@@ -20,6 +20,12 @@ pytestmark = pytest.mark.slow
 Make = Callable[..., Recipe]
 DEATH = 7
 WAYS = {"ddp": "tests.training.distributed.trained_together", "fsdp": "tests.training.distributed.sharded_together"}
+TERMS = (
+    "loss.activation_penalty.kind=infinity",
+    "loss.activation_penalty.strength=0.05",
+    "loss.z_loss=0.01",
+    "validation_windows=7",
+)
 OTHER = ("loss.prefix=3", "data.packing=intra_document", "micro_batch=1", "optimizer.clip=0.5")
 
 
@@ -44,6 +50,7 @@ def together(
     sorts: dict[str, dict[str, object]] = {
         "whole": {},
         "other": {"recipe": [f"data.corpus={corpus}", *OTHER]},
+        "terms": {"recipe": [f"data.corpus={corpus}", *TERMS]},
         "begun-on-one": {},
         "unwatched": {"plain": True},
         "killed": {"die": DEATH},
@@ -80,6 +87,13 @@ def test_the_loss_curve_is_that_of_one_process(together: Together, undisturbed: 
 
 def test_masked_labels_documents_and_small_parts_of_a_batch(together: Together, tiny: Make, runs: Path) -> None:
     assert_close(together.run("other"), trained(tiny(*OTHER), runs))
+
+
+def test_added_terms_and_an_odd_number_of_windows(together: Together, tiny: Make, runs: Path) -> None:
+    """What is logged of a term is that of both processes, and no window counts twice in validation."""
+    run, single = together.run("terms"), trained(tiny(*TERMS), runs)
+    assert {"activation_penalty", "z_loss"} <= set(rows(run)[-1])
+    assert_close(run, single)
 
 
 def test_a_run_that_was_begun_on_one_process(together: Together, undisturbed: Run) -> None:

@@ -1,0 +1,75 @@
+"""Masked language modeling: tokens are hidden, and a model that sees both sides fills them in (Devlin et al. 2019)."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from sinkscope.data import UNSCORED, Window, ordinary_tokens, seeded
+from sinkscope.errors import InputError
+from sinkscope.invalid import Part
+
+
+class MaskedTokens(Part):
+    """L = mean over hidden positions i of −log P(x_i | x̃), in nats, with x̃ the window in which tokens are hidden.
+
+    Every token that counts in the loss, but the special ones and those that `data.interventions` wrote, is chosen with
+    probability `share`. Of the chosen ones a share `mask` becomes the mask token, a share `random` a token drawn
+    uniformly from the vocabulary without special tokens, and the others stay. Training draws by (`seed`, item) and so
+    anew in every pass; validation draws by (`data.split_seed`, window), so that it is the same at every step and for
+    every seed. Source: Devlin et al. 2019; theirs draws once for all passes.
+    """
+
+    share: float = Field(default=0.15, gt=0, lt=1)
+    mask: float = Field(default=0.8, ge=0, le=1)
+    random: float = Field(default=0.1, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _parts_of_a_whole(self) -> MaskedTokens:
+        if self.mask + self.random > 1 + 1e-9:
+            raise InputError(
+                f"loss.masked: mask = {self.mask:g} and random = {self.random:g} are shares of the hidden tokens; "
+                "together they are at most 1"
+            )
+        return self
+
+
+class Masked(Dataset[Window]):
+    """Windows with hidden tokens: `input_ids` hold x̃, `labels` x at the hidden positions and -100 elsewhere.
+
+    Where the windows have labels, only positions that these score, and whose token they hold, are chosen from. (`draw`,
+    item) alone decide what is hidden, so that a resumed run sees the same; what else a window holds stays.
+    """
+
+    def __init__(
+        self, windows: Dataset, tokenizer: PreTrainedTokenizerBase, masked: MaskedTokens, *draw: object
+    ) -> None:
+        self.windows, self.masked, self.draw = windows, masked, draw
+        self.mask_token = tokenizer.mask_token_id
+        self.special = torch.tensor(tokenizer.all_special_ids)
+        self.ordinary = ordinary_tokens(tokenizer, len(tokenizer))
+
+    def __len__(self) -> int:
+        return len(self.windows)  # type: ignore[arg-type]
+
+    def __getitem__(self, item: int) -> Window:
+        window: Window = dict(self.windows[item])
+        ids, generator = window["input_ids"].clone(), seeded("mask", *self.draw, item)
+        chosen = (torch.rand(len(ids), generator=generator) < self.masked.share) & self._open(window)
+        window["labels"] = torch.where(chosen, ids, UNSCORED)
+        fate = torch.rand(len(ids), generator=generator)
+        drawn = self.ordinary[torch.randint(len(self.ordinary), (len(ids),), generator=generator)]
+        ids[chosen & (fate < self.masked.mask)] = self.mask_token
+        replaced = chosen & (fate >= self.masked.mask) & (fate < self.masked.mask + self.masked.random)
+        ids[replaced] = drawn[replaced]
+        window["input_ids"] = ids
+        return window
+
+    def _open(self, window: Window) -> Tensor:
+        """Which tokens may be hidden. A token that an intervention wrote is not the one that its label holds."""
+        ids = window["input_ids"]
+        ordinary = ~torch.isin(ids, self.special)
+        return ordinary & (ids == window["labels"]) if "labels" in window else ordinary
