@@ -16,7 +16,8 @@ class Row:
 
     `own`: the query's own value. `place`, `places`: of the query and of these keys in their document, from 0. `x`: the
     block's input at the query; `xs`: at these keys; `between`: for each of these keys, at the tokens after it up to the
-    query (or the other way round). `heads`, `kv_heads`: how many; `head`, `group`: which. `p`: parameters. `o`: options.
+    query (or the other way round). `heads`, `kv_heads`: how many; `head`, `group`: which. `p`: parameters. `o`:
+    options.
     """
 
     query: Vector
