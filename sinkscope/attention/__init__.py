@@ -5,6 +5,7 @@ from sinkscope.attention.context import Bias, Context
 from sinkscope.attention.difference import Difference
 from sinkscope.attention.functional import Explanation, attend, explain
 from sinkscope.attention.learned import Learned
+from sinkscope.attention.lse import token_share, with_sink, without_sink
 from sinkscope.attention.masks import Alone, Causal, Document, Full, Mask, Prefix, Window, Without
 from sinkscope.attention.normalizers import (
     ClippedSoftmax,
@@ -20,6 +21,8 @@ from sinkscope.attention.normalizers import (
     StickBreaking,
 )
 from sinkscope.attention.operation import Attended, Operation, Weights
+from sinkscope.attention.oracle import CASES as PARITY_CASES
+from sinkscope.attention.oracle import Disagreement, Parity, parity
 from sinkscope.attention.outputs import ElementGate, Exclusive, HeadGate, ValueBias, ValueGate
 from sinkscope.attention.paths.choice import Path as PathName
 from sinkscope.attention.paths.sdpa import adds_slots
@@ -36,6 +39,7 @@ from sinkscope.attention.visibility import Visibility
 __all__ = [
     "CATALOG",
     "ENTRIES",
+    "PARITY_CASES",
     "SECTIONS",
     "Alone",
     "Attended",
@@ -45,6 +49,7 @@ __all__ = [
     "ClippedSoftmax",
     "Context",
     "Difference",
+    "Disagreement",
     "Document",
     "DotProduct",
     "ElementGate",
@@ -66,6 +71,7 @@ __all__ = [
     "LogitSlot",
     "Mask",
     "Operation",
+    "Parity",
     "PathName",
     "PowerSigmoid",
     "PowerSoftmax",
@@ -93,5 +99,9 @@ __all__ = [
     "explain",
     "name_of",
     "named",
+    "parity",
     "resolve",
+    "token_share",
+    "with_sink",
+    "without_sink",
 ]

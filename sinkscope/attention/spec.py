@@ -21,9 +21,9 @@ class AttentionSpec(Combination):
     """What turns q, k, v into an output, in this order:
 
     query_key (before rotation) → value_gate (before the cache) → temperature → similarity → first_key → decay → slots
-    → normalizer → difference → aggregation → output. Pieces combine freely. A combination that has no meaning is refused
-    when it is written, saying why. Values compare and hash by content, masks by what they allow, however they are
-    spelled; `to_dict` / `from_dict` round-trip through JSON.
+    → normalizer → difference → aggregation → output. Pieces combine freely. A combination that has no meaning is
+    refused when it is written, saying why. Values compare and hash by content, masks by what they allow, however they
+    are spelled; `to_dict` / `from_dict` round-trip through JSON.
     """
 
     def within(self, context: int) -> AttentionSpec:

@@ -120,7 +120,7 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
     HeadMetric(
         name="self_attention",
         title="Attention to itself",
-        about="Share of attention that tokens give to themselves: where their own value is taken out, a sink can be here.",
+        about="Share of attention that tokens give to themselves; a sink can be here where own values are taken out.",
         formula="mean_t A_tt",
         source="Zhai 2026",
         needs=("self_attention",),

@@ -116,6 +116,7 @@ class LabConfig(PreTrainedConfig):
             self.residual_gain = default_gain(self.norm_placement)
         self._check_sizes()
         check_blocks(self)
+        self._check_positions()
         self.attention = resolve(self.attention).within(self.max_position_embeddings).to_dict()
         if not self.shares_kv:  # another spelling of the same model
             self.kv_layers = None
@@ -213,7 +214,6 @@ class LabConfig(PreTrainedConfig):
                 f"LabConfig.num_key_value_heads = {self.num_key_value_heads} does not divide num_attention_heads = "
                 f"{heads}; choose from {', '.join(str(count) for count in range(1, heads + 1) if heads % count == 0)}"
             )
-        self._check_positions()
 
     def _check_positions(self) -> None:
         if self.position not in get_args(Position):
@@ -230,8 +230,6 @@ class LabConfig(PreTrainedConfig):
             check_even_width(self.hidden_size)
         if self.position in BIASES and isinstance(self.spec.similarity, Kernel):
             raise InputError(f"'{self.position}' positions add to logits, and a feature map has none")
-        if not isinstance(self.sink_tokens, int) or self.sink_tokens < 0:
-            raise InputError(f"LabConfig.sink_tokens = {self.sink_tokens!r}: expected an integer of at least 0")
         longest = max((mask.length for mask in leaves(self.spec.mask) if isinstance(mask, Prefix)), default=0)
         if longest > self.max_position_embeddings:
             raise InputError(
