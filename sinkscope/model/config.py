@@ -217,7 +217,7 @@ class LabConfig(PreTrainedConfig):
 
     def _check_positions(self) -> None:
         if self.position not in get_args(Position):
-            raise unknown("position", self.position, get_args(Position))
+            raise unknown("position", str(self.position), get_args(Position))
         if not self.is_causal and any(slot.kind == "suffix" for slot in resolve(self.attention).slots):
             raise InputError(
                 "StableMask gives mass to positions that a query cannot see, and a bidirectional model has none"
