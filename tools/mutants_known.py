@@ -138,7 +138,9 @@ MUTANTS: tuple[Mutant, ...] = (
     forgetting("forgetting remembers", "None, keys]).abs().neg()", "None, keys]).abs()"),
     forgetting("padding is forgotten over", "logs.masked_fill(~tokens.valid[:, None], 0.0)", "logs"),
     forgetting("other documents are forgotten over", "sums - before", "sums"),
-    first_key("the first column is the first key", "return first if tokens.valid is None else first &", "return first |"),
+    first_key(
+        "the first column is the first key", "return first if tokens.valid is None else first &", "return first |"
+    ),
     canonical("windows merge to the wider", "one.size <= other.size", "one.size >= other.size"),
     exclusive("the own value is taken out twice", "wide - along * direction", "wide - 2 * along * direction"),
     oracle("an unequal output agrees", "if not error <= limit]  #", "if error > 1e9]  #"),
@@ -156,7 +158,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "return max(float(others.max()), float(own.max()))",
         "return max(float(others.max()), float(own.max())) / 2",
     ),
-    sensitivity("half of C for fixed weights", "return max(1.0, float(carried.max()))", "return float(carried.max()) / 2"),
+    sensitivity(
+        "half of C for fixed weights", "return max(1.0, float(carried.max()))", "return float(carried.max()) / 2"
+    ),
     scores(
         "n counts slots",
         "count = visible.sum(-1, keepdim=True)",

@@ -160,19 +160,16 @@ def _gradients(problem: Problem, leaves: dict[str, Tensor], output: Tensor) -> t
     found = torch.autograd.grad(output, list(leaves.values()), direction, allow_unused=True)
     wanted = torch.autograd.grad(reference, list(wide.values()), direction.double())
     least = _usual(problem, direction)
+    given = [torch.zeros_like(other) if one is None else one for one, other in zip(found, wanted, strict=True)]
     errors = {  # a backward pass has several products, each with the rounding that a forward pass has once
-        f"d{name}": math.inf if one is None else _error(one, other, least[name]) / 4
-        for name, one, other in zip(leaves, found, wanted, strict=True)
+        f"d{name}": _error(one, other, least[name]) / 4 for name, one, other in zip(leaves, given, wanted, strict=True)
     }
-    unused = [name for name, one in zip(leaves, found, strict=True) if one is None]
-    zero = [
+    absent = [
         name
-        for name, one, other in zip(leaves, found, wanted, strict=True)
-        if one is not None and not one.any() and other.abs().max() > 1e-9
+        for name, one, other in zip(leaves, given, wanted, strict=True)
+        if not one.any() and other.abs().max() > 1e-9
     ]
-    if unused or zero:
-        return errors, f"no gradient reaches {(unused or zero)[0]}"
-    return errors, ""
+    return errors, f"no gradient reaches {absent[0]}" if absent else ""
 
 
 def _diagnosis(problem: Problem, output: Tensor, limit: float) -> list[str]:
