@@ -77,4 +77,4 @@ def _implies(one: Mask, other: Mask) -> bool:
 
 
 def _rank(mask: Mask) -> tuple[int, Any]:
-    return MASKS.index(type(mask)), astuple(mask)  # type: ignore[arg-type]
+    return MASKS.index(type(mask)), astuple(mask)

@@ -20,13 +20,13 @@ STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)  # an unknown field or 
 @dataclass_transform(frozen_default=True, field_specifiers=(Field,))
 def piece(cls: type[T]) -> type[T]:
     """A frozen, validated value. Raises `InputError`, one line, for fields that do not exist or do not fit."""
-    return _telling(dataclass(frozen=True, config=STRICT)(cls))
+    return _telling(dataclass(frozen=True, config=STRICT)(cls))  # type: ignore[arg-type]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
 def pieces(cls: type[T]) -> type[T]:
     """The same for what is made of pieces: its fields are given by name."""
-    return _telling(dataclass(frozen=True, kw_only=True, config=STRICT)(cls))
+    return _telling(dataclass(frozen=True, kw_only=True, config=STRICT)(cls))  # type: ignore[arg-type]
 
 
 def _telling(cls: type[T]) -> type[T]:
@@ -48,5 +48,5 @@ def _telling(cls: type[T]) -> type[T]:
         except ValidationError as error:
             raise in_one_line(error, cls, what) from error
 
-    cls.__init__ = __init__  # type: ignore[misc]
+    setattr(cls, "__init__", __init__)  # noqa: B010  (a class's method, which type checkers do not let change)
     return cls

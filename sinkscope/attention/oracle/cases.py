@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -77,7 +77,8 @@ class Problem:
 
     def on(self, inputs: dict[str, Tensor]) -> Problem:
         """The same problem on other tensors."""
-        return replace(self, **inputs)
+        given: dict[str, Any] = dict(inputs)
+        return replace(self, **given)
 
     def allowed(self, *, wider: int = 0, top_left: bool = False, sees_all: bool = False) -> Tensor:
         """Which keys a query sees, (query, key); the options make it wrong on purpose."""

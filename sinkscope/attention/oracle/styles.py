@@ -92,7 +92,8 @@ class Sdpa:
         return f"takes no '{wanted[0]}'" if wanted else None
 
     def call(self, function: Callable[..., Any], problem: Problem) -> Returned:
-        case, given = problem.case, {"scale": problem.scaling}
+        case = problem.case
+        given: dict[str, Any] = {"scale": problem.scaling}
         if case.kv_heads != case.heads:
             given["enable_gqa"] = True
         if case.causal and case.window is None and case.queries == case.keys:
