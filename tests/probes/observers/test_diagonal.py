@@ -19,7 +19,7 @@ def test_it_is_the_diagonal_of_the_whole_map(name: str, monkeypatch: pytest.Monk
             assert bool(found.isnull().all())
             continue
         if name == "lab:sigmoid":
-            weights = weights / weights.sum(-1, keepdim=True)
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-8)  # of a row whose scores are all far below zero
         close(found, weights.diagonal(dim1=-2, dim2=-1).mean(-1))
 
 
