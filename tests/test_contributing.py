@@ -17,8 +17,8 @@ USES = {
     "an observer": """
         m = ss.measure(model, ids, observers="all")
         maps = torch.stack(model(ids, output_attentions=True, use_cache=False).attentions, 1)
-        wanted = maps.diagonal(dim1=-2, dim2=-1).mean(-1)
-        torch.testing.assert_close(torch.from_numpy(m.data["self_attention"].values), wanted)
+        wanted = maps.diagonal(-1, -2, -1).sum(-1) / maps.shape[-1]
+        torch.testing.assert_close(torch.from_numpy(m.data["previous_token"].values), wanted)
     """,
     "an intervention": """
         from sinkscope.interventions import Subject, named

@@ -88,7 +88,7 @@ def test_a_size_that_is_a_number_is_not_passed_over() -> None:
 def test_the_package_is_checked() -> None:
     """Functions, methods, and dataclasses of modules as they are imported, and they alone."""
     from sinkscope.attention.operation import Attended, Operation
-    from sinkscope.attention.similarity import dot_product
+    from sinkscope.attention.scoring.similarity import dot_product
 
     for wrapped in (dot_product, Operation.forward, Attended.__init__):
         assert wrapped.__code__.co_filename == shapes.__file__

@@ -42,6 +42,16 @@ logits = _of("attention/slots/logits.py", "tests/attention/test_slots.py")
 scores = _of("attention/scores.py", "tests/attention/test_scores.py", "tests/attention/test_formulas.py")
 operation = _of("attention/operation.py", "tests/attention/test_rows.py", "tests/attention/test_operation.py")
 sdpa = _of("attention/paths/sdpa.py", "tests/attention/test_paths.py", "tests/attention/test_scores.py")
+aggregation = _of("attention/aggregation.py")
+forgetting = _of("attention/scoring/decay.py", "tests/attention/test_forgetting.py", "tests/attention/test_scores.py")
+first_key = _of("attention/scoring/first_key.py", "tests/attention/test_first_key.py")
+canonical = _of("attention/canonical.py", "tests/attention/test_canonical.py")
+exclusive = _of("attention/outputs/exclusive.py", "tests/attention/test_exclusive.py")
+oracle = _of("attention/oracle/comparing.py", "tests/attention/oracle")
+fixed = _of("attention/paths/sdpa.py", "tests/attention/test_refused.py")
+value_bias = _of("attention/outputs/bias.py", "tests/theory/test_checks.py")
+learned_keys = _of("attention/scores.py", "tests/theory/test_checks.py")
+sensitivity = _of("theory/sensitivity.py", "tests/theory/test_checks.py")
 slotted = _of("attention/paths/slotted.py", "tests/attention/paths")
 passes = _of("hooks/passes.py", "tests/hooks/test_passes.py")
 projections = _of("hooks/projections.py", "tests/hooks/test_edits.py")
@@ -125,7 +135,32 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/attention/test_starts.py",
         "tests/attention/test_slots.py",
     ),
-    scores("forgetting remembers", "scores = scores - between.abs()", "scores = scores + between.abs()"),
+    forgetting("forgetting remembers", "None, keys]).abs().neg()", "None, keys]).abs()"),
+    forgetting("padding is forgotten over", "logs.masked_fill(~tokens.valid[:, None], 0.0)", "logs"),
+    forgetting("other documents are forgotten over", "sums - before", "sums"),
+    first_key(
+        "the first column is the first key", "return first if tokens.valid is None else first &", "return first |"
+    ),
+    canonical("windows merge to the wider", "one.size <= other.size", "one.size >= other.size"),
+    exclusive("the own value is taken out twice", "wide - along * direction", "wide - 2 * along * direction"),
+    oracle("an unequal output agrees", "if not error <= limit]  #", "if error > 1e9]  #"),
+    fixed("values of any width go to the kernel", "width = max(query.shape[-1], value_dim)", "width = query.shape[-1]"),
+    # theory: each claim dies with the code that it is about
+    value_bias("a value bias adds nothing", "return output + self.value[:, None, :].to(output.dtype)", "return output"),
+    learned_keys("q·k* is not scaled", "self.scaling * query @ keys.mT", "query @ keys.mT"),
+    learned_keys(
+        "heads take slots' keys in turn",
+        ".repeat_interleave(like.shape[1] // parameter.shape[0], 0)",
+        ".repeat(like.shape[1] // parameter.shape[0], 1)",
+    ),
+    sensitivity(
+        "half of C for the whole Jacobian",
+        "return max(float(others.max()), float(own.max()))",
+        "return max(float(others.max()), float(own.max())) / 2",
+    ),
+    sensitivity(
+        "half of C for fixed weights", "return max(1.0, float(carried.max()))", "return float(carried.max()) / 2"
+    ),
     scores(
         "n counts slots",
         "count = visible.sum(-1, keepdim=True)",
@@ -145,10 +180,10 @@ MUTANTS: tuple[Mutant, ...] = (
     operation(
         "lambda has the other sign", "first.token - factor * second.token", "first.token + factor * second.token"
     ),
-    operation(
+    aggregation(
         "slots' values are not added",
-        "if each.value is not None:\n                output = output +",
-        "if each.value is None:\n                output = output +",
+        "if valued:",
+        "if not valued:",
         "tests/attention/test_formulas.py",
         "tests/attention/test_slots.py",
     ),

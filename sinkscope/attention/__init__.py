@@ -2,10 +2,10 @@
 
 from sinkscope.attention.catalog import CATALOG, ENTRIES, SECTIONS, Entry, name_of, named, resolve
 from sinkscope.attention.context import Bias, Context
-from sinkscope.attention.decay import ForgettingGate
 from sinkscope.attention.difference import Difference
 from sinkscope.attention.functional import Explanation, attend, explain
 from sinkscope.attention.learned import Learned
+from sinkscope.attention.lse import token_share, with_sink, without_sink
 from sinkscope.attention.masks import Alone, Causal, Document, Full, Mask, Prefix, Window, Without
 from sinkscope.attention.normalizers import (
     ClippedSoftmax,
@@ -21,20 +21,25 @@ from sinkscope.attention.normalizers import (
     StickBreaking,
 )
 from sinkscope.attention.operation import Attended, Operation, Weights
-from sinkscope.attention.outputs import ElementGate, HeadGate, ValueBias, ValueGate
+from sinkscope.attention.oracle import CASES as PARITY_CASES
+from sinkscope.attention.oracle import Disagreement, Parity, parity
+from sinkscope.attention.outputs import ElementGate, Exclusive, HeadGate, ValueBias, ValueGate
 from sinkscope.attention.paths.choice import Path as PathName
 from sinkscope.attention.paths.sdpa import adds_slots
-from sinkscope.attention.query_key import QueryKeyNorm
-from sinkscope.attention.similarity import DotProduct, Kernel, dot_product
-from sinkscope.attention.slots import FixedValue, KeySlot, LogitSlot, SlotTerms, SuffixSlot, ZeroSlot
+from sinkscope.attention.scoring.decay import ForgettingGate
+from sinkscope.attention.scoring.first_key import FirstKeyLogit
+from sinkscope.attention.scoring.query_key import QueryKeyNorm
+from sinkscope.attention.scoring.similarity import DotProduct, Kernel, dot_product
+from sinkscope.attention.scoring.temperature import LogLength
+from sinkscope.attention.slots import FixedValue, KeySlot, LatentSlots, LogitSlot, SlotTerms, SuffixSlot, ZeroSlot
 from sinkscope.attention.spec import AttentionSpec
-from sinkscope.attention.temperature import LogLength
 from sinkscope.attention.tokens import Tokens
 from sinkscope.attention.visibility import Visibility
 
 __all__ = [
     "CATALOG",
     "ENTRIES",
+    "PARITY_CASES",
     "SECTIONS",
     "Alone",
     "Attended",
@@ -44,24 +49,29 @@ __all__ = [
     "ClippedSoftmax",
     "Context",
     "Difference",
+    "Disagreement",
     "Document",
     "DotProduct",
     "ElementGate",
     "Elu",
     "Entry",
+    "Exclusive",
     "Explanation",
+    "FirstKeyLogit",
     "FixedValue",
     "ForgettingGate",
     "Full",
     "HeadGate",
     "Kernel",
     "KeySlot",
+    "LatentSlots",
     "Learned",
     "Linear",
     "LogLength",
     "LogitSlot",
     "Mask",
     "Operation",
+    "Parity",
     "PathName",
     "PowerSigmoid",
     "PowerSoftmax",
@@ -89,5 +99,9 @@ __all__ = [
     "explain",
     "name_of",
     "named",
+    "parity",
     "resolve",
+    "token_share",
+    "with_sink",
+    "without_sink",
 ]

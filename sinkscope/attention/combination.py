@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic.dataclasses import dataclass
+from pydantic import AfterValidator
 
-from sinkscope.attention.decay import ForgettingGate
+from sinkscope.attention.canonical import canonical
 from sinkscope.attention.difference import Difference
-from sinkscope.attention.masks import Causal, Full, Mask, leaves
+from sinkscope.attention.masks import Causal, Full, Mask, Strict, Window, conjuncts, leaves
 from sinkscope.attention.normalizers import Linear, MetricWeights, Normalizer, Relu, Softmax, Softpick
-from sinkscope.attention.outputs import Output, ValueGate
-from sinkscope.attention.pieces import STRICT
-from sinkscope.attention.query_key import QueryKeyNorm
-from sinkscope.attention.similarity import DotProduct, Kernel, Similarity
+from sinkscope.attention.outputs import ElementGate, Output, ValueBias, ValueGate
+from sinkscope.attention.pieces import pieces
+from sinkscope.attention.scoring.decay import ForgettingGate
+from sinkscope.attention.scoring.first_key import FirstKeyLogit
+from sinkscope.attention.scoring.query_key import QueryKeyNorm
+from sinkscope.attention.scoring.similarity import DotProduct, Kernel, Similarity
+from sinkscope.attention.scoring.temperature import LogLength
 from sinkscope.attention.slots import Slot
-from sinkscope.attention.temperature import LogLength
 from sinkscope.errors import InputError
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@pieces
 class Combination:
     """The pieces of an `AttentionSpec`, which is all that `Operation` and its paths read. Refused without meaning."""
 
@@ -28,9 +30,10 @@ class Combination:
     normalizer: Normalizer = Softmax()
     slots: tuple[Slot, ...] = ()
     output: tuple[Output, ...] = ()
-    mask: Mask = Causal()
+    mask: Annotated[Mask, AfterValidator(canonical)] = Causal()
     query_key: QueryKeyNorm | None = None
     temperature: LogLength | None = None
+    first_key: FirstKeyLogit | None = None
     decay: ForgettingGate | None = None
     value_gate: ValueGate | None = None
     difference: Difference | None = None
@@ -47,7 +50,7 @@ class Combination:
     @property
     def is_plain_softmax(self) -> bool:
         """Whether weights are exp(scaling · q·k − log-sum-exp), with nothing but slots beside the tokens."""
-        beside = (self.temperature, self.decay, self.difference)
+        beside = (self.temperature, self.first_key, self.decay, self.difference)
         plain = isinstance(self.normalizer, Softmax) and isinstance(self.similarity, DotProduct)
         return plain and all(piece is None for piece in beside)
 
@@ -56,6 +59,15 @@ class Combination:
         """Whether it reads the input of the attention block."""
         readers = any(piece.needs_hidden for piece in (*self.slots, *self.output))
         return readers or self.decay is not None or self.value_gate is not None
+
+    @property
+    def as_wide_as_heads(self) -> str | None:
+        """The first piece that works on values, which must then be as wide as queries; None where any width does."""
+        slots = (slot for slot in self.slots if slot.has_value)
+        outputs = (piece for piece in self.output if isinstance(piece, ValueBias | ElementGate))
+        gates = (gate for gate in (self.value_gate,) if gate is not None and not gate.per_head)
+        differences = (each for each in (self.difference,) if each is not None)
+        return next((piece.kind for piece in (*slots, *outputs, *gates, *differences)), None)
 
     @property
     def acts_before(self) -> frozenset[Literal["rotation", "cache"]]:
@@ -96,10 +108,18 @@ def meaningless(spec: Combination) -> Iterator[str]:
         yield "a temperature scales scores, but a feature map is not linear in its query"
     if isinstance(spec.similarity, Kernel) and any(slot.kind == "key" for slot in spec.slots):
         yield "a learned key is not a feature: key slots need the dot product"
+    if isinstance(spec.normalizer, Linear) and spec.first_key is not None:
+        yield "a first key's logit adds to logits, and linear weights have none"
+    if spec.first_key is not None and spec.difference is not None:
+        yield "differential attention cuts a head in two, and a first key has one logit"
     if isinstance(spec.normalizer, Linear) and spec.decay is not None:
         yield "a forgetting gate adds to logits, and linear weights have none"
     if spec.difference is not None and (spec.slots or not isinstance(spec.normalizer, Softmax)):
         yield "differential attention is the difference of two plain softmax maps: no slots, no other normalizer"
+    if [piece.kind for piece in spec.output].count("exclusive") > 1:
+        yield "what is orthogonal to a token's value already is so the second time: one 'exclusive' is enough"
+    if {Strict(), Window(1)} <= {*conjuncts(spec.mask)}:
+        yield "a window of 1 shows a query itself alone, which 'strict' hides: no query would see anything"
     if spec.difference is not None and spec.query_key is not None:
         yield "differential attention cuts a head in two, and a norm over the whole head would mix its halves"
 

@@ -8,11 +8,10 @@ from typing import Annotated, Literal
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from sinkscope.attention.learned import Learned
-from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.pieces import piece
 from sinkscope.attention.sizes import Sizes
 from sinkscope.errors import InputError
 
@@ -20,7 +19,7 @@ EPSILON = 1e-5  # added to the mean square, as in the authors' RMSNorm
 Halves = tuple[Float[Tensor, "batch heads token half"], Float[Tensor, "batch heads token half"]]
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Difference:
     """A = softmax(q₁·k₁) − λ softmax(q₂·k₂), y = (1 − λ₀) · RMSNorm(A V). Source: Ye et al. 2024 (2410.05258).
 

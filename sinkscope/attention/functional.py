@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -105,6 +105,9 @@ def attend(
     Raises `InputError` for missing or unknown parameters, shapes that do not fit, and a path that is not exact.
     """
     spec = resolve(spec)
+    if {query.ndim, key.ndim, value.ndim} != {4}:
+        shapes = f"q {tuple(query.shape)}, k {tuple(key.shape)}, v {tuple(value.shape)}"
+        raise InputError(f"{shapes}: expected (batch, heads, tokens, width) each")
     heads, dim = query.shape[1], query.shape[3]
     width = heads * dim if hidden is None else hidden.shape[-1]
     # Built for its shapes only: `functional_call` puts the caller's parameters in, so that gradients reach them.
@@ -171,6 +174,7 @@ class Written(Visibility):
     """A mask that came as a boolean tensor instead of a rule."""
 
     allowed: Bool[Tensor, "batch 1 query key"]
+    mask_is_rule: ClassVar[bool] = False
 
     @classmethod
     def out(cls, allowed: Tensor, query: Tensor, key: Tensor) -> Written:

@@ -14,28 +14,31 @@ from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool
-from pydantic import Field
-from pydantic.dataclasses import dataclass
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.pieces import piece
 from sinkscope.attention.tokens import Tokens
 from sinkscope.errors import InputError
 
-Places = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+Places = Annotated[
+    tuple[Annotated[int, Field(ge=0)], ...],
+    Field(min_length=1),
+    AfterValidator(lambda places: tuple(sorted(set(places)))),  # a set, in one spelling
+]
 
 
 class Combinable:
     """Gives a mask `&` (both must allow) and `|` (either may allow)."""
 
     def __and__(self, other: Mask) -> And:
-        return And(self, other)  # type: ignore[arg-type]
+        return And(self, _mask(other))  # type: ignore[arg-type]
 
     def __or__(self, other: Mask) -> Or:
-        return Or(self, other)  # type: ignore[arg-type]
+        return Or(self, _mask(other))  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Causal(Combinable):
     """A query sees itself and what came before: k <= q."""
 
@@ -46,7 +49,7 @@ class Causal(Combinable):
         return key.order[:, None, :] <= query.order[:, :, None]
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Full(Combinable):
     """Every query sees every key (bidirectional)."""
 
@@ -56,7 +59,7 @@ class Full(Combinable):
         return torch.ones(1, query.count, key.count, dtype=torch.bool, device=key.order.device)
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Window(Combinable):
     """A query sees keys closer than `size`: |q − k| < size. With `Causal()`: `size` keys, itself included.
 
@@ -71,7 +74,7 @@ class Window(Combinable):
         return (query.order[:, :, None] - key.order[:, None, :]).abs() < self.size
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Prefix(Combinable):
     """The first `length` tokens of a row are seen by every query: k < length (Gu et al. 2025, section 6)."""
 
@@ -82,7 +85,7 @@ class Prefix(Combinable):
         return (key.order[:, None, :] < self.length).expand(-1, query.count, -1)
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Document(Combinable):
     """A query sees keys of its own document: doc(k) = doc(q). The tokens must carry document numbers.
 
@@ -97,7 +100,7 @@ class Document(Combinable):
         return query.document[:, :, None] == key.document[:, None, :]
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Strict(Combinable):
     """A query does not see its own key: k ≠ q. With `Causal()`: k < q, the diagonal masked (Wu & Tu 2024)."""
 
@@ -107,7 +110,7 @@ class Strict(Combinable):
         return key.order[:, None, :] != query.order[:, :, None]
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Without(Combinable):
     """No query sees the keys at these positions of its row, except each key's own query: k ∉ places or k = q."""
 
@@ -120,7 +123,7 @@ class Without(Combinable):
         return ~named | (key.order[:, None, :] == query.order[:, :, None])
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Alone(Combinable):
     """Queries at these positions of their row see only their own key, as its first token does: q ∉ places or k = q."""
 
@@ -132,7 +135,7 @@ class Alone(Combinable):
         return ~named | (key.order[:, None, :] == query.order[:, :, None])
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class And(Combinable):
     """Both masks allow it."""
 
@@ -144,7 +147,7 @@ class And(Combinable):
         return self.first.visible(query, key) & self.second.visible(query, key)
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Or(Combinable):
     """At least one mask allows it."""
 
@@ -162,10 +165,23 @@ Mask = Annotated[
 MASKS = (Causal, Full, Window, Prefix, Document, Strict, Without, Alone, And, Or)
 
 
+def _mask(other: object) -> Mask:
+    if not isinstance(other, MASKS):
+        raise InputError(f"a mask combines with a mask such as Window(8), not with a {type(other).__name__}")
+    return other
+
+
 def leaves(mask: Mask) -> list[Mask]:
     """The elementary masks that a combination is made of, left to right."""
     if isinstance(mask, And | Or):
         return [*leaves(mask.first), *leaves(mask.second)]
+    return [mask]
+
+
+def conjuncts(mask: Mask) -> list[Mask]:
+    """The masks that must all allow it, left to right."""
+    if isinstance(mask, And):
+        return [*conjuncts(mask.first), *conjuncts(mask.second)]
     return [mask]
 
 

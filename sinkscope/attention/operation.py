@@ -15,14 +15,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from sinkscope.attention.aggregation import aggregated
 from sinkscope.attention.combination import Combination
 from sinkscope.attention.context import Bias, Context
-from sinkscope.attention.decay import accumulated
 from sinkscope.attention.difference import DifferenceModule, halves
+from sinkscope.attention.fitting import check_hidden, check_shapes, check_values
 from sinkscope.attention.normalizers.base import Differentiated
+from sinkscope.attention.outputs.exclusive import ExclusiveModule
 from sinkscope.attention.paths import chunked, fused, sdpa, streamed
 from sinkscope.attention.paths.choice import Path, Taken, chosen
-from sinkscope.attention.scores import Scores, per_query_head, wide
+from sinkscope.attention.scores import Scores, wide
+from sinkscope.attention.scoring.decay import forgotten
 from sinkscope.attention.sizes import Sizes
 from sinkscope.attention.slots import SlotTerms
 from sinkscope.attention.visibility import Visibility
@@ -63,6 +66,7 @@ class Operation(nn.Module):
         self.output_modules = nn.ModuleList(piece.build(sizes) for piece in spec.output)
         self.query_key = None if spec.query_key is None else spec.query_key.build(sizes)
         self.temperature = None if spec.temperature is None else spec.temperature.build(sizes)
+        self.first_key = None if spec.first_key is None else spec.first_key.build(sizes)
         self.decay = None if spec.decay is None else spec.decay.build(sizes)
         self.value_gate = None if spec.value_gate is None else spec.value_gate.build(sizes)
         self.difference: DifferenceModule | None = None if spec.difference is None else spec.difference.build(sizes)
@@ -75,7 +79,7 @@ class Operation(nn.Module):
     @property
     def slots(self) -> int:
         """Number of slots."""
-        return len(self.slot_modules)
+        return sum(getattr(module, "count", 1) for module in self.slot_modules)
 
     def before_rotation(
         self, query: Float[Tensor, "batch heads query dim"], key: Float[Tensor, "batch kv_heads key dim"]
@@ -90,7 +94,8 @@ class Operation(nn.Module):
 
         The second is None but for a forgetting gate: log f, a channel for each query head of a group.
         """
-        self._check_hidden(hidden, value.shape[2])
+        check_hidden(self.spec, self.sizes, hidden, value.shape[2])
+        check_values(self.spec, self.sizes, value)
         if self.value_gate is not None:
             value = self.value_gate(value, hidden)
         if self.decay is None:
@@ -110,14 +115,16 @@ class Operation(nn.Module):
         path: Path | str = "auto",
         carried: Float[Tensor, "batch kv_heads key channels"] | None = None,
         bias: Bias | None = None,
+        own: Float[Tensor, "batch kv_heads query value_dim"] | None = None,
     ) -> Attended:
         """Attend, with queries and keys after rotation and values as cached. `visibility` defaults to the spec's own
-        mask; `scaling` to head_dim^−1/2. `hidden`, `carried`, `bias`: see `Context`.
+        mask; `scaling` to head_dim^−1/2. `hidden`, `carried`, `bias`: see `Context`. `own`: values of the queries' own
+        tokens, by default the last of `value`.
 
         Raises `InputError` for shapes that do not fit, for what the operation reads and was not given, and for a `path`
         that would not be exact.
         """
-        self._check(query, key, value)
+        check_shapes(self.spec, self.sizes, query, key, value)
         context = self.context(query, key, visibility, hidden, scaling, carried, bias)
         taken = self._taken(path, query, key, value, context)
         # Autocast would run the reference's products in bf16, although `wide` made their factors fp32.
@@ -126,9 +133,32 @@ class Operation(nn.Module):
         output = attended.output
         if self.difference is not None:
             output = self.difference(output)
-        for module in self.output_modules:
-            output = module(output, hidden)
+        output = self.leaving(output, hidden, self.own_values(query, value) if own is None else own)
         return Attended(output, attended.weights, attended.slot_weights, attended.lse)
+
+    def leaving(
+        self,
+        output: Float[Tensor, "batch heads query value_dim"],
+        hidden: Float[Tensor, "batch query width"] | None,
+        own: Float[Tensor, "batch kv_heads query value_dim"] | None,
+    ) -> Float[Tensor, "batch heads query value_dim"]:
+        """What of aggregated values leaves the operation: biases, gates and projections, in the spec's order."""
+        for module in self.output_modules:
+            output = module(output, own if isinstance(module, ExclusiveModule) else hidden)
+        return output
+
+    def own_values(self, query: Tensor, value: Tensor) -> Float[Tensor, "batch kv_heads query value_dim"] | None:
+        """The values of the queries' own tokens, the last ones; None where no piece reads them.
+
+        Raises `InputError` where there are fewer.
+        """
+        if not any(isinstance(module, ExclusiveModule) for module in self.output_modules):
+            return None
+        if query.shape[2] > value.shape[2]:
+            raise InputError(
+                f"'exclusive' reads each query's own value: {query.shape[2]} queries have {value.shape[2]} values"
+            )
+        return value[:, :, value.shape[2] - query.shape[2] :]
 
     def weights(
         self,
@@ -180,7 +210,7 @@ class Operation(nn.Module):
 
         Raises `InputError` for a scaling that is not positive, and for what is read and does not fit or is missing.
         """
-        self._check_hidden(hidden, query.shape[2])
+        check_hidden(self.spec, self.sizes, hidden, query.shape[2])
         scaling = self.scaling if scaling is None else scaling
         if not scaling > 0:
             raise InputError(f"scaling = {scaling}: must be positive")
@@ -201,7 +231,8 @@ class Operation(nn.Module):
 
     def slot_terms(self, context: Context) -> tuple[SlotTerms, ...]:
         """Key, logit and value of each slot, as they are now."""
-        return tuple(slot(context) for slot in self.slot_modules)
+        found = (slot(context) for slot in self.slot_modules)
+        return tuple(terms for each in found for terms in (each if isinstance(each, tuple) else (each,)))
 
     def bind(self, queries: int, keys: int, device: torch.device) -> Visibility:
         """The spec's own mask for the last `queries` of `keys` tokens."""
@@ -242,12 +273,11 @@ class Operation(nn.Module):
         everything = slice(0, query.shape[2])
         found = [self._weights(scores, everything) for scores in maps]
         total = found[0] if len(found) == 1 else self._difference(*found)
-        output = self._aggregate(total.token, total.slot, wide(value), maps[0].slots)
+        output = aggregated(total.token, total.slot, wide(value), maps[0].slots)
         return Attended(output.to(query.dtype), total.token, total.slot, total.lse)
 
     def _by_sdpa(self, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Tensor:
-        if self.temperature is not None:
-            query = self.temperature(query, context.visibility.counted())
+        query, key = self._before_similarity(query, key, context)
         slots, visibility, scaling = self.slot_terms(context), context.visibility, context.scaling
         if self.difference is not None:
             first, second = (
@@ -260,13 +290,10 @@ class Operation(nn.Module):
 
     def _scores(self, query: Tensor, key: Tensor, context: Context) -> tuple[Scores, ...]:
         """The maps of this operation: one, or two where the weights are a difference."""
-        query, key = wide(query), wide(key)
-        if self.temperature is not None:
-            query = self.temperature(query, context.visibility.counted())
+        query, key = self._before_similarity(wide(query), wide(key), context)
         decay = None
         if self.decay is not None and context.carried is not None:
-            total = accumulated(context.carried)
-            decay = (total[:, :, total.shape[2] - query.shape[2] :], total)  # queries are the last of the keys
+            decay = forgotten(context.carried, context.visibility)
         slots = self.slot_terms(context)
         pairs = [(query, key)]
         if self.difference is not None:
@@ -277,6 +304,13 @@ class Operation(nn.Module):
             )
             for q, k in pairs
         )
+
+    def _before_similarity(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        if self.temperature is not None:
+            query = self.temperature(query, context.visibility.counted())
+        if self.first_key is not None:
+            query, key = self.first_key(query, key, context.visibility, context.scaling)
+        return query, key
 
     def _weights(self, scores: Scores, rows: slice) -> Weights:
         """Weights of these rows on all keys."""
@@ -298,7 +332,7 @@ class Operation(nn.Module):
         if factor is not None:
             weights = weights - factor * parts[1]
         slot, token = weights[..., : self.slots], weights[..., self.slots :]
-        return self._aggregate(token, slot, value[:, :, maps[0].visibility.reach(rows)], maps[0].slots)
+        return aggregated(token, slot, value[:, :, maps[0].visibility.reach(rows)], maps[0].slots)
 
     def _factor(self) -> Tensor | None:
         """λ of a difference."""
@@ -308,31 +342,3 @@ class Operation(nn.Module):
         factor = self._factor()
         assert factor is not None
         return Weights(first.token - factor * second.token, first.slot - factor * second.slot)
-
-    @staticmethod
-    def _aggregate(token: Tensor, slot: Tensor, value: Tensor, terms: tuple[SlotTerms, ...]) -> Tensor:
-        """Σ_k w_tk v_k with grouped heads, and what the slots' values give; (batch, heads, query, value_dim)."""
-        batch, heads, queries, keys = token.shape
-        kv_heads = value.shape[1]
-        # The group's queries are stacked instead of repeating values for each query head, which would copy them.
-        grouped = token.reshape(batch, kv_heads, heads // kv_heads * queries, keys)
-        output = (grouped @ value).view(batch, heads, queries, value.shape[-1])
-        for index, each in enumerate(terms):
-            if each.value is not None:
-                output = output + slot[..., index, None] * per_query_head(each.value, output).unsqueeze(1)
-        return output
-
-    def _check_hidden(self, hidden: Tensor | None, tokens: int) -> None:
-        wanted = (tokens, self.sizes.hidden_size)
-        if self.spec.needs_hidden and hidden is not None and hidden.shape[1:] != wanted:
-            raise InputError(f"hidden {tuple(hidden.shape)}: this operation reads (batch, {wanted[0]}, {wanted[1]})")
-
-    def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
-        sizes = self.sizes
-        wanted = (sizes.heads, sizes.head_dim, sizes.kv_heads, sizes.head_dim, sizes.kv_heads)
-        given = (query.shape[1], query.shape[-1], key.shape[1], key.shape[-1], value.shape[1])
-        if wanted != given or key.shape[2] != value.shape[2]:
-            raise InputError(
-                f"q {tuple(query.shape)}, k {tuple(key.shape)}, v {tuple(value.shape)} do not fit an operation with "
-                f"{sizes.heads} heads, {sizes.kv_heads} key-value heads, head width {sizes.head_dim}"
-            )

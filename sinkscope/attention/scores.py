@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn import functional as F
 
 from sinkscope.attention.context import Bias
-from sinkscope.attention.similarity import dot_product
+from sinkscope.attention.scoring.decay import Forgotten
+from sinkscope.attention.scoring.similarity import dot_product
 from sinkscope.attention.slots import SlotTerms
 from sinkscope.attention.visibility import Visibility
 
@@ -28,7 +30,7 @@ class ScoreRows:
 class Scores:
     """What all rows share: features of queries and keys in fp32 at least, slots, and what is added.
 
-    `decay`: c of queries and of keys; a score gains −|c_t − c_k|, which is c_t − c_k for keys before the query.
+    `decay`: what forgetting takes from scores.
     """
 
     query: Float[Tensor, "batch heads query dim"]
@@ -36,7 +38,7 @@ class Scores:
     scaling: float
     visibility: Visibility
     slots: tuple[SlotTerms, ...] = ()
-    decay: tuple[Float[Tensor, "batch heads query"], Float[Tensor, "batch heads key"]] | None = None
+    decay: Forgotten | None = None
     bias: Bias | None = None
 
     def rows(self, rows: slice) -> ScoreRows:
@@ -46,8 +48,7 @@ class Scores:
         scores = dot_product(query, self.key[:, :, keys], self.scaling)
         if self.decay is not None:
             # Subtracted in the sums' own precision, and rounded after: two large sums would cancel to noise in fp32.
-            between = self.decay[0][:, :, rows, None] - self.decay[1][:, :, None, keys]
-            scores = scores - between.abs().to(scores.dtype)
+            scores = scores + self.decay.rows(rows, keys).to(scores.dtype)
         if self.bias is not None:
             scores = scores + self.bias.rows(rows)[..., keys].to(scores.dtype)
         visible = self.visibility.upto(keys).dense(rows)
@@ -62,7 +63,18 @@ class Scores:
     def slot_logits(self, rows: slice) -> Float[Tensor, "batch heads query slots"]:
         """scaling · q·k* + b of every slot."""
         query = self.query[:, :, rows]
-        return torch.stack([_slot_logit(terms, query, rows, self.scaling) for terms in self.slots], -1)
+        # A slot without key and logit keeps score 0: it still adds exp(0) = 1 to the denominator: off-by-one.
+        columns = [query.new_zeros(query.shape[:3])] * len(self.slots)
+        keyed = {index: terms.key for index, terms in enumerate(self.slots) if terms.key is not None}
+        if keyed:
+            keys = torch.stack([per_query_head(widened(key, query), query) for key in keyed.values()], 1)
+            for index, products in zip(keyed, (self.scaling * query @ keys.mT).unbind(-1), strict=True):
+                columns[index] = products
+        for index, terms in enumerate(self.slots):
+            if terms.logit is not None:
+                logit = terms.logit.to(query.dtype)
+                columns[index] = columns[index] + (logit[:, None] if logit.ndim == 1 else logit[..., rows])
+        return torch.stack(columns, -1)
 
 
 def per_query_head(parameter: Float[Tensor, "kv_heads dim"], like: Tensor) -> Float[Tensor, "heads dim"]:
@@ -70,17 +82,11 @@ def per_query_head(parameter: Float[Tensor, "kv_heads dim"], like: Tensor) -> Fl
     return parameter.to(like.dtype).repeat_interleave(like.shape[1] // parameter.shape[0], 0)
 
 
+def widened(key: Float[Tensor, "kv_heads dim"], like: Tensor) -> Float[Tensor, "kv_heads wider"]:
+    """A slot's key with zeros for the channels that something else added to queries."""
+    return F.pad(key, (0, like.shape[-1] - key.shape[-1]))
+
+
 def wide(tensor: Tensor) -> Tensor:
     """In fp32 at least; float64 stays. (A row of bf16 weights sums to one only within 2e-3.)"""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-
-
-def _slot_logit(terms: SlotTerms, query: Tensor, rows: slice, scaling: float) -> Tensor:
-    # A slot without key and logit keeps score 0: it still adds exp(0) = 1 to the denominator, which is off-by-one.
-    logits = query.new_zeros(query.shape[:3])
-    if terms.key is not None:
-        logits = logits + scaling * (query * per_query_head(terms.key, query).unsqueeze(1)).sum(-1)
-    if terms.logit is not None:
-        logit = terms.logit.to(query.dtype)
-        logits = logits + (logit[:, None] if logit.ndim == 1 else logit[..., rows])
-    return logits

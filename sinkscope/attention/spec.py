@@ -7,23 +7,23 @@ from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
 
 from sinkscope.attention.combination import Combination
 from sinkscope.attention.operation import Operation
-from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.pieces import pieces
 from sinkscope.attention.sizes import Sizes
 from sinkscope.attention.slots import SuffixSlot
 from sinkscope.invalid import in_one_line
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@pieces
 class AttentionSpec(Combination):
     """What turns q, k, v into an output, in this order:
 
-    query_key (before rotation) → value_gate (before the cache) → temperature → similarity → decay → slots → normalizer
-    → difference → aggregation → output. Pieces combine freely. A combination that has no meaning is refused when it is
-    written, saying why. Values compare and hash by content, and `to_dict` / `from_dict` round-trip through JSON.
+    query_key (before rotation) → value_gate (before the cache) → temperature → similarity → first_key → decay → slots
+    → normalizer → difference → aggregation → output. Pieces combine freely. A combination that has no meaning is
+    refused when it is written, saying why. Values compare and hash by content, masks by what they allow, however they
+    are spelled; `to_dict` / `from_dict` round-trip through JSON.
     """
 
     def within(self, context: int) -> AttentionSpec:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sinkscope.attention.masks import And, Causal, Full, Mask, Window
+from sinkscope.attention.masks import Causal, Full, Mask, Window, conjuncts
 from sinkscope.attention.tokens import Tokens
 from sinkscope.errors import InputError
 
@@ -24,6 +24,9 @@ class Visibility:
     mask: Mask
     query: Tokens
     key: Tokens
+
+    mask_is_rule: ClassVar[bool] = True
+    """Whether `mask` and the tokens say which tokens there are; False where somebody wrote down who sees whom."""
 
     @classmethod
     def of(
@@ -106,7 +109,7 @@ class Visibility:
         # By identity: only the same `Tokens` on both sides is known to be square; subclasses write masks of their own.
         if self.query is not self.key or type(self) is not Visibility:
             return None
-        parts = list(_conjuncts(self.mask))
+        parts = conjuncts(self.mask)
         if not any(isinstance(part, Causal) for part in parts):
             return None
         plain = self.key.valid is None  # order then counts every column; padding inside a row would widen a window
@@ -124,12 +127,3 @@ class _Band:
 
     width: int
     whole: bool
-
-
-def _conjuncts(mask: Mask) -> Iterator[Mask]:
-    """The masks that must all allow it."""
-    if isinstance(mask, And):
-        yield from _conjuncts(mask.first)
-        yield from _conjuncts(mask.second)
-    else:
-        yield mask

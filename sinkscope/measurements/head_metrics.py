@@ -96,6 +96,16 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
         draw="share",
     ),
     HeadMetric(
+        name="self_attention",
+        title="Attention to itself",
+        about="Share of attention that tokens give to themselves; a sink can be here where own values are taken out.",
+        formula="mean_t A_tt",
+        source="Zhai 2026",
+        needs=("self_attention",),
+        value=lambda at: at.mean("self_attention"),
+        draw="share",
+    ),
+    HeadMetric(
         name="value_ratio",
         title="Value norm ratio",
         about="Length of the position's value over the mean of the others: far below 1, attending to it adds little.",

@@ -18,8 +18,11 @@ CHOICES = {
     "head_combination": ("concat", "add"),
     "weight_reparam": ("none", "sigma"),
 }
+FLAGS = ("ffn_match_parameters", "restart_positions", "is_causal", "tie_word_embeddings", "use_cache")
 LOOKED_AT = 16  # tokens; a mask that lets a query see later tokens does so within these
 PROTECTED_GAIN = 0.2  # He et al. 2024's for twelve layers; of order 1 / sqrt(layers)
+
+POSITIVE = {"residual_gain": PROTECTED_GAIN, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "rope_fraction": 1.0}
 
 
 def default_gain(norm_placement: str) -> float:
@@ -47,13 +50,28 @@ def check_blocks(config: PreTrainedConfig) -> None:
     for field, choices in CHOICES.items():
         if (chosen := getattr(config, field)) not in choices:
             raise unknown(field, str(chosen), choices)
-    if not isinstance(config.ffn_match_parameters, bool):
-        raise InputError(f"LabConfig.ffn_match_parameters = {config.ffn_match_parameters!r}: expected true or false")
-    gain = config.residual_gain
-    if isinstance(gain, bool) or not isinstance(gain, int | float) or not (isfinite(gain) and gain > 0):
-        raise InputError(f"LabConfig.residual_gain = {gain!r}: expected a positive number, such as {PROTECTED_GAIN}")
+    for field in FLAGS:
+        if not isinstance(given := getattr(config, field), bool):
+            raise InputError(f"LabConfig.{field} = {given!r}: expected true or false")
+    for field, usual in POSITIVE.items():
+        given = getattr(config, field)
+        if isinstance(given, bool) or not isinstance(given, int | float) or not (isfinite(given) and given > 0):
+            raise InputError(f"LabConfig.{field} = {given!r}: expected a positive number, such as {usual}")
+    _check_count("sink_tokens", config.sink_tokens, 0)
+    _check_tokens(config)
     _check_hybrid(config)
     _check_sharing(config)
+
+
+def _check_tokens(config: PreTrainedConfig) -> None:
+    for field in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        given = getattr(config, field)
+        several = given if isinstance(given, list) and field == "eos_token_id" else [given]
+        for token in several:
+            if token is not None and (type(token) is not int or not 0 <= token < config.vocab_size):
+                raise InputError(
+                    f"LabConfig.{field} = {given!r}: expected a token, 0 … {config.vocab_size - 1}, or nothing"
+                )
 
 
 def _check_count(field: str, value: object, least: int) -> None:

@@ -116,8 +116,8 @@ class LabConfig(PreTrainedConfig):
             self.kv_layers = list(self.kv_layers)
         if self.residual_gain is None:
             self.residual_gain = default_gain(self.norm_placement)
-        self._check_positions()
         check_blocks(self)
+        self._check_positions()
         self.attention = as_data([one.within(self.max_position_embeddings) for one in self._given()])
         if not self.shares_kv:  # another spelling of the same model
             self.kv_layers = None
@@ -232,7 +232,7 @@ class LabConfig(PreTrainedConfig):
 
     def _check_positions(self) -> None:
         if self.position not in get_args(Position):
-            raise unknown("position", self.position, get_args(Position))
+            raise unknown("position", str(self.position), get_args(Position))
         if not self.is_causal and any(slot.kind == "suffix" for given in self._given() for slot in given.slots):
             raise InputError(
                 "StableMask gives mass to positions that a query cannot see, and a bidirectional model has none"
@@ -246,8 +246,6 @@ class LabConfig(PreTrainedConfig):
             check_even_width(self.hidden_size)
         if self.position in BIASES and any(isinstance(spec.similarity, Kernel) for spec in specs):
             raise InputError(f"'{self.position}' positions add to logits, and a feature map has none")
-        if not isinstance(self.sink_tokens, int) or self.sink_tokens < 0:
-            raise InputError(f"LabConfig.sink_tokens = {self.sink_tokens!r}: expected an integer of at least 0")
         longest = max(longest_prefix(spec.mask) for spec in specs)
         if longest > self.max_position_embeddings:
             raise InputError(

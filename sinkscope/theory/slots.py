@@ -78,6 +78,42 @@ def value_bias_spares_weights(build: Build = lab) -> Iterator[Evidence]:
     yield Evidence("layer 0", gap(first, second))
 
 
+def value_bias_moves_outputs(build: Build = lab) -> Iterator[Evidence]:
+    """max |output of each layer's operation with a value bias − (output without + v*)|, on the same inputs."""
+    model = build(attention="v_bias")
+    for layer in range(len(blocks(model))):
+        call, operation = caught(model, ordinary(TOKENS), layer), blocks(model)[layer].self_attn.operation
+        given = (call.query[None], call.key[None], call.value[None])
+        bias = next(operation.output_modules.parameters()).detach()
+        plain = attend(*given, "softmax").output[0]
+        yield Evidence(f"layer {layer}", gap(call.output, plain + bias[:, None]))
+
+
+def key_slot_scores() -> Iterator[Evidence]:
+    """max |weight on a slot − e^{q·k* / √d} / (e^{q·k* / √d} + Σ e^{q·k / √d})|, k* of the group of each head."""
+    for attention in ("k_bias", "k_bias_shared", "kv_bias", "kv_bias_shared", "k_bias_fixed_v"):
+        model = lab(attention=attention)
+        call, operation = caught(model, ordinary(TOKENS)), blocks(model)[0].self_attn.operation
+        with torch.no_grad():
+            found = operation(call.query[None], call.key[None], call.value[None], path="reference")
+        learned = next(operation.slot_modules.parameters()).detach()
+        assert found.slot_weights is not None
+        yield Evidence(attention, gap(found.slot_weights[0, :, :, 0], _slot_share(call.query, call.key, learned)))
+
+
+def _slot_share(query: Tensor, key: Tensor, learned: Tensor) -> Tensor:
+    """Head by head and query by query: heads 0 … g − 1 belong to the first key head, and so on."""
+    heads, tokens, width = query.shape
+    group, share = heads // len(key), torch.zeros(heads, tokens, dtype=torch.float64)
+    for head in range(heads):
+        own = learned[head // group % len(learned)]
+        for t in range(tokens):
+            scores = key[head // group, : t + 1] @ query[head, t] / width**0.5
+            slot = own @ query[head, t] / width**0.5
+            share[head, t] = 1 / (1 + torch.exp(scores - slot).sum())
+    return share
+
+
 def fixed_value_has_norm(build: Build = lab) -> Iterator[Evidence]:
     """| ‖v*‖ − m |, v* read off what a slot adds to an output per weight on it."""
     for direction in ("first", "uniform"):
@@ -173,6 +209,20 @@ CHECKS = (
         "Gu et al. 2025, section 7",
         EXACT,
         value_bias_spares_weights,
+    ),
+    check(
+        "what a value bias adds",
+        "the output of each layer's attention with a value bias is that without it, plus v* of its head",
+        "Gu et al. 2025, section 7",
+        ROUNDING,
+        value_bias_moves_outputs,
+    ),
+    check(
+        "scores of learned keys",
+        "a learned key of a group of heads has the score q·k* / √d with each of them, and its weight follows",
+        "Gu et al. 2025, Table 4",
+        ROUNDING,
+        key_slot_scores,
     ),
     check(
         "fixed values",

@@ -37,6 +37,7 @@ def row_of(case: Problem, variant: Variant, mask: str, batch: int, head: int, pl
     hidden = case.hidden[batch].tolist()
     return Row(
         query=case.query[batch, head, place].tolist(),
+        own=case.value[batch, group, place].tolist(),
         keys=case.key[batch, group, keys].tolist(),
         values=case.value[batch, group, keys].tolist(),
         place=place - began,

@@ -66,6 +66,7 @@ CLAIMS: dict[str, Callable[[Sums], bool]] = {
     "any number from 0": lambda s: bool((s.tokens >= 0).all()),
     "any number, also negative": lambda s: bool((s.tokens < 0).any() and (s.tokens.abs() > 1).any()),
     "from −1 to 1": lambda s: between(-1, s.tokens, 1) and bool((s.tokens < 0).any()),
+    "slots and tokens sum to 1": lambda s: equal(s.all, 1) and bool((s.tokens < 1).all()),
     "slot and tokens sum to 1": lambda s: equal(s.all, 1) and bool((s.tokens < 1).all()),
     "slot and tokens sum to 1; the slot carries no value": lambda s: equal(s.all, 1) and bool((s.tokens < 1).all()),
     "tokens sum to 1 − λ": lambda s: equal(s.tokens, 1 - s.factor),

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import sinkscope.attention as zoo
-from sinkscope.attention.decay import accumulated
 from sinkscope.attention.difference import halves
 from sinkscope.attention.paths import sdpa
 from sinkscope.attention.scores import ScoreRows as Rows
 from sinkscope.attention.scores import Scores
+from sinkscope.attention.scoring.decay import accumulated
 from sinkscope.model.positions import Rope, rotate
 
 from .problems import DIM, HEADS, Problem, assert_close, build, problem
@@ -172,7 +172,7 @@ def test_what_is_carried_is_a_log_per_query_head_of_a_group():
 def test_forgetting_is_exact_far_into_a_text():
     """Sums of ten thousands keep the small steps between neighbours: float32 would round them to 0.004."""
     steps = -torch.rand(1, 1, 60_000, 1)
-    total = accumulated(steps)
+    total = accumulated(steps, zoo.Visibility.of(zoo.Causal(), 60_000, 60_000))
     assert total[0, 0, -1] < -25_000
     assert_close(total[0, 0, 1:] - total[0, 0, :-1], steps[0, 0, 1:, 0].double(), 1e-6)
 

@@ -15,6 +15,7 @@ from .problems import DIM, HEADS, build
 WIDTH = HEADS * DIM
 LEARNED = {  # numbers per layer with 4 heads, 2 key-value heads of width 8 and an input of width 32
     "sink_logit": HEADS,
+    "first_key_logit": HEADS,
     "kernel_mlp": 2 * DIM * DIM,
     "kernel_mlp_normalized": 2 * DIM * DIM,
     "kv_bias": 2 * 2 * DIM,  # k* and v* for each key-value head
@@ -24,6 +25,7 @@ LEARNED = {  # numbers per layer with 4 heads, 2 key-value heads of width 8 and 
     "k_bias_fixed_v": 2 * DIM,
     "k_bias_lowrank": 2,
     "v_bias": HEADS * DIM,
+    "latent_sinks": 128 * 4 * DIM + 4 * DIM + 2 * (2 * DIM) * (4 * DIM),
     "gated_head": HEADS * (DIM + 1),
     "gated_elementwise": WIDTH * (WIDTH + 1),
     "gated_value": 2 * DIM * (WIDTH + 1),
@@ -78,6 +80,9 @@ def wide(name: str, **options) -> dict[str, torch.Tensor]:
         ("kv_bias", "slot_modules.0.key", 0.02),
         ("kv_bias", "slot_modules.0.value", 0.02),
         ("v_bias", "output_modules.0.value", 0.02),
+        ("latent_sinks", "slot_modules.0.latent", 0.02),
+        ("latent_sinks", "slot_modules.0.key_map", 0.02),
+        ("latent_sinks", "slot_modules.0.value_map", 0.02),
         ("kernel_mlp", "similarity.first", math.sqrt(2 / 5 / 64)),
         ("kernel_mlp", "similarity.second", math.sqrt(2 / 5 / 64)),
         ("gated_head", "output_modules.0.weight", 0.02),
@@ -99,6 +104,9 @@ def test_random_starts(name, parameter, std):
         ("sink_logit", {}, "slot_modules.0.logit", 0),
         ("sink_logit", {"initial": -3.5}, "slot_modules.0.logit", -3.5),
         ("sink_logit", {"reads_input": True}, "slot_modules.0.weight", 0),
+        ("first_key_logit", {"initial": 2.5}, "first_key.logit", 2.5),
+        ("latent_sinks", {}, "slot_modules.0.gain", 1),
+        ("gated_head", {"reads": 12, "initial_std": 0, "openness": 0.5}, "output_modules.0.weight", 0),
         ("gated_head", {}, "output_modules.0.bias", math.log(0.25 / 0.75)),
         ("gated_head", {"reads": "nothing", "openness": 0.5}, "output_modules.0.bias", 0),
         ("gated_elementwise", {"openness": 0.9}, "output_modules.0.bias", math.log(9)),

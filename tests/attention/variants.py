@@ -43,14 +43,23 @@ OTHERS: dict[str, list[dict[str, Any]]] = {
     "relu": [{"over_n": False}, {"normalized": True}],
     "k_bias_fixed_v": [{"direction": "uniform", "norm": 5.0}],
     "k_bias_lowrank": [{"d_a": 3}],
-    "gated_head": [{"reads": "all"}, {"reads": "nothing"}, {"mlp_width": 3}, {"reads": "all", "mlp_width": 3}],
+    "latent_sinks": [{"count": 5, "rank": 3}],
+    "gated_head": [
+        {"reads": 3},
+        {"reads": "all"},
+        {"reads": "nothing"},
+        {"mlp_width": 3},
+        {"reads": "all", "mlp_width": 3},
+    ],
     "gated_value": [{"per_head": True}],
     "qk_norm": [{"norm": "layernorm"}],
     "differential": [{"lambda_init": 0.4}],
 }
 STARTING_VALUES = {
     ("sink_logit", "initial"),
+    ("first_key_logit", "initial"),
     ("gated_head", "openness"),
+    ("gated_head", "initial_std"),
     ("gated_elementwise", "openness"),
     ("gated_value", "openness"),
     ("scalable_softmax", "initial"),
@@ -72,6 +81,9 @@ KINDS = [
     "forgetting_gate",
     "differential",
     "stick_breaking",
+    "first_key_logit",
+    "latent_sinks",
+    "exclusive",
 ]
 ENTRIES = [Variant(name) for name in zoo.ENTRIES]
 VARIANTS = ENTRIES + [Variant(name, options) for name, several in OTHERS.items() for options in several]

@@ -64,6 +64,7 @@ def measured(
             name: (("sample", "layer", "head"), noise(*per_head))
             for name in (
                 "slot_received",
+                "self_attention",
                 "attention_entropy",
                 "entropy_bound",
                 "max_logit",

@@ -139,7 +139,7 @@ def test_a_column_at_a_position_is_the_one_of_a_measurement_of_that_position(shi
 def test_every_column_at_a_position_moves_with_it_or_is_about_none(complete) -> None:
     """Numbers are drawn anew at every position: a metric that stays is one of a whole head."""
     of_a_head = {"slot", "drain_correlation", "entropy", "entropy_bound", "max_logit", "output_norm", "dormant"}
-    of_a_head |= {"output_rank_one", "output_mean_share", "kind"}
+    of_a_head |= {"output_rank_one", "output_mean_share", "kind", "self_attention"}
     probed = complete.data.assign_coords(probe_position=[0, 5])
     first, other = (type(complete)(probed).heads(position=position) for position in (0, 5))
     assert {*first} - {*other} == {*ONLY_OF_POSITION_0}

@@ -127,7 +127,7 @@ def test_a_list_of_one_meaning_is_one_value() -> None:
         ({"attention": ["softmax", "gated_value"], "kv_layers": [0, 0, 2, 2]}, "before they are cached"),
         ({"attention": ["softmax", "kernel_mlp"], "position": "alibi"}, "a feature map has none"),
         ({"attention": ["softmax", {"mask": {"kind": "document"}}], "attention_every": 2}, "borders of documents"),
-        ({"attention": ["softmax", "stable_mask"], "is_causal": False}, "a bidirectional model has none"),
+        ({"attention": ["softmax", "stable_mask"], "is_causal": False}, "under a bidirectional mask"),
     ],
 )
 def test_what_one_layer_cannot_have_is_refused(options: dict[str, Any], reason: str) -> None:

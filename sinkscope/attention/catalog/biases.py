@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sinkscope.attention.catalog.entry import Option, Section
 from sinkscope.attention.outputs import ValueBias
-from sinkscope.attention.slots import FixedValue, KeySlot
+from sinkscope.attention.slots import FixedValue, KeySlot, LatentSlots
 from sinkscope.attention.spec import AttentionSpec
 
 SECTION = Section("Key and value biases")
@@ -90,3 +90,13 @@ def k_bias_lowrank(d_a: Option = 1) -> AttentionSpec:
 )
 def v_bias() -> AttentionSpec:
     return AttentionSpec(output=(ValueBias(),))
+
+
+@line(
+    formula="A = softmax([q·W_K c̄, q·K] / √d), y = A [W_V c̄; V], c̄ = g ⊙ c / rms(c) for n latents c",
+    rows="slots and tokens sum to 1",
+    source="openPangu-2.0 (Huawei 2026)",
+    acts="n latents, g, W_K and W_V per layer; keys never rotated",
+)
+def latent_sinks(count: Option = 128, rank: Option = None) -> AttentionSpec:
+    return AttentionSpec(slots=(LatentSlots(count=count, rank=rank),))

@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pydantic import ValidationError
-
 from sinkscope.attention.spec import AttentionSpec
 from sinkscope.errors import InputError, unknown
-from sinkscope.invalid import in_one_line
 
 Maker = Callable[..., AttentionSpec]
 Option = Any  # as somebody wrote it: the piece that it goes into says whether it fits
@@ -53,8 +50,8 @@ class Entry:
                 raise unknown(f"option of '{self.name}'", option, self.options)
         try:
             return self.maker(**options)
-        except ValidationError as error:
-            raise in_one_line(error, AttentionSpec, f"attention operation '{self.name}'") from error
+        except InputError as error:
+            raise InputError(f"attention operation '{self.name}': {error}") from error
 
     def options_of(self, spec: AttentionSpec) -> dict[str, Any] | None:
         """The options, other than defaults, with which this line makes exactly this spec; None where there are none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sinkscope.attention.catalog.entry import Option, Section
 from sinkscope.attention.normalizers import Elu, Linear, PowerSigmoid, Relu, Sigmoid
-from sinkscope.attention.similarity import Kernel
+from sinkscope.attention.scoring.similarity import Kernel
 from sinkscope.attention.spec import AttentionSpec
 
 SECTION = Section("Other similarities and normalizers")

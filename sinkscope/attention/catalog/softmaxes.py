@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sinkscope.attention.catalog.entry import Option, Section
 from sinkscope.attention.normalizers import ClippedSoftmax, PowerSoftmax, ScaledSoftmax, Softpick
+from sinkscope.attention.scoring.first_key import FirstKeyLogit
 from sinkscope.attention.slots import LogitSlot, SuffixSlot, ZeroSlot
 from sinkscope.attention.spec import AttentionSpec
 
@@ -63,12 +64,22 @@ def sink_logit(initial: Option = 0.0, reads_input: Option = False) -> AttentionS
 
 
 @line(
+    formula="A = softmax(s + b · [k is the first token]); b per head",
+    rows="tokens sum to 1",
+    source="MiMo-V2.5 (Xiaomi 2026), vision encoder",
+    acts="b per query head, added after scaling",
+)
+def first_key_logit(initial: Option = 0.0) -> AttentionSpec:
+    return AttentionSpec(first_key=FirstKeyLogit(initial=initial))
+
+
+@line(
     formula="A = clip((ζ − γ) · softmax(s) + γ, 0, 1); γ, or γ = −α / n",
     rows="from 0 to ζ",
     source="Bondarenko et al. 2023 (2306.12929)",
     effect="BERT: largest activation 735 → 21.5, kurtosis 3076 → 80 [Bondarenko et al., secondary]",
 )
-def clipped_softmax(gamma: Option = -0.025, zeta: Option = 1.0, alpha: Option = None) -> AttentionSpec:
+def clipped_softmax(gamma: Option = None, zeta: Option = 1.0, alpha: Option = None) -> AttentionSpec:
     return AttentionSpec(normalizer=ClippedSoftmax(gamma=gamma, zeta=zeta, alpha=alpha))
 
 

@@ -20,10 +20,9 @@ from pathlib import Path
 import torch
 from filelock import FileLock
 from pydantic import TypeAdapter
-from pydantic.dataclasses import dataclass
 
 from sinkscope.attention.kernels.comparison import Agreement, Specialization, compared, largest
-from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.pieces import piece
 from sinkscope.errors import InputError
 from sinkscope.files import cache_dir, sha256, write_json
 
@@ -31,7 +30,7 @@ SOURCES = Path(__file__).parent
 PATIENCE = 120  # seconds for another process to finish the same comparison; after that, make it here as well
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Machine:
     """What decides the code that runs: a comparison says nothing of another. `kernels`: `fingerprint()`."""
 
@@ -42,7 +41,7 @@ class Machine:
     kernels: str
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Outcome:
     """What a comparison found: `problem` is None where the kernels may be taken. `largest`: difference of values and
     gradients, relative to the reference's largest entry or 1; None where one was NaN or something was raised."""

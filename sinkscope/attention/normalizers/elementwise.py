@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from sinkscope.attention.normalizers.base import Differentiated, Map, PerQuery, Split, exponential
-from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.pieces import piece
 
 EPSILON = 1e-8  # added to the sum of a normalized row, as in the paper's code
 
@@ -41,7 +40,7 @@ class _Elementwise(Differentiated):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Sigmoid(_Elementwise):
     """f(s) = σ(s + b), rows `normalized`. Source: Gu et al. 2025, Table 6.
 
@@ -63,7 +62,7 @@ class Sigmoid(_Elementwise):
         return torch.ops.aten.sigmoid_backward(upstream, weights)
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Elu(_Elementwise):
     """f(s) = elu(s) + 1 = max(s, 0) + e^min(s, 0), rows `normalized`. Source: Gu et al. 2025, Table 6."""
 
@@ -77,7 +76,7 @@ class Elu(_Elementwise):
         return weights.clamp(max=1).mul_(upstream)
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Relu(_Elementwise):
     """f(s) = relu(s), divided by n, the number of tokens that the query sees, where `over_n`; rows `normalized`.
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic.dataclasses import dataclass
-
 from sinkscope.attention.normalizers.base import Differentiated, Map, PerQuery, Split
 from sinkscope.attention.normalizers.elementwise import EPSILON
-from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.pieces import piece
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Linear(Differentiated):
     """w_j = s_j / Z; with a feature map φ, s = φ(q)·φ(k) / √d. Source: Gu et al. 2025, Tables 6 and 15.
 

@@ -7,17 +7,17 @@ from typing import Annotated, Literal
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from sinkscope.attention.normalizers.base import Differentiated, Map, Normalizer, PerQuery, Split, Visible, exponential
-from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.pieces import piece
 from sinkscope.errors import InputError
 
 Positive = Annotated[float, Field(gt=0)]
+USUAL_GAMMA = -0.025
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Softmax(Normalizer):
     """w_j = exp(s_j) / Σ_visible exp(s_i); rows sum to one over tokens and slots. Source: Vaswani et al. 2017."""
 
@@ -38,7 +38,7 @@ class Softmax(Normalizer):
         return torch.logsumexp(scores.masked_fill(~visible, -torch.inf), -1)
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class ScaledSoftmax(Normalizer):
     """w = α · softmax(s), rows sum to α: the normalizer Z divided by α. Source: Gu et al. 2025, Table 14."""
 
@@ -50,7 +50,7 @@ class ScaledSoftmax(Normalizer):
         return self.alpha * Softmax().weights(scores, visible, count)
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class PowerSoftmax(Differentiated):
     """w_j = exp(s_j) / (Σ exp(p · s_i))^(1/p) = softmax(p · s)_j^(1/p). Source: Gu et al. 2025, section 7.
 
@@ -73,7 +73,7 @@ class PowerSoftmax(Differentiated):
         return each - exponential(split.inner).mul_(each.sum(-1, keepdim=True))
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class PowerSigmoid(PowerSoftmax):
     """w_j = σ(s_j) / (Σ σ(s_i)^p)^(1/p), a `PowerSoftmax` of log σ(s). Source: Gu et al. 2025, section 7.
 
@@ -91,24 +91,27 @@ class PowerSigmoid(PowerSoftmax):
         return super().slope(scores, count, split, upstream, delta).mul_(torch.sigmoid(-scores))
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class ClippedSoftmax(Differentiated):
     """w = clip((ζ − γ) · softmax(s) + γ, 0, 1): weights can be exactly zero. Source: Bondarenko et al. 2023.
 
-    `alpha` in place of γ: γ = −α / n, with n the number of tokens that the query sees (the authors write the maximum
-    length); both together are refused. Rows sum to between 0 and ζ. Clipped entries have no gradient.
+    `gamma`: γ, −0.025 where neither is given. `alpha` in place of γ: γ = −α / n, with n the number of tokens that the
+    query sees (the authors write the maximum length); both together are refused. Rows sum to between 0 and ζ. Clipped
+    entries have no gradient.
     """
 
-    gamma: Annotated[float, Field(le=0)] = -0.025
+    gamma: Annotated[float, Field(le=0)] | None = None
     zeta: Annotated[float, Field(gt=0)] = 1.0
     alpha: Positive | None = None
     kind: Literal["clipped_softmax"] = "clipped_softmax"
 
     def __post_init__(self) -> None:
-        if self.alpha is not None and self.gamma != type(self).gamma:
+        if self.alpha is not None and self.gamma is not None:
             raise InputError(
                 f"clipped softmax: gamma = {self.gamma} and alpha = {self.alpha}: alpha decides gamma, so give one"
             )
+        if self.alpha is None and self.gamma is None:
+            object.__setattr__(self, "gamma", USUAL_GAMMA)
 
     def split(self, scores: Map, count: PerQuery) -> Split:
         gamma = self._gamma(count)
@@ -124,10 +127,12 @@ class ClippedSoftmax(Differentiated):
         return torch.ops.aten._softmax_backward_data(stretched, shares, -1, shares.dtype)
 
     def _gamma(self, count: Tensor) -> Tensor | float:
-        return self.gamma if self.alpha is None else -self.alpha / count
+        if self.alpha is not None:
+            return -self.alpha / count
+        return USUAL_GAMMA if self.gamma is None else self.gamma
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Softpick(Differentiated):
     """w_j = relu(e^s_j − 1) / (Σ |e^s_i − 1| + ε), rows sum to at most 1. Source: Zuhri et al. 2025.
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch.nn import functional as F
 
 from sinkscope.attention.normalizers.base import Differentiated, Map, PerQuery, Split, exponential
-from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.pieces import piece
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class StickBreaking(Differentiated):
     """w_j = σ(s_j) · Π_{i > j visible} (1 − σ(s_i)): from the last visible key backwards, each takes its share of what
     is left. Rows sum to at most 1. Source: Tan et al. 2024 (2410.17980).

@@ -6,23 +6,23 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from sinkscope.attention.learned import Learned
-from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.outputs.gates import Spread
+from sinkscope.attention.pieces import piece
 from sinkscope.attention.sizes import Sizes
 from sinkscope.attention.slots.keys import INITIAL_STD
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class ValueBias:
     """y = A V + v*, with v* learned per query head; the weights A are untouched. Source: Gu et al. 2025, section 7.
 
     `initial_std`: of v* at the start.
     """
 
-    initial_std: float = INITIAL_STD
+    initial_std: Spread = INITIAL_STD
     kind: Literal["value_bias"] = "value_bias"
     needs_hidden = False
 

@@ -7,18 +7,18 @@ from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
-from pydantic.dataclasses import dataclass
+from pydantic import Field, Strict
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sinkscope.attention.learned import Learned
-from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.pieces import piece
 from sinkscope.attention.sizes import Sizes
 from sinkscope.errors import InputError
 
 Openness = Annotated[float, Field(gt=0, lt=1)]
 Spread = Annotated[float, Field(ge=0)]
+Channels = Annotated[int, Strict(), Field(ge=1)]
 
 
 def logit(share: float) -> float:
@@ -26,23 +26,28 @@ def logit(share: float) -> float:
     return math.log(share / (1 - share))
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class HeadGate:
     """y_h = g_h(x) · (A V)_h with one gate per head and token, g = σ(…). Source: Bondarenko et al. 2023.
 
     x is the input of the attention block. `reads`: "slice", head h reads the h-th of H slices of x by weights of its
-    own (theirs); "all", every head reads the whole x; "nothing", a learned scalar. `mlp_width`: a hidden layer of that
-    width (relu) in between, as in their BERT. `openness`: g at x = 0; `initial_std`: of the (last) weights.
+    own (theirs); "all", every head reads the whole x; "nothing", a learned scalar; a number n, every head reads the
+    first n channels of x (Dial 2025: n = 12, openness 0.5, weights from zero, no b). `mlp_width`: a hidden layer of
+    that width (relu) in between, as in their BERT. `openness`: g at x = 0; `initial_std`: of the (last) weights.
     `relative`: g is divided by the openness, so that with `initial_std` 0 nothing changes at the start (their
     fine-tuning mode, with standard deviation 0.001).
     """
 
-    reads: Literal["slice", "all", "nothing"] = "slice"
+    reads: Literal["slice", "all", "nothing"] | Channels = "slice"
     mlp_width: Annotated[int, Field(ge=1)] | None = None
     openness: Openness = 0.25
     initial_std: Spread = 0.02
     relative: bool = False
     kind: Literal["head_gate"] = "head_gate"
+
+    def __post_init__(self) -> None:
+        if self.reads == "nothing" and self.mlp_width is not None:
+            raise InputError("a gate that reads nothing cannot use mlp_width")
 
     @property
     def needs_hidden(self) -> bool:
@@ -54,12 +59,12 @@ class HeadGate:
                 f"a gate that reads a slice per head needs hidden_size = {sizes.hidden_size} to be a multiple of heads "
                 f"= {sizes.heads}; reads='all' does not"
             )
-        if self.reads == "nothing" and self.mlp_width is not None:
-            raise InputError("a gate that reads nothing cannot use mlp_width")
+        if isinstance(self.reads, int) and self.reads > sizes.hidden_size:
+            raise InputError(f"a gate that reads {self.reads} channels: the block's input has {sizes.hidden_size}")
         return _HeadGate(self, sizes)
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class ElementGate:
     """y = σ(W x + b) ⊙ A V, a gate for every channel of every head, x the input of the attention block.
 
@@ -77,7 +82,7 @@ class ElementGate:
         return GateMap(sizes.hidden_size, (sizes.heads, sizes.head_dim), self)
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class ValueGate:
     """v ← σ(W x + b) ⊙ v before aggregation and before the cache, x the block's input at the value's own token.
 
@@ -135,6 +140,7 @@ class _HeadGate(Learned):
         super().__init__()
         self.spec, heads = spec, sizes.heads
         width = sizes.hidden_size // heads if spec.reads == "slice" else sizes.hidden_size
+        width = spec.reads if isinstance(spec.reads, int) else width
         reads, inner = spec.reads != "nothing", spec.mlp_width
         self.inner = nn.Parameter(torch.empty(heads, inner, width)) if inner else None
         self.weight = nn.Parameter(torch.empty(heads, inner or width)) if reads else None
@@ -159,6 +165,7 @@ class _HeadGate(Learned):
         if self.weight is None:
             return self.bias.new_zeros(1, 1, 1)
         x = given(hidden)
+        x = x[..., : self.spec.reads] if isinstance(self.spec.reads, int) else x
         read = x.unflatten(-1, (len(self.weight), -1)) if self.spec.reads == "slice" else x.unsqueeze(2)
         read = read.transpose(1, 2)  # (batch, heads or 1, query, width)
         if self.inner is not None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from sinkscope.attention.combination import Combination
 from sinkscope.attention.kernels import Specialization, confirm, fused, known, misfit, plan_of, unavailable
 from sinkscope.attention.normalizers import Normalizer
-from sinkscope.attention.similarity import DotProduct
+from sinkscope.attention.scoring.similarity import DotProduct
 from sinkscope.attention.visibility import Visibility
 
 
@@ -49,7 +49,7 @@ def unfit(
 ) -> str | None:
     """Why the fused kernels do not compute this; None where they do, if they are exact on this GPU."""
     plan = plan_of(spec.normalizer, visibility.mask)
-    beside = (spec.temperature, spec.decay, spec.difference, *spec.slots)
+    beside = (spec.temperature, spec.first_key, spec.decay, spec.difference, *spec.slots)
     if plan is None or not isinstance(spec.similarity, DotProduct):
         return f"no fused kernel for '{spec.normalizer.kind}' weights under this mask"
     if biased or any(piece is not None for piece in beside):

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from sinkscope.attention.combination import Combination
 from sinkscope.attention.normalizers import ScaledSoftmax, Softmax
 from sinkscope.attention.paths import slotted
-from sinkscope.attention.scores import Scores, per_query_head, wide
+from sinkscope.attention.scores import Scores, per_query_head, wide, widened
 from sinkscope.attention.slots import SlotTerms
 from sinkscope.attention.visibility import Visibility
 
@@ -42,17 +42,16 @@ def attention(
     scaling: float,
 ) -> Float[Tensor, "batch heads query value_dim"]:
     """Softmax attention over slots and tokens; equals the reference up to rounding."""
-    if not slots:
-        return _kernel(query, key, value, visibility, 0, scaling)
     value_dim = value.shape[-1]
-    causal = visibility.is_causal_square
+    causal = visibility.is_causal_square and bool(slots)
     if adds_slots(slots, query, value, visibility):
         return _slotted(query, key, value, slots, visibility, scaling)
-    query = _with_channels(query, slots)
-    key = _with_slot_keys(key, slots, scaling)
-    value = _with_slot_values(value, slots)
-    if query.shape[-1] != value_dim:  # unequal head widths silently take the math kernel and its T × T buffer
-        value = F.pad(value, (0, query.shape[-1] - value_dim))
+    if slots:
+        query = _with_channels(query, slots)
+        key = _with_slot_keys(key, slots, scaling)
+        value = _with_slot_values(value, slots)
+    width = max(query.shape[-1], value_dim)  # unequal head widths silently take the math kernel and its T × T buffer
+    query, key, value = (_as_wide(each, width) for each in (query, key, value))
     if causal:
         query = F.pad(query, (0, 0, len(slots), 0))
     output = _kernel(query, key, value, visibility, len(slots), scaling)
@@ -91,6 +90,10 @@ def _slotted(
     return slotted.attention(query, key, value, logits, values, visibility.is_causal_square, scaling)
 
 
+def _as_wide(tensor: Tensor, width: int) -> Tensor:
+    return F.pad(tensor, (0, width - tensor.shape[-1])) if tensor.shape[-1] < width else tensor
+
+
 def _with_channels(query: Tensor, slots: Sequence[SlotTerms]) -> Tensor:
     """One more channel per slot that has a logit, holding that logit."""
     channels = []
@@ -108,7 +111,7 @@ def _with_slot_keys(key: Tensor, slots: Sequence[SlotTerms], scaling: float) -> 
     channels = sum(terms.logit is not None for terms in slots)
     rows, channel = [], 0
     for terms in slots:
-        row = key.new_zeros(kv_heads, dim) if terms.key is None else terms.key.to(key.dtype)
+        row = key.new_zeros(kv_heads, dim) if terms.key is None else widened(terms.key.to(key.dtype), key)
         row = F.pad(row, (0, channels))
         if terms.logit is not None:
             row = row + F.one_hot(row.new_tensor(dim + channel, dtype=torch.long), dim + channels).to(row) / scaling

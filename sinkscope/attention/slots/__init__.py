@@ -10,9 +10,10 @@ from typing import Annotated
 from pydantic import Field
 
 from sinkscope.attention.slots.keys import FixedValue, KeySlot
+from sinkscope.attention.slots.latent import LatentSlots
 from sinkscope.attention.slots.logits import LogitSlot, SuffixSlot, ZeroSlot
 from sinkscope.attention.slots.terms import SlotTerms
 
-Slot = Annotated[ZeroSlot | LogitSlot | SuffixSlot | KeySlot, Field(discriminator="kind")]
+Slot = Annotated[ZeroSlot | LogitSlot | SuffixSlot | KeySlot | LatentSlots, Field(discriminator="kind")]
 
-__all__ = ["FixedValue", "KeySlot", "LogitSlot", "Slot", "SlotTerms", "SuffixSlot", "ZeroSlot"]
+__all__ = ["FixedValue", "KeySlot", "LatentSlots", "LogitSlot", "Slot", "SlotTerms", "SuffixSlot", "ZeroSlot"]

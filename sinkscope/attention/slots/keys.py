@@ -6,13 +6,12 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass as piece
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sinkscope.attention.context import Context
 from sinkscope.attention.learned import Learned
-from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.pieces import piece
 from sinkscope.attention.sizes import Sizes
 from sinkscope.attention.slots.terms import SlotTerms
 from sinkscope.errors import InputError
@@ -20,7 +19,7 @@ from sinkscope.errors import InputError
 INITIAL_STD = 0.02  # of k* and v*, as in the paper's code (lit_gpt/model_kv_bias.py)
 
 
-@piece(frozen=True, config=STRICT)
+@piece
 class FixedValue:
     """v* = norm · direction, not learned. "first": v' = [1, 0, …, 0]; "uniform": v'' = [1, …, 1] / √d_h.
 
@@ -39,7 +38,7 @@ class FixedValue:
         return (self.norm * unit).expand(like.shape[0], -1)
 
 
-@piece(frozen=True, config=STRICT)
+@piece
 class KeySlot:
     """A learned key k* per key-value head, never rotated; `value` says what it carries.
 

@@ -8,14 +8,13 @@ from typing import Annotated, Literal
 import torch
 from jaxtyping import Float, Int
 from pydantic import Field
-from pydantic.dataclasses import dataclass as piece
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sinkscope.attention.context import Context
 from sinkscope.attention.learned import Learned
 from sinkscope.attention.masks import Document, leaves
-from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.pieces import piece
 from sinkscope.attention.sizes import Sizes
 from sinkscope.attention.slots.terms import SlotTerms
 from sinkscope.attention.visibility import Visibility
@@ -24,7 +23,7 @@ from sinkscope.errors import InputError
 WITHOUT_MODEL = 2048  # positions of StableMask where no model says how many it has
 
 
-@piece(frozen=True, config=STRICT)
+@piece
 class ZeroSlot:
     """k* = 0, b = 0, v* = 0: the denominator gains exp(0) = 1, which is softmax-off-by-one (Miller 2023)."""
 
@@ -36,7 +35,7 @@ class ZeroSlot:
         return _ZeroSlot()
 
 
-@piece(frozen=True, config=STRICT)
+@piece
 class LogitSlot:
     """k* = 0, v* = 0, one learned logit b per query head, starting at `initial`: the sink logit of GPT-OSS.
 
@@ -56,7 +55,7 @@ class LogitSlot:
         return _LogitSlot(sizes, self.initial, self.reads_input)
 
 
-@piece(frozen=True, config=STRICT)
+@piece
 class SuffixSlot:
     """The pseudo logits of StableMask: b_t = log Σ_{t < j < context} exp(−γ j), j and t counted from 0.
 

@@ -95,6 +95,8 @@ def _masks(model: PreTrainedModel, spec: AttentionSpec) -> Iterator[str]:
             f"the mask '{describe(spec.mask)}' needs positions in a row or documents, which it does not pass on; its "
             "mask (causal, padding, window, packed documents) stays in force, and a window can be added"
         )
+    if spec.first_key is not None:
+        yield "a first key's logit must know where rows begin, which only lab models do; a sink logit need not"
     if any(slot.kind == "suffix" for slot in spec.slots):
         if getattr(model.config, "sliding_window", None) is not None:
             yield "StableMask counts the tokens before a query, which a sliding window hides"

@@ -93,7 +93,8 @@ def verified_output(call: AttentionCall, family: str, host: float) -> None:
         hidden = None if known.hidden is None else known.hidden[:, part]
         bias = None if known.bias is None else _From(known.bias, row)
         query, value = call.query[:, :, part], call.value
-        found = operation(query, call.key, value, visible, hidden, known.scaling, path="reference", bias=bias)
+        own = value[:, :, call.own_keys][:, :, part]
+        found = operation(query, call.key, value, visible, hidden, known.scaling, path="reference", bias=bias, own=own)
         weight = sum(w.abs().sum(-1).amax() for w in (found.weights, found.slot_weights) if w is not None)
         scale = (1 + weight) * (1 + value.abs().amax()) + found.output.abs().amax()
         difference = (output[:, :, part] - found.output).float().abs()

@@ -92,9 +92,8 @@ def _leaving(
     if operation.difference is not None:
         part = part * operation.difference.scale(_aggregated(call, samples, rows))
     hidden = None if context.hidden is None else context.hidden[samples, rows].to(part.dtype)
-    for module in operation.output_modules:
-        part = module(part, hidden) - module(torch.zeros_like(part), hidden)
-    return part
+    own = call.value[samples, :, call.own_keys][:, :, rows].to(part.dtype)
+    return operation.leaving(part, hidden, own) - operation.leaving(torch.zeros_like(part), hidden, own)
 
 
 def _aggregated(call: AttentionCall, samples: slice, rows: slice) -> Float[Tensor, "batch heads query dim"]:

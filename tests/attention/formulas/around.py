@@ -14,6 +14,8 @@ def gated_head(row: Row) -> Vector:
     if row.o["reads"] != "nothing":
         width = len(row.x) // row.heads
         read = row.x if row.o["reads"] == "all" else row.x[row.head * width : (row.head + 1) * width]
+        if isinstance(row.o["reads"], int):
+            read = row.x[: row.o["reads"]]
         if row.o["mlp_width"] is not None:
             read = [max(dot(line, read), 0) for line in row.p["output_modules.0.inner"][row.head]]
             assert len(read) == row.o["mlp_width"]
@@ -92,3 +94,10 @@ def differential(row: Row) -> Vector:
     output = row.mix([a - factor * b for a, b in zip(first, second, strict=True)])
     size = sqrt(sum(y * y for y in output) / d + 1e-5)
     return [(1 - start) * g * y / size for y, g in zip(output, row.p["difference.gain"], strict=True)]
+
+
+@formula
+def exclusive(row: Row) -> Vector:
+    output = softmax(row)
+    along = dot(output, row.own) / dot(row.own, row.own)
+    return [y - along * v for y, v in zip(output, row.own, strict=True)]

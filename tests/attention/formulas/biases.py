@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from .row import Row, Vector, exponentials, formula, mix
+from .row import Row, Vector, dot, exponentials, formula, mix
 from .softmaxes import softmax
 
 
@@ -52,3 +52,20 @@ def k_bias_lowrank(row: Row) -> Vector:
 def v_bias(row: Row) -> Vector:
     bias = row.p["output_modules.0.value"][row.head]
     return [y + b for y, b in zip(softmax(row), bias, strict=True)]
+
+
+@formula
+def latent_sinks(row: Row) -> Vector:
+    learned = {name: row.p[f"slot_modules.0.{name}"] for name in ("latent", "gain", "key_map", "value_map")}
+    assert len(learned["latent"]) == row.o["count"]
+    assert len(learned["gain"]) == (row.o["rank"] or 4 * len(row.query))
+    d = len(row.query)
+    lines = slice(row.group * d, (row.group + 1) * d)
+    keys, values = [], []
+    for latent in learned["latent"]:
+        size = sqrt(sum(c * c for c in latent) / len(latent) + 1e-6)
+        normed = [g * c / size for g, c in zip(learned["gain"], latent, strict=True)]
+        keys.append([dot(line, normed) for line in learned["key_map"][lines]])
+        values.append([dot(line, normed) for line in learned["value_map"][lines]])
+    weights = exponentials([*map(row.score, keys), *row.scores])
+    return mix(weights, [*values, *row.values])

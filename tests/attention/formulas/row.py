@@ -14,12 +14,14 @@ Vector = list[float]
 class Row:
     """One query of one head and the keys that it sees, oldest first.
 
-    `place`, `places`: of the query and of these keys in their document, from 0. `x`: the block's input at the query;
-    `xs`: at these keys; `between`: for each of these keys, at the tokens after it up to the query (or the other way
-    round). `heads`, `kv_heads`: how many; `head`, `group`: which. `p`: parameters. `o`: options.
+    `own`: the query's own value. `place`, `places`: of the query and of these keys in their document, from 0. `x`: the
+    block's input at the query; `xs`: at these keys; `between`: for each of these keys, at the tokens after it up to the
+    query (or the other way round). `heads`, `kv_heads`: how many; `head`, `group`: which. `p`: parameters. `o`:
+    options.
     """
 
     query: Vector
+    own: Vector
     keys: list[Vector]
     values: list[Vector]
     place: int

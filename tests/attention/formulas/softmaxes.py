@@ -39,7 +39,7 @@ def sink_logit(row: Row) -> Vector:
 
 @formula
 def clipped_softmax(row: Row) -> Vector:
-    gamma, zeta = row.o["gamma"], row.o["zeta"]
+    gamma, zeta = -0.025 if row.o["gamma"] is None else row.o["gamma"], row.o["zeta"]
     if row.o["alpha"] is not None:
         gamma = -row.o["alpha"] / row.n
     return row.mix([min(max((zeta - gamma) * w + gamma, 0), 1) for w in exponentials(row.scores)])
@@ -57,3 +57,10 @@ def stable_mask(row: Row) -> Vector:
     gamma = 2 ** (-8 * (row.head + 1) / row.heads) if row.o["gamma"] == "alibi" else row.o["gamma"]
     later = sum(exp(-gamma * j) for j in range(row.place + 1, row.o["context"] or 2048))  # 2048 without a model
     return row.mix(exponentials(row.scores, beside=later))
+
+
+@formula
+def first_key_logit(row: Row) -> Vector:
+    """Where the first token of the row or document is seen at all."""
+    logit = row.p["first_key.logit"][row.head]
+    return row.mix(exponentials([s + logit * (k == 0) for s, k in zip(row.scores, row.places, strict=True)]))

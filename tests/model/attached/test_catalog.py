@@ -16,7 +16,7 @@ from sinkscope.model import LabConfig, LabForCausalLM
 
 SIZES = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
-LAB_ONLY = {"forgetting_gate", "differential"}
+LAB_ONLY = {"forgetting_gate", "differential", "first_key_logit"}
 NAMES = [name for name in CATALOG if name not in LAB_ONLY]
 TOKENS = 19
 

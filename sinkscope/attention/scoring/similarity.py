@@ -11,16 +11,15 @@ from typing import Annotated, Literal
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sinkscope.attention.learned import Learned
-from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.pieces import piece
 from sinkscope.attention.sizes import Sizes
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class DotProduct:
     """φ(x) = x: s_tk = scaling · q_t·k_k. Source: Vaswani et al. 2017."""
 
@@ -30,7 +29,7 @@ class DotProduct:
         return nn.Identity()
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class Kernel:
     """A feature map on queries and keys. Source: Gu et al. 2025, Tables 6 and 15; Katharopoulos et al. 2020.
 

@@ -6,18 +6,17 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sinkscope.attention.learned import Learned
-from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.pieces import piece
 from sinkscope.attention.sizes import Sizes
 
 EPSILON = 1e-6
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class QueryKeyNorm:
     """q, k ← norm(q), norm(k) over the channels of a head, before rotation, with one learned gain per channel.
 

@@ -6,15 +6,14 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from sinkscope.attention.learned import Learned
-from sinkscope.attention.pieces import STRICT
+from sinkscope.attention.pieces import piece
 from sinkscope.attention.sizes import Sizes
 
 
-@dataclass(frozen=True, config=STRICT)
+@piece
 class LogLength:
     """s_tk ← c_h · log(n_t) · s_tk, with n_t the number of tokens that query t sees and c_h learned per head.
 

@@ -1,0 +1,23 @@
+"""Does an attention function compute what it says? Any function against plain float64 arithmetic."""
+
+from sinkscope.attention.oracle.cases import CASES, FEATURES, Case, Problem
+from sinkscope.attention.oracle.comparing import parity
+from sinkscope.attention.oracle.reference import DEFECTS, Exact, exact
+from sinkscope.attention.oracle.result import Disagreement, Parity, ParityRow
+from sinkscope.attention.oracle.styles import STYLES, Style
+
+__all__ = [
+    "CASES",
+    "DEFECTS",
+    "FEATURES",
+    "STYLES",
+    "Case",
+    "Disagreement",
+    "Exact",
+    "Parity",
+    "ParityRow",
+    "Problem",
+    "Style",
+    "exact",
+    "parity",
+]

@@ -1,0 +1,205 @@
+"""The comparison of a function with float64 arithmetic, case by case."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from sinkscope.attention.oracle.cases import CASES, FEATURES, Case, Problem
+from sinkscope.attention.oracle.problems import drawn
+from sinkscope.attention.oracle.reference import DEFECTS, Exact, exact
+from sinkscope.attention.oracle.result import Parity, ParityRow
+from sinkscope.attention.oracle.styles import STYLES, Style
+from sinkscope.errors import InputError, unknown
+
+Convention = Literal["tokens", "total"]
+
+
+def parity(
+    function: Callable[..., Any],
+    *,
+    style: str | Style = "plain",
+    without: Iterable[str] = (),
+    lse: Convention | None = None,
+    gradients: bool = True,
+    dtypes: Sequence[torch.dtype] = (torch.float32,),
+    device: torch.device | str = "cpu",
+    cases: Sequence[Case] = CASES,
+    quiet: bool = False,
+) -> Parity:
+    """Compare an attention function with float64 arithmetic: sinks, windows, softcaps, grouped heads, odd lengths,
+    decoding, log-sum-exps and gradients. Prints a table unless `quiet`, and returns it; raises nothing for what the
+    function does wrong (`.check()` does).
+
+    `style`: how it is called: "plain", "transformers" or "sdpa" (classes in `STYLES`, which say what each means), or a
+    `Style` of your own. `without`: names in `FEATURES` of what it does not do; a parameter that is not in its signature
+    and a `NotImplementedError` say the same. Such cases are listed as not supported. `lse`: what its log-sum-exp sums
+    over, "tokens" or "total" (tokens and sink); None accepts either, but the same in all cases, and says which.
+    `gradients`: of the output with respect to queries, keys, values and sinks.
+
+    Sinks are large enough to be seen in each dtype: one at zero beside scores of some nats is lost in the rounding of
+    half precision, so that a function which drops it would pass. Raises `InputError` for unknown names.
+    """
+    if isinstance(style, str):
+        if style not in STYLES:
+            raise unknown("style", style, STYLES)
+        style = STYLES[style]
+    if lse not in (None, "tokens", "total"):
+        raise unknown("lse", str(lse), ("tokens", "total"))
+    without = tuple(without)
+    for feature in without:
+        if feature not in FEATURES:
+            raise unknown("feature", feature, FEATURES)
+    if not cases or not dtypes:
+        raise InputError("nothing to compare: give at least one case and one dtype")
+    comparison = _Comparison(function, style, without, lse, gradients and "gradients" not in without)
+    rows = [comparison.row(case, dtype, torch.device(device)) for dtype in dtypes for case in cases]
+    name = getattr(function, "__qualname__", None) or type(function).__name__
+    found = Parity(str(name), tuple(rows))
+    if not quiet:
+        Console().print(found.table())
+    return found
+
+
+class _Comparison:
+    """A function, how it is called, and which log-sum-exp it was found to give."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        style: Style,
+        without: tuple[str, ...],
+        lse: Convention | None,
+        gradients: bool,
+    ) -> None:
+        self.function, self.style, self.without, self.gradients = function, style, without, gradients
+        self.lse, self.stated = lse, lse is not None
+
+    def row(self, case: Case, dtype: torch.dtype, device: torch.device) -> ParityRow:
+        named = str(dtype).removeprefix("torch.")
+        missing = next((f"declared without '{name}'" for name in case.features if name in self.without), None)
+        missing = missing or self.style.missing(self.function, case)
+        if missing:
+            return ParityRow(case.name, named, "not supported", note=missing)
+        problem = drawn(case, dtype, device)
+        limit = allowed(problem, dtype)
+        try:
+            errors, notes = self._compared(problem, limit)
+        except NotImplementedError as error:
+            return ParityRow(case.name, named, "not supported", note=_line(error) or "raises NotImplementedError")
+        except Exception as error:  # whatever a kernel raises is a finding, and the next case may still run
+            return ParityRow(case.name, named, "raised", note=f"{type(error).__name__}: {_line(error)}")
+        wrong = [name for name, error in errors.items() if not error <= limit]  # true for NaN as well
+        if wrong and not notes:
+            notes = [f"{wrong[0]} is off by {errors[wrong[0]]:.1e}"]
+        return ParityRow(case.name, named, "differs" if wrong else "agrees", errors, limit, "; ".join(notes))
+
+    def _compared(self, problem: Problem, limit: float) -> tuple[dict[str, float], list[str]]:
+        """Errors by name, and what is to be said of them."""
+        leaves = {name: tensor.clone().requires_grad_(self.gradients) for name, tensor in problem.inputs.items()}
+        wanted, notes = exact(problem), list[str]()
+        output, lse = self.style.call(self.function, problem.on(leaves))
+        if output.shape != wanted.output.shape:
+            raise ValueError(f"output {tuple(output.shape)}, expected {tuple(wanted.output.shape)}")
+        errors = {"output": _error(output, wanted.output)}
+        if not errors["output"] <= limit:
+            notes += _diagnosis(problem, output, limit)
+        if lse is not None and "lse" not in self.without:
+            within = allowed(problem, lse.dtype)
+            error, note = self._lse(lse, wanted, problem, within)
+            errors["lse"] = error * limit / within  # in units of the row's limit
+            notes += [note] if note else []
+        if self.gradients:
+            found, note = _gradients(problem, leaves, output)
+            errors |= found
+            notes += [note] if note else []
+        return errors, notes
+
+    def _lse(self, lse: Tensor, wanted: Exact, problem: Problem, limit: float) -> tuple[float, str]:
+        """The error of a log-sum-exp, and what it sums over where that is not what was said."""
+        if lse.shape != wanted.total.shape:
+            raise ValueError(f"lse {tuple(lse.shape)}, expected (batch, heads, query) = {tuple(wanted.total.shape)}")
+        sides: dict[Convention, Tensor] = {"tokens": wanted.tokens, "total": wanted.total}
+        scale = 1 + wanted.tokens.abs().max().item()
+        errors = {name: (lse.double() - side).abs().max().item() / scale for name, side in sides.items()}
+        tellable = problem.case.sink in ("beside", "far")
+        if self.lse is None and tellable:
+            self.lse = next((name for name, error in errors.items() if error <= limit), None)
+        error = errors[self.lse or "tokens"] if tellable else min(errors.values())
+        if error <= limit or math.isnan(error):
+            return error, ""
+        other: Convention = "tokens" if self.lse == "total" else "total"
+        if tellable and errors[other] <= limit:
+            said = "declared" if self.stated else "found in other cases"
+            return error, f"its lse is over {_words(other)}, {said} over {_words(self.lse or 'tokens')}"
+        if any((lse.double() * math.log(2) - side).abs().max().item() / scale <= limit for side in sides.values()):
+            return error, "its lse is in base 2"
+        return error, f"its lse is neither over tokens nor over tokens and sink, off by {error * scale:.1e}"
+
+
+def allowed(problem: Problem, dtype: torch.dtype) -> float:
+    """Errors that are rounding, relative to the largest expected number: four roundings of `dtype`, and sixteen of fp32
+    and those of scores, which are sums in fp32. Every defect is at least ten times as large in half precision."""
+    fine = torch.finfo(torch.float32).eps
+    largest = (problem.query.double().norm(dim=-1).max() * problem.key.double().norm(dim=-1).max()).item()
+    return 4 * torch.finfo(dtype).eps + fine * (16 + 2 * largest * problem.scaling)
+
+
+def _gradients(problem: Problem, leaves: dict[str, Tensor], output: Tensor) -> tuple[dict[str, float], str]:
+    """Errors of the gradient of a fixed combination of outputs; a note where there is no gradient."""
+    if not output.requires_grad:
+        raise NotImplementedError("its output has no gradient: pass gradients=False to compare values alone")
+    wide = {name: tensor.double().requires_grad_() for name, tensor in problem.inputs.items()}
+    reference = exact(problem.on(wide)).output
+    direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output.device, output.dtype)
+    found = torch.autograd.grad(output, list(leaves.values()), direction, allow_unused=True)
+    wanted = torch.autograd.grad(reference, list(wide.values()), direction.double())
+    least = _usual(problem, direction)
+    given = [torch.zeros_like(other) if one is None else one for one, other in zip(found, wanted, strict=True)]
+    errors = {  # a backward pass has several products, each with the rounding that a forward pass has once
+        f"d{name}": _error(one, other, least[name]) / 4 for name, one, other in zip(leaves, given, wanted, strict=True)
+    }
+    absent = [
+        name
+        for name, one, other in zip(leaves, given, wanted, strict=True)
+        if not one.any() and other.abs().max() > 1e-9
+    ]
+    return errors, f"no gradient reaches {absent[0]}" if absent else ""
+
+
+def _diagnosis(problem: Problem, output: Tensor, limit: float) -> list[str]:
+    """The known mistake that gives this output."""
+    if not torch.isfinite(output).all():
+        return ["its output is not finite"]
+    features = problem.case.features
+    for defect, needed in DEFECTS.items():
+        if all(feature in features for feature in needed) and _error(output, exact(problem, defect).output) <= limit:
+            return [defect]
+    return []
+
+
+def _usual(problem: Problem, direction: Tensor) -> dict[str, float]:
+    """A tenth of the largest terms that a gradient sums: where they cancel, the sum itself is no scale."""
+    tensors = {name: tensor.double().norm(dim=-1).max().item() for name, tensor in problem.inputs.items()}
+    moved = direction.double().norm(dim=-1).max().item() * tensors["value"] / 10
+    products = {"query": problem.scaling * tensors["key"], "key": problem.scaling * tensors["query"], "sink": 1.0}
+    return {name: moved * products[name] if name in products else 1e-6 for name in tensors}
+
+
+def _error(found: Tensor, wanted: Tensor, least: float = 1e-6) -> float:
+    """Largest difference, relative to the largest expected number, or to `least` where that is more."""
+    difference = (found.double() - wanted).abs().max().item()
+    return difference / max(wanted.abs().max().item(), least)
+
+
+def _words(convention: Convention) -> str:
+    return "tokens alone" if convention == "tokens" else "tokens and sink"
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

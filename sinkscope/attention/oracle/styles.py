@@ -1,0 +1,127 @@
+"""How attention functions are called: the ways that libraries have."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from sinkscope.attention.oracle.cases import Case, Problem
+
+Returned = tuple[Tensor, Tensor | None]
+
+
+@runtime_checkable
+class Style(Protocol):
+    """A way to call a function."""
+
+    def missing(self, function: Callable[..., Any], case: Case) -> str | None:
+        """What the function's signature says that it cannot do of this case; None where it takes everything."""
+        ...
+
+    def call(self, function: Callable[..., Any], problem: Problem) -> Returned:
+        """Its output (batch, heads, query, width), and log-sum-exp (batch, heads, query) where it gives one."""
+        ...
+
+
+class Plain:
+    """function(query, key, value, *, scaling, causal[, window, softcap, sink]) -> output or (output, lse).
+
+    Heads come before tokens: query (B, H, T, D), key (B, K, S, D), value (B, K, S, E), output (B, H, T, E), lse (B, H,
+    T) in nats. Query head h reads key head h // (H / K). Queries are the last of the keys. A query at position t sees
+    keys k ≤ t where causal, and |t − k| < window. `sink`: (H,), added to the denominator as it is. What a case does not
+    need is not passed, so a function may take less.
+    """
+
+    def missing(self, function: Callable[..., Any], case: Case) -> str | None:
+        wanted = [name for name in ("window", "softcap", "sink") if getattr(case, name) is not None]
+        return _untaken(function, wanted)
+
+    def call(self, function: Callable[..., Any], problem: Problem) -> Returned:
+        case = problem.case
+        further = {"window": case.window, "softcap": case.softcap, "sink": problem.sink}
+        given = {name: value for name, value in further.items() if value is not None}
+        found = function(
+            problem.query, problem.key, problem.value, scaling=problem.scaling, causal=case.causal, **given
+        )
+        return found if isinstance(found, tuple) else (found, None)
+
+
+class Interface:
+    """function(module, query, key, value, attention_mask, scaling=…, dropout=0.0, …), as transformers calls it.
+
+    The mask, window included, is written out as 0 and the dtype's lowest number, (B, 1, T, S); `sliding_window`,
+    `softcap` and `s_aux` are passed where a case has them, and `is_causal`. `module` has `num_key_value_groups`,
+    `sinks` and `is_causal`, is in eval mode, and has no config. Output (B, T, H, E), and what follows it is not read.
+    """
+
+    def missing(self, function: Callable[..., Any], case: Case) -> str | None:
+        return _untaken(function, ["softcap"] if case.softcap is not None else [])
+
+    def call(self, function: Callable[..., Any], problem: Problem) -> Returned:
+        case, module = problem.case, nn.Module().eval()
+        hidden = torch.zeros(case.queries, case.keys, dtype=problem.query.dtype, device=problem.query.device)
+        hidden = hidden.masked_fill(~problem.allowed(), torch.finfo(hidden.dtype).min)
+        known: Mapping[str, Any] = {
+            "num_key_value_groups": case.heads // case.kv_heads,
+            "sinks": problem.sink,
+            "is_causal": case.causal,
+            "scaling": problem.scaling,
+        }
+        for name, value in known.items():
+            object.__setattr__(module, name, value)
+        further = {"sliding_window": case.window, "softcap": case.softcap, "s_aux": problem.sink}
+        given = {name: value for name, value in further.items() if value is not None}
+        mask = hidden[None, None].expand(len(problem.query), 1, -1, -1)
+        keywords = {"scaling": problem.scaling, "dropout": 0.0, "is_causal": case.causal, **given}
+        found = function(module, problem.query, problem.key, problem.value, mask, **_taken(function, keywords))
+        return found[0].transpose(1, 2), None
+
+
+class Sdpa:
+    """function(query, key, value, attn_mask=…, is_causal=…, scale=…, enable_gqa=…), as torch's own is called.
+
+    `is_causal` where queries are the keys and there is no window, else a boolean mask. No sink, no softcap.
+    """
+
+    def missing(self, function: Callable[..., Any], case: Case) -> str | None:
+        wanted = [name for name in ("softcap", "sink") if getattr(case, name) is not None]
+        return f"takes no '{wanted[0]}'" if wanted else None
+
+    def call(self, function: Callable[..., Any], problem: Problem) -> Returned:
+        case = problem.case
+        given: dict[str, Any] = {"scale": problem.scaling}
+        if case.kv_heads != case.heads:
+            given["enable_gqa"] = True
+        if case.causal and case.window is None and case.queries == case.keys:
+            given["is_causal"] = True
+        elif case.causal or case.window is not None:
+            given["attn_mask"] = problem.allowed()
+        found = function(problem.query, problem.key, problem.value, **given)
+        return found if isinstance(found, tuple) else (found, None)
+
+
+STYLES: dict[str, Style] = {"plain": Plain(), "transformers": Interface(), "sdpa": Sdpa()}
+
+
+def _untaken(function: Callable[..., Any], names: list[str]) -> str | None:
+    """The first of these that the function's signature has no place for."""
+    taken = _parameters(function)
+    return next((f"takes no '{name}'" for name in names if taken is not None and name not in taken), None)
+
+
+def _taken(function: Callable[..., Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    taken = _parameters(function)
+    return {name: value for name, value in keywords.items() if taken is None or name in taken}
+
+
+def _parameters(function: Callable[..., Any]) -> set[str] | None:
+    """Names of its parameters; None where it takes any, or does not tell."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return None if any(one.kind is one.VAR_KEYWORD for one in parameters) else {one.name for one in parameters}

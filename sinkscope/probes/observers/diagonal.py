@@ -1,0 +1,56 @@
+"""How much tokens attend to themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from sinkscope.probes.calls.call import ROWS, AttentionCall
+from sinkscope.probes.calls.chunks import Chunk
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
+
+
+@in_every
+@dataclass(frozen=True)
+class SelfAttention(Observer):
+    """mean_t A[t, t] over real queries: `self_attention` (sample, layer, head).
+
+    Where an output keeps nothing of its token's own value (exclusive self-attention), the diagonal can take the mass
+    that a sink takes elsewhere, so it is read beside the sink. Absent in cross-attention, where no key is a query's
+    own. Cost: O(T) beyond the log-sum-exp where weights are a softmax, else the pass over all weights in chunks.
+    Source: Zhai 2026; Wu & Tu 2024 mask it.
+    """
+
+    @property
+    def reads_weights_alone(self) -> bool:
+        return True
+
+    def reads_chunks(self, call: AttentionCall) -> bool:
+        return _has_own(call) and not call.is_softmax
+
+    def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
+        rows = torch.arange(chunk.rows.start, chunk.rows.stop, device=chunk.weights.device) + call.own_keys.start
+        columns = torch.arange(chunk.columns.start, chunk.columns.stop, device=rows.device)
+        yield Piece("own", (chunk.weights * (rows[:, None] == columns)).sum((-2, -1)), None, chunk.samples)
+
+    def on_call(self, call: AttentionCall) -> Iterable[Piece]:
+        if not _has_own(call) or self.reads_chunks(call):
+            return
+        lse, everything = call.counted_lse, slice(0, len(call.query))
+        for start in range(0, call.query.shape[2], ROWS):  # blocks on the diagonal, of which that alone is kept
+            rows = slice(start, min(call.query.shape[2], start + ROWS))
+            columns = slice(call.own_keys.start + rows.start, call.own_keys.start + rows.stop)
+            own = call.scores(everything, rows, columns).diagonal(dim1=-2, dim2=-1)
+            yield Piece("own", (own - lse[:, :, rows]).exp().sum(-1), None, everything)
+
+    def arrays(self, found: LayerSums) -> dict[str, Array]:
+        if "own" not in found.sums:
+            return {}
+        return {"self_attention": Array(divide(found.sums["own"], found.query_count[:, None]), None)}
+
+
+def _has_own(call: AttentionCall) -> bool:
+    """Whether each query has a key of its own."""
+    return call.layer.stack != "cross" and call.own_keys.stop - call.own_keys.start == call.query.shape[2]
