@@ -42,7 +42,7 @@ logits = _of("attention/slots/logits.py", "tests/attention/test_slots.py")
 scores = _of("attention/scores.py", "tests/attention/test_scores.py", "tests/attention/test_formulas.py")
 operation = _of("attention/operation.py", "tests/attention/test_rows.py", "tests/attention/test_operation.py")
 sdpa = _of("attention/paths/sdpa.py", "tests/attention/test_paths.py", "tests/attention/test_scores.py")
-slotted = _of("attention/paths/slotted.py", "tests/attention/paths")
+flash = _of("attention/paths/flash.py", "tests/attention/paths")
 passes = _of("hooks/passes.py", "tests/hooks/test_passes.py")
 projections = _of("hooks/projections.py", "tests/hooks/test_edits.py")
 stream = _of("hooks/stream.py", "tests/hooks/test_stream.py")
@@ -158,7 +158,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "output[:, :, : output.shape[2] - (len(slots) if causal else 0), :value_dim]",
     ),
     sdpa("rows of padding are not blanked", "return output.masked_fill(blank, 0.0)", "return output"),
-    slotted(
+    flash(
         "slots take no mass",
         "total = torch.logaddexp(lse.to(logits.dtype), logits.logsumexp(-1))",
         "total = lse.to(logits.dtype)",
