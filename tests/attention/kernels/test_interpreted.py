@@ -82,7 +82,10 @@ def test_kernels_with_any_fault_are_refused_and_the_exact_path_runs_with_one_war
     assert (sound["taken"], sound["told"]) == (2, [])
     assert "(streamed, " in sound["before"]
     assert "not yet compared with the reference" in sound["before"]
-    assert "fast (fused, O(T) memory): a fused kernel on cpu in float32, compared with the reference on Triton's" in sound["after"]
+    assert (
+        "fast (fused, O(T) memory): a fused kernel on cpu in float32, compared with the reference on Triton's"
+        in sound["after"]
+    )
     assert found.keys() == FOUND_OUT.keys()
     for name, words in FOUND_OUT.items():
         one = found[name]
