@@ -1,8 +1,8 @@
 """Softmax under windows, documents, prefixes and padding, and the difference of two maps: time, and peak memory.
 
 fp32, CPU, one thread and its own time; batch 1, 8 heads, head width 64. Time of forward and backward at T = 2048
-against the plain causal triangle. Memory at T = 2048 and 8192, forward alone and with the backward pass: the peak of resident
-memory (VmHWM, Linux) above what the process held before, each in a process of its own.
+against the plain causal triangle. Memory at T = 2048 and 8192, forward alone and with the backward pass: the peak of
+resident memory (VmHWM, Linux) above what the process held before, each in a process of its own.
 
 Run: python -m benchmarks.attention_masks [--save]
 """
