@@ -59,7 +59,7 @@ def question(runs: int, shared: dict) -> Question:
     """One that varies the learning rate, which changes no run's cost."""
     rates = tuple(Variation(f"rate {index}", {"optimizer.lr": 1e-4 * (index + 1)}) for index in range(runs))
     claim = above(0.0, gap("loss", rates[0].label, rates[-1].label), "falls", "a higher rate learns more", "none")
-    return Question("many", "What does it cost?", ("none",), "a benchmark", rates, (claim,), shared)
+    return Question("many", "What does it cost?", "a benchmark", rates, (claim,), shared)
 
 
 def fresh(root: Path, make: Callable[[Path], object]) -> Callable[[], None]:

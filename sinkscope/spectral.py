@@ -11,6 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from sinkscope.errors import InputError
 
+BLOCKS = 8  # of columns, of which products are made
 _KNOWN: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # weight → (its state, V)
 
 
@@ -43,8 +44,18 @@ def _directions(unembedding: Tensor) -> Float[Tensor, "width width"]:
     state = (unembedding._version, unembedding.data_ptr())
     known = _KNOWN.get(unembedding)
     if known is None or known[0] != state:
-        matrix = unembedding.detach().to("cpu", torch.float64)
-        ascending = torch.linalg.eigh(matrix.mT @ matrix).eigenvectors
+        products = _products(unembedding.detach().to("cpu", torch.float64))
+        ascending = torch.linalg.eigh(products, UPLO="L").eigenvectors
         known = (state, ascending.flip(-1).float())
         _KNOWN[unembedding] = known
     return known[1]
+
+
+def _products(matrix: Float[Tensor, "vocabulary width"]) -> Float[Tensor, "width width"]:
+    """The lower triangle of Wᵀ W, which is all that its eigenvectors are made from: little more than half the work."""
+    width = matrix.shape[1]
+    products = matrix.new_zeros(width, width)
+    for start in range(0, width, max(1, width // BLOCKS)):
+        rows = slice(start, start + max(1, width // BLOCKS))
+        products[rows, : rows.stop] = matrix[:, rows].mT @ matrix[:, : rows.stop]
+    return products

@@ -52,7 +52,7 @@ fixed = _of("attention/paths/sdpa.py", "tests/attention/test_refused.py")
 value_bias = _of("attention/outputs/bias.py", "tests/theory/test_checks.py")
 learned_keys = _of("attention/scores.py", "tests/theory/test_checks.py")
 sensitivity = _of("theory/sensitivity.py", "tests/theory/test_checks.py")
-slotted = _of("attention/paths/slotted.py", "tests/attention/paths")
+flash = _of("attention/paths/flash.py", "tests/attention/paths")
 passes = _of("hooks/passes.py", "tests/hooks/test_passes.py")
 projections = _of("hooks/projections.py", "tests/hooks/test_edits.py")
 stream = _of("hooks/stream.py", "tests/hooks/test_stream.py")
@@ -144,7 +144,7 @@ MUTANTS: tuple[Mutant, ...] = (
     canonical("windows merge to the wider", "one.size <= other.size", "one.size >= other.size"),
     exclusive("the own value is taken out twice", "wide - along * direction", "wide - 2 * along * direction"),
     oracle("an unequal output agrees", "if not error <= limit]  #", "if error > 1e9]  #"),
-    fixed("values of any width go to the kernel", "width = max(query.shape[-1], value_dim)", "width = query.shape[-1]"),
+    fixed("values of any width go to the kernel", "wider = max(width, value_dim)", "wider = width"),
     # theory: each claim dies with the code that it is about
     value_bias("a value bias adds nothing", "return output + self.value[:, None, :].to(output.dtype)", "return output"),
     learned_keys("q·k* is not scaled", "self.scaling * query @ keys.mT", "query @ keys.mT"),
@@ -193,7 +193,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "output[:, :, : output.shape[2] - (len(slots) if causal else 0), :value_dim]",
     ),
     sdpa("rows of padding are not blanked", "return output.masked_fill(blank, 0.0)", "return output"),
-    slotted(
+    flash(
         "slots take no mass",
         "total = torch.logaddexp(lse.to(logits.dtype), logits.logsumexp(-1))",
         "total = lse.to(logits.dtype)",
@@ -227,8 +227,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     projections(
         "an edit reaches the whole fused map",
-        "edited = whole.index_copy(-1, self.columns.to(whole.device), edit(self.own(whole)))",
-        "edited = edit(whole)",
+        "part if self.columns is None else whole.index_copy(-1, self.columns.to(whole.device), part)",
+        "edit(whole)",
     ),
     stream(
         "depths count from the second block",
@@ -290,8 +290,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     call(
         "softcap after the bias",
-        "scores.div_(self.softcap).tanh_().mul_(self.softcap)",
-        "scores.div_(self.softcap).mul_(self.softcap)",
+        "scores.div_(self.softcap).tanh_().mul_(self.softcap)\n        if self.bias",
+        "scores.div_(self.softcap).mul_(self.softcap)\n        if self.bias",
         "tests/probes/calls",
         "tests/families",
     ),
@@ -352,7 +352,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'return "below" if found > controls.max() else "above"',
     ),
     effects(
-        "padding counts in the loss", "counted = real[:, 1:] & real[:, :-1]", "counted = torch.ones_like(real[:, 1:])"
+        "padding counts in the loss", "counted = (real[:, 1:] & real[:, :-1])", "counted = torch.ones_like(real[:, 1:])"
     ),
     effects(
         "the divergence is the other way round", "divergence = (p.exp() * (p - q))", "divergence = (q.exp() * (q - p))"

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from sinkscope.attention.catalog import resolve
 from sinkscope.attention.context import Bias
 from sinkscope.attention.kernels import known
-from sinkscope.attention.masks import MASKS, Full, Mask
+from sinkscope.attention.masks import MASKS, Causal, Full, Mask
 from sinkscope.attention.operation import Attended, Operation
-from sinkscope.attention.paths import chunked, fused, sdpa, streamed
+from sinkscope.attention.paths import chunked, flash, fused, sdpa, streamed
 from sinkscope.attention.paths.choice import Path, Taken, chosen
 from sinkscope.attention.spec import AttentionSpec
 from sinkscope.attention.tokens import Tokens
@@ -28,14 +28,16 @@ NOT_YET_MET = "not yet compared with the reference on this GPU: the first call d
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which path an operation takes, and why. `kernel`: what computes it."""
+    """Which path an operation takes, and why. `kernel`: what computes it. `memory`: beside queries, keys, values and
+    output, forward and backward, for T tokens of one head."""
 
     path: Literal["fast", "reference"]
     kernel: Taken
     reason: str
+    memory: Literal["O(T)", "O(T²)"] = "O(T)"
 
     def __str__(self) -> str:
-        return f"{self.path} ({self.kernel}): {self.reason}"
+        return f"{self.path} ({self.kernel}, {self.memory} memory): {self.reason}"
 
 
 def explain(
@@ -44,17 +46,19 @@ def explain(
     *,
     keys: int | None = None,
     biased: bool = False,
+    mask: Mask | None = None,
 ) -> Explanation:
     """The path `attend(..., path="auto")` takes for queries like `query` on `keys` tokens.
 
-    `query`: a tensor, or a device, which stands for a long sequence there. `biased`: with a bias such as ALiBi.
+    `query`: a tensor, or a device, which stands for a long sequence there. `biased`: with a bias such as ALiBi. `mask`:
+    in place of the spec's own; padding counts as a mask that is no plain triangle and is not known here.
     Nothing is computed: of a fused kernel this says what a comparison on this GPU found, or that none was made yet.
     """
     spec = resolve(spec)
     queries = query.shape[2] if isinstance(query, Tensor) and query.ndim == 4 else LONG
-    where, aside = _where(query), ""
+    where, aside, mask = _where(query), "", spec.mask if mask is None else mask
     if isinstance(query, Tensor) and query.ndim == 4 and query.is_cuda:
-        square = Visibility.of(spec.mask, queries, queries, device=query.device)
+        square = Visibility.of(mask, queries, queries, device=query.device)
         if fused.unfit(spec, square, query, query, query, biased=biased) is None:
             outcome = known(fused.specialization(spec, square, query, query), query.device)
             if outcome is not None and outcome.problem is None:
@@ -62,14 +66,27 @@ def explain(
             aside = f"; the fused kernel is {outcome or NOT_YET_MET}"
     taken = chosen(spec, "auto", queries, keys or queries, biased=biased)
     if taken == "sdpa":
-        extra = f", {len(spec.slots)} slot(s) as further keys" if spec.slots else ""
-        return Explanation("fast", taken, f"scaled_dot_product_attention{where}{extra}")
+        return Explanation("fast", taken, f"{_softmax(query, mask, queries, keys or queries)}{where}{_slots(spec)}")
     reason = f"{sdpa.obstacle(spec, biased=biased)}{aside}"
     if taken == "streamed":
         return Explanation("fast", taken, f"{streamed.ROWS} queries at a time, derivative written out{where}: {reason}")
     if taken == "chunked":
         return Explanation("fast", taken, f"{chunked.ROWS} queries at a time, recomputed backward{where}: {reason}")
-    return Explanation("reference", taken, f"{queries} queries fit one chunk{where}: {reason}")
+    return Explanation("reference", taken, f"{queries} queries fit one chunk{where}: {reason}", "O(T²)")
+
+
+def _softmax(query: Tensor | torch.device | str | None, mask: Mask, queries: int, keys: int) -> str:
+    """What computes a softmax under this mask."""
+    if isinstance(mask, Full) or (isinstance(mask, Causal) and queries == keys):
+        return "scaled_dot_product_attention"
+    device = query.device if isinstance(query, Tensor) else torch.device(query or "cpu")
+    if device.type == "cpu":
+        return f"the flash kernel, {flash.ROWS} queries at a time on the keys within their reach"
+    return f"scaled_dot_product_attention, {chunked.ROWS} queries at a time, recomputed backward"
+
+
+def _slots(spec: AttentionSpec) -> str:
+    return f", {len(spec.slots)} slot(s) beside the keys" if spec.slots else ""
 
 
 def _where(query: Tensor | torch.device | str | None) -> str:

@@ -13,7 +13,7 @@ from dataclasses import fields
 from typing import Annotated, Literal
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
@@ -21,6 +21,8 @@ from sinkscope.attention.pieces import piece
 from sinkscope.attention.tokens import Tokens
 from sinkscope.errors import InputError
 
+Columns = Int[Tensor, "#batch query"]
+Span = tuple[Columns, Columns]  # of each query: the first column that it may see, and the one behind the last
 Places = Annotated[
     tuple[Annotated[int, Field(ge=0)], ...],
     Field(min_length=1),
@@ -37,6 +39,13 @@ class Combinable:
     def __or__(self, other: Mask) -> Or:
         return Or(self, _mask(other))  # type: ignore[arg-type]
 
+    def span(self, query: Tokens, key: Tokens) -> Span | None:
+        """Columns outside of which no query sees anything; None where that is not known, or is nowhere.
+
+        `key.order` must rise from column to column. Costs O(T log T).
+        """
+        return None
+
 
 @piece
 class Causal(Combinable):
@@ -47,6 +56,10 @@ class Causal(Combinable):
     def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
         # By the tokens' own order, not by column: under a cache query 0 is not key 0, and padding shifts each row.
         return key.order[:, None, :] <= query.order[:, :, None]
+
+    def span(self, query: Tokens, key: Tokens) -> Span:
+        stop = _columns(key, query.order, right=True)
+        return torch.zeros_like(stop), stop
 
 
 @piece
@@ -73,6 +86,12 @@ class Window(Combinable):
         # Both sides, so that a window also makes sense under `Full()`; `Causal()` takes the future side away.
         return (query.order[:, :, None] - key.order[:, None, :]).abs() < self.size
 
+    def span(self, query: Tokens, key: Tokens) -> Span:
+        return (
+            _columns(key, query.order - self.size, right=True),
+            _columns(key, query.order + self.size, right=False),
+        )
+
 
 @piece
 class Prefix(Combinable):
@@ -83,6 +102,10 @@ class Prefix(Combinable):
 
     def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
         return (key.order[:, None, :] < self.length).expand(-1, query.count, -1)
+
+    def span(self, query: Tokens, key: Tokens) -> Span:
+        stop = _columns(key, torch.full_like(query.order, self.length), right=False)
+        return torch.zeros_like(stop), stop
 
 
 @piece
@@ -98,6 +121,18 @@ class Document(Combinable):
         if query.document is None or key.document is None:
             raise InputError("a document mask needs document numbers: pass `documents` where the mask is bound")
         return query.document[:, :, None] == key.document[:, None, :]
+
+    def span(self, query: Tokens, key: Tokens) -> Span | None:
+        if query.document is None or key.document is None:
+            return None
+        # Stable, so that the columns of a document stay in order: its first and its last are those of its group.
+        grouped, column = torch.sort(key.document, dim=-1, stable=True)
+        rows = max(len(grouped), len(query.document))
+        grouped, column, wanted = (x.expand(rows, -1).contiguous() for x in (grouped, column, query.document))
+        start, stop = torch.searchsorted(grouped, wanted), torch.searchsorted(grouped, wanted, right=True)
+        first = column.gather(1, start.clamp(max=key.count - 1))
+        last = column.gather(1, (stop - 1).clamp(min=0))
+        return first.where(start < stop, key.count), (last + 1).where(start < stop, 0)
 
 
 @piece
@@ -146,6 +181,12 @@ class And(Combinable):
     def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
         return self.first.visible(query, key) & self.second.visible(query, key)
 
+    def span(self, query: Tokens, key: Tokens) -> Span | None:
+        one, other = self.first.span(query, key), self.second.span(query, key)
+        if one is None or other is None:
+            return one or other
+        return torch.maximum(one[0], other[0]), torch.minimum(one[1], other[1])
+
 
 @piece
 class Or(Combinable):
@@ -157,6 +198,12 @@ class Or(Combinable):
 
     def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
         return self.first.visible(query, key) | self.second.visible(query, key)
+
+    def span(self, query: Tokens, key: Tokens) -> Span | None:
+        one, other = self.first.span(query, key), self.second.span(query, key)
+        if one is None or other is None:
+            return None
+        return torch.minimum(one[0], other[0]), torch.maximum(one[1], other[1])
 
 
 Mask = Annotated[
@@ -197,3 +244,10 @@ def describe(mask: Mask) -> str:
 def _at(tokens: Tokens, places: Places) -> Bool[Tensor, "batch tokens"]:
     """Which tokens stand at one of these positions of their row."""
     return torch.isin(tokens.order, tokens.order.new_tensor(places))
+
+
+def _columns(key: Tokens, order: Int[Tensor, "#batch query"], *, right: bool) -> Columns:
+    """How many columns stand before each of these places of the row, or up to it where `right`."""
+    rows = max(len(key.order), len(order))
+    known, wanted = (x.expand(rows, -1).contiguous() for x in (key.order, order))
+    return torch.searchsorted(known, wanted, right=right)

@@ -14,8 +14,9 @@ class Tokens:
     """The tokens on one side of an attention map.
 
     `order`: index of the token in its own row, counted in real tokens from 0 (it orders tokens; rotary positions may
-    differ); left padding stands before 0. `document`: number of the document the token belongs to. `valid`: False for
-    padding; None means that every token is real. The batch dimension may be 1 where all rows agree.
+    differ), rising from column to column; left padding stands before 0. `document`: number of the document the token
+    belongs to. `valid`: False for padding; None means that every token is real. The batch dimension may be 1 where all
+    rows agree.
     """
 
     order: Int[Tensor, "#batch tokens"]
@@ -58,10 +59,11 @@ class Tokens:
         first = count.masked_fill(~starts, 0).cummax(-1).values
         return torch.empty_like(index).scatter(-1, index, count - first)
 
-    def part(self, rows: slice) -> Tokens:
-        """The tokens of a slice."""
-        return Tokens(
-            self.order[:, rows],
-            None if self.document is None else self.document[:, rows],
-            None if self.valid is None else self.valid[:, rows],
+    def part(self, columns: slice, samples: slice = slice(None)) -> Tokens:
+        """The tokens of a slice, of some of the samples; what all samples share stays shared."""
+        order, *further = (
+            None if known is None else known[samples if len(known) > 1 else slice(None), columns]
+            for known in (self.order, self.document, self.valid)
         )
+        assert order is not None
+        return Tokens(order, *further)

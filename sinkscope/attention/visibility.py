@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sinkscope.attention.masks import Causal, Full, Mask, Window, conjuncts
+from sinkscope.attention.masks import Causal, Full, Mask, Span, Window, conjuncts
 from sinkscope.attention.tokens import Tokens
 from sinkscope.errors import InputError
 
@@ -89,8 +90,11 @@ class Visibility:
         return torch.cat(counts, 2).clamp(min=1).float()  # at least 1: padding would divide by 0, or take log 0
 
     def reach(self, rows: slice) -> slice:
-        """The keys that queries in `rows` can possibly see; every key outside is hidden from all of them."""
+        """The keys that queries in `rows` can possibly see, at least one; every key outside is hidden from them all."""
         band = self._band()
+        if (band is None or not band.whole) and (spans := self.spans) is not None:
+            start, stop = int(spans[0][:, rows].amin()), int(spans[1][:, rows].amax())
+            return slice(start, stop) if start < stop else slice(0, 1)
         if band is None:
             return slice(0, self.key.count)
         # From the oldest key of the first query to the own key of the last: what makes windows cost O(T · size).
@@ -103,6 +107,33 @@ class Visibility:
             return reach
         start, stop = max(0, rows.stop - band.width) if band else 0, rows.start + 1
         return slice(start, stop) if band and band.whole and start < stop else slice(reach.stop, reach.stop)
+
+    @property
+    def spans(self) -> Span | None:
+        """Per query the first column that it may see, and the one behind the last; of padding, none.
+
+        None where only `dense` knows, and where reading numbers off a tensor would stop a GPU or break a graph.
+        """
+        if torch.compiler.is_compiling() or type(self) is not Visibility or self.key.order.device.type != "cpu":
+            return None
+        return self._spans
+
+    @cached_property
+    def _spans(self) -> Span | None:
+        order = self.key.order
+        if not self.key.count or bool((order[:, 1:] < order[:, :-1]).any()):
+            return None
+        span = self.mask.span(self.query, self.key)
+        if span is None or self.query.valid is None:
+            return span
+        awake = self.query.valid
+        return span[0].where(awake, self.key.count), span[1].where(awake, 0)
+
+    def of_samples(self, samples: slice) -> Visibility:
+        """The same for some of the samples."""
+        key = self.key.part(slice(None), samples)
+        query = key if self.query is self.key else self.query.part(slice(None), samples)
+        return replace(self, query=query, key=key)
 
     def _band(self) -> _Band | None:
         """The band below the diagonal that all visible keys lie in, where queries are the keys and look back."""

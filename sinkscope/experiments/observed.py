@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from sinkscope.errors import InputError
@@ -78,7 +78,7 @@ class Observed:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able data; None for what is not a number."""
-        plain = asdict(self)
+        plain = dict(vars(self))  # without asdict's deep copies: thousands of runs are written at once
         plain["metrics"] = {name: _or_none(value) for name, value in self.metrics.items()}
         plain["curves"] = {name: [_or_none(value) for value in values] for name, values in self.curves.items()}
         plain["steps"] = list(self.steps)

@@ -30,7 +30,8 @@ class Invocation:
 
     `arguments`: by name, those of `ARGUMENTS` among them, queries and keys (batch, heads, position, dim) as they are
     behind rotation and cache. `output`: (batch, query, heads, dim), the layout that transformers asks for.
-    `kernel_lse`: the log-sum-exp that the CPU flash kernel computed, fp32 (batch, heads, query), where it was that.
+    `kernel_lse`: the log-sum-exp that the CPU flash kernel computed, fp32 (batch, heads, query), where it was that; not
+    to be read where its queries are more or fewer than those of the call.
     """
 
     module: nn.Module
@@ -74,17 +75,21 @@ class KernelLse(TorchDispatchMode):
     """Runs every operator as it is, and keeps the second result of the CPU flash kernel: lse, fp32 (batch, heads,
     query).
 
-    Nothing is replaced, so outputs are bit-identical. `lse` stays None where another kernel ran (it keeps no
-    log-sum-exp) or more than one flash call was seen.
+    Nothing is replaced, so outputs are bit-identical. `lse` stays None where another kernel ran, which keeps no
+    log-sum-exp. Of several calls it is None too, unless they are `in_blocks` of queries, one after the other.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, in_blocks: bool = False) -> None:
         super().__init__()
+        self._in_blocks = in_blocks
         self._seen: list[Tensor] = []
 
     @property
     def lse(self) -> Tensor | None:
-        return self._seen[0] if len(self._seen) == 1 else None
+        if len(self._seen) < 2:
+            return self._seen[0] if self._seen else None
+        joinable = self._in_blocks and len({lse.shape[:2] for lse in self._seen}) == 1
+        return torch.cat(self._seen, 2) if joinable else None
 
     def __torch_dispatch__(
         self, operator: Any, types: Sequence[type], args: tuple = (), kwargs: Mapping[str, Any] | None = None
@@ -101,7 +106,8 @@ class KernelLse(TorchDispatchMode):
 
 def _run_with_lse(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Tensor | None]:
     """The function's result, and the kernel's log-sum-exp where there was one."""
-    with KernelLse() as mode:
+    own = bool(args) and hasattr(args[0], "operation")  # lab and attached layers; others may cut as they like
+    with KernelLse(in_blocks=own) as mode:
         result = function(*args, **kwargs)
     return result, mode.lse
 

@@ -99,6 +99,9 @@ class Written:
         else:
             pairs = [(query, key)]
         found = [q @ k.mT * self.given["scaling"] for q, k in pairs]
+        if self.spec.first_key is not None:
+            first = torch.arange(query.shape[2]) == 0
+            found = [scores + operation.first_key.logit[:, None, None] * first for scores in found]
         if self.spec.temperature is not None:
             seen = torch.arange(1, query.shape[2] + 1).double().log()
             found = [scores * operation.temperature.scale[:, None, None] * seen[:, None] for scores in found]
@@ -177,7 +180,10 @@ def check_outputs(data: Any, index: int, layer: Written) -> None:
     close(data["output_norm"][:, index], output.norm(dim=-1), 2e-5)
     close(data["value_norm"][:, index], layer.values.norm(dim=-1))
     part = layer.weights[..., SINKS] @ layer.values[:, :, SINKS]
-    if layer.spec.difference is not None or any(piece.kind != "value_bias" for piece in layer.spec.output):
+    if any(piece.kind == "exclusive" for piece in layer.spec.output):
+        along = (part * layer.values).sum(-1, keepdim=True) / layer.values.square().sum(-1, keepdim=True)
+        part = part - along * layer.values
+    elif layer.spec.difference is not None or any(piece.kind != "value_bias" for piece in layer.spec.output):
         part = part * (output / (layer.weights @ layer.values))  # gates and norms scale what was aggregated
     close(data["sink_output_norm"][:, index], part.norm(dim=-1).mean(-1), 1e-4)
     close(data["rest_output_norm"][:, index], (output - part).norm(dim=-1).mean(-1), 1e-4)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sinkscope.attention.visibility import Visibility
 
-Hidden = tuple[slice, Bool[Tensor, "#batch 1 rows column"]]
+Hidden = tuple[slice, Bool[Tensor, "#batch 1 rows _"]]
 
 
 @dataclass(frozen=True, eq=False)

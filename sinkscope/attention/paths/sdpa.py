@@ -2,7 +2,7 @@
 
 A slot is one more key. It stands first, and a zero query stands before the queries, so that the kernel's top-left
 causal triangle still fits; the extra row is dropped. A logit b rides in one more channel of the head:
-scaling · [q, b]·[k*, 1/scaling] = scaling · q·k* + b. On the CPU without a written mask it needs none (`slotted.py`).
+scaling · [q, b]·[k*, 1/scaling] = scaling · q·k* + b. On the CPU without a written mask it needs none (`flash.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from sinkscope.attention.combination import Combination
 from sinkscope.attention.normalizers import ScaledSoftmax, Softmax
-from sinkscope.attention.paths import slotted
+from sinkscope.attention.paths import chunked, flash
 from sinkscope.attention.scores import Scores, per_query_head, wide, widened
 from sinkscope.attention.slots import SlotTerms
 from sinkscope.attention.visibility import Visibility
@@ -41,17 +41,23 @@ def attention(
     visibility: Visibility,
     scaling: float,
 ) -> Float[Tensor, "batch heads query value_dim"]:
-    """Softmax attention over slots and tokens; equals the reference up to rounding."""
-    value_dim = value.shape[-1]
-    causal = visibility.is_causal_square and bool(slots)
-    if adds_slots(slots, query, value, visibility):
-        return _slotted(query, key, value, slots, visibility, scaling)
-    if slots:
-        query = _with_channels(query, slots)
-        key = _with_slot_keys(key, slots, scaling)
-        value = _with_slot_values(value, slots)
-    width = max(query.shape[-1], value_dim)  # unequal head widths silently take the math kernel and its T × T buffer
-    query, key, value = (_as_wide(each, width) for each in (query, key, value))
+    """Softmax attention over slots and tokens; equals the reference up to rounding. O(T) memory under every mask."""
+    width, value_dim = query.shape[-1], value.shape[-1]
+    if width != value_dim:  # unequal head widths silently take the math kernel and its T × T buffer
+        wider = max(width, value_dim)
+        query, key, value = (F.pad(x, (0, wider - x.shape[-1])) for x in (query, key, value))
+        slots = [_widened(terms, wider) for terms in slots]
+        return attention(query, key, value, slots, visibility, scaling)[..., :value_dim]
+    plain = visibility.is_causal_square or visibility.is_full
+    if flash.fits(query, value) and (not plain or adds_slots(slots, query, value, visibility)):
+        return _by_flash(query, key, value, slots, visibility, scaling)
+    if not slots:
+        return _kernel(query, key, value, visibility, 0, scaling)
+    query = _with_channels(query, slots)
+    key = _with_slot_keys(key, slots, scaling)
+    value = _with_slot_values(value, slots)
+    value = F.pad(value, (0, query.shape[-1] - value_dim))
+    causal = visibility.is_causal_square
     if causal:
         query = F.pad(query, (0, 0, len(slots), 0))
     output = _kernel(query, key, value, visibility, len(slots), scaling)
@@ -61,7 +67,9 @@ def attention(
 def adds_slots(slots: Sequence[SlotTerms], query: Tensor, value: Tensor, visibility: Visibility) -> bool:
     """Whether slots are added to the kernel's result instead of being keys of it; its log-sum-exp is then over tokens
     only."""
-    return any(terms.logit is not None for terms in slots) and slotted.fits(query, value, visibility)
+    plain = visibility.is_causal_square or visibility.is_full
+    cheaper = not plain or any(terms.logit is not None for terms in slots)  # than a further channel, or a longer mask
+    return bool(slots) and cheaper and query.device.type == "cpu"
 
 
 def _kernel(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, slots: int, scaling: float) -> Tensor:
@@ -72,26 +80,45 @@ def _kernel(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, s
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=grouped)
     if visibility.is_full:
         return F.scaled_dot_product_attention(query, key, value, scale=scaling, enable_gqa=grouped)
-    visible = visibility.dense()
-    blank = ~visible.any(-1, keepdim=True)  # padding: it attends anywhere, instead of 0 / 0, and is zeroed below
-    visible = F.pad(visible, (slots, 0), value=True) | blank
-    output = F.scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scaling, enable_gqa=grouped)
-    return output.masked_fill(blank, 0.0)
+
+    def output_of(rows: slice) -> Tensor:
+        reach = visibility.reach(rows)
+        visible = visibility.upto(reach).dense(rows)
+        blank = ~visible.any(-1, keepdim=True)  # padding: it attends anywhere, instead of 0 / 0, and is zeroed below
+        mask = F.pad(visible, (slots, 0), value=True) | blank
+        keys, values = (_with_front(x, slots, reach) for x in (key, value))
+        output = F.scaled_dot_product_attention(
+            query[:, :, rows], keys, values, attn_mask=mask, scale=scaling, enable_gqa=grouped
+        )
+        return output.masked_fill(blank, 0.0)
+
+    return chunked.attention(output_of, query.shape[2], visibility)
 
 
-def _slotted(
+def _with_front(tensor: Tensor, count: int, columns: slice) -> Tensor:
+    """The first `count` keys, and the columns counted from behind them."""
+    behind = tensor[:, :, count + columns.start : count + columns.stop]
+    return torch.cat([tensor[:, :, :count], behind], 2) if count else behind
+
+
+def _by_flash(
     query: Tensor, key: Tensor, value: Tensor, slots: Sequence[SlotTerms], visibility: Visibility, scaling: float
 ) -> Tensor:
-    """Where a further channel for logits would cost more than the kernel's own log-sum-exp."""
+    """On the CPU's kernel itself: blocks of queries under a mask, and slots by its log-sum-exp."""
     read = wide(query)
+    if not slots:
+        none = read.new_zeros(0, query.shape[1], value.shape[-1])
+        return flash.attention(query, key, value, read[..., :0], none, visibility, scaling)
     logits = Scores(read, read[:, :, :0], scaling, visibility, tuple(slots)).slot_logits(slice(0, query.shape[2]))
-    none = read.new_zeros(query.shape[1], value.shape[-1])
-    values = torch.stack([none if terms.value is None else per_query_head(terms.value, read) for terms in slots])
-    return slotted.attention(query, key, value, logits, values, visibility.is_causal_square, scaling)
+    zero = read.new_zeros(query.shape[1], value.shape[-1])
+    values = torch.stack([zero if terms.value is None else per_query_head(terms.value, read) for terms in slots])
+    return flash.attention(query, key, value, logits, values, visibility, scaling)
 
 
-def _as_wide(tensor: Tensor, width: int) -> Tensor:
-    return F.pad(tensor, (0, width - tensor.shape[-1])) if tensor.shape[-1] < width else tensor
+def _widened(terms: SlotTerms, width: int) -> SlotTerms:
+    """A slot for heads of this width."""
+    key, value = (None if x is None else F.pad(x, (0, width - x.shape[-1])) for x in (terms.key, terms.value))
+    return SlotTerms(key, terms.logit, value)
 
 
 def _with_channels(query: Tensor, slots: Sequence[SlotTerms]) -> Tensor:

@@ -9,7 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from sinkscope.probes.calls.arithmetic import shares
 from sinkscope.probes.calls.call import AttentionCall
+from sinkscope.probes.calls.masks import Rule
 
 EPSILON = 1e-8  # of the renormalisation, as in the paper's code
 
@@ -19,8 +21,8 @@ class Chunk:
     """Weights, in fp32, of the queries `rows` of `samples` on the keys `columns`; every key outside has weight 0.
 
     Rows of queries that do not count (padding) are 0. `slots`: weights on slots, where there are any; in a softmax one
-    column for all of them together, and one for each entry that is no token. `scores`: the logits behind the weights,
-    −inf where masked, where an observer asked for them and the layer is a softmax over tokens and slots alone.
+    column for all of them together, and one for each entry that is no token. `scores`: the logits behind the weights, 0
+    where masked, where an observer asked for them and the layer is a softmax over tokens and slots alone.
     """
 
     samples: slice
@@ -51,13 +53,25 @@ def _from_scores(call: AttentionCall, with_scores: bool) -> Iterator[Chunk]:
         columns = call.mask.extent(samples, rows)
         if columns.start < columns.stop:
             scores = call.scores(samples, rows, columns)
-            weights = torch.sub(scores, lse[samples, :, rows], out=None if with_scores else scores).exp_()
+            weights = shares(scores, lse[samples, :, rows], keep=with_scores)
+            if with_scores:
+                _blank(call, scores, rows, columns)
             slot = None if slots is None else slots[samples, :, rows]
             if call.entries is not None:
                 entries = call.entry_scores(samples, rows).sub_(lse[samples, :, rows]).exp_()
                 slot = entries if slot is None else torch.cat([slot, entries], -1)
             shown = scores if with_scores and call.entries is None else None
             yield Chunk(samples, rows, columns, weights, slot, shown)
+
+
+def _blank(call: AttentionCall, scores: Tensor, rows: slice, columns: slice) -> None:
+    """0 in place of −inf; left of a plain diagonal there is none."""
+    mask = call.mask
+    if isinstance(mask, Rule) and mask.is_triangle:
+        if not mask.causal:
+            return
+        scores = scores[..., max(0, mask.start + rows.start + 1 - columns.start) :]
+    scores.masked_fill_(scores == -torch.inf, 0.0)
 
 
 def _from_operation(call: AttentionCall) -> Iterator[Chunk]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
+from sinkscope.probes.calls.moments import is_linear, linear_spread, seen_by_plain
 from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
 
 
@@ -26,7 +27,8 @@ class AttentionEntropy(Observer):
     them, and σ_t the norm of these logits after taking off their mean; softmax layers only. It is never above the
     entropy. Source: Zhai et al. 2023, Theorem 3.1, there with σ an upper bound for all rows and n = T.
 
-    Cost: five cheap passes over the scores in chunks; O(T²) time, O(T) memory.
+    Cost: two cheap passes over the scores in chunks, with windows, padding, softcaps or biases five; O(T²) time, O(T)
+    memory.
     """
 
     @property
@@ -42,6 +44,12 @@ class AttentionEntropy(Observer):
 
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
         return _of_weights(chunk) if chunk.scores is None else _of_scores(call, chunk, chunk.scores)
+
+    def on_call(self, call: AttentionCall) -> Iterable[Piece]:
+        if is_linear(call):
+            counted = call.counted_lse != torch.inf
+            bound = entropy_bound(*linear_spread(call))
+            yield Piece("bound", bound.where(counted, 0.0).sum(-1))
 
     def arrays(self, found: LayerSums) -> dict[str, Array]:
         names = {"entropy": "attention_entropy", "bound": "entropy_bound"}
@@ -71,21 +79,29 @@ def _of_scores(call: AttentionCall, chunk: Chunk, scores: Tensor) -> Iterable[Pi
     samples, rows = chunk.samples, chunk.rows
     lse = call.counted_lse[samples, :, rows]
     counted = lse != torch.inf
-    visible = call.mask.visible(samples, rows, chunk.columns).to(lse.device)
+    linear = is_linear(call)
+    visible = None if linear else call.mask.visible(samples, rows, chunk.columns).to(lse.device)
     sink = None if call.sink is None else call.sink.expand_as(call.lse)[samples, :, rows]
     slots = 0 if sink is None else (sink > -torch.inf).int()  # a slot without any mass is none
-    count = (visible.sum(-1) + slots).clamp(min=1).float()
+    seen = seen_by_plain(call, rows) if visible is None else visible.sum(-1)
+    count = (seen + slots).clamp(min=1).float()
     offset = (lse - count.log()).where(counted, 0.0)
-    logits = (scores - offset[..., None]).nan_to_num_(nan=torch.nan, posinf=torch.inf, neginf=0.0)
-    total, squares = logits.sum(-1), torch.linalg.vector_norm(logits, dim=-1).square()
-    mean = torch.linalg.vecdot(chunk.weights, logits)
+    logits = scores - offset[..., None]
+    if visible is not None:
+        logits.masked_fill_(~visible, 0.0)
+    mean = torch.linalg.vecdot(chunk.weights, logits)  # what is hidden has weight 0
     if sink is not None and chunk.slots is not None:
         sink = (sink - offset).where(sink > -torch.inf, 0.0)
-        total, squares, mean = total + sink, squares + sink.square(), mean + chunk.slots[..., 0] * sink
-    spread = (squares - total.square() / count).clamp(min=0).sqrt()
+        mean = mean + chunk.slots[..., 0] * sink
     yield Piece("entropy", (count.log() - mean).clamp(min=0).where(counted, 0.0).sum(-1), None, samples)
-    yield Piece("bound", entropy_bound(spread, count).where(counted, 0.0).sum(-1), None, samples)
     yield Piece("rows", counted.sum(-1).float(), None, samples)
+    if linear:
+        return
+    total, squares = logits.sum(-1), torch.linalg.vector_norm(logits, dim=-1).square()
+    if sink is not None and chunk.slots is not None:
+        total, squares = total + sink, squares + sink.square()
+    spread = (squares - total.square() / count).clamp(min=0).sqrt()
+    yield Piece("bound", entropy_bound(spread, count).where(counted, 0.0).sum(-1), None, samples)
 
 
 def _of_weights(chunk: Chunk) -> Iterable[Piece]:

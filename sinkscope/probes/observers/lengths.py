@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from sinkscope.errors import InputError
+from sinkscope.probes.calls.arithmetic import shares
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
 from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
@@ -63,7 +64,7 @@ class ReceivedByLength(Observer):
         columns, present = call.locate((self.position,))
         lse = call.counted_lse[..., None]
         for samples, rows in call.parts(1):
-            weights = call.scores(samples, rows, columns[samples]).sub_(lse[samples, :, rows]).exp_()
+            weights = shares(call.scores(samples, rows, columns[samples]), lse[samples, :, rows])
             weights = weights * present[samples, None, None, :]
             yield self._sums(call, weights[..., 0], samples, rows)
 

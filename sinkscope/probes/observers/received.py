@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import InputError
+from sinkscope.probes.calls.arithmetic import shares
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
 from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
@@ -62,7 +63,7 @@ class AttentionReceived(Observer):
         columns, present = call.locate(self.chosen)
         lse = call.counted_lse[..., None]
         for samples, rows in call.parts(len(self.chosen)):
-            weights = call.scores(samples, rows, columns[samples]).sub_(lse[samples, :, rows]).exp_()
+            weights = shares(call.scores(samples, rows, columns[samples]), lse[samples, :, rows])
             yield Piece("attention", weights.sum(-2) * present[samples, None, :], None, samples)
 
     def arrays(self, found: LayerSums) -> dict[str, Array]:

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.errors import InputError
+from sinkscope.probes.calls.arithmetic import shares
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
 from sinkscope.probes.observers.outputs import share
@@ -74,7 +75,7 @@ def _weights(call: AttentionCall, columns: Tensor) -> Iterator[tuple[slice, slic
     if call.is_softmax:
         lse = call.counted_lse[..., None]
         for samples, rows in call.parts(columns.shape[1]):
-            yield samples, rows, call.scores(samples, rows, columns[samples]).sub_(lse[samples, :, rows]).exp_()
+            yield samples, rows, shares(call.scores(samples, rows, columns[samples]), lse[samples, :, rows])
         return
     for rows in call.row_parts():
         found = call.operation_weights(rows)

@@ -10,22 +10,29 @@ import sys
 import pytest
 
 PROGRAM = """
+import itertools
 import sys
 import torch
 import sinkscope.attention as zoo
 
-backend, *names = sys.argv[1:]
-for name in names or zoo.CATALOG:
+backend, tokens, *names = sys.argv[1:]
+tokens, causal = int(tokens), zoo.Causal()
+masks = [causal]
+if tokens > 5:
+    masks = [causal & zoo.Window(100), causal & zoo.Document(), causal | zoo.Prefix(5)]
+for name, mask in itertools.product(names or zoo.CATALOG, masks):
     torch.manual_seed(0)
     torch._dynamo.reset()
     operation = zoo.CATALOG[name].build(heads=2, kv_heads=1, head_dim=4, hidden_size=8)
-    inputs = [torch.randn(1, heads, 5, 4, requires_grad=True) for heads in (2, 1, 1)]
-    hidden, upstream = torch.randn(1, 5, 8), torch.randn(1, 2, 5, 4)
+    inputs = [torch.randn(1, heads, tokens, 4, requires_grad=True) for heads in (2, 1, 1)]
+    hidden, upstream = torch.randn(1, tokens, 8), torch.randn(1, 2, tokens, 4)
+    documents = torch.arange(tokens)[None] // 77
 
     def attend(query, key, value):
         query, key = operation.before_rotation(query, key)
         value, carried = operation.before_cache(value, hidden)
-        return operation(query, key, value, hidden=hidden, carried=carried).output
+        seen = zoo.Visibility.of(mask, tokens, tokens, documents=documents)
+        return operation(query, key, value, seen, hidden, carried=carried).output
 
     def both(run):
         output = run(*inputs)
@@ -55,11 +62,17 @@ def compiled(*arguments: str) -> list[str]:
 def test_the_whole_catalogue_in_one_graph_each():
     from sinkscope.attention import CATALOG
 
-    assert compiled("aot_eager") == list(CATALOG)
+    assert compiled("aot_eager", "5") == list(CATALOG)
+
+
+@pytest.mark.slow
+def test_blocks_under_a_mask_are_one_graph():
+    names = ["softmax", "sink_logit", "kv_bias", "differential"]
+    assert compiled("aot_eager", "600", *names) == [name for name in names for _ in range(3)]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler: there is no g++")
 def test_compiled_by_inductor():
     names = ["softmax_off_by_one", "sigmoid_normalized"]
-    assert compiled("inductor", *names) == names
+    assert compiled("inductor", "5", *names) == names

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import sinkscope.attention as zoo
-from sinkscope.attention.paths import slotted
+from sinkscope.attention.paths import flash
 from sinkscope.errors import InputError
 
 KEYED = zoo.KeySlot(value="learned", initial_logit=0.3)
@@ -23,8 +23,8 @@ SPECS = {
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_equals_the_reference(name, mask, kv_heads, monkeypatch):
     ran = []
-    kernel = slotted.attention
-    monkeypatch.setattr(slotted, "attention", lambda *args: ran.append(1) or kernel(*args))
+    kernel = flash.attention
+    monkeypatch.setattr(flash, "attention", lambda *args: ran.append(1) or kernel(*args))
     operation = SPECS[name].build(heads=4, kv_heads=kv_heads, head_dim=8, hidden_size=32)
     for dtype, tolerance in ((torch.float32, 2e-5), (torch.float64, 1e-12)):
         operation = operation.to(dtype)

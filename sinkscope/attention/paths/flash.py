@@ -1,0 +1,165 @@
+"""Softmax attention on the CPU's flash kernel: under any mask in blocks of queries, on the keys within their reach, and
+with slots that need no further key, since only the log-sum-exp changes.
+
+With slots of logits b and values v*, and L' = log(e^L + Σ e^b), the output y is e^(L − L') times the kernel's plus
+Σ e^(b − L') v*. The kernel's backward pass, given y and L', computes exactly the gradients of q, k and v; a slot's own
+is ∂L/∂b = p (g·v* − g·y) with p = e^(b − L') and g the gradient of y. L itself is never differentiated, which on the
+CPU would silently be wrong. Kept for the backward pass are queries, keys, values, output and L': O(T) memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from sinkscope.attention.paths.blocks import RowBlock, rows_of
+from sinkscope.attention.visibility import Visibility
+from sinkscope.errors import InputError
+
+FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+ROWS = 256  # queries of a block under a mask
+APART = 0.8  # samples go one by one where that leaves at most this share of the scores
+
+
+def fits(query: Tensor, value: Tensor) -> bool:
+    """Whether the kernel computes it: on a CPU, heads of one width."""
+    return query.device.type == "cpu" and query.shape[-1] == value.shape[-1]
+
+
+def attention(
+    query: Float[Tensor, "batch heads query dim"],
+    key: Float[Tensor, "batch kv_heads key dim"],
+    value: Float[Tensor, "batch kv_heads key dim"],
+    logits: Float[Tensor, "batch heads query slots"],
+    values: Float[Tensor, "slots heads dim"],
+    visibility: Visibility,
+    scaling: float,
+) -> Float[Tensor, "batch heads query dim"]:
+    """Softmax over slots and tokens. Raises `InputError` where differentiated twice."""
+    return _Attention.apply(query, key, value, logits, values, _Map(visibility, scaling))[0]
+
+
+@dataclass(frozen=True, eq=False)
+class _Map:
+    """What is computed beside tensors with gradients."""
+
+    visibility: Visibility
+    scaling: float
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one call of the kernel does it, without a written mask."""
+        return self.visibility.is_causal_square or self.visibility.is_full
+
+    def blocks(self, batch: int) -> Iterator[tuple[slice, RowBlock]]:
+        """Samples and queries that the kernel gets at once."""
+        if batch > 1 and _differ(self.visibility):
+            for sample in range(batch):
+                part = slice(sample, sample + 1)
+                yield from ((part, block) for block in rows_of(self.visibility.of_samples(part), ROWS))
+        else:
+            yield from ((slice(0, batch), block) for block in rows_of(self.visibility, ROWS))
+
+
+def _differ(visibility: Visibility) -> bool:
+    """Whether samples reach so differently far, as packed documents do, that blocks of all of them would waste time."""
+    if (spans := visibility.spans) is None or len(spans[0]) == 1 or visibility.query.count <= ROWS:
+        return False
+    reached = [
+        (first.amin(1), stop.amax(1)) for first, stop in zip(*(span.split(ROWS, 1) for span in spans), strict=True)
+    ]
+    own = sum((stop - first).clamp(min=0).sum() for first, stop in reached)
+    joint = sum((stop.amax() - first.amin()).clamp(min=0) * len(first) for first, stop in reached)
+    return bool(own <= APART * joint)
+
+
+def _written(block: RowBlock, dtype: torch.dtype) -> Tensor:
+    """The block's mask as the kernel adds it. Queries that see nothing see everything here, instead of 0 / 0."""
+    batch = max([len(hidden) for _, hidden in block.hidden], default=1)
+    rows, keys = (part.stop - part.start for part in (block.rows, block.keys))
+    mask = torch.zeros(batch, 1, rows, keys, dtype=dtype)
+    for columns, hidden in block.hidden:
+        shielded = hidden if block.blank is None else hidden & ~block.blank
+        mask[..., columns].masked_fill_(shielded, -torch.inf)
+    return mask
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        query: Tensor, key: Tensor, value: Tensor, logits: Tensor, values: Tensor, of: _Map
+    ) -> tuple[Tensor, Tensor]:
+        output, lse = _forward(query, key, value, of)
+        if not logits.shape[-1]:
+            return output, lse
+        # logaddexp, not log(e^L + e^b), where either term overflows fp32 above 88.
+        total = torch.logaddexp(lse.to(logits.dtype), logits.logsumexp(-1))
+        shares = (logits - total[..., None]).exp()
+        kept = (lse - total).exp().masked_fill(lse == torch.inf, 0.0)  # of rows that see nothing, ∞ − ∞
+        output = output * kept[..., None] + torch.einsum("bhts,shd->bhtd", shares, values)
+        return output.to(query.dtype), total
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
+        *tensors, ctx.map = inputs
+        ctx.mark_non_differentiable(outputs[1])  # backward ignores L', so it must not look differentiable
+        ctx.save_for_backward(*tensors, *outputs)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise InputError("the flash kernel has no second derivative: ask for path='reference'")
+        query, key, value, logits, values, output, total = ctx.saved_tensors
+        given = _backward(upstream, query, key, value, output, total, ctx.map)
+        if not logits.shape[-1]:
+            return *given, None, None, None
+        with torch.autocast("cpu", enabled=False):
+            wide = upstream.to(logits.dtype)
+            shares = (logits - total[..., None]).exp()
+            met = torch.einsum("bhtd,shd->bhts", wide, values) - (wide * output).sum(-1, keepdim=True)
+            return *given, shares * met, torch.einsum("bhts,bhtd->shd", shares, wide), None
+
+
+def _forward(query: Tensor, key: Tensor, value: Tensor, of: _Map) -> tuple[Tensor, Tensor]:
+    """Output and L of the tokens; of queries that see none, 0 and +inf, under which every share is exp(−inf) = 0."""
+    if of.is_whole:
+        return FORWARD(query, key, value, 0.0, of.visibility.is_causal_square, scale=of.scaling)
+    output, lse = torch.empty_like(query), None
+    for samples, block in of.blocks(len(query)):
+        rows, keys = (samples, slice(None), block.rows), (samples, slice(None), block.keys)
+        mask = _written(block, query.dtype)
+        part, total = FORWARD(query[rows], key[keys], value[keys], 0.0, False, attn_mask=mask, scale=of.scaling)
+        if block.blank is not None and (torch.compiler.is_compiling() or bool(block.blank.any())):
+            part, total = part.masked_fill(block.blank, 0.0), total.masked_fill(block.blank[..., 0], torch.inf)
+        if part.shape == query.shape:
+            return part, total
+        lse = total.new_empty(query.shape[:3]) if lse is None else lse
+        output[rows], lse[rows] = part, total
+    assert lse is not None
+    return output, lse
+
+
+def _backward(
+    upstream: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, total: Tensor, of: _Map
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys and values. The kernel makes its weights exp(s − L) from the L that it is given: with
+    L', those on tokens beside slots."""
+    if of.is_whole:
+        causal = of.visibility.is_causal_square
+        return BACKWARD(upstream, query, key, value, output, total, 0.0, causal, scale=of.scaling)
+    wide = torch.promote_types(query.dtype, torch.float32)  # of sums over blocks
+    to_query, to_key, to_value = torch.empty_like(query), *(torch.zeros_like(x, dtype=wide) for x in (key, value))
+    for samples, block in of.blocks(len(query)):
+        rows, keys = (samples, slice(None), block.rows), (samples, slice(None), block.keys)
+        mask, known = _written(block, query.dtype), (output[rows], total[rows], 0.0, False)
+        parts = BACKWARD(upstream[rows], query[rows], key[keys], value[keys], *known, attn_mask=mask, scale=of.scaling)
+        to_query[rows] = parts[0]
+        to_key[keys] += parts[1]
+        to_value[keys] += parts[2]
+    return to_query, to_key.to(key.dtype), to_value.to(value.dtype)
