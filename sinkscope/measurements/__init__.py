@@ -8,7 +8,15 @@ from sinkscope.measurements.definitions import DEFINITIONS, Definition
 from sinkscope.measurements.head_metrics import HEAD_METRICS, HeadMetric, HeadView
 from sinkscope.measurements.heads import applicable, head_table, head_values
 from sinkscope.measurements.measurement import Measurement
-from sinkscope.measurements.rates import comparable_rates, rate_at, rates_by_position, received, strongest_position
+from sinkscope.measurements.rates import (
+    comparable_rates,
+    rate_at,
+    rates_by_position,
+    received,
+    stack_rates,
+    stacks_apart,
+    strongest_position,
+)
 from sinkscope.measurements.selection import (
     CAUSAL,
     PER_HEAD,
@@ -55,6 +63,8 @@ __all__ = [
     "received",
     "received_table",
     "sample_lengths",
+    "stack_rates",
+    "stacks_apart",
     "strongest_position",
     "value_norm_table",
 ]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from sinkscope.measurements import Measurement, applicable, has_position, rate_at, strongest_position
+from sinkscope.measurements import Measurement, applicable, has_position, stack_rates, stacks_apart, strongest_position
 from sinkscope.measurements.figures import counted_rates, sink_rate_by_position
 from sinkscope.metrics import is_massive, nanmean
 from sinkscope.report import sections
@@ -82,14 +82,20 @@ def _has_tokens(data: xr.Dataset) -> bool:
 
 
 def _positions(data: xr.Dataset, epsilon: float) -> Section:
-    rates = counted_rates(data, epsilon)
+    by_stack = {stack: counted_rates(part, epsilon) for stack, part in stacks_apart(data).items()}
+    several = len(by_stack) > 1
+    figures = {
+        f"Sink rate, per position{f', {stack}' if several else ''}": sink_rate_by_position(rates)
+        for stack, rates in by_stack.items()
+    }
+    tables = [rates.assign(stack=stack) if several else rates for stack, rates in by_stack.items()]
     return Section(
         "Sink rate, per position",
         "In how many (layer, head) pairs each position exceeds the threshold, with 95 % bootstrap intervals over "
         "samples. The highest is orange. In causal models, fewer than half of the tokens see the pale ones: the last "
         "few, seen by hardly any token but themselves, exceed it without being a sink.",
-        {"Sink rate, per position": sink_rate_by_position(rates)},
-        rates.drop(columns="counted", errors="ignore"),
+        figures,
+        pd.concat(tables, ignore_index=True).drop(columns="counted", errors="ignore"),
     )
 
 
@@ -136,9 +142,11 @@ def _broken(record: dict[str, Any]) -> list[Headline]:
 def _rates(data: xr.Dataset, epsilon: float) -> list[Headline]:
     cards = []
     if has_position(data, 0):
-        rate = rate_at(data, epsilon)
-        interval = f"95 % interval {rate.low:.1f} to {rate.high:.1f}"
-        cards.append(Headline(f"{rate.value:.1f} %", f"sink rate at position 0 (ε = {epsilon:g}; {interval})"))
+        rates = stack_rates(data, epsilon)
+        for stack, rate in rates.items():
+            interval = f"95 % interval {rate.low:.1f} to {rate.high:.1f}"
+            of = f" of {stack} layers" if len(rates) > 1 else ""
+            cards.append(Headline(f"{rate.value:.1f} %", f"sink rate{of} at position 0 (ε = {epsilon:g}; {interval})"))
     position, rate_there = strongest_position(data, epsilon)
     if rate_there > 0:
         cards.append(Headline(f"position {position}", f"strongest sink: in {rate_there:.1f} % of (layer, head) pairs"))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from sinkscope.errors import InputError
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
+    from sinkscope.data import Reading
     from sinkscope.measurements import Measurement
     from sinkscope.report.observatory import HeadMaps
 
@@ -30,7 +30,7 @@ def heads_of(names: Sequence[str]) -> list[Head]:
 
 
 def head_maps(
-    model: PreTrainedModel, ids: Tensor, measured: Measurement, epsilon: float, wanted: Sequence[Head]
+    model: PreTrainedModel, given: Reading, measured: Measurement, epsilon: float, wanted: Sequence[Head]
 ) -> HeadMaps:
     """The maps of `wanted`, (row of the measurement's layers, head), or of the strongest heads where none is.
 
@@ -46,12 +46,12 @@ def head_maps(
             raise InputError(
                 f"--maps {layer}.{head}: the model has attention layers 0 to {layers - 1} with heads 0 to {heads - 1}"
             )
-    shown = ids[:1, :TOKENS]
+    shown = given.one(TOKENS)
     maps = probes.measure(model, shown, observers=[probes.AttentionMaps(TOKENS)]).data["attention_map"].values[0]
-    texts = measured.record.get("token_text", {})
+    texts, ids = measured.record.get("token_text", {}), shown.get("input_ids")
     return HeadMaps(
         {(layer, head): maps[layer, head] for layer, head in chosen},
-        [texts.get(str(token), str(token)) for token in shown[0].tolist()],
+        [] if ids is None else [texts.get(str(token), str(token)) for token in ids[0].tolist()],
     )
 
 
