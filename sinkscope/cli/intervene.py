@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperOption
 
 from sinkscope.cli import options
 from sinkscope.cli.measuring.folders import FILES, old_files, results_folder
-from sinkscope.errors import InputError, unknown
+from sinkscope.errors import InputError, UnsupportedModelError, unknown
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
@@ -94,6 +94,11 @@ def intervene(
     disable_progress_bar()
     with only_json(as_json):
         loaded = load(model, dtype=dtype, device=options.usable_device(device), revision=revision, attn=attn)
+        if loaded.config.is_encoder_decoder:
+            raise UnsupportedModelError(
+                f"{type(loaded).__name__} has an encoder and a decoder: interventions on the command line take models "
+                "with one stack"
+            )
         inputs = inputs_for(
             loaded,
             model,

@@ -16,6 +16,8 @@ from sinkscope.errors import UnsupportedModelError
 OTHERS = {"pixel_values": "--images DIR", "input_features": "--audio DIR", "input_values": "--audio DIR"}
 """Main inputs that are no tokens, and the option that gives them on the command line."""
 
+HINT = "sinkscope measure takes {} (in Python sinkscope.measure takes any inputs)"
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -39,18 +41,22 @@ def reading(model: PreTrainedModel, inputs: Inputs) -> Reading:
     check_reads_tokens(model)
     given = fed(model, inputs.input_ids)
     _try_out(model, given)
-    both = "; the decoder reads the same tokens behind its start token" if model.config.is_encoder_decoder else ""
-    return Reading((given,), inputs.first, f"{inputs.description}{both}")
+    if not model.config.is_encoder_decoder:
+        return Reading((given,), inputs.first, inputs.description)
+    both = "the decoder reads the same tokens behind its start token"
+    return Reading((given,), f"{inputs.first}; of the decoder its start token", f"{inputs.description}; {both}")
 
 
 def fed(model: PreTrainedModel, ids: Tensor) -> dict[str, Tensor]:
     """The arguments of a forward pass. An encoder-decoder reads the same tokens on both sides.
 
-    `labels` make the model itself put its start token before the decoder's tokens, as in its training; a model without
-    a head takes none, and is given start token and shifted tokens.
+    The model itself puts its start token before the decoder's tokens, as in its training, or makes labels into them;
+    one that does neither is given start token and shifted tokens.
     """
     if not model.config.is_encoder_decoder:
         return {"input_ids": ids}
+    if hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        return {"input_ids": ids, "decoder_input_ids": model.prepare_decoder_input_ids_from_labels(labels=ids)}
     if "labels" in inspect.signature(model.forward).parameters:
         return {"input_ids": ids, "labels": ids}
     start = torch.full_like(ids[:, :1], start_token(model))
@@ -71,8 +77,9 @@ def check_reads_tokens(model: PreTrainedModel) -> None:
     """Raises `UnsupportedModelError` for a model whose main input is something else."""
     name = model.main_input_name
     if name != "input_ids":
-        hint = OTHERS.get(name, "sinkscope.measure takes its inputs in Python")
-        raise UnsupportedModelError(f"the model reads {name}, not tokens: give it {hint}")
+        raise UnsupportedModelError(
+            f"the model reads {name}, not tokens: {HINT.format(OTHERS.get(name, 'its inputs'))}"
+        )
 
 
 def vocabulary_of(model: PreTrainedModel) -> int:
@@ -92,5 +99,5 @@ def _try_out(model: PreTrainedModel, given: dict[str, Any]) -> None:
             model(**{name: value[:1, :2].contiguous().to(device) for name, value in given.items()})
     except (AttributeError, TypeError, ValueError) as error:
         raise UnsupportedModelError(
-            f"{type(model).__name__} reads {wanted[0]} beside its tokens: give it {OTHERS[wanted[0]]}"
+            f"{type(model).__name__} reads {wanted[0]} beside its tokens: {HINT.format(OTHERS[wanted[0]])}"
         ) from error

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.files import check_writable
 from sinkscope.model import load
 from sinkscope.probes import AttentionReceived, HiddenNorms, QueryKeyValueNorms, SlotReceived, measure
@@ -111,7 +111,10 @@ class _Visit:
         if self.tokenizer is None and needs_tokenizer(self.spec, self.subject, kind):
             raise _DoesNotApply(f"no tokenizer, which {kind} input needs")
         model = self._model()
-        inputs = inputs_of(self.spec, self.subject, kind, model, self.tokenizer, self._identity().commit)
+        try:
+            inputs = inputs_of(self.spec, self.subject, kind, model, self.tokenizer, self._identity().commit)
+        except UnsupportedModelError as error:
+            raise _DoesNotApply(str(error)) from error
         began = time.perf_counter()
         measurement = measure(
             model,
