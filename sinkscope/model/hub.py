@@ -114,15 +114,20 @@ def resolve(name: str | Path) -> str:
         return str(path)
     if path.exists():
         raise InputError(f"'{name}' is a file: expected a model folder, a hub id, or one of {', '.join(SHIPPED)}")
-    if _is_path(name):
-        raise InputError(f"no such folder: '{name}'{_near(path)}")
+    if names_a_path(name):
+        raise no_such_folder(name)
     return str(name)
 
 
-def _is_path(name: str | Path) -> bool:
+def names_a_path(name: str | Path) -> bool:
     """Whether a name can only be a path: a hub id is NAME or OWNER/NAME."""
     text = str(name)
     return isinstance(name, Path) or text.startswith(_PATH_STARTS) or text in (".", "..") or text.count("/") > 1
+
+
+def no_such_folder(name: str | Path) -> InputError:
+    """The error for a path that leads nowhere; a folder beside it of a near name is suggested."""
+    return InputError(f"no such folder: '{name}'{_near(Path(name).expanduser())}")
 
 
 def _near(path: Path) -> str:

@@ -137,3 +137,8 @@ def test_only_a_sep_that_the_tokenizer_puts_there_is_a_last_token():
 def test_an_encoders_tokenizer_is_made_of_one_trained_here():
     with pytest.raises(InputError, match="is made of one trained as bpe:SIZE"):
         as_encoder(PreTrainedTokenizerFast(tokenizer_object=TRAINED.backend_tokenizer, eos_token="<eos>"))
+
+
+def test_a_path_that_leads_nowhere_is_no_tokenizer_of_the_hub():
+    with pytest.raises(InputError, match=r"no such folder: '\./absent'"):
+        load_fast_tokenizer("./absent")

@@ -65,6 +65,7 @@ def show_domains(rows: list[dict[str, Any]], folder: Path) -> None:
         else (row["domain"], f"{row['sink_rate']:.1f}", f"{row['low']:.1f} – {row['high']:.1f}", row["samples"])
         for row in rows
     ]
+    show(plain("each file, and each folder, was measured by itself:"))
     show(table(("domain", "sink rate, %", "95 % interval", "samples"), cells))
     show(plain(f"written: {folder}/domains.csv, {folder}/domains.json, {folder}/figure.html"))
 

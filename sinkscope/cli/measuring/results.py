@@ -10,7 +10,7 @@ from rich.text import Text
 
 from sinkscope.cli.measuring.folders import old_files
 from sinkscope.files import replacing, write_text
-from sinkscope.measurements import HEAD_METRICS, Measurement, stack_rates
+from sinkscope.measurements import HEAD_METRICS, Measurement, TokenView, stack_rates
 from sinkscope.measurements.rates import warn_if_short
 from sinkscope.report.observatory import HeadMaps, observatory_page
 from sinkscope.report.page import write_page
@@ -103,11 +103,13 @@ def _show_layers(measured: Measurement, epsilon: float) -> None:
 def _show_definitions(measured: Measurement, epsilon: float) -> None:
     """Those that could be applied; the file has their rules and sources, and the others with what they lack."""
     frame = measured.definitions(epsilon).query("note == ''")
+    several = len(set(measured.data["stack"].values)) > 1
+    title = f"definition of a sink{f' ({TokenView(measured.data, epsilon).stack})' if several else ''}"
     rows = [
         (row.definition, f"{row.sinks:.2f}", f"{row.position_0:.0f} %", f"{row.agreement:.2f}")
         for row in frame.itertuples()
     ]
-    show(table(("definition of a sink", "sinks per sample", "at position 0", "agreement"), rows))
+    show(table((title, "sinks per sample", "at position 0", "agreement"), rows))
 
 
 def _show_heads(measured: Measurement, epsilon: float) -> None:
