@@ -12,6 +12,7 @@ from transformers import AutoFeatureExtractor, AutoImageProcessor
 from sinkscope.data import Reading
 from sinkscope.data.media import MEDIA, media_digest, media_reading
 from sinkscope.data.media.files import read_recording
+from sinkscope.data.media.written import written
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.model import load
 from tests.families.processors import (
@@ -65,6 +66,8 @@ def test_a_decoder_reads_what_the_model_writes_token_by_token(tmp_path: Path) ->
         logits = model(input_features=part["input_features"], decoder_input_ids=ids).logits
     logits[..., 2] = -torch.inf  # what ends a text
     assert torch.equal(logits.argmax(-1)[:, :-1], ids[:, 1:])
+    model.generation_config.eos_token_id = end = int(ids[0, 1])  # what it would write, were it not an end
+    assert end not in written(model, {"input_features": part["input_features"]}, 6)["decoder_input_ids"][:, 1:]
     with pytest.raises(InputError, match="the decoder has positions for 32"):
         read("audio", place, tmp_path / "sounds", tokens=33)
 
