@@ -95,7 +95,7 @@ def test_a_tokenizer_without_eos_is_refused(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["nobody/nothing", "./nowhere", "."])
 def test_what_cannot_be_loaded_is_told_in_a_line(name: str):
-    with pytest.raises(InputError, match="cannot load the tokenizer") as caught:
+    with pytest.raises(InputError, match=r"cannot load the tokenizer|no such folder") as caught:
         load_fast_tokenizer(name)
     assert "\n" not in str(caught.value)
 
