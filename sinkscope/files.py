@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from sinkscope.errors import InputError
 
 _ROOM = ".unfinished"  # ends the hidden folder, beside the target, in which a write happens
 _RANDOM = "?" * 8  # what the system puts before that ending
+_NEXT = ".next"  # inside a folder: the complete files that take the place of its old ones
 _ASIDE = ".replaced"  # ends the name, inside it, under which a folder waits for its successor
 
 
@@ -48,6 +49,48 @@ def writing(path: str | Path) -> Iterator[Path]:
         raise InputError(f"cannot write {target}: {_reason(error)}") from error
     finally:
         shutil.rmtree(room, ignore_errors=True)
+
+
+@contextmanager
+def replacing(folder: str | Path, old: Callable[[Path], Iterable[Path]]) -> Iterator[Path]:
+    """Yield an empty draft; when the block ends without an error, its files are those of `folder`.
+
+    A new folder appears whole. In one that is there, what `old(folder)` names is removed before anything takes its
+    place, and whatever else lies there stays; so files of before never stand beside new ones, even after a kill.
+    Nothing is touched until the draft is complete on the disk: a failed write raises `InputError` and leaves the old.
+    """
+    target = Path(folder)
+    if not target.is_dir():
+        with writing(target) as draft:
+            draft.mkdir()
+            yield draft
+        return
+    sweep(target / _NEXT)
+    shutil.rmtree(target / _NEXT, ignore_errors=True)
+    with writing(target / _NEXT) as draft:
+        draft.mkdir()
+        yield draft
+    try:
+        for path in old(target):
+            path.unlink(missing_ok=True)
+            if path.parent != target and path.parent.is_dir() and not any(path.parent.iterdir()):
+                path.parent.rmdir()
+        for entry in sorted((target / _NEXT).iterdir()):
+            _moved_in(entry, target / entry.name)
+        (target / _NEXT).rmdir()
+        _sync(target)
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {_reason(error)}") from error
+
+
+def _moved_in(entry: Path, target: Path) -> None:
+    """Give an entry its place; a folder that is there keeps what else it holds."""
+    if entry.is_dir() and target.is_dir():
+        for inner in entry.iterdir():
+            _moved_in(inner, target / inner.name)
+        entry.rmdir()
+    else:
+        os.replace(entry, target)
 
 
 def sweep(path: str | Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.files import cache_dir, sha256, sweep, write_json, write_text, writing
+from sinkscope.files import cache_dir, replacing, sha256, sweep, write_json, write_text, writing
 
 
 def names(folder: Path) -> set[str]:
@@ -260,3 +260,74 @@ def test_the_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_
     assert cache_dir() == tmp_path
     monkeypatch.setenv("SINKSCOPE_CACHE", "")
     assert cache_dir() == Path.home() / ".cache" / "sinkscope"
+
+
+def known(folder: Path) -> list[Path]:
+    """What an earlier measurement may have left."""
+    return [folder / name for name in ("a.csv", "b.csv", "c.csv")] + [folder / "part" / "x.nc"]
+
+
+def replaced(folder: Path, *names: str) -> None:
+    with replacing(folder, known) as draft:
+        for name in names:
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            (draft / name).write_text(" ".join(names))
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_new_files_take_the_place_of_all_old_ones(tmp_path: Path) -> None:
+    folder = tmp_path / "found"
+    replaced(folder, "a.csv", "b.csv", "part/x.nc")
+    (folder / "mine.txt").write_text("mine")
+    replaced(folder, "b.csv", "c.csv")
+    assert contents(folder) == {"b.csv": "b.csv c.csv", "c.csv": "b.csv c.csv", "mine.txt": "mine"}
+    assert names(folder) == {"b.csv", "c.csv", "mine.txt"}
+
+
+def failing(folder: Path) -> None:
+    with replacing(folder, known) as draft:
+        (draft / "a.csv").write_text("new")
+        raise KeyError
+
+
+def test_an_error_leaves_the_old_files_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "found"
+    with pytest.raises(KeyError):
+        failing(folder)
+    assert not folder.exists()
+    replaced(folder, "a.csv", "b.csv")
+    with pytest.raises(KeyError):
+        failing(folder)
+    assert contents(folder) == {"a.csv": "a.csv b.csv", "b.csv": "a.csv b.csv"}
+    assert names(folder) == {"a.csv", "b.csv"}
+
+
+@pytest.mark.parametrize("moment", range(8))
+def test_a_kill_never_leaves_old_beside_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
+    folder, calls = tmp_path / "found", []
+    replaced(folder, "a.csv", "b.csv")
+
+    def counting(real: Callable) -> Callable:
+        def call(*given: object, **options: object) -> object:
+            if len(calls) == moment:
+                raise KeyboardInterrupt
+            calls.append(given)
+            return real(*given, **options)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", counting(os.replace))
+        patched.setattr(Path, "unlink", counting(Path.unlink))
+        try:
+            replaced(folder, "b.csv", "c.csv")
+        except KeyboardInterrupt:
+            assert len(calls) == moment
+    shown = {name: text for name, text in contents(folder).items() if "/" not in name}
+    assert len({*shown.values()}) <= 1, shown
+    replaced(folder, "a.csv")
+    assert contents(folder) == {"a.csv": "a.csv"}
+    assert names(folder) == {"a.csv"}

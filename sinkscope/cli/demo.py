@@ -18,7 +18,7 @@ def demo(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The closing numbers as JSON on stdout.")] = False,
 ) -> None:
-    """Measure a model, then watch an attention sink emerge with softmax and stay away with sigmoid (12 minutes)."""
+    """Measure a model, then watch an attention sink emerge with softmax and stay away with sigmoid (10–20 minutes)."""
     check_writable(out)
     from sinkscope import demo as job
 

@@ -10,12 +10,16 @@ from rich.progress import Progress
 from typer.core import TyperCommand, TyperOption
 
 from sinkscope.cli import options
-from sinkscope.errors import InputError, unknown
-from sinkscope.files import check_writable
+from sinkscope.cli.measuring.folders import FILES, old_files, results_folder
+from sinkscope.errors import InputError, UnsupportedModelError, unknown
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
+    from typer import Context
+
     from sinkscope.interventions import Effect
+else:
+    Context = typer.Context.__base__  # what Typer hands over is of its public class's base
 
 
 class ListingNames(TyperCommand):
@@ -30,11 +34,11 @@ class ListingNames(TyperCommand):
         super().format_help(ctx, formatter)
 
 
-FILES = ("table.csv", "effect.json", "figure.html")
 HeadsControl = Literal["any", "layer", "norm"]
 
 
 def intervene(
+    context: Context,
     model: options.Model,
     what: Annotated[
         str, typer.Option(metavar="NAME", help="What to change; heads and entries are found in a first pass.")
@@ -71,7 +75,9 @@ def intervene(
     controls: Annotated[int, typer.Option(min=1, help="Random controls of the same budget.")] = 5,
     kind: options.Kind = "natural",
     text: options.OneText = None,
+    field: options.TextField = None,
     corpus: options.CorpusName = "python",
+    split: options.SplitName = "validation",
     tokens: options.Tokens = 64,
     samples: options.Samples = 100,
     epsilon: options.Epsilon = 0.3,
@@ -84,7 +90,11 @@ def intervene(
     chat_template: options.ChatTemplate = False,
     seed: options.Seed = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the results. Default: sinkscope-intervene/MODEL-WHAT.")
+        Path | None,
+        typer.Option(
+            help="Folder for the results, where they take the place of an earlier intervention's. Default: "
+            "sinkscope-intervene/MODEL-WHAT, with a hash of the options that are not at their defaults."
+        ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -92,12 +102,11 @@ def intervene(
     options_of_heads = {"--layers": layers, "--heads": heads, "--strongest": strongest}
     _check_heads(what, options_of_heads | {"--control": None if control == "any" else control})
     chosen_layers, chosen_heads = _layers(layers), _pairs(heads)
-    folder = out or Path("sinkscope-intervene") / f"{options.slug(model)}-{what}"
-    check_writable(folder)
+    folder = results_folder("intervene", out, [model], [what, *([] if kind == "natural" else [kind])], context)
     from transformers.utils.logging import disable_progress_bar
 
     from sinkscope import interventions
-    from sinkscope.cli.job import inputs_for
+    from sinkscope.cli.measuring.job import inputs_for
     from sinkscope.interventions import NAMED, Subject, named
     from sinkscope.model import load
 
@@ -106,6 +115,11 @@ def intervene(
     disable_progress_bar()
     with only_json(as_json):
         loaded = load(model, dtype=dtype, device=options.usable_device(device), revision=revision, attn=attn)
+        if loaded.config.is_encoder_decoder:
+            raise UnsupportedModelError(
+                f"{type(loaded).__name__} has an encoder and a decoder: interventions on the command line take models "
+                "with one stack"
+            )
         inputs = inputs_for(
             loaded,
             model,
@@ -115,6 +129,8 @@ def intervene(
             seed=seed,
             text=text,
             corpus=corpus,
+            split=split,
+            field=field,
             bos=bos,
             revision=revision,
             chat=chat_template,
@@ -159,7 +175,7 @@ def intervene(
         _show(found)
         if chosen.control:
             show(plain(f"control: {chosen.control}"))
-        show(plain(f"written: {', '.join(str(folder / name) for name in FILES)}"))
+        show(plain(f"written: {', '.join(str(folder / name) for name in FILES['intervene'])}"))
 
 
 def _check_heads(what: str, given: dict[str, Any]) -> None:
@@ -200,15 +216,18 @@ def _check_position(position: int, tokens: int) -> None:
 
 
 def _write(found: Effect, folder: Path, summary: dict) -> None:
-    """Write the three files, each whole or absent."""
-    from sinkscope.files import write_json, write_text
+    """Write the three files, in the place of an earlier intervention's."""
+    from functools import partial
+
+    from sinkscope.files import replacing, write_json, write_text
     from sinkscope.report.effects import effect_page
     from sinkscope.report.page import write_page
 
     page = effect_page(found, summary)
-    write_json(folder / FILES[1], summary)
-    write_text(folder / FILES[0], found.table().to_csv(index=False))
-    write_page(page, folder / FILES[2])
+    with replacing(folder, partial(old_files, "intervene")) as draft:
+        write_json(draft / "effect.json", summary)
+        write_text(draft / "table.csv", found.table().to_csv(index=False))
+        write_page(page, draft / "figure.html")
 
 
 def _show(found: Effect) -> None:

@@ -8,21 +8,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinkscope.cli import options
-from sinkscope.cli.job import MeasuringJob, Observers
+from sinkscope.cli.measuring.folders import results_folder
+from sinkscope.cli.measuring.job import MeasuringJob, Observers
 from sinkscope.errors import InputError
-from sinkscope.files import check_writable
 from sinkscope.report.terminal import only_json, plain, show, show_json
 
 if TYPE_CHECKING:
-    from sinkscope.cli.maps import Head
+    from typer import Context
+
+    from sinkscope.cli.measuring.maps import Head
     from sinkscope.measurements import Measurement
+else:
+    Context = typer.Context.__base__  # what Typer hands over is of its public class's base
 
 
 def measure(
+    context: Context,
     model: options.Model,
     kind: options.Kind = "natural",
     text: options.TextFile = None,
+    field: options.TextField = None,
     corpus: options.CorpusName = "python",
+    split: options.SplitName = "validation",
+    images: options.Images = None,
+    audio: options.Audio = None,
+    prompt: options.Prompt = None,
     tokens: options.Tokens = 64,
     samples: options.Samples = 100,
     epsilon: options.Epsilon = 0.3,
@@ -42,24 +52,28 @@ def measure(
         typer.Option(help="A head whose attention map is drawn, as LAYER.HEAD; repeatable. Default: the strongest."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the results. Default: sinkscope-measure/MODEL-INPUT.")
+        Path | None,
+        typer.Option(
+            help="Folder for the results, where they take the place of an earlier measurement's. Default: "
+            "sinkscope-measure/MODEL-INPUT, with a hash of the options that are not at their defaults."
+        ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure where a model has an attention sink, how strong it is, and by which mechanism it works."""
-    domains = "-domains" if text is not None and text.is_dir() else ""
-    folder = out or Path("sinkscope-measure") / f"{options.slug(model)}-{kind}{domains}"
-    check_writable(folder)
+    medium = options.medium_of(images, audio, prompt, context)
+    by_domain = text is not None and text.is_dir()
+    words = [medium[0] if medium else kind, *(["domains"] if by_domain else [])]
+    folder = results_folder("measure", out, [model], words, context)
     from transformers.utils.logging import disable_progress_bar
 
-    from sinkscope.cli.job import tokenizer_of
-    from sinkscope.cli.maps import heads_of
-    from sinkscope.cli.results import show_results
+    from sinkscope.cli.measuring.job import tokenizer_of
+    from sinkscope.cli.measuring.maps import heads_of
+    from sinkscope.cli.measuring.results import show_results
     from sinkscope.metrics import check_epsilon
     from sinkscope.model import load
 
     check_epsilon(epsilon)
-    by_domain = text is not None and text.is_dir()
     wanted = heads_of(maps or [])
     if by_domain and wanted:
         raise InputError("--maps draws one measurement's heads: give --text a file, not a folder of domains")
@@ -74,12 +88,16 @@ def measure(
             samples=samples,
             seed=seed,
             corpus=corpus,
+            split=split,
+            field=field,
             bos=bos,
             revision=revision,
             chat=chat_template,
             observers=observers,
             batch_size=batch_size,
             epsilon=epsilon,
+            medium=medium,
+            prompt=prompt,
         )
         if by_domain and text is not None:
             rows = _by_domain(job, text, folder)
@@ -89,36 +107,37 @@ def measure(
         _show_domains(job, rows, folder, as_json)
     elif as_json:
         summary = found.to_json(epsilon)
-        show_json({**summary, "model": model, "input": kind, "input_details": summary["input"]})
+        show_json({**summary, "model": model, "input": job.input, "input_details": summary["input"]})
     else:
-        show_results(found, f"{model} on {kind} input", epsilon)
+        show_results(found, f"{model} on {job.input} input", epsilon)
         show(plain(f"written: {', '.join(str(path) for path in written)}"))
 
 
 def _at_once(job: MeasuringJob, text: Path | None, folder: Path, wanted: list[Head]) -> tuple[Measurement, list[Path]]:
     """The measurement on one input, and the files that it left."""
-    from sinkscope.cli.maps import head_maps
-    from sinkscope.cli.results import write_results
+    from sinkscope.cli.measuring.maps import head_maps
+    from sinkscope.cli.measuring.results import write_results
 
-    given = job.inputs(text)
+    given = job.reading(text)
     found = job.measured(given, job.name)
-    maps = head_maps(job.model, given.input_ids, found, wanted)
-    again = f"sinkscope measure {job.name} --input {job.kind} --maps"
-    return found, write_results(found, folder, f"{job.name}, {job.kind} input", job.epsilon, maps, again)
+    maps = head_maps(job.model, given, found, wanted)
+    source = f"--input {job.kind}" if job.medium is None else f"--{job.medium[0]} {job.medium[1]}"
+    again = f"sinkscope measure {job.name} {source} --maps"
+    return found, write_results(found, folder, f"{job.name}, {job.input} input", job.epsilon, maps, again)
 
 
 def _by_domain(job: MeasuringJob, places: Path, folder: Path) -> list[dict[str, Any]]:
     """A row per domain."""
-    from sinkscope.cli.results import measure_domains
+    from sinkscope.cli.measuring.domains import measure_domains
     from sinkscope.data import domains
 
     return measure_domains(job, domains(places), folder)
 
 
 def _show_domains(job: MeasuringJob, rows: list[dict[str, Any]], folder: Path, as_json: bool) -> None:
-    from sinkscope.cli.results import show_domains
+    from sinkscope.cli.measuring.domains import show_domains
 
     if as_json:
-        show_json({"model": job.name, "input": job.kind, "epsilon": job.epsilon, "domains": rows})
+        show_json({"model": job.name, "input": job.input, "epsilon": job.epsilon, "domains": rows})
     else:
         show_domains(rows, folder)

@@ -4,25 +4,64 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from sinkscope.errors import InputError
 
 BAD_INPUT = 2  # the exit code
+OF_TEXT = {"kind", "inputs", "text", "field", "corpus", "split", "bos", "chat_template"}  # of no use for images
 InputKind = Literal["natural", "random", "repeated", "first-token"]
 Bos = Literal["auto", "add", "double", "none"]
+Medium = tuple[Literal["images", "audio"], Path]  # what is read in the place of text, and where it lies
+Split = Literal["validation", "all"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A hub id, a local folder, or a shipped model (nano).")]
 Kind = Annotated[InputKind, typer.Option("--input", help="What the model reads.")]
 TextFile = Annotated[
-    Path | None, typer.Option(help="A text file to read, not a corpus. A folder gives a row per file or folder in it.")
+    Path | None,
+    typer.Option(
+        help="A file to read, not a corpus: plain text, or JSON lines, CSV, Parquet with a document a row. "
+        "Of a folder, each file and each folder in it is measured by itself, a row each."
+    ),
 ]
-OneText = Annotated[Path | None, typer.Option(help="A text file to read, not a corpus. A folder is read as one text.")]
-CorpusName = Annotated[str, typer.Option(help="Where natural text comes from: python, text:GLOB, hf:NAME.")]
+OneText = Annotated[
+    Path | None,
+    typer.Option(
+        help="A file to read, not a corpus: plain text, or JSON lines, CSV, Parquet with a document a row. A folder is "
+        "read as one text."
+    ),
+]
+TextField = Annotated[
+    str | None, typer.Option("--field", metavar="NAME", help="The field that is the text, in files of rows: text.")
+]
+CorpusName = Annotated[
+    str, typer.Option(help="Where natural text comes from: python, text:GLOB, hf:NAME; --split says which part of it.")
+]
+SplitName = Annotated[
+    Split,
+    typer.Option(
+        "--split",
+        help="validation: the documents of a corpus that training leaves out, 2 percent; all: every document.",
+    ),
+]
+Images = Annotated[
+    Path | None,
+    typer.Option("--images", metavar="DIR", help="Measure on the images in a folder, sorted by name, instead of text."),
+]
+Audio = Annotated[
+    Path | None,
+    typer.Option(
+        "--audio", metavar="DIR", help="Measure on the WAV files in a folder, sorted by name, instead of text."
+    ),
+]
+Prompt = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="What stands beside each image, for models that read text too."),
+]
 Tokens = Annotated[int, typer.Option(min=2, help="Tokens in a sample.")]
 Samples = Annotated[int, typer.Option(min=1, help="Number of samples.")]
 Epsilon = Annotated[float, typer.Option(help="Threshold of the sink rate, between 0 and 1.")]
@@ -47,6 +86,28 @@ def usable_device(name: str | None) -> str:
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device '{chosen}' cannot be used: {str(error).splitlines()[0]}") from error
     return chosen
+
+
+def medium_of(images: Path | None, audio: Path | None, prompt: str | None, context: Any) -> Medium | None:
+    """The folder of images or of recordings that takes the place of text, None for text.
+
+    Raises `InputError` for both, and beside options of text.
+    """
+    if images is None and audio is None:
+        if prompt is not None:
+            raise InputError("--prompt goes with --images: it is what stands beside each image")
+        return None
+    if images is not None and audio is not None:
+        raise InputError("--images and --audio exclude each other: measure one after the other")
+    name: Literal["images", "audio"] = "audio" if images is None else "images"
+    if prompt is not None and name == "audio":
+        raise InputError("--prompt goes with --images, not with --audio")
+    for param in context.command.params:
+        if param.name in OF_TEXT and context.params[param.name] not in (param.default, None, [], ()):
+            raise InputError(f"--{name} takes the place of text: {param.opts[0]} goes without it")
+    folder = images or audio
+    assert folder is not None
+    return name, folder
 
 
 def slug(model: str) -> str:

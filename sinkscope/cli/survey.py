@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from sinkscope.cli import options
+from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.errors import InputError
-from sinkscope.files import check_writable
 from sinkscope.report.terminal import only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
@@ -40,7 +40,13 @@ def survey(
             help="What the models read; repeatable. Default: natural.",
         ),
     ] = None,
-    text: options.TextFile = None,
+    text: options.OneText = None,
+    field: options.TextField = None,
+    corpus: options.CorpusName = "python",
+    split: options.SplitName = "validation",
+    images: options.Images = None,
+    audio: options.Audio = None,
+    prompt: options.Prompt = None,
     tokens: options.Tokens = 64,
     samples: options.Samples = 100,
     epsilon: options.Epsilon = 0.3,
@@ -56,20 +62,24 @@ def survey(
     chat_template: options.ChatTemplate = False,
     seed: options.Seed = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the results. Default: sinkscope-survey/NAME of the file.")
+        Path | None,
+        typer.Option(
+            help="Folder for the results, where tables of an earlier survey are replaced and its results are kept. "
+            "Default: sinkscope-survey/NAME of the file or the models, with a hash of what is not at its default."
+        ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure the attention sinks of many models, one at a time; finished ones are not measured again."""
     given = {name: value for name, value in context.params.items() if _was_given(context, name)}
-    folder = out or Path("sinkscope-survey") / _name(models or [])
-    check_writable(folder)
+    options.medium_of(images, audio, prompt, context)
+    folder = results_folder("survey", out, _names(models or [], checkpoints or []), [], context)
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # of loading weights; downloads keep theirs
     with only_json(as_json):
         spec = _spec(models or [], given)
-        found = _run(spec, folder)
+        found = _run(spec, folder, None if out else folder.parent)
     if as_json:
         show_json({"survey": str(folder), **found.to_json()})
     else:
@@ -82,8 +92,12 @@ def _was_given(context: Context, name: str) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
-def _name(models: list[str]) -> str:
-    return Path(models[0]).stem if _is_file(models) else "models"
+def _names(models: list[str], runs: list[str]) -> list[str]:
+    """What the survey's folder is called after."""
+    if _is_file(models):
+        file = Path(models[0])
+        return [file.stem if file.parent == Path() else str(file.with_suffix(""))]
+    return [*models, *runs]
 
 
 def _is_file(models: list[str]) -> bool:
@@ -111,20 +125,19 @@ def _spec(models: list[str], given: dict[str, Any]) -> SurveySpec:
     return spec if spec.device_map else spec.model_copy(update={"device": options.usable_device(spec.device)})
 
 
-def _run(spec: SurveySpec, folder: Path) -> Survey:
+def _run(spec: SurveySpec, folder: Path, others: Path | None) -> Survey:
     from sinkscope.cli.survey_live import watching
     from sinkscope.report.survey_page import write_survey_page
     from sinkscope.survey import survey as run_survey
 
     with watching() as watch:
-        found = run_survey(spec, folder, watch)
+        found = run_survey(spec, folder, watch, others=others)
     write_survey_page(found)
     return found
 
 
 def _show(found: Survey) -> None:
-    from sinkscope.report.survey_page import PAGE
-    from sinkscope.survey.result import CSV, JSON, MARKDOWN
+    from sinkscope.survey.result import CSV, JSON, MARKDOWN, PAGE
 
     frame = found.wide()
     show(table(frame.columns.tolist(), frame.values.tolist()))

@@ -50,4 +50,6 @@ class _Rows:
 def _outcome(row: Row) -> str:
     if row.sink_rate is None:
         return row.status
+    if row.stacks:
+        return ", ".join("–" if at.sink_rate is None else f"{at.stack} {at.sink_rate:.2f} %" for at in row.stacks)
     return f"{row.sink_rate:.2f} % ({row.low:.2f} to {row.high:.2f})"

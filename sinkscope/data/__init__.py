@@ -1,8 +1,17 @@
 """Text for models: corpora, tokenizers, windows of tokens, and the inputs that models are measured on."""
 
 from sinkscope.data.config import DataConfig
-from sinkscope.data.corpora import Corpus, Document, domains, is_chat, load_corpus
-from sinkscope.data.measuring_inputs import Inputs, as_chat, build_inputs, natural_windows, ordinary_tokens
+from sinkscope.data.corpora import Corpus, Document, domains, is_chat, load_corpus, parse_corpus
+from sinkscope.data.measuring_inputs import (
+    Inputs,
+    as_chat,
+    build_inputs,
+    corpus_digest,
+    natural_windows,
+    ordinary_tokens,
+    text_digest,
+)
+from sinkscope.data.model_inputs import Reading, fed, reading, start_token, vocabulary_of
 from sinkscope.data.prepared import PreparedData, encode_data, prepare
 from sinkscope.data.tokenizer import adds_first_token, as_encoder, load_fast_tokenizer, parse_tokenizer, with_mask
 from sinkscope.data.training_order import MixedWindows, TrainingOrder
@@ -18,6 +27,7 @@ __all__ = [
     "MixedWindows",
     "PreparedData",
     "RandomTokens",
+    "Reading",
     "SomeWindows",
     "TrainingOrder",
     "Window",
@@ -26,15 +36,22 @@ __all__ = [
     "as_chat",
     "as_encoder",
     "build_inputs",
+    "corpus_digest",
     "domains",
     "encode_data",
+    "fed",
     "is_chat",
     "load_corpus",
     "load_fast_tokenizer",
     "natural_windows",
     "ordinary_tokens",
+    "parse_corpus",
     "parse_tokenizer",
     "prepare",
+    "reading",
     "seeded",
+    "start_token",
+    "text_digest",
+    "vocabulary_of",
     "with_mask",
 ]

@@ -5,6 +5,7 @@ Source: Gu et al. 2025, Table 1.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.data.config import DataConfig
-from sinkscope.data.corpora import load_corpus, parse_corpus, shuffled, split_names, texts
+from sinkscope.data.corpora import digest, load_corpus, parse_corpus, shuffled, split_names, texts
 from sinkscope.data.tokenizer import adds_first_token, encode, first_token_id, last_token_id
 from sinkscope.data.windows import seeded
 from sinkscope.errors import InputError, unknown
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 KINDS = ("natural", "random", "repeated", "first-token")
 BOS_COUNTS = {"add": 1, "double": 2}  # how many BOS the rules put first that always put some
+SPLITS = ("validation", "all")
 BOS_RULES = ("auto", "add", "double", "none")
 
 
@@ -48,10 +50,13 @@ def build_inputs(
     text: str | Path | None = None,
     bos: str = "auto",
     corpus: str | DataConfig = "python",
+    split: str = "validation",
+    field: str | None = None,
 ) -> Inputs:
     """Build `samples` rows of `tokens` ids below `vocab_size`; the same arguments give the same rows.
 
-    - `natural`: windows of the file at `text`, else of the validation documents of `corpus` (see `natural_windows`).
+    - `natural`: windows of the file at `text`, else of the documents of `corpus`, of which `split` takes those for
+      validation or all; `field` is the text's field in files of rows (see `natural_windows`).
       Where the text has fewer windows than `samples` there are as many rows as it has, and the description says so.
     - `random`: every id drawn uniformly from the vocabulary without special tokens.
     - `repeated`: one id, drawn likewise for each row, at every position of it.
@@ -75,7 +80,9 @@ def build_inputs(
         inputs = _repeated(ordinary_tokens(tokenizer, vocab_size), tokens, samples, generator)
     else:
         count = samples if kind == "natural" else 1
-        inputs = natural_windows(_needed(tokenizer, f"{kind} input"), tokens, count, seed, text, corpus)
+        inputs = natural_windows(
+            _needed(tokenizer, f"{kind} input"), tokens, count, seed, text, corpus, split=split, field=field
+        )
         if kind == "first-token":
             inputs = _first_token(inputs, known_tokens(tokenizer, vocab_size), samples, generator)
     if bos in BOS_COUNTS or (bos == "auto" and kind == "natural" and adds_first_token(_needed(tokenizer, "text"))):
@@ -85,7 +92,7 @@ def build_inputs(
     largest = int(inputs.input_ids.max())
     if largest >= vocab_size:
         raise InputError(f"token id {largest} is outside the model's vocabulary of {vocab_size}: is it its tokenizer?")
-    return inputs
+    return replace(inputs, input_ids=inputs.input_ids.contiguous())  # some models take them for labels, as a `view`
 
 
 def natural_windows(
@@ -96,6 +103,9 @@ def natural_windows(
     text: str | Path | None = None,
     corpus: str | DataConfig = "python",
     domain: str | None = None,
+    *,
+    split: str = "validation",
+    field: str | None = None,
 ) -> Inputs:
     """Up to `samples` stretches of `tokens` consecutive tokens, none of which overlap or cross a document's end.
 
@@ -104,18 +114,22 @@ def natural_windows(
     in seeded order), then a second one of each, so that few stretches come from many documents. Only as many documents
     are read and encoded as that takes. A `corpus` by name is split as `DataConfig` does by default: these documents are
     the ones that models trained on it with default settings never saw; pass a model's own `DataConfig` otherwise.
-    `domain` takes those that lie in one folder at the corpus's top.
+    `split="all"` reads every document of the corpus. `domain` takes those that lie in one folder at the corpus's top.
+    In files of rows (JSON lines, CSV, Parquet) every row is a document, and `field`, `text` unless given, its text.
 
-    Raises `InputError` if no document is `tokens` long, and for an unknown domain.
+    Raises `InputError` if no document is `tokens` long, for an unknown domain, and for a field that is not there.
     """
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
     if text is not None:
-        source, documents = f"the text {Path(text).name}", texts(Path(text))
+        named = "" if field is None else f", field '{field}'"
+        source, documents = f"the text {Path(text).name}{named}", texts(Path(text), field)
     else:
         if isinstance(corpus, str):
             parse_corpus(corpus)  # whose error says in one line what a validation says in three
         config = corpus if isinstance(corpus, DataConfig) else DataConfig(corpus=corpus)
-        source = f"the validation text of the corpus '{config.corpus}'" + (f", domain '{domain}'" if domain else "")
-        documents = _validation_documents(config, seed, domain)
+        documents, which = _documents(config, seed, domain, split, field)
+        source = f"{which[0]} of the corpus '{config.corpus}'{which[1]}" + (f", domain '{domain}'" if domain else "")
     generator = seeded("natural", seed)
     longest = 0
 
@@ -133,6 +147,20 @@ def natural_windows(
     count = "1 window" if len(rows) == 1 else f"{len(rows)} windows"
     description = f"{count} of {tokens} tokens{asked} from {source}"
     return Inputs(torch.tensor(rows), "whatever token the text has there", description)
+
+
+def text_digest(text: str | Path, field: str | None = None) -> str:
+    """sha256 over the documents that `natural_windows` reads from a text. Raises `InputError` as it does."""
+    found = hashlib.sha256()
+    for document in texts(Path(text), field):
+        raw = document.encode()
+        found.update(b"%d\n" % len(raw) + raw)
+    return found.hexdigest()
+
+
+def corpus_digest(corpus: str, field: str | None = None) -> str:
+    """sha256 over a corpus's documents and their names, each read once (`python`: about a second)."""
+    return digest(load_corpus(corpus, field=field)).hexdigest()
 
 
 def as_chat(inputs: Inputs, tokenizer: Any) -> Inputs:
@@ -233,16 +261,23 @@ def _needed(tokenizer: PreTrainedTokenizerBase | None, what: str) -> PreTrainedT
     return tokenizer
 
 
-def _validation_documents(config: DataConfig, seed: int, domain: str | None) -> Iterator[str]:
-    corpus = load_corpus(config.corpus, config.max_characters)
-    validation = split_names(corpus.names, config.validation_share, config.split_seed).validation
+def _documents(
+    config: DataConfig, seed: int, domain: str | None, split: str, field: str | None
+) -> tuple[Iterator[str], tuple[str, str]]:
+    """The chosen documents of a corpus, in an order that `seed` decides; and in words which ones, of how many."""
+    corpus = load_corpus(config.corpus, config.max_characters, field)
+    chosen, total = list(corpus.names), len(corpus.names)
+    if split == "validation":
+        chosen = list(split_names(corpus.names, config.validation_share, config.split_seed).validation)
     if domain is not None:
         domains = corpus.domains()
         if domain not in domains:
             raise unknown(f"domain of the corpus '{config.corpus}'", domain, domains)
         corpus = domains[domain]
     entries = {entry.name: entry for entry in corpus.entries}
-    return (entries[name].read() for name in shuffled(validation, seed) if name in entries)
+    which = ("the validation text", f" ({len(chosen)} of {total} documents)")
+    which = which if split == "validation" else ("all the text", f" ({total} documents)")
+    return (entries[name].read() for name in shuffled(chosen, seed) if name in entries), which
 
 
 def _stretches(ids: list[int], tokens: int, generator: torch.Generator) -> list[list[int]]:

@@ -71,7 +71,10 @@ def load_fast_tokenizer(name: str) -> PreTrainedTokenizerFast:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     from sinkscope.model import SHIPPED
+    from sinkscope.model.hub import names_a_path, no_such_folder
 
+    if names_a_path(name) and not Path(name).exists():
+        raise no_such_folder(name)
     run = Path(name) / "model"
     path = SHIPPED[name] if name in SHIPPED else run if (run / "tokenizer.json").exists() else name
     try:

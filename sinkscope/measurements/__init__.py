@@ -9,7 +9,7 @@ from sinkscope.measurements.head_metric import HeadMetric
 from sinkscope.measurements.head_metrics import HEAD_METRICS
 from sinkscope.measurements.heads import applicable, head_table, head_values
 from sinkscope.measurements.measurement import Measurement
-from sinkscope.measurements.rates import rate_at, received
+from sinkscope.measurements.rates import rate_at, received, stack_rates, stacks_apart
 from sinkscope.measurements.selection import (
     CAUSAL,
     PER_HEAD,
@@ -75,6 +75,8 @@ __all__ = [
     "sample_lengths",
     "slot_mass",
     "slot_mass_by_layer",
+    "stack_rates",
+    "stacks_apart",
     "strongest_by_layer",
     "strongest_position",
     "value_norm_table",

@@ -84,6 +84,22 @@ def rate_at(data: xr.Dataset, epsilon: float, position: int = 0) -> Interval:
     return sink_rate_interval(at(data, position), position, epsilon, None, 0.95, 1000, 0)
 
 
+def stack_rates(data: xr.Dataset, epsilon: float, position: int = 0) -> dict[str, Interval]:
+    """`rate_at` of each stack by itself, in the measurement's order: encoder, decoder, cross-attention, towers.
+
+    One rate over all of them would mix layers that attend to different texts.
+    """
+    return {stack: rate_at(part, epsilon, position) for stack, part in stacks_apart(data).items()}
+
+
+def stacks_apart(data: xr.Dataset) -> dict[str, xr.Dataset]:
+    """The dataset of each stack's layers, by the stack's name; depths and experts stay as they are."""
+    stacks = dict.fromkeys(str(name) for name in data["stack"].values)
+    if len(stacks) == 1:
+        return dict.fromkeys(stacks, data)
+    return {stack: data.isel(layer=layers_of(data, stack)) for stack in stacks}
+
+
 def warn_if_short(data: xr.Dataset) -> None:
     """A `UserWarning` below 10 tokens, where a sink rate says little."""
     tokens = data["tokens"].values

@@ -54,6 +54,7 @@ def summary(data: xr.Dataset, epsilon: float) -> dict[str, Any]:
         {"layer": int(index), "stack": str(stack), "sink_rate": {} if rates is None else _by_position(rates[row])}
         for row, (index, stack) in enumerate(zip(data["layer_index"].values, data["stack"].values, strict=True))
     ]
+    stacks = dict.fromkeys(str(stack) for stack in data["stack"].values) if attention else {}
     return {
         "model": record["model"],
         "input": record["input"],
@@ -64,6 +65,7 @@ def summary(data: xr.Dataset, epsilon: float) -> dict[str, Any]:
         "layers": layers,
         "hidden_norm_ratio": _numbers(hidden_norm_ratio(data).values) if hidden else [],
         "value_norm_ratio": _numbers(value_norm_ratio(data).values) if value else [],
+        "stacks": {stack: {"sink_rate": _by_position(sink_rate(data, epsilon, stack=stack))} for stack in stacks},
         **({} if (slots := slot_mass(data, epsilon)) is None else {"slot": slots.to_json()}),
     }
 

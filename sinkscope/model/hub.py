@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -26,7 +29,14 @@ from sinkscope.model.attached.loading import host_of
 FOLDER = Path(__file__).parent / "shipped"
 SHIPPED: dict[str, Path] = {path.parent.name: path.parent for path in sorted(FOLDER.glob("*/config.json"))}
 
-_HEADS = (AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForMaskedLM)
+_HEADS = (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForMaskedLM,
+    AutoModelForSpeechSeq2Seq,
+    AutoModelForImageTextToText,
+)
+_PATH_STARTS = ("./", "../", "/", "~")
 
 
 def load(
@@ -90,11 +100,12 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
 def resolve(name: str | Path) -> str:
     """Where the model is: the shipped folder, the local folder, or the hub id as it is.
 
-    Raises `InputError` for a folder without a model and for a file.
+    Raises `InputError` for a folder without a model, for a file, and for a path that leads nowhere. `a/b`, which may
+    be either, is a hub id where there is no such folder.
     """
     if str(name) in SHIPPED:
         return str(SHIPPED[str(name)])
-    path = Path(name)
+    path = Path(name).expanduser()
     if path.is_dir():
         if (path / "model" / "config.json").exists():  # a run folder holds its model one level down
             return str(path / "model")
@@ -103,7 +114,27 @@ def resolve(name: str | Path) -> str:
         return str(path)
     if path.exists():
         raise InputError(f"'{name}' is a file: expected a model folder, a hub id, or one of {', '.join(SHIPPED)}")
+    if names_a_path(name):
+        raise no_such_folder(name)
     return str(name)
+
+
+def names_a_path(name: str | Path) -> bool:
+    """Whether a name can only be a path: a hub id is NAME or OWNER/NAME."""
+    text = str(name)
+    return isinstance(name, Path) or text.startswith(_PATH_STARTS) or text in (".", "..") or text.count("/") > 1
+
+
+def no_such_folder(name: str | Path) -> InputError:
+    """The error for a path that leads nowhere; a folder beside it of a near name is suggested."""
+    return InputError(f"no such folder: '{name}'{_near(Path(name).expanduser())}")
+
+
+def _near(path: Path) -> str:
+    """The folder beside it that was probably meant."""
+    there = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, there, n=1)
+    return f"; did you mean '{path.parent / near[0]}'?" if near else ""
 
 
 def _auto_class(config: PreTrainedConfig) -> Any:
@@ -123,7 +154,10 @@ def cannot_load(name: str | Path, error: Exception) -> InputError:
     text = str(name)
     if "/" not in text and not Path(text).exists() and isinstance(error, OSError):
         return unknown("model", text, SHIPPED)
-    return InputError(f"cannot load model '{name}': {_first_line(error)}")
+    missing = (
+        "; there is no folder of that name either" if isinstance(error, OSError) and not Path(text).exists() else ""
+    )
+    return InputError(f"cannot load model '{name}': {_first_line(error).rstrip('.')}{missing}")
 
 
 def _first_line(error: Exception) -> str:

@@ -26,7 +26,7 @@ FRUGAL = {"use_cache": False, "logits_to_keep": 1}  # neither changes what is me
 
 def measure(
     model: nn.Module,
-    inputs: Int[Tensor, "sample position"] | Mapping[str, Any] | Sequence[Sequence[int]],
+    inputs: Int[Tensor, "sample position"] | Mapping[str, Any] | Sequence[Sequence[int]] | Sequence[Mapping[str, Any]],
     observers: Sequence[Observer] | str | None = None,
     *,
     batch_size: int = 8,
@@ -37,7 +37,8 @@ def measure(
     """Run `model` on `inputs` without gradients, in eval mode, and return what the observers saw.
 
     `inputs`: token ids (N, T), or a dict of model inputs (`input_ids`, `attention_mask`, `inputs_embeds`,
-    `pixel_values` …) whose tensors have N rows. `observers`: default `AttentionReceived("all")`, `SlotReceived`,
+    `pixel_values` …) whose tensors have N rows, or a list of such dicts where samples differ in size (images,
+    recordings): their samples follow one another. `observers`: default `AttentionReceived("all")`, `SlotReceived`,
     `HiddenNorms`, `QueryKeyValueNorms`; "all" is every observer. One that cannot read this model leaves itself out; the
     record's `not_applicable` and `not_measured` say why, and a `UserWarning` where it was asked for by name.
     `progress(done, total)` is called after each batch; `about` is added to the record's `input`; with a `tokenizer` the
@@ -47,24 +48,33 @@ def measure(
     has positions, and NaN in weights.
     """
     model = unwrapped(model)
-    given, samples = checked_inputs(model, inputs, batch_size)
+    parts = [checked_inputs(model, group, batch_size) for group in _groups(inputs)]
+    total, done = sum(samples for _, samples in parts), 0
     options = {name: value for name, value in FRUGAL.items() if name in inspect.signature(model.forward).parameters}
-    if "labels" in given:
+    if any("labels" in given for given, _ in parts):
         options.pop("logits_to_keep", None)
     device = device_of(model)
     chosen = _chosen(observers)
     with evaluating(model), observe(model, *chosen) as seen, torch.no_grad():
+        for given, samples in parts:
 
-        def run(rows: slice) -> None:
-            model(**part(given, rows, samples, device), **options)
-            if progress is not None:
-                progress(rows.stop, samples)
+            def run(rows: slice, given: Any = given, samples: int = samples, before: int = done) -> None:
+                model(**part(given, rows, samples, device), **options)
+                if progress is not None:
+                    progress(before + rows.stop, total)
 
-        in_batches(run, samples, batch_size, f"of {_length(given)} tokens" if "input_ids" in given else "")
+            in_batches(run, samples, batch_size, f"of {_length(given)} tokens" if "input_ids" in given else "")
+            done += samples
         measured = seen.measurement()
     measured = _annotated(measured, about, tokenizer)
     _warn_of(measured.record, seen.left_out, asked=isinstance(observers, Sequence) and not isinstance(observers, str))
     return measured
+
+
+def _groups(inputs: Any) -> list[Any]:
+    """Inputs that go through the model separately: the dicts of a list, or everything at once."""
+    several = isinstance(inputs, list | tuple) and len(inputs) > 0 and all(isinstance(it, Mapping) for it in inputs)
+    return list(inputs) if several else [inputs]
 
 
 def _chosen(observers: Sequence[Observer] | str | None) -> tuple[Observer, ...]:

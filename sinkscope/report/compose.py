@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sinkscope.measurements import rate_at, rates_by_position, slot_mass
+from sinkscope.measurements import rates_by_position, slot_mass, stack_rates
 from sinkscope.report import sections
 from sinkscope.report.curves import SINK
 from sinkscope.report.experiments import page as experiments
@@ -93,7 +93,12 @@ def _rates(stored: Stored, epsilon: float) -> list[Headline]:
     }
     return [
         *(Headline(f"{rate:.1f} %", f"{run.label}, step {run.step}") for run, rate in ended),
-        *(Headline(f"{rate_at(data, epsilon).value:.1f} %", name) for name, data in measured.items()),
+        *(
+            Headline(f"{rate.value:.1f} %", name if len(rates) == 1 else f"{name}, {stack}")
+            for name, data in measured.items()
+            for rates in [stack_rates(data, epsilon)]
+            for stack, rate in rates.items()
+        ),
         *_slots(stored, epsilon),
     ]
 

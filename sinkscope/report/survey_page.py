@@ -11,9 +11,8 @@ from sinkscope.report import survey_figures
 from sinkscope.report.page import Headline, Page, Section, write_page
 from sinkscope.report.provenance import facts
 from sinkscope.survey import Row, Survey
-from sinkscope.survey.result import short_count
+from sinkscope.survey.result import PAGE, short_count
 
-PAGE = "survey.html"
 TITLES = {
     "label": "model",
     "family": "family",

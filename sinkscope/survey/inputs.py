@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 from typing import Any
 
-from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope.data import Inputs, as_chat, build_inputs
-from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.files import sha256
+from sinkscope.data import Reading, as_chat, build_inputs, corpus_digest, reading, text_digest, vocabulary_of
+from sinkscope.data.media import MEDIA, media_digest, media_reading
 from sinkscope.model import load_tokenizer
 from sinkscope.survey.spec import SurveySpec
 from sinkscope.survey.subjects import Subject
@@ -19,23 +16,28 @@ NEEDS_TEXT = ("natural", "first-token")
 
 
 def text_read(spec: SurveySpec) -> str:
-    """What the text is, by its contents: a file's hash, or the version of the sources that the corpus `python` is.
+    """What is read, by its contents: sha256 of the text, of the whole corpus, or of the images or recordings.
 
-    Raises `InputError` for a file that cannot be read.
+    A version of the software that a text comes from would not do: the corpus `python` holds sources of several
+    packages, any of which may be upgraded, or edited in place. Empty where nothing of the kind is read. Raises
+    `InputError` for what cannot be read.
     """
+    if spec.media is not None:
+        return media_digest(*spec.media, spec.samples)
+    if not {*NEEDS_TEXT} & {*spec.inputs}:
+        return ""
     if spec.text is None:
-        return f"python {platform.python_version()}"
-    try:
-        return sha256(spec.text)
-    except OSError as error:
-        raise InputError(f"cannot read the text {spec.text}: {error.strerror or error}") from error
+        return corpus_digest(spec.corpus, spec.field)
+    return text_digest(spec.text, spec.field)
 
 
 def reading_settings(spec: SurveySpec, subject: Subject, kind: str, text: str) -> dict[str, Any]:
-    """What decides which tokens a model reads, JSON-able, and nothing else: `text` counts only where text is read."""
+    """What decides what a model reads, JSON-able, and nothing else: `text` counts only where text is read."""
     settings: dict[str, Any] = {"kind": kind, "tokens": spec.tokens, "samples": spec.samples, "seed": spec.seed}
+    if kind in MEDIA:
+        return settings | {"files": text, "prompt": spec.prompt}
     if kind in NEEDS_TEXT:
-        settings["text"] = text
+        settings |= {"text": text, "split": None if spec.text is not None else spec.split}
     if kind == "natural":
         settings["chat_template"] = subject.chat_template
     return settings | {"bos": _bos(spec, subject, kind)}
@@ -43,7 +45,7 @@ def reading_settings(spec: SurveySpec, subject: Subject, kind: str, text: str) -
 
 def needs_tokenizer(spec: SurveySpec, subject: Subject, kind: str) -> bool:
     """Whether the input cannot be made without a tokenizer."""
-    return kind in NEEDS_TEXT or _bos(spec, subject, kind) == "add"
+    return kind in NEEDS_TEXT or _bos(spec, subject, kind) in ("add", "double")
 
 
 def tokenizer_of(subject: Subject, commit: str | None) -> Any:
@@ -53,37 +55,43 @@ def tokenizer_of(subject: Subject, commit: str | None) -> Any:
     return load_tokenizer(subject.model, revision=commit)
 
 
-def inputs_of(spec: SurveySpec, subject: Subject, kind: str, model: PreTrainedModel, tokenizer: Any) -> Inputs:
-    """The tokens of one kind of input.
+def inputs_of(
+    spec: SurveySpec, subject: Subject, kind: str, model: PreTrainedModel, tokenizer: Any, commit: str | None
+) -> Reading:
+    """What a model is given of one kind of input.
 
-    Raises `UnsupportedModelError` for a model that reads no tokens, `InputError` as `build_inputs` and `as_chat` do.
+    Raises `UnsupportedModelError` for a model that reads nothing of the kind, `InputError` as `build_inputs`, `as_chat`
+    and `media_reading` do.
     """
-    if model.main_input_name != "input_ids":
-        raise UnsupportedModelError(
-            f"the model reads {model.main_input_name}, not tokens: give `sinkscope.measure` its inputs"
+    if spec.media is not None:
+        return media_reading(
+            *spec.media,
+            model,
+            subject.model,
+            samples=spec.samples,
+            tokens=spec.tokens,
+            revision=commit,
+            prompt=spec.prompt,
         )
     inputs = build_inputs(
         kind,
         tokenizer=tokenizer,
-        vocab_size=model.config.get_text_config().vocab_size,
+        vocab_size=vocabulary_of(model),
         tokens=spec.tokens,
         samples=spec.samples,
         seed=spec.seed,
         text=spec.text if kind in NEEDS_TEXT else None,
         bos=_bos(spec, subject, kind),
+        corpus=spec.corpus,
+        split=spec.split,
+        field=spec.field,
     )
-    return as_chat(inputs, tokenizer) if kind == "natural" and subject.chat_template else inputs
-
-
-def fed(model: PreTrainedModel, ids: Tensor) -> dict[str, Tensor]:
-    """The arguments of a forward pass. An encoder-decoder reads the same tokens on both sides.
-
-    `labels` make the model itself put its start token before the decoder's tokens, as in its training.
-    """
-    return {"input_ids": ids, "labels": ids} if model.config.is_encoder_decoder else {"input_ids": ids}
+    return reading(model, as_chat(inputs, tokenizer) if kind == "natural" and subject.chat_template else inputs)
 
 
 def _bos(spec: SurveySpec, subject: Subject, kind: str) -> str:
-    """A chat template has its own first token, and so has first-token input; nothing is put before those."""
+    """Nothing stands before what has a first token of its own: a chat template, first-token input, images."""
+    if kind in MEDIA:
+        return "none"
     own = kind == "first-token" or (kind == "natural" and subject.chat_template)
     return "none" if own else spec.bos

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-JSON, CSV, MARKDOWN = "survey.json", "table.csv", "table.md"
+JSON, CSV, MARKDOWN, PAGE = "survey.json", "table.csv", "table.md", "survey.html"
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,25 @@ class Survey:
         return tuple(row for row in self.rows if row.status == "failed")
 
     def table(self) -> pd.DataFrame:
-        """A row per model and input, a column per field of `Row`."""
+        """A row per model and input, a column per field of `Row`, and the sink rate of each stack where a model has
+        several.
+        """
         import pandas as pd
 
-        lines = [{name: getattr(row, name) for name in COLUMNS} for row in self.rows]
-        return pd.DataFrame(lines, columns=COLUMNS).convert_dtypes()
+        stacks = list(dict.fromkeys(at.stack for row in self.rows for at in row.stacks))
+        lines = [
+            {name: getattr(row, name) for name in COLUMNS}
+            | {f"sink_rate_{at.stack}": at.sink_rate for at in row.stacks}
+            for row in self.rows
+        ]
+        columns = [*COLUMNS, *(f"sink_rate_{stack}" for stack in stacks)]
+        return pd.DataFrame(lines, columns=columns).convert_dtypes()
 
     def wide(self) -> pd.DataFrame:
-        """Models × inputs like Table 1 of Gu et al. 2025: sink rates at position 0 in percent, with intervals."""
+        """Models × inputs like Table 1 of Gu et al. 2025: sink rates at position 0 in percent, with intervals.
+
+        A model with several stacks has a line for each: encoder, decoder, cross-attention, towers.
+        """
         import pandas as pd
 
         inputs = list(dict.fromkeys(row.input for row in self.rows))
@@ -48,8 +59,11 @@ class Survey:
         for label, group in groupby(self.rows, lambda row: row.label):
             rows = list(group)
             size = next((row.parameters for row in rows if row.parameters is not None), None)
-            cells = {row.input: _cell(row) for row in rows}
-            lines.append((label, short_count(size), *(cells.get(kind, "") for kind in inputs)))
+            stacks: list[str | None] = list(dict.fromkeys(at.stack for row in rows for at in row.stacks))
+            for stack in stacks or [None]:
+                cells = {row.input: _cell(row, stack) for row in rows}
+                name = label if stack is None else f"{label}, {stack}"
+                lines.append((name, short_count(size), *(cells.get(kind, "") for kind in inputs)))
         return pd.DataFrame(lines, columns=["model", "parameters", *inputs])
 
     def pairs(self) -> pd.DataFrame:
@@ -115,10 +129,11 @@ class Survey:
         return self.wide().to_html(index=False, border=0)
 
 
-def _cell(row: Row) -> str:
-    if row.sink_rate is None or row.low is None or row.high is None:
+def _cell(row: Row, stack: str | None) -> str:
+    at = row if stack is None else next((found for found in row.by_stack if found.stack == stack), None)
+    if at is None or at.sink_rate is None or at.low is None or at.high is None:
         return {"measured": "–", "skipped": row.reason or "", "failed": "failed"}[row.status]
-    return f"{row.sink_rate:.2f} [{row.low:.2f}, {row.high:.2f}]"
+    return f"{at.sink_rate:.2f} [{at.low:.2f}, {at.high:.2f}]"
 
 
 def short_count(parameters: int | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sinkscope.measurements import Measurement, slot_mass, strongest_position
+from sinkscope.measurements import Measurement, slot_mass, stack_rates, strongest_position
 from sinkscope.metrics import quiet
 from sinkscope.survey.subjects import Subject
 
@@ -26,6 +26,17 @@ class LayerRate:
     sink_rate: float | None
 
 
+@dataclass(frozen=True)
+class StackRate:
+    """Sink rate at position 0 over one stack's layers (encoder, decoder, cross, vision …), in percent."""
+
+    stack: str
+    layers: int
+    sink_rate: float | None
+    low: float | None
+    high: float | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One model on one input.
@@ -35,8 +46,9 @@ class Row:
     percent at position 0, with its 95 % bootstrap interval over samples (Gu et al. 2025, section 3); `strongest_*`: the
     position with the highest rate (`measurements.strongest_position`). `slot_mass`: mean weight on slots (learned
     sinks, key biases), None without. `hidden_norm_ratio`: the largest over depth of ‖h_0‖ over the others' mean;
-    `value_norm_ratio`: the smallest over layers of the same for values. `seconds`: of measuring,
-    without loading. `results`: the folder below the survey's that holds the measurement.
+    `value_norm_ratio`: the smallest over layers of the same for values. `seconds`: of measuring, without loading.
+    `results`: the folder below the survey's that holds the measurement. `by_stack`: the sink rate of each stack by
+    itself; `sink_rate` is over all layers, and of a model with several stacks mixes what they attend to.
     """
 
     model: str
@@ -67,15 +79,24 @@ class Row:
     seconds: float | None = None
     results: str | None = None
     by_layer: tuple[LayerRate, ...] = ()
+    by_stack: tuple[StackRate, ...] = ()
+
+    @property
+    def stacks(self) -> tuple[StackRate, ...]:
+        """The stacks to be shown apart: none of a model that has only one."""
+        return self.by_stack if len(self.by_stack) > 1 else ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; numbers that do not exist are None."""
-        return {**asdict(self), "by_layer": [asdict(layer) for layer in self.by_layer]}
+        apart = {"by_layer": [asdict(at) for at in self.by_layer], "by_stack": [asdict(at) for at in self.by_stack]}
+        return {**asdict(self), **apart}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Row:
         """What `to_dict` gave. Raises `TypeError` for anything else."""
-        return cls(**{**values, "by_layer": tuple(LayerRate(**layer) for layer in values.get("by_layer", ()))})
+        layers = tuple(LayerRate(**layer) for layer in values.get("by_layer", ()))
+        stacks = tuple(StackRate(**stack) for stack in values.get("by_stack", ()))
+        return cls(**{**values, "by_layer": layers, "by_stack": stacks})
 
     def of(self, subject: Subject) -> Row:
         """The same numbers under the names that a survey gives its models now."""
@@ -83,7 +104,7 @@ class Row:
         return replace(self, **{name: getattr(subject, name) for name in shared})
 
 
-COLUMNS = tuple(field.name for field in fields(Row) if field.name != "by_layer")
+COLUMNS = tuple(field.name for field in fields(Row) if field.name not in ("by_layer", "by_stack"))
 
 
 def unmeasured(subject: Subject, kind: str, status: Status, reason: str) -> Row:
@@ -125,6 +146,7 @@ def measured_row(
         seconds=round(seconds, 2),
         results=results,
         by_layer=_by_layer(measurement, epsilon),
+        by_stack=_by_stack(measurement, epsilon),
     ).of(subject)
 
 
@@ -142,6 +164,14 @@ def _by_layer(measurement: Measurement, epsilon: float) -> tuple[LayerRate, ...]
             str(stack), int(layer), min(1.0, int(layer) / max(1, _blocks(measurement, str(stack)) - 1)), _number(rate)
         )
         for stack, layer, rate in layers
+    )
+
+
+def _by_stack(measurement: Measurement, epsilon: float) -> tuple[StackRate, ...]:
+    stacks = measurement.data["stack"].values.tolist()
+    return tuple(
+        StackRate(stack, stacks.count(stack), _number(rate.value), _number(rate.low), _number(rate.high))
+        for stack, rate in stack_rates(measurement.data, epsilon).items()
     )
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.files import check_writable
 from sinkscope.model import load
 from sinkscope.probes import AttentionReceived, HiddenNorms, QueryKeyValueNorms, SlotReceived, measure
-from sinkscope.survey.inputs import fed, inputs_of, needs_tokenizer, reading_settings, text_read, tokenizer_of
+from sinkscope.survey.inputs import inputs_of, needs_tokenizer, reading_settings, text_read, tokenizer_of
 from sinkscope.survey.progress import Progress
-from sinkscope.survey.result import Survey
+from sinkscope.survey.result import CSV, JSON, MARKDOWN, PAGE, Survey
 from sinkscope.survey.rows import Row, Status, unmeasured
 from sinkscope.survey.spec import SurveySpec
 from sinkscope.survey.store import Key, Store
@@ -29,22 +29,33 @@ from sinkscope.training import locked
 OBSERVERS = (AttentionReceived(), SlotReceived(), HiddenNorms(), QueryKeyValueNorms())
 
 
-def survey(spec: SurveySpec, out: str | Path, progress: Callable[[Progress], object] | None = None) -> Survey:
+def survey(
+    spec: SurveySpec,
+    out: str | Path,
+    progress: Callable[[Progress], object] | None = None,
+    *,
+    others: str | Path | None = None,
+) -> Survey:
     """Measure every model of `spec` on every input, one model in memory at a time, and return the rows.
 
     In `out`: `survey.json`, `table.csv` and `table.md`, rewritten after each row, and per model × input
     `results/NAME-INPUT-HASH/measurement.nc` with its `row.json`. A result is found again by the hash of the model's
-    identity (commit on the hub; contents of configuration, weights and tokenizer in a folder) and of the settings, and
-    then not measured: an interrupted survey goes on where it was. Thresholds are not part of it. A model or an input
-    that fails is a row with its reason, and is tried again next time. Raises `InputError` for a spec without meaning
-    (`subjects`, an unreadable text), for a folder in which another survey is at work, or which cannot be written.
+    identity (commit on the hub; in a folder the contents of its files), of the settings, of what is read, and of the
+    versions of sinkscope, torch, transformers and tokenizers, and then not measured: an interrupted survey goes on
+    where it was. Thresholds are not part of it. `others` is a folder of other surveys, such as the one that `out` lies
+    in, whose results are taken over likewise. Tables of an earlier survey are removed before the first row. A model or
+    an input that fails is a row with its reason, and is tried again next time. Raises `InputError` for a spec without
+    meaning (`subjects`, an unreadable text), for a folder in which another survey is at work, or which cannot be
+    written.
     """
     chosen, text, folder = subjects(spec), text_read(spec), Path(out)
     check_writable(folder)
     tell = progress or _unheard
     with locked(folder, "surveying into"):
-        store = Store(folder)
+        store = Store(folder, None if others is None else Path(others))
         store.clean()
+        for name in (PAGE, MARKDOWN, CSV, JSON):  # a kill must not leave tables of two surveys side by side
+            (folder / name).unlink(missing_ok=True)
         rows: list[Row] = []
         for number, subject in enumerate(chosen, start=1):
             visit = _Visit(spec, subject, store, text)
@@ -100,11 +111,14 @@ class _Visit:
         if self.tokenizer is None and needs_tokenizer(self.spec, self.subject, kind):
             raise _DoesNotApply(f"no tokenizer, which {kind} input needs")
         model = self._model()
-        inputs = inputs_of(self.spec, self.subject, kind, model, self.tokenizer)
+        try:
+            inputs = inputs_of(self.spec, self.subject, kind, model, self.tokenizer, self._identity().commit)
+        except UnsupportedModelError as error:
+            raise _DoesNotApply(str(error)) from error
         began = time.perf_counter()
         measurement = measure(
             model,
-            fed(model, inputs.input_ids),
+            inputs.parts,
             OBSERVERS,
             batch_size=self.spec.batch_size,
             progress=progress,

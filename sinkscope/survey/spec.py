@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
+from sinkscope.data import parse_corpus
 from sinkscope.errors import InputError
 from sinkscope.invalid import Part, in_one_line
 from sinkscope.training import read_fields
 
-InputKind = Literal["natural", "random", "repeated", "first-token"]
+InputKind = Literal["natural", "random", "repeated", "first-token", "images", "audio"]
+MediaKind = Literal["images", "audio"]
 DeviceMap = str | dict[str, str | int]
 
 
@@ -48,8 +50,9 @@ class Entry(Part):
 class SurveySpec(Part):
     """A survey: every model on every input, with the options of `sinkscope measure`.
 
-    A model may be given by just its name. Wrong values raise `InputError` in one line when the spec is built, with
-    the field's dotted name and the nearest valid choice.
+    A model may be given by just its name. `images` and `audio`, folders of files, take the place of `inputs`. Wrong
+    values raise `InputError` in one line when the spec is built, with the field's dotted name and the nearest valid
+    choice.
     """
 
     models: tuple[Entry, ...] = Field(min_length=1)
@@ -59,6 +62,12 @@ class SurveySpec(Part):
     epsilon: float = Field(default=0.3, gt=0, lt=1)
     seed: NonNegativeInt = 0
     text: Path | None = None
+    field: str | None = Field(default=None, min_length=1)
+    corpus: str = "python"
+    split: Literal["validation", "all"] = "validation"
+    images: Path | None = None
+    audio: Path | None = None
+    prompt: str | None = None
     bos: Literal["auto", "add", "double", "none"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto"
     device: str | None = None
@@ -85,15 +94,42 @@ class SurveySpec(Part):
     def _one_input(cls, inputs: Any) -> Any:
         return [inputs] if isinstance(inputs, str) else inputs
 
+    @model_validator(mode="before")
+    @classmethod
+    def _media_alone(cls, fields: Any) -> Any:
+        """Images or recordings are the one input of their survey."""
+        given = [kind for kind in ("images", "audio") if isinstance(fields, dict) and fields.get(kind) is not None]
+        if len(given) == 2:
+            raise InputError("survey fields 'images' and 'audio' exclude each other: measure one after the other")
+        if given and fields.setdefault("inputs", tuple(given)) not in (tuple(given), list(given), given[0]):
+            raise InputError(f"survey field '{given[0]}' takes the place of 'inputs', which goes without it")
+        return fields
+
+    @property
+    def media(self) -> tuple[MediaKind, Path] | None:
+        """What is read in the place of tokens, and the folder it lies in."""
+        if self.images is not None:
+            return "images", self.images
+        return None if self.audio is None else ("audio", self.audio)
+
     @model_validator(mode="after")
     def _meaningful(self) -> SurveySpec:
+        parse_corpus(self.corpus)
+        if self.media is None and {"images", "audio"} & {*self.inputs}:
+            raise InputError("survey field 'inputs': images and audio are given as folders, 'images: DIR'")
+        if self.prompt is not None and self.images is None:
+            raise InputError("survey field 'prompt' goes with 'images': it is what stands beside each image")
+        reads_text = bool({"natural", "first-token"} & {*self.inputs})
+        for name in ("text", "field"):
+            if getattr(self, name) is not None and not reads_text:
+                raise InputError(f"{name} goes with natural and first-token input, which this survey does not have")
+        if self.text is not None and self.split != "validation":
+            raise InputError(f"survey field 'split' = {self.split} goes with a corpus: a text is read as a whole")
         twice = [kind for kind, count in Counter(self.inputs).items() if count > 1]
         if twice:
             raise InputError(f"survey field 'inputs' holds {twice[0]} twice")
         if "natural" not in self.inputs and any(entry.chat_template for entry in self.models):
             raise InputError("chat_template goes with natural input, which this survey does not have")
-        if self.text is not None and not {"natural", "first-token"} & set(self.inputs):
-            raise InputError("text goes with natural and first-token input, which this survey does not have")
         if self.device is not None and self.device_map is not None:
             raise InputError("survey fields 'device' and 'device_map' exclude each other")
         return self

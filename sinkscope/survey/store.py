@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ from sinkscope.measurements import Measurement
 from sinkscope.survey.rows import Row, measured_row
 from sinkscope.survey.subjects import Identity, Subject
 
-RESULTS, MEASUREMENT, ROW = "results", "measurement.nc", "row.json"
-FORMAT = 1  # raised when what is stored, or how it is measured, changes
+COMPUTING = ("torch", "transformers", "tokenizers")
+RESULTS, MEASUREMENT, ROW, SURVEY = "results", "measurement.nc", "row.json", "survey.json"
+FORMAT = 2  # raised when what is stored, or how it is measured, changes
 
 
 @dataclass(frozen=True)
@@ -30,17 +33,29 @@ class Key:
 
     @property
     def hash(self) -> str:
-        """12 hex digits; equal for equal numbers, whatever the model is called and wherever it lies."""
+        """12 hex digits; equal for equal numbers, whatever the model is called and wherever it lies.
+
+        The packages that compute them count too, as released: a model's code comes from transformers.
+        """
         decisive = {"model": self.identity.digest, "settings": dict(self.settings), "format": FORMAT}
-        text = json.dumps({**decisive, "sinkscope": __version__}, sort_keys=True, allow_nan=False)
+        text = json.dumps({**decisive, "versions": versions()}, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def versions() -> dict[str, str]:
+    """What computes a measurement; builds for other devices (`+cpu`) are the same release."""
+    return {"sinkscope": __version__} | {name: version(name).partition("+")[0] for name in COMPUTING}
 
 
 @dataclass(frozen=True)
 class Store:
-    """The results in a survey's folder; each lies whole in a folder of its own, or not at all."""
+    """The results in a survey's folder; each lies whole in a folder of its own, or not at all.
+
+    `others`: a folder of other surveys, whose results are taken over where they are what is wanted.
+    """
 
     folder: Path
+    others: Path | None = None
 
     def clean(self) -> None:
         """Clear away what a killed survey left half-written; for the holder of the folder's lock."""
@@ -48,6 +63,7 @@ class Store:
 
     def find(self, key: Key, subject: Subject, kind: str, epsilon: float) -> Row | None:
         """The row of a finished result, for the threshold asked for; None where there is none that can be read."""
+        self._take_over(key)
         for place in sorted((self.folder / RESULTS).glob(f"*-{key.hash}")):
             try:
                 stored = Row.from_dict(json.loads((place / ROW).read_text(encoding="utf-8"))["row"])
@@ -72,6 +88,17 @@ class Store:
             measurement.save(draft / MEASUREMENT)
             write_json(draft / ROW, {"row": row.to_dict(), **about, "record": measurement.record})
         return row
+
+    def _take_over(self, key: Key) -> None:
+        """Copy a result from another survey, unless it is here."""
+        pattern = f"{RESULTS}/*-{key.hash}"
+        if self.others is None or any(self.folder.glob(pattern)):
+            return
+        for place in sorted(self.others.glob(f"*/{pattern}")):
+            if (place.parents[1] / SURVEY).exists():
+                with writing(self.folder / RESULTS / place.name) as draft:
+                    shutil.copytree(place, draft)
+                return
 
     def _relative(self, place: Path) -> str:
         return place.relative_to(self.folder).as_posix()

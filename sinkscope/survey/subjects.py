@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from transformers.utils import cached_file, extract_commit_hash
@@ -16,11 +17,14 @@ from sinkscope.model.hub import cannot_load, resolve
 from sinkscope.survey.spec import Entry, SurveySpec
 from sinkscope.training import CHECKPOINTS, MODEL, checkpoint_step, list_checkpoints, read_record
 
-# What decides a measurement: configuration, weights, and the tokenizer with its chat template.
-DECISIVE = (
-    *("config.json", "*.safetensors", "*.index.json", "pytorch_model*.bin", "tokenizer*", "chat_template*"),
-    *("special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model", "*.tiktoken"),
+# Files of a model's folder that decide no measurement; every other one is taken to. A list of those that do would be
+# wrong for each tokenizer, adapter or processor that names its files in a way of its own.
+INDIFFERENT = (
+    *("*.md", "LICENSE*", "NOTICE*", ".git*", "*.log", "*.lock", "generation_config.json", "*.png", "*.jpg"),
+    *("optimizer*", "scheduler*", "scaler*", "rng_state*", "trainer_state.json", "training_args.bin", "manifest.json"),
+    *("record.json", "log.jsonl"),
 )
+BESIDE = "additional_chat_templates"  # the one folder in which transformers looks too
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def identity(subject: Subject) -> Identity:
     if place.is_dir():
         folders = [place, *([Path(subject.tokenizer)] if subject.tokenizer else [])]
         files = {str(path): sha256(path) for folder in folders for path in _decisive(folder)}
-        contents = [(Path(name).name, digest) for name, digest in files.items()]
+        contents = sorted((Path(name).name, digest) for name, digest in files.items())
         return Identity(hashlib.sha256(json.dumps(contents).encode()).hexdigest())
     commit = _commit(subject)
     return Identity(hashlib.sha256(f"{subject.model}@{commit}".encode()).hexdigest(), commit)
@@ -81,7 +85,8 @@ def _commit(subject: Subject) -> str:
 
 
 def _decisive(folder: Path) -> list[Path]:
-    return sorted({path for pattern in DECISIVE for path in folder.glob(pattern) if path.is_file()})
+    found = [path for path in [*folder.iterdir(), *folder.glob(f"{BESIDE}/*")] if path.is_file()]
+    return sorted(path for path in found if not any(fnmatchcase(path.name, pattern) for pattern in INDIFFERENT))
 
 
 def _expanded(entry: Entry) -> list[Subject]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sinkscope.data import DataConfig, Inputs, build_inputs, load_corpus, prepare
 from sinkscope.data.corpora.corpus import split_names
+from sinkscope.data.measuring_inputs import SPLITS
 from sinkscope.data.tokenizer import as_encoder, encode, train_bpe, with_bos
 from sinkscope.errors import InputError
 
@@ -239,3 +241,34 @@ def test_adding_a_bos_needs_one(file: Path):
     none = PreTrainedTokenizerFast(tokenizer_object=train_bpe([file.read_text()], 300).backend_tokenizer)
     with pytest.raises(InputError, match="no BOS token to add"):
         build("natural", none, text=file, bos="add")
+
+
+def test_rows_give_the_windows_that_files_with_the_same_texts_give(tokenizer: PreTrainedTokenizerFast, tmp_path: Path):
+    documents = [f"def {number} return attention " * 40 for number in range(6)]
+    (tmp_path / "files").mkdir()
+    for number, document in enumerate(documents):
+        (tmp_path / "files" / f"{number}.txt").write_text(document)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"id": 1, "body": text}) + "\n" for text in documents))
+    rows = build("natural", tokenizer, text=tmp_path / "rows.jsonl", field="body", samples=20)
+    files = build("natural", tokenizer, text=tmp_path / "files", samples=20)
+    assert torch.equal(rows.input_ids, files.input_ids)
+    assert "the text rows.jsonl, field 'body'" in rows.description
+
+
+def test_a_corpus_gives_its_validation_documents_or_all(tokenizer: PreTrainedTokenizerFast, tmp_path: Path):
+    for number in range(8):
+        (tmp_path / f"{number}.txt").write_text(f"{number} " * 400)
+    found = {
+        split: build("natural", tokenizer, corpus=f"text:{tmp_path}/*.txt", split=split, samples=8) for split in SPLITS
+    }
+    distinct = {split: len({tuple(row.tolist()) for row in inputs.input_ids}) for split, inputs in found.items()}
+    assert distinct == {"validation": 1, "all": 8}
+    assert "the validation text of the corpus" in found["validation"].description
+    assert "(1 of 8 documents)" in found["validation"].description
+    assert "all the text of the corpus" in found["all"].description
+    with pytest.raises(InputError, match="unknown split 'al': did you mean 'all'"):
+        build("natural", tokenizer, corpus=f"text:{tmp_path}/*.txt", split="al")
+
+
+def test_ids_with_a_bos_lie_in_one_piece(tokenizer: PreTrainedTokenizerFast):
+    assert build("natural", tokenizer, bos="add", samples=3).input_ids.is_contiguous()

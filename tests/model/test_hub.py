@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM, BertModel, T5Config, T5ForConditionalGeneration
 
 from sinkscope.errors import InputError
 from sinkscope.model import SHIPPED, load, load_tokenizer
+from tests.families.registry import FAMILIES
 
 BERT = BertConfig(vocab_size=31, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
 T5 = T5Config(vocab_size=31, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
@@ -88,3 +91,23 @@ def test_a_device_map_takes_the_place_of_a_device(tmp_path, tiny_llama):
 def test_the_hub_out_of_reach():
     with pytest.raises(InputError, match="cannot load model 'someone/something'"):
         load("someone/something")
+
+
+@pytest.mark.parametrize("name", ["./absent", "../absent", "/absent", "a/b/c", "~/absent-folder", Path("absent")])
+def test_a_path_that_leads_nowhere_is_no_hub_id(name: str | Path) -> None:
+    for wrong in (load, load_tokenizer):
+        with pytest.raises(InputError, match=f"no such folder: '{name}'"):
+            wrong(name)
+
+
+def test_the_folder_beside_it_is_suggested(tmp_path: Path) -> None:
+    (tmp_path / "my-llama").mkdir()
+    with pytest.raises(InputError, match=r"did you mean '.*/my-llama'\?"):
+        load(tmp_path / "my-lama")
+
+
+def test_speech_and_image_models_keep_their_heads(tmp_path: Path) -> None:
+    for name in ("whisper", "llava"):
+        model = FAMILIES[name].build()
+        model.save_pretrained(tmp_path / name)
+        assert type(load(tmp_path / name)) is type(model)

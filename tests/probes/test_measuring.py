@@ -208,3 +208,17 @@ def test_slots_alone_on_a_model_without_any(llama: LlamaForCausalLM, ids: torch.
     assert set(measurement.data.data_vars) == {"tokens"}
     with pytest.raises(InputError, match="no layer has slots"):
         measurement.slot_rate()
+
+
+def test_a_list_of_dicts_is_measured_one_behind_the_other(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    steps: list[tuple[int, int]] = []
+    parts = [{"input_ids": ids[:2]}, {"input_ids": ids[2:, :11]}]
+    both = measure(llama, parts, batch_size=1, progress=lambda done, total: steps.append((done, total))).data
+    assert steps == [(1, 3), (2, 3), (3, 3)]
+    for rows, part in ((slice(0, 2), parts[0]), (slice(2, 3), parts[1])):
+        alone = measure(llama, part, batch_size=1).data["attention_received"]
+        found = both["attention_received"].isel(sample=rows)
+        length = part["input_ids"].shape[1]
+        assert np.array_equal(found.values[..., :length], alone.values)
+        assert np.isnan(found.values[..., length:]).all()
+    assert both["tokens"].values[2].tolist() == [11] * both.sizes["layer"]

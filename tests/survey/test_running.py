@@ -6,6 +6,7 @@ import gc
 import json
 import shutil
 import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -18,7 +19,8 @@ from sinkscope.errors import InputError
 from sinkscope.files import sha256
 from sinkscope.measurements import Measurement
 from sinkscope.model import load
-from sinkscope.survey import Progress, Survey, SurveySpec, running, subjects, survey
+from sinkscope.survey import Progress, Survey, SurveySpec, running, survey
+from sinkscope.survey.subjects import identity, subjects
 from sinkscope.training import locked
 from tests.survey.conftest import BUILDERS, FEW
 
@@ -293,7 +295,7 @@ def test_a_hub_model_is_loaded_at_the_commit_that_identified_it(run, zoo, monkey
 
 
 def test_a_text_that_is_not_there_is_bad_input(run, zoo, tmp_path):
-    with pytest.raises(InputError, match="cannot read the text"):
+    with pytest.raises(InputError, match=r"cannot read .*none\.txt"):
         run(zoo / "lab", inputs=["natural"], text=tmp_path / "none.txt")
 
 
@@ -301,3 +303,58 @@ def test_the_models_folder_is_left_as_it_was(run, zoo):
     before = {path: sha256(path) for path in (zoo / "lab").iterdir()}
     run(zoo / "lab")
     assert {path: sha256(path) for path in (zoo / "lab").iterdir()} == before
+
+
+def test_an_upgrade_measures_again(run, zoo, loads, monkeypatch):
+    from sinkscope.survey import store
+
+    first = run(zoo / "lab", inputs=["random"])
+    real = store.version
+    monkeypatch.setattr(store, "version", lambda name: "99.0" if name == "transformers" else real(name))
+    second = run(zoo / "lab", inputs=["random"])
+    assert loads == ["lab", "lab"]
+    assert first.rows[0].results != second.rows[0].results
+
+
+def test_text_is_known_by_its_contents_whatever_package_it_comes_from(tmp_path, monkeypatch):
+    """The corpus `python` holds sources of torch, numpy and transformers: any of them may change."""
+    from sinkscope.data.corpora import catalog
+    from sinkscope.data.corpora.corpus import Corpus, Entry
+    from sinkscope.survey.inputs import text_read
+
+    text = {"torch/a.py": "def f(): return 1"}
+    monkeypatch.setattr(
+        catalog, "load_python", lambda: Corpus("python", tuple(Entry(name, partial(text.get, name)) for name in text))
+    )
+    spec = SurveySpec(models=["nano"])
+    before = text_read(spec)
+    assert text_read(spec) == before
+    text["torch/a.py"] = "def f(): return 2"
+    assert text_read(spec) != before
+    assert text_read(SurveySpec(models=["nano"], inputs=["random"])) == ""
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "bpe.codes", "source.spm", "preprocessor_config.json"])
+def test_every_file_that_may_decide_is_part_of_a_models_identity(zoo, tmp_path, name):
+    shutil.copytree(zoo / "lab", tmp_path / "model")
+    subject = subjects(SurveySpec(models=[str(tmp_path / "model")]))[0]
+    before = identity(subject)
+    (tmp_path / "model" / "README.md").write_text("about it")
+    assert identity(subject) == before
+    (tmp_path / "model" / name).write_text("{}")
+    assert identity(subject) != before
+
+
+def test_tables_of_another_survey_are_gone_before_the_first_row(run, zoo, tmp_path, monkeypatch):
+    run(zoo / "lab")
+    (tmp_path / "out" / "survey.html").write_text("of before")
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "load", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(zoo / "sinks")
+    left = {path.name for path in (tmp_path / "out").iterdir()}
+    assert not {"survey.json", "survey.html", "table.csv", "table.md"} & left
+    assert "results" in left

@@ -40,14 +40,17 @@ def is_chat(name: str) -> bool:
     return name == "python:chat" or name.startswith("chat:")
 
 
-def load_corpus(name: str, max_characters: int | None = None) -> Corpus:
+def load_corpus(name: str, max_characters: int | None = None, field: str | None = None) -> Corpus:
     """The corpus of a name of one of `FORMS`; `max_characters` limits those of the hub.
 
-    Raises `InputError` for an unknown name and for what cannot be read.
+    `field`: which field of a row is its text, in corpora `text:` of files of rows and `hf:`. Raises `InputError` for an
+    unknown name, for what cannot be read, and for a field of a corpus without rows.
     """
     kind, rest = parse_corpus(name)
+    if field is not None and kind not in ("hf", "text"):
+        raise InputError(f"a field ('{field}') goes with files of rows and corpora of the hub, not with '{name}'")
     if kind == "hf":
-        return load_hub(rest, max_characters)
+        return load_hub(rest, max_characters, field)
     if kind == "python":
         return load_python_part(rest) if rest else load_python()
-    return load_text(rest) if kind == "text" else load_chat(rest)
+    return load_text(rest, field) if kind == "text" else load_chat(rest)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.data.corpora.corpus import Corpus, Entry
-from sinkscope.data.corpora.text_files import files_of, read_text
+from sinkscope.data.corpora.plain import read_text
+from sinkscope.data.corpora.text_files import files_of
 from sinkscope.errors import InputError
 
 ROLES = ("system", "user", "assistant")

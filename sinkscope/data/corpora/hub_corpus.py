@@ -13,7 +13,7 @@ from typing import Any
 
 from sinkscope.data.cache import cached_folder
 from sinkscope.data.corpora.corpus import Corpus, Entry
-from sinkscope.data.corpora.text_files import read_text
+from sinkscope.data.corpora.plain import read_text
 from sinkscope.errors import InputError
 from sinkscope.files import cache_dir, write_json
 
@@ -22,21 +22,23 @@ logger = logging.getLogger(__name__)
 HUB_CHARACTERS = 100_000_000
 
 
-def load_hub(address: str, max_characters: int | None = None) -> Corpus:
+def load_hub(address: str, max_characters: int | None = None, field: str | None = None) -> Corpus:
     """Stream a dataset into the cache, once, and return its rows as documents (`SPLIT` is `train` unless given).
 
     At most `max_characters` characters are taken (`HUB_CHARACTERS` = 100 million unless given), in whole documents: a
     hub dataset may be larger than any disk. What was taken stays in the cache; a local folder is read anew each time.
-    The text is the column `text`, else the only column of strings. No code of a dataset is run. Raises `InputError`
-    if `datasets` is not installed, the dataset cannot be reached or read, or no column is clearly its text.
+    The text is the column `field`; unless given `text`, else the only column of strings. No code of a dataset is run.
+    Raises `InputError` if `datasets` is not installed, the dataset cannot be reached or read, or no column is clearly
+    its text.
     """
     name, config, split = _parse(address)
     limit = HUB_CHARACTERS if max_characters is None else max_characters
-    key = hashlib.sha256(json.dumps([name, config, split, limit]).encode()).hexdigest()[:24]
+    decisive = [name, config, split, limit, *([] if field is None else [field])]
+    key = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:24]
     local = Path(name).exists()
 
     def build(draft: Path) -> None:
-        _store(_texts(name, config, split), limit, draft)
+        _store(_texts(name, config, split, field), limit, draft)
 
     folder = cached_folder(cache_dir() / "hub" / key, build, reuse=not local)
     index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
@@ -60,7 +62,7 @@ def _parse(address: str) -> tuple[str, str | None, str]:
     return name, config or None, split or "train"
 
 
-def _texts(name: str, config: str | None, split: str) -> Iterator[str]:
+def _texts(name: str, config: str | None, split: str, field: str | None) -> Iterator[str]:
     try:
         from datasets import load_dataset
     except ImportError as error:
@@ -70,7 +72,7 @@ def _texts(name: str, config: str | None, split: str) -> Iterator[str]:
         first = next(rows, None)
         if first is None:
             raise InputError(f"the dataset '{name}' has no rows in the split '{split}'")
-        column = _text_column(name, first)
+        column = _text_column(name, first, field)
         for row in chain([first], rows):
             text = row[column]
             if not isinstance(text, str | None):
@@ -84,7 +86,11 @@ def _texts(name: str, config: str | None, split: str) -> Iterator[str]:
         raise InputError(f"cannot read the dataset '{name}': {reason}") from error
 
 
-def _text_column(name: str, row: Mapping[str, Any]) -> str:
+def _text_column(name: str, row: Mapping[str, Any], field: str | None) -> str:
+    if field is not None:
+        if field not in row:
+            raise InputError(f"the dataset '{name}' has no column '{field}' (columns: {', '.join(row)})")
+        return field
     if "text" in row:
         return "text"
     strings = [column for column, value in row.items() if isinstance(value, str)]

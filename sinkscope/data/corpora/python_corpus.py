@@ -26,7 +26,7 @@ from pydoc_data.topics import topics
 from sinkscope.data.cache import cached_folder
 from sinkscope.data.corpora.conversations import HEAD, rendered
 from sinkscope.data.corpora.corpus import Corpus, Document, Entry, digest
-from sinkscope.data.corpora.text_files import read_bytes, read_text
+from sinkscope.data.corpora.plain import read_bytes, read_text
 from sinkscope.errors import InputError
 from sinkscope.files import cache_dir, write_json
 

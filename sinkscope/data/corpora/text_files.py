@@ -10,49 +10,40 @@ from itertools import pairwise
 from pathlib import Path
 
 from sinkscope.data.corpora.corpus import Corpus, Entry
+from sinkscope.data.corpora.plain import read_text
+from sinkscope.data.corpora.tables import TABLES, is_table, row_entries, row_texts
 from sinkscope.errors import InputError
 
 PIECE_BYTES = 1 << 14
+NO_TABLE = f"a field ('{{field}}') goes with files of rows ({', '.join(TABLES)}): {{place}} is plain text"
 
 
-def read_bytes(path: Path, start: int = 0, stop: int | None = None) -> bytes:
-    """The bytes [start, stop) of a file. `InputError` if it cannot be read."""
-    try:
-        with path.open("rb") as stream:
-            stream.seek(start)
-            return stream.read(-1 if stop is None else stop - start)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def read_text(path: Path, start: int = 0, stop: int | None = None) -> str:
-    """The UTF-8 text of a file, or of its bytes [start, stop). `InputError` if it is not text.
-
-    A NUL byte decodes, but no text holds one: UTF-16 and many binary files are recognized by it.
-    """
-    raw = read_bytes(path, start, stop)
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not text: invalid UTF-8 at byte {start + error.start}") from error
-    if "\0" in text:
-        raise InputError(f"{path} is not text: NUL byte at {start + raw.index(0)}")
-    return text
-
-
-def load_text(pattern: str) -> Corpus:
+def load_text(pattern: str, field: str | None = None) -> Corpus:
     """The files that match `pattern` (`**` descends into folders), a document each, sorted by name.
 
-    A file that stands alone is cut at line ends into documents of about 16 KiB: train and validation share no
-    document, so one document would be no corpus. Raises `InputError` if nothing matches; reading a document raises it
-    if the file is not UTF-8 text.
+    Of JSON lines, CSV and Parquet every row is a document, its text the field `field` (`text` unless given). A file of
+    text that stands alone is cut at line ends into documents of about 16 KiB: train and validation share no document,
+    so one document would be no corpus. Raises `InputError` if nothing matches, and for a field that no file has;
+    reading a document raises it if the file is not UTF-8 text.
     """
     root, files = files_of(pattern)
-    entries = [Entry(path.relative_to(root).as_posix(), partial(read_text, path)) for path in files]
-    if len(files) == 1:
+    tables = {path for path in files if is_table(path)}
+    if field is not None and not tables:
+        raise InputError(NO_TABLE.format(field=field, place=pattern))
+    if len(files) == 1 and not tables:
         entries = _pieces(files[0])
+    else:
+        entries = [entry for path in files for entry in _entries(path, root, path in tables, field)]
     name = Path(pattern).expanduser().relative_to(root).as_posix()
     return Corpus(name=f"text:{name}", entries=tuple(sorted(entries, key=lambda entry: entry.name)))
+
+
+def _entries(path: Path, root: Path, table: bool, field: str | None) -> Iterator[Entry]:
+    name = path.relative_to(root).as_posix()
+    if table:
+        yield from row_entries(path, name, field)
+    else:
+        yield Entry(name, partial(read_text, path))
 
 
 def files_of(pattern: str) -> tuple[Path, list[Path]]:
@@ -102,15 +93,21 @@ def domains(folder: Path) -> dict[str, Path]:
     return found
 
 
-def texts(path: Path) -> Iterator[str]:
+def texts(path: Path, field: str | None = None) -> Iterator[str]:
     """The documents of a domain: the text of a file, or of every file below a folder, in the order of their paths.
 
+    Of JSON lines, CSV and Parquet every row is a document, its text the field `field` (`text` unless given).
     Raises `InputError` for what cannot be read, is not text, or holds nothing.
     """
-    if not path.is_dir():
-        yield read_text(path)
-        return
-    files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
-    if not files:
-        raise InputError(f"the folder {path} holds no files")
-    yield from map(read_text, files)
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+        if not files:
+            raise InputError(f"the folder {path} holds no files")
+    if field is not None and not any(map(is_table, files)):
+        raise InputError(NO_TABLE.format(field=field, place=path))
+    for file in files:
+        if is_table(file):
+            yield from (text for text in row_texts(file, field) if text)
+        else:
+            yield read_text(file)

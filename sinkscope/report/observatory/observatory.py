@@ -13,9 +13,10 @@ from sinkscope.measurements import (
     SlotMass,
     applicable,
     has_position,
-    rate_at,
     rates_by_position,
     slot_mass,
+    stack_rates,
+    stacks_apart,
     strongest_position,
 )
 from sinkscope.measurements.depths import TOP
@@ -98,7 +99,14 @@ def _has_tokens(data: xr.Dataset) -> bool:
 
 
 def _positions(data: xr.Dataset, epsilon: float) -> Section:
-    return sections.positions({"Sink rate, per position": rates_by_position(data, epsilon)})
+    by_stack = stacks_apart(data)
+    title = "Sink rate, per position"
+    return sections.positions(
+        {
+            title if len(by_stack) == 1 else f"{title}, {stack}": rates_by_position(part, epsilon)
+            for stack, part in by_stack.items()
+        }
+    )
 
 
 def _definitions(table: pd.DataFrame) -> Section:
@@ -144,9 +152,11 @@ def _broken(record: dict[str, Any]) -> list[Headline]:
 def _rates(data: xr.Dataset, epsilon: float) -> list[Headline]:
     cards = []
     if has_position(data, 0):
-        rate = rate_at(data, epsilon)
-        interval = f"95 % interval {rate.low:.1f} to {rate.high:.1f}"
-        cards.append(Headline(f"{rate.value:.1f} %", f"sink rate at position 0 (ε = {epsilon:g}; {interval})"))
+        rates = stack_rates(data, epsilon)
+        for stack, rate in rates.items():
+            interval = f"95 % interval {rate.low:.1f} to {rate.high:.1f}"
+            of = f" of {stack} layers" if len(rates) > 1 else ""
+            cards.append(Headline(f"{rate.value:.1f} %", f"sink rate{of} at position 0 (ε = {epsilon:g}; {interval})"))
     found = strongest_position(data, epsilon)
     if found is None:
         about = "strongest sink: no position that more than half of the tokens see has a number"

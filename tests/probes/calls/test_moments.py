@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from sinkscope.hooks import Layer
+from sinkscope.probes.calls import moments
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.masks import Rule
-from sinkscope.probes.observers import moments
 
 
 def call(queries: int, keys: int, causal: bool, sink: bool) -> AttentionCall:

@@ -1,23 +1,21 @@
-"""What `sinkscope measure` leaves behind, of one text or of every domain of a folder: tables and files."""
+"""What `sinkscope measure` leaves behind of one input: tables and files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from rich.text import Text
 
-from sinkscope.cli.job import MeasuringJob
-from sinkscope.errors import InputError
-from sinkscope.files import write_json, write_text
-from sinkscope.measurements import HEAD_METRICS, Measurement, rate_at, slot_mass
-from sinkscope.report import sections
+from sinkscope.cli.measuring.folders import old_files
+from sinkscope.files import replacing, write_text
+from sinkscope.measurements import HEAD_METRICS, Measurement, TokenView, slot_mass, stack_rates
+from sinkscope.measurements.rates import warn_if_short
 from sinkscope.report.observatory import HeadMaps, observatory_page
-from sinkscope.report.page import Page, write_page
-from sinkscope.report.provenance import facts
-from sinkscope.report.terminal import note, plain, show, table
+from sinkscope.report.page import write_page
+from sinkscope.report.terminal import plain, show, table
 
 SHOWN = 8  # rows of a table of tokens on the terminal
 HEADS = 5  # columns of the table of heads
@@ -26,7 +24,7 @@ HEADS = 5  # columns of the table of heads
 def write_results(
     measured: Measurement, folder: Path, title: str, epsilon: float, maps: HeadMaps, map_command: str
 ) -> list[Path]:
-    """The measurement, its tables and the page, each whole or absent; where they are."""
+    """The measurement, its tables and the page, in the place of an earlier measurement's; where they are."""
     tables = tables_of(measured, epsilon)
     page = observatory_page(
         measured,
@@ -37,10 +35,11 @@ def write_results(
         tokens=tables.get("tokens"),
         map_command=map_command,
     )
-    measured.save(folder / "measurement.nc")
-    for name, frame in tables.items():
-        write_text(folder / f"{name}.csv", frame.to_csv(index=False))
-    write_page(page, folder / "figure.html")
+    with replacing(folder, partial(old_files, "measure")) as draft:
+        measured.save(draft / "measurement.nc")
+        for name, frame in tables.items():
+            write_text(draft / f"{name}.csv", frame.to_csv(index=False))
+        write_page(page, draft / "figure.html")
     return [folder / "measurement.nc", *(folder / f"{name}.csv" for name in tables), folder / "figure.html"]
 
 
@@ -73,14 +72,19 @@ def show_results(measured: Measurement, title: str, epsilon: float) -> None:
     _show_heads(measured, epsilon)
     if measured.record["input"].get("kind") == "first-token":
         _show_first_tokens(measured, epsilon)
-    rate, interval = measured.sink_rate(epsilon, 0), rate_at(measured.data, epsilon)
-    sentence = (
-        f"{title}: position 0 receives over {epsilon:g} of the attention in {rate:.1f} % of (layer, head) pairs "
-        f"(95 % interval {interval.low:.1f} to {interval.high:.1f})."
-    )
-    show(Text.assemble(plain(sentence), style="bold"))
+    warn_if_short(measured.data)
+    rates = stack_rates(measured.data, epsilon)
+    for stack, rate in rates.items():
+        of = f", {stack} layers" if len(rates) > 1 else ""
+        sentence = (
+            f"{title}{of}: position 0 receives over {epsilon:g} of the attention in {rate.value:.1f} % of "
+            f"(layer, head) pairs (95 % interval {rate.low:.1f} to {rate.high:.1f})."
+        )
+        show(Text.assemble(plain(sentence), style="bold"))
     if (slots := slot_mass(measured.data, epsilon)) is not None:
         show(Text.assemble(plain(f"{title}: {slots.sentence(epsilon)}."), style="bold"))
+    for name, reason in measured.record["not_measured"].items():
+        show(plain(f"not measured: {name}: {reason}"))
 
 
 def _show_layers(measured: Measurement, epsilon: float) -> None:
@@ -106,11 +110,13 @@ def _show_definitions(measured: Measurement, epsilon: float) -> None:
     """Those that could be applied; the file has their rules and sources, and the others with what they lack."""
     frame = measured.definitions(epsilon)
     frame = frame[~frame["note"].str.startswith("not observed")]
+    several = len(set(measured.data["stack"].values)) > 1
+    title = f"definition of a sink{f' ({TokenView(measured.data, epsilon).stack})' if several else ''}"
     rows = [
         (row.definition, _cell(row.sinks, ".2f"), _cell(row.position_0, ".0f", " %"), _cell(row.agreement, ".2f"))
         for row in frame.itertuples()
     ]
-    show(table(("definition of a sink", "sinks per sample", "at position 0", "agreement"), rows))
+    show(table((title, "sinks per sample", "at position 0", "agreement"), rows))
     for remark, doubtful in frame[frame["note"] != ""].groupby("note", sort=False):
         show(plain(f"{', '.join(doubtful['definition'])}: {remark}"))
 
@@ -154,59 +160,3 @@ def _named(tokens: pd.DataFrame) -> str:
     """The first tokens of a table, and how many more there are."""
     named = ", ".join(f"{row.token!r} ({row.id})" for row in tokens.head(SHOWN).itertuples())
     return f"{named}{f' and {len(tokens) - SHOWN} more' if len(tokens) > SHOWN else ''}" or "none"
-
-
-ABOUT = (
-    "The sink rate at position 0 on texts of each domain, with 95 % bootstrap intervals over samples. The paper found "
-    "little difference between 17 domains of the Pile."
-)
-
-
-def measure_domains(job: MeasuringJob, places: Mapping[str, Path], folder: Path) -> list[dict[str, Any]]:
-    """Measure domain after domain, write `DOMAIN/measurement.nc`, and then the table, JSON and page over all.
-
-    A domain whose files are too short, or are not text, is a row with the reason. Raises `InputError` if all are.
-    """
-    rows: list[dict[str, Any]] = []
-    found: dict[str, Measurement] = {}
-    for name, place in places.items():
-        try:
-            given = job.inputs(place)
-        except InputError as error:
-            note(f"{name}: left out: {error}")
-            rows.append({"domain": name, "reason": str(error)})
-            continue
-        found[name] = job.measured(given, name)
-        found[name].save(folder / name / "measurement.nc")
-        rate, samples = rate_at(found[name].data, job.epsilon), found[name].record["samples"]
-        rows.append({"domain": name, "samples": samples, "sink_rate": rate.value, "low": rate.low, "high": rate.high})
-    if not found:
-        raise InputError(f"no domain can be measured; {rows[0]['domain']}: {rows[0]['reason']}")
-    _write(job, rows, found, folder)
-    return rows
-
-
-def show_domains(rows: list[dict[str, Any]], folder: Path) -> None:
-    """A row per domain on the terminal, and where the files are."""
-    cells = [
-        (row["domain"], row["reason"], "", "")
-        if "reason" in row
-        else (row["domain"], f"{row['sink_rate']:.1f}", f"{row['low']:.1f} – {row['high']:.1f}", row["samples"])
-        for row in rows
-    ]
-    show(table(("domain", "sink rate, %", "95 % interval", "samples"), cells))
-    show(plain(f"written: {folder}/domains.csv, {folder}/domains.json, {folder}/figure.html"))
-
-
-def _write(job: MeasuringJob, rows: list[dict[str, Any]], found: Mapping[str, Measurement], folder: Path) -> None:
-    frame = pd.DataFrame(rows)
-    known = frame[frame["sink_rate"].notna()].rename(columns={"domain": "input"})
-    page = Page(
-        title=f"Attention sink of {job.name}, by domain",
-        lead=f"One model on {len(found)} domains of text; a head counts where position 0 gets over {job.epsilon:g}.",
-        sections=[sections.inputs(known[["input", "sink_rate", "low", "high", "samples"]], ABOUT)],
-        provenance=facts([], {name: measurement.record for name, measurement in found.items()}),
-    )
-    write_text(folder / "domains.csv", frame.to_csv(index=False))
-    write_json(folder / "domains.json", rows)
-    write_page(page, folder / "figure.html")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.progress import Progress
 
-from sinkscope.cli.options import Bos, InputKind
+from sinkscope.cli.options import Bos, InputKind, Medium, Split
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import note, stderr
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from sinkscope.data import Inputs
+    from sinkscope.data import Inputs, Reading
     from sinkscope.measurements import Measurement
 
 NEEDS_TEXT = ("natural", "first-token")
@@ -34,16 +34,41 @@ class MeasuringJob:
     samples: int
     seed: int
     corpus: str
+    split: Split
+    field: str | None
     bos: Bos
     revision: str | None
     chat: bool
     observers: Observers
     batch_size: int
     epsilon: float
+    medium: Medium | None = None
+    prompt: str | None = None
 
-    def inputs(self, text: Path | None) -> Inputs:
-        """What the model reads, of a text or of the corpus. Raises `InputError` as `inputs_for` does."""
-        return inputs_for(
+    @property
+    def input(self) -> str:
+        """What the model reads, in a word."""
+        return self.kind if self.medium is None else self.medium[0]
+
+    def reading(self, text: Path | None) -> Reading:
+        """What the model reads: of a text, of the corpus, or the images or recordings of a folder.
+
+        Raises `InputError` as `inputs_for` and `media_reading` do.
+        """
+        from sinkscope.data import reading
+        from sinkscope.data.media import media_reading
+
+        if self.medium is not None:
+            return media_reading(
+                *self.medium,
+                self.model,
+                self.name,
+                samples=self.samples,
+                tokens=self.tokens,
+                revision=self.revision,
+                prompt=self.prompt,
+            )
+        found = inputs_for(
             self.model,
             self.name,
             self.kind,
@@ -52,12 +77,15 @@ class MeasuringJob:
             seed=self.seed,
             text=text,
             corpus=self.corpus,
+            split=self.split,
+            field=self.field,
             bos=self.bos,
             revision=self.revision,
             chat=self.chat,
         )
+        return reading(self.model, found)
 
-    def measured(self, given: Inputs, label: str) -> Measurement:
+    def measured(self, given: Reading, label: str) -> Measurement:
         """The measurement, with a bar that shows its progress on a terminal."""
         from sinkscope import probes
 
@@ -66,11 +94,11 @@ class MeasuringJob:
             task = bar.add_task("measuring", total=None)
             return probes.measure(
                 self.model,
-                given.input_ids,
+                given.parts,
                 observers="all" if self.observers == "all" else None,
                 batch_size=self.batch_size,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
-                about={"kind": self.kind, "description": given.description, "first": given.first, "seed": self.seed},
+                about={"kind": self.input, "description": given.description, "first": given.first, "seed": self.seed},
                 tokenizer=self.tokenizer,
             )
 
@@ -85,6 +113,8 @@ def inputs_for(
     seed: int,
     text: Path | None = None,
     corpus: str = "python",
+    split: Split = "validation",
+    field: str | None = None,
     bos: Bos = "auto",
     revision: str | None = None,
     chat: bool = False,
@@ -93,22 +123,29 @@ def inputs_for(
 
     Raises `InputError` for text with a kind that reads none, and as `build_inputs` does.
     """
-    from sinkscope.data import as_chat, build_inputs
+    from sinkscope.data import as_chat, build_inputs, vocabulary_of
 
     if kind != "natural" and chat:
         raise InputError(f"--chat-template goes with natural input, not with {kind}")
     if kind not in NEEDS_TEXT and text is not None:
         raise InputError(f"--text goes with natural and first-token input, not with {kind}")
+    if kind not in NEEDS_TEXT and field is not None:
+        raise InputError(f"--field goes with natural and first-token input, not with {kind}")
+    if text is not None and split != "validation":
+        raise InputError(f"--split {split} goes with --corpus: a --text is read as a whole")
+    vocabulary = vocabulary_of(model)
     tokenizer = tokenizer_of(name, revision, needed=kind in NEEDS_TEXT or bos in ("add", "double"))
     inputs = build_inputs(
         kind,
         tokenizer=tokenizer,
-        vocab_size=model.config.get_text_config().vocab_size,
+        vocab_size=vocabulary,
         tokens=tokens,
         samples=samples,
         seed=seed,
         text=text,
         corpus=corpus,
+        split=split,
+        field=field,
         bos="none" if chat else bos,
     )
     return as_chat(inputs, tokenizer) if chat else inputs

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from sinkscope.errors import InputError
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
+    from sinkscope.data import Reading
     from sinkscope.measurements import Measurement
     from sinkscope.report.observatory import HeadMaps
 
@@ -29,7 +29,7 @@ def heads_of(names: Sequence[str]) -> list[Head]:
     return [(int(layer), int(head)) for layer, head in (name.split(".") for name in names)]
 
 
-def head_maps(model: PreTrainedModel, ids: Tensor, measured: Measurement, wanted: Sequence[Head]) -> HeadMaps:
+def head_maps(model: PreTrainedModel, given: Reading, measured: Measurement, wanted: Sequence[Head]) -> HeadMaps:
     """The maps of `wanted`, (row of the measurement's layers, head), or of the strongest heads where none is.
 
     Raises `InputError` for a head that the model does not have.
@@ -45,9 +45,11 @@ def head_maps(model: PreTrainedModel, ids: Tensor, measured: Measurement, wanted
             raise InputError(
                 f"--maps {layer}.{head}: the model has attention layers 0 to {layers - 1} with heads 0 to {heads - 1}"
             )
-    shown = ids[:1, :TOKENS]
+    shown = given.one(TOKENS)
     maps = probes.measure(model, shown, observers=[probes.AttentionMaps(TOKENS)]).data["attention_map"].values[0]
-    texts = TokenTexts.of(measured.record).line(row := shown[0].tolist(), range(len(row)))
+    ids = shown.get("input_ids")
+    row = [] if ids is None else ids[0].tolist()
+    texts = TokenTexts.of(measured.record).line(row, range(len(row)))
     return HeadMaps(
         {(layer, head): maps[layer, head] for layer, head in chosen},
         [str(token) if text is None else text for token, text in zip(row, texts, strict=True)],

@@ -1,0 +1,167 @@
+"""From a folder of images or recordings to what a model is given."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor, PreTrainedModel
+
+from sinkscope.data.media.files import files_in, read_image, read_recording
+from sinkscope.data.media.written import written
+from sinkscope.data.model_inputs import Reading
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.files import sha256
+from sinkscope.model.hub import resolve
+
+PROMPT = "Describe what is there."
+"""What stands beside each image, for models that read text too."""
+
+
+@dataclass(frozen=True)
+class Medium:
+    """A kind of file that models read: how it is called, its endings, and the arguments that take it."""
+
+    what: str
+    endings: tuple[str, ...]
+    arguments: tuple[str, ...]
+
+
+MEDIA = {
+    "images": Medium("image", (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"), ("pixel_values",)),
+    "audio": Medium("recording", (".wav",), ("input_features", "input_values")),
+}
+
+
+def media_digest(kind: str, folder: Path, samples: int) -> str:
+    """sha256 over the names and contents of the files that would be read. Raises `InputError` as `files_in` does."""
+    medium = MEDIA[kind]
+    found = hashlib.sha256()
+    for path in files_in(folder, medium.endings, medium.what)[:samples]:
+        found.update(f"{path.name}\n{sha256(path)}\n".encode())
+    return found.hexdigest()
+
+
+def media_reading(
+    kind: str,
+    folder: Path,
+    model: PreTrainedModel,
+    name: str,
+    *,
+    samples: int,
+    tokens: int,
+    revision: str | None = None,
+    prompt: str | None = None,
+) -> Reading:
+    """The first `samples` images or recordings of a folder (`kind`: `images`, `audio`), sorted by name.
+
+    The image processor, feature extractor or processor that comes with the model prepares them; files of one prepared
+    size go through the model together, others by themselves, so that nothing is padded. A model that reads text too is
+    given `prompt` beside each image. A decoder reads the `tokens` tokens that the model itself writes about the input,
+    the likeliest at each step and never an end. Raises `UnsupportedModelError` for a model that reads nothing of the
+    kind, and `InputError` where the model comes without processor, the folder without files, or a file cannot be read.
+    """
+    medium = MEDIA[kind]
+    takes = inspect.signature(model.forward).parameters
+    if not any(argument in takes for argument in medium.arguments):
+        raise UnsupportedModelError(f"{type(model).__name__} reads no {medium.what}s: it reads {model.main_input_name}")
+    with_text = "input_ids" in takes
+    if with_text and kind == "audio":
+        raise UnsupportedModelError(
+            f"{type(model).__name__} reads text beside recordings: sinkscope.measure takes both"
+        )
+    if prompt is not None and not with_text:
+        raise InputError(
+            f"a prompt goes with models that read text beside an {medium.what}, not {type(model).__name__}"
+        )
+    prepare = _preparing(kind, name, revision, (prompt or PROMPT) if with_text else None)
+    files = files_in(folder, medium.endings, medium.what)
+    chosen = files[:samples]
+    parts = _grouped([(path, _prepared(prepare, path)) for path in chosen])
+    given = tuple(_complete(model, part, tokens) for part, _ in parts)
+    order = [path.name for _, paths in parts for path in paths]
+    of = "" if len(chosen) == len(files) else f" of {len(files)}"
+    texts = f', each with the text "{prompt or PROMPT}"' if with_text else ""
+    decoder = f"; the decoder reads the {tokens} tokens it writes itself" if model.config.is_encoder_decoder else ""
+    shown = f"{order[0]} to {order[-1]}" if len(order) > 1 else order[0]
+    description = f"{len(chosen)}{of} {medium.what}{'s'[: len(chosen) != 1]} ({shown}) from {folder}{texts}{decoder}"
+    return Reading(given, f"what the model puts first for an {medium.what}", description)
+
+
+def _preparing(kind: str, name: str, revision: str | None, prompt: str | None) -> Callable[[Path], Mapping[str, Any]]:
+    """What turns a file into model inputs with one sample."""
+    if prompt is not None:
+        return partial(_beside_text, _loaded(AutoProcessor, "processor", name, revision), prompt)
+    if kind == "images":
+        processor = _loaded(AutoImageProcessor, "image processor", name, revision)
+        return lambda path: processor(images=[read_image(path)], return_tensors="pt")
+    extractor = _loaded(AutoFeatureExtractor, "feature extractor", name, revision)
+    rate = getattr(extractor, "sampling_rate", None)
+    if not isinstance(rate, int):
+        raise UnsupportedModelError(f"the feature extractor of model '{name}' reads no recordings")
+    return lambda path: extractor([read_recording(path, rate)], sampling_rate=rate, return_tensors="pt")
+
+
+def _beside_text(processor: Any, prompt: str, path: Path) -> Mapping[str, Any]:
+    """An image in a text: as the chat template puts it, else behind the image's token, else side by side."""
+    if getattr(processor, "chat_template", None):
+        content = [{"type": "image"}, {"type": "text", "text": prompt}]
+        text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    else:
+        token = getattr(processor, "image_token", None)
+        text = prompt if token is None else f"{token}\n{prompt}"
+    return processor(images=[read_image(path)], text=[text], return_tensors="pt")
+
+
+def _loaded(auto: Any, what: str, name: str, revision: str | None) -> Any:
+    try:
+        found = auto.from_pretrained(resolve(name), revision=revision, trust_remote_code=False)
+    except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).split(". If you")[0]
+        raise InputError(f"no {what} for model '{name}': {reason}") from error
+    if auto is AutoProcessor and not (hasattr(found, "tokenizer") and hasattr(found, "image_processor")):
+        raise InputError(f"no processor for model '{name}': it comes with {type(found).__name__} alone")
+    return found
+
+
+def _prepared(prepare: Callable[[Path], Mapping[str, Any]], path: Path) -> dict[str, Tensor]:
+    try:
+        return {name: value for name, value in prepare(path).items() if isinstance(value, Tensor)}
+    except InputError:
+        raise
+    except (ValueError, TypeError, RuntimeError, ZeroDivisionError, IndexError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise InputError(f"the model's processor cannot prepare {path}: {reason}") from error
+
+
+def _grouped(prepared: list[tuple[Path, dict[str, Tensor]]]) -> list[tuple[dict[str, Tensor], list[Path]]]:
+    """Those of equal sizes as one dict, in the order of their first file; a file of several rows stays alone."""
+    groups: dict[object, list[tuple[Path, dict[str, Tensor]]]] = {}
+    for number, (path, given) in enumerate(prepared):
+        alike = all(value.ndim and len(value) == 1 for value in given.values())
+        size = tuple(sorted((name, tuple(value.shape), str(value.dtype)) for name, value in given.items()))
+        groups.setdefault(size if alike else number, []).append((path, given))
+    return [
+        (
+            {
+                name: torch.cat([given[name] for _, given in group]) if len(group) > 1 else group[0][1][name]
+                for name in group[0][1]
+            },
+            [path for path, _ in group],
+        )
+        for group in groups.values()
+    ]
+
+
+def _complete(model: PreTrainedModel, part: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
+    """In the model's precision, and with what its decoder reads."""
+    weight = next(weight for weight in model.parameters() if not weight.is_meta)
+    cast = {name: value.to(weight.dtype) if value.is_floating_point() else value for name, value in part.items()}
+    return written(model, cast, tokens) if model.config.is_encoder_decoder else cast

@@ -1,0 +1,103 @@
+"""What a model is given: its arguments, from token ids, images or recordings."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sinkscope.data.measuring_inputs import Inputs
+from sinkscope.errors import UnsupportedModelError
+
+OTHERS = {"pixel_values": "--images DIR", "input_features": "--audio DIR", "input_values": "--audio DIR"}
+"""Main inputs that are no tokens, and the option that gives them on the command line."""
+
+HINT = "sinkscope measure takes {} (in Python sinkscope.measure takes any inputs)"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Arguments of forward passes, a dict for samples of one size; in words, what stands first and what they are."""
+
+    parts: tuple[dict[str, Tensor], ...]
+    first: str
+    description: str
+
+    def one(self, tokens: int) -> dict[str, Tensor]:
+        """The first sample; of token ids alone, its first `tokens`, since images take places among them."""
+        given = self.parts[0]
+        if not {*given} <= {"input_ids", "labels", "decoder_input_ids"}:
+            samples = next(len(value) for value in given.values())
+            return {name: value[:1] if len(value) == samples else value for name, value in given.items()}
+        return {name: value[:1, :tokens].contiguous() for name, value in given.items()}
+
+
+def reading(model: PreTrainedModel, inputs: Inputs) -> Reading:
+    """Token ids as a model takes them. Raises `UnsupportedModelError` where it cannot be run on tokens alone."""
+    check_reads_tokens(model)
+    given = fed(model, inputs.input_ids)
+    _try_out(model, given)
+    if not model.config.is_encoder_decoder:
+        return Reading((given,), inputs.first, inputs.description)
+    both = "the decoder reads the same tokens behind its start token"
+    return Reading((given,), f"{inputs.first}; of the decoder its start token", f"{inputs.description}; {both}")
+
+
+def fed(model: PreTrainedModel, ids: Tensor) -> dict[str, Tensor]:
+    """The arguments of a forward pass. An encoder-decoder reads the same tokens on both sides.
+
+    The model itself puts its start token before the decoder's tokens, as in its training, or makes labels into them;
+    one that does neither is given start token and shifted tokens.
+    """
+    if not model.config.is_encoder_decoder:
+        return {"input_ids": ids}
+    if hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        return {"input_ids": ids, "decoder_input_ids": model.prepare_decoder_input_ids_from_labels(labels=ids)}
+    if "labels" in inspect.signature(model.forward).parameters:
+        return {"input_ids": ids, "labels": ids}
+    start = torch.full_like(ids[:, :1], start_token(model))
+    return {"input_ids": ids, "decoder_input_ids": torch.cat([start, ids[:, :-1]], 1)}
+
+
+def start_token(model: PreTrainedModel) -> int:
+    """The token that a decoder begins with. Raises `UnsupportedModelError` where the model names none."""
+    places = (getattr(model, "generation_config", None), model.config, model.config.get_text_config(decoder=True))
+    for place in places:
+        for name in ("decoder_start_token_id", "bos_token_id"):
+            if isinstance(token := getattr(place, name, None), int):
+                return token
+    raise UnsupportedModelError(f"{type(model).__name__} names no token that its decoder starts with")
+
+
+def check_reads_tokens(model: PreTrainedModel) -> None:
+    """Raises `UnsupportedModelError` for a model whose main input is something else."""
+    name = model.main_input_name
+    if name != "input_ids":
+        raise UnsupportedModelError(
+            f"the model reads {name}, not tokens: {HINT.format(OTHERS.get(name, 'its inputs'))}"
+        )
+
+
+def vocabulary_of(model: PreTrainedModel) -> int:
+    """Ids that a model reads. Raises `UnsupportedModelError` as `check_reads_tokens` does."""
+    check_reads_tokens(model)
+    return int(model.config.get_text_config().vocab_size)
+
+
+def _try_out(model: PreTrainedModel, given: dict[str, Any]) -> None:
+    """Two tokens through a model that may want more, so that what it lacks is said before anything is measured."""
+    wanted = [name for name in OTHERS if name in inspect.signature(model.forward).parameters]
+    if not wanted:
+        return
+    device = next(weight.device for weight in model.parameters() if not weight.is_meta)
+    try:
+        with torch.no_grad():
+            model(**{name: value[:1, :2].contiguous().to(device) for name, value in given.items()})
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} reads {wanted[0]} beside its tokens: {HINT.format(OTHERS[wanted[0]])}"
+        ) from error

@@ -1,0 +1,118 @@
+"""A folder for everything that is measured differently, and never two measurements in one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sinkscope.measurements import Measurement
+
+QUICK = ("--tokens", 16, "--samples", 4, "--observers", "few")
+
+
+def folders(place: Path) -> set[str]:
+    return {path.name for path in place.iterdir()} if place.is_dir() else set()
+
+
+def test_what_is_measured_differently_has_a_folder_of_its_own(sinkscope, model, text, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text(text.read_text()[::-1])
+    calls = [("--text", text, "--json"), ("--text", other, "--json"), ("--text", text, "--bos", "none", "--json")]
+    for number, call in enumerate(calls, start=1):
+        assert sinkscope("measure", model, *QUICK, *call).code == 0
+        assert len(folders(tmp_path / "sinkscope-measure")) == number
+    before = folders(tmp_path / "sinkscope-measure")
+    assert sinkscope("measure", model, *QUICK, *calls[0], "--batch-size", 2).code == 0
+    assert folders(tmp_path / "sinkscope-measure") == before
+
+
+def test_names_that_look_alike_are_two_models(sinkscope, model, text, tmp_path):
+    for place in ("my/llama", "my-llama"):
+        shutil.copytree(model, tmp_path / place)
+        assert sinkscope("measure", place, "--text", text, *QUICK).code == 0
+    assert len(folders(tmp_path / "sinkscope-measure")) == 2
+
+
+def test_a_shipped_model_at_its_defaults_has_a_plain_name(sinkscope, tmp_path):
+    assert sinkscope("measure", "nano", "--input", "random", "--observers", "few", "--samples", 2, "--json").code == 0
+    [name] = folders(tmp_path / "sinkscope-measure")
+    assert name.startswith("nano-random-")  # the hash of --samples and --observers
+    import typer
+
+    from sinkscope.cli.app import app
+    from sinkscope.cli.measuring.folders import results_folder
+
+    command = typer.main.get_command(app).commands["measure"]
+    with command.make_context("measure", ["nano"]) as context:
+        assert results_folder("measure", None, ["nano"], ["natural"], context) == Path("sinkscope-measure/nano-natural")
+
+
+def test_tables_of_before_do_not_stay_beside_new_ones(sinkscope, model, text, tmp_path):
+    whole = ("--tokens", 16, "--samples", 4)
+    assert sinkscope("measure", model, "--text", text, *whole, "--out", "found").code == 0
+    assert "tokens.csv" in folders(tmp_path / "found")
+    (tmp_path / "found" / "notes.txt").write_text("mine")
+    places = tmp_path / "domains"
+    places.mkdir()
+    shutil.copy(text, places / "a.txt")
+    assert sinkscope("measure", model, "--text", places, *QUICK, "--out", "found").code == 0
+    assert folders(tmp_path / "found") == {"a.txt", "domains.csv", "domains.json", "figure.html", "notes.txt"}
+    assert sinkscope("measure", model, "--text", text, *QUICK, "--out", "found").code == 0
+    assert "a.txt" not in folders(tmp_path / "found")
+    assert {"measurement.nc", "notes.txt"} < folders(tmp_path / "found")
+    assert not {"domains.csv", "massive.csv"} & folders(tmp_path / "found")
+
+
+def test_a_fault_halfway_leaves_the_old_measurement(sinkscope, model, text, tmp_path, monkeypatch):
+    from sinkscope.cli.measuring import results
+
+    assert sinkscope("measure", model, "--text", text, *QUICK, "--out", "found").code == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "found").iterdir()}
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(results, "write_page", interrupted)
+    assert sinkscope("measure", model, "--text", text, *QUICK, "--tokens", 12, "--out", "found").code == 130
+    assert {path.name: path.read_bytes() for path in (tmp_path / "found").iterdir()} == before
+    assert Measurement.load(tmp_path / "found" / "measurement.nc").record["tokens"] == 16
+
+
+def test_a_folder_of_another_command_is_refused(sinkscope, model, text, tmp_path):
+    assert sinkscope("measure", model, "--text", text, *QUICK, "--out", "found").code == 0
+    survey = sinkscope("survey", model, "--text", text, "--out", "found")
+    assert "found holds the results of sinkscope measure (measurement.nc): choose another folder" in survey.error
+    change = sinkscope("intervene", model, "--what", "forbid-sink", "--text", text, "--out", "found")
+    assert "holds the results of sinkscope measure" in change.error
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "survey.json").write_text("{}")
+    assert "results of sinkscope survey" in sinkscope("measure", model, "--text", text, "--out", "s").error
+
+
+def test_surveys_of_other_models_do_not_share_tables_and_reuse_results(sinkscope, model, tmp_path):
+    few = ("--input", "random", "--tokens", 16, "--samples", 4, "--json")
+    shutil.copytree(model, tmp_path / "one")
+    shutil.copytree(model, tmp_path / "two")
+    (tmp_path / "two" / "adapter_config.json").write_text('{"r": 8}')  # another model
+    first = sinkscope("survey", "one", *few).json
+    both = sinkscope("survey", "one", "two", *few).json
+    assert first["survey"] != both["survey"]
+    assert [row["label"] for row in json.loads((tmp_path / first["survey"] / "survey.json").read_text())["rows"]] == [
+        "one"
+    ]
+    assert both["rows"][0] == first["rows"][0]  # seconds and all: taken over, not measured again
+    assert both["rows"][1]["results"] != both["rows"][0]["results"]
+
+
+@pytest.mark.parametrize("kind", ["images", "audio"])
+def test_images_and_text_exclude_each_other(sinkscope, model, text, kind):
+    for wrong in (("--text", text), ("--input", "random"), ("--bos", "none"), ("--split", "all")):
+        assert (
+            f"--{kind} takes the place of text: {wrong[0]} goes without it"
+            in sinkscope("measure", model, f"--{kind}", "x", *wrong).error
+        )
+    assert "--prompt goes with --images" in sinkscope("measure", model, "--prompt", "x").error
+    assert "exclude each other" in sinkscope("measure", model, "--images", "x", "--audio", "x").error

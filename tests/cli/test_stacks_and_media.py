@@ -1,0 +1,153 @@
+"""Encoder-decoders, images, recordings and files of rows on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from transformers import BartConfig, T5Config
+
+from sinkscope.measurements import Measurement
+from tests.cli.conftest import prose
+from tests.families.processors import (
+    images,
+    recordings,
+    saved_clip,
+    saved_pair,
+    saved_vit,
+    saved_wav2vec2,
+    saved_whisper,
+)
+
+FEW = ("--tokens", 16, "--samples", 4)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny model of each kind, with images and recordings. Shared: leave it as it is."""
+    folder = tmp_path_factory.mktemp("places")
+    saved_pair(folder / "bart", BartConfig, prose(0))
+    saved_pair(folder / "t5", T5Config, prose(0))
+    saved_vit(folder / "vit")
+    saved_clip(folder / "clip")
+    saved_wav2vec2(folder / "wav2vec2")
+    saved_whisper(folder / "whisper")
+    images(folder / "images")
+    recordings(folder / "sounds")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["bart", "t5"])
+def test_the_stacks_of_an_encoder_decoder_are_shown_apart(sinkscope, places, text, tmp_path, name):
+    call = ("measure", places / name, "--text", text, "--bos", "add", *FEW, "--observers", "few", "--out", "m")
+    shown = " ".join(sinkscope(*call).out.split())
+    found = sinkscope(*call, "--json").json
+    stored = Measurement.load(tmp_path / "m" / "measurement.nc")
+    assert list(found["stacks"]) == ["encoder", "decoder", "cross"]
+    for stack, numbers in found["stacks"].items():
+        rate = stored.sink_rate(0.3, position=0, stack=stack)
+        assert numbers["sink_rate"]["0"] == pytest.approx(rate)
+        assert f"{stack} layers: position 0 receives over 0.3 of the attention in {rate:.1f} %" in shown
+    assert found["input_details"]["position_0"]["token_ids"] == [1]  # the decoder's start token
+    assert "start token" in found["input_details"]["first"]
+    page = (tmp_path / "m" / "figure.html").read_text()
+    assert all(f"sink rate of {stack} layers" in page for stack in found["stacks"])
+    assert "Sink rate, per position, cross" in page
+
+
+def test_a_survey_has_a_line_for_each_stack(sinkscope, places, model, text, tmp_path):
+    answer = sinkscope(
+        "survey", places / "bart", places / "t5", model, "--text", text, "--bos", "add", *FEW, "--out", "s", "--json"
+    )
+    rows = answer.json["rows"]
+    assert [row["status"] for row in rows] == ["measured"] * 3, answer.out
+    assert [[at["stack"] for at in row["by_stack"]] for row in rows] == [["encoder", "decoder", "cross"]] * 2 + [
+        ["decoder"]
+    ]
+    stored = Measurement.load(tmp_path / "s" / rows[0]["results"] / "measurement.nc")
+    for at in rows[0]["by_stack"]:
+        assert at["sink_rate"] == pytest.approx(stored.sink_rate(position=0, stack=at["stack"]))
+    table = (tmp_path / "s" / "table.md").read_text()
+    assert [line.split("|")[1].split(",")[-1].strip() for line in table.splitlines()[4:11]][:6] == [
+        *("encoder", "decoder", "cross"),
+    ] * 2
+    assert "sink_rate_cross" in (tmp_path / "s" / "table.csv").read_text().splitlines()[0]
+
+
+LONG = ("--prompt", "a b c d e f g h i j k l")  # a text of ten tokens and more, for the tower that reads it
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "folder", "more"),
+    [
+        ("vit", "--images", "images", ()),
+        ("clip", "--images", "images", LONG),
+        ("wav2vec2", "--audio", "sounds", ()),
+        ("whisper", "--audio", "sounds", ()),
+    ],
+)
+def test_images_and_recordings_are_measured_and_surveyed(sinkscope, places, name, option, folder, more, tmp_path):
+    given = (places / name, option, places / folder, *more, "--tokens", 12)
+    found = sinkscope("measure", *given, "--observers", "few", "--out", "m", "--json").json
+    assert found["input"] == option.strip("-")
+    assert found["samples"] == 3
+    stored = Measurement.load(tmp_path / "m" / "measurement.nc")
+    assert {*found["stacks"]} == {*stored.data["stack"].values.tolist()}
+    assert len(found["stacks"]) == {"clip": 2, "whisper": 3}.get(name, 1)
+    assert f"3 {'images' if option == '--images' else 'recordings'} (0." in found["input_details"]["description"]
+    [row] = sinkscope("survey", *given, "--out", "s", "--json").json["rows"]
+    assert row["status"] == "measured", row["reason"]
+    assert row["sink_rate"] == pytest.approx(found["sink_rate"]["0"])
+    assert {at["stack"] for at in row["by_stack"]} == {*found["stacks"]}
+
+
+def test_a_changed_image_is_measured_again(sinkscope, places, tmp_path):
+    folder = images(tmp_path / "mine")
+    call = ("survey", places / "vit", "--images", folder, "--out", "s", "--json")
+    first, same = sinkscope(*call).json["rows"][0], sinkscope(*call).json["rows"][0]
+    images(folder, ((24, 24), (30, 30), (20, 20)))
+    assert same == first
+    assert sinkscope(*call).json["rows"][0]["results"] != first["results"]
+
+
+def test_a_model_without_images_is_left_out_of_their_survey(sinkscope, places, tmp_path):
+    rows = sinkscope("survey", places / "vit", "nano", "--images", places / "images", "--json").json["rows"]
+    assert [row["status"] for row in rows] == ["measured", "skipped"]
+    assert "reads no images" in rows[1]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("measure", "vit"), "reads pixel_values, not tokens: sinkscope measure takes --images DIR"),
+        (("measure", "whisper", "--input", "random"), "reads input_features, not tokens"),
+        (("measure", "clip", "--input", "random"), "reads pixel_values beside its tokens"),
+        (("measure", "bart", "--images", "images"), "reads no images: it reads input_ids"),
+        (("measure", "vit", "--images", "sounds"), "no image in the folder"),
+        (("measure", "vit", "--images", "none"), "no such folder of images"),
+        (("measure", "wav2vec2", "--audio", "images"), "no recording in the folder"),
+        (("intervene", "bart", "--what", "forbid-sink"), "an encoder and a decoder"),
+        (("measure", "./absent"), "no such folder: './absent'"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(sinkscope, places, arguments, said):
+    command, name, *rest = arguments
+    known = {path.name: path for path in places.iterdir()} | {"none": places / "none"}
+    assert said in sinkscope(command, known.get(name, name), *(known.get(each, each) for each in rest)).error
+
+
+def test_rows_of_a_file_are_texts(sinkscope, model, text, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"id": 7, "body": text.read_text()}) + "\n")
+    quick = (*FEW, "--observers", "few")
+    rows = sinkscope("measure", model, "--text", "rows.jsonl", "--field", "body", *quick, "--json").json
+    plain = sinkscope("measure", model, "--text", text, *quick, "--json").json
+    assert rows["sink_rate"] == plain["sink_rate"]
+    assert rows["input_details"]["sha256"] == plain["input_details"]["sha256"]
+    assert "(fields: id, body)" in sinkscope("measure", model, "--text", "rows.jsonl", *quick).error
+    [row] = sinkscope("survey", model, "--text", "rows.jsonl", "--field", "body", *FEW, "--json").json["rows"]
+    assert row["sink_rate"] == pytest.approx(plain["sink_rate"]["0"])
+
+
+def test_a_split_goes_with_a_corpus(sinkscope, model, text):
+    assert "--split all goes with --corpus" in sinkscope("measure", model, "--text", text, "--split", "all").error
