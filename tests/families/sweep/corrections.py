@@ -1,0 +1,85 @@
+"""What the general rule cannot know of a family: fields of its configuration, by model type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+STATES = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}
+SERIES = {"prediction_length": 8, "context_length": 16, "lags_sequence": [1, 2, 3]}
+RESNET = {
+    "use_timm_backbone": False,
+    "backbone": None,
+    "use_pretrained_backbone": False,
+    "backbone_kwargs": None,
+    "backbone_config": {
+        "model_type": "resnet",
+        "hidden_sizes": [8, 8, 16, 16],
+        "depths": [1, 1, 1, 1],
+        "embedding_size": 8,
+        "out_features": ["stage2", "stage3", "stage4"],
+    },
+}
+HEADED = {"head_dim": 8, "num_key_value_heads": 2}
+
+QSA = {"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 8, "indexer_compress_ratio": 2}
+ROTARY = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+COMPASS = {
+    "layer_types": ["sliding_attention", "full_attention"],
+    "rope_parameters": {"sliding_attention": ROTARY, "full_attention": ROTARY},
+}
+
+CORRECTIONS: dict[str, dict[str, Any]] = {
+    "autoformer": SERIES,
+    "informer": SERIES,
+    "time_series_transformer": SERIES,
+    "bamba": {**STATES, "attn_layer_indices": [1]},
+    "falcon_h1": {**STATES, "mamba_d_ssm": 64},
+    "granitemoehybrid": {**STATES, "layer_types": ["mamba", "attention"], "num_hidden_layers": 2},
+    "bridgetower": {"hidden_size": 64, "vision_config": {"hidden_size": 64}, "text_config": {"hidden_size": 64}},
+    "chameleon": {"vocabulary_map": {"<image>": 120}},
+    "emu3": {"vocabulary_map": {"<image>": 120}},
+    "conditional_detr": RESNET,
+    "dab-detr": RESNET,
+    "deformable_detr": RESNET,
+    "detr": RESNET,
+    "table-transformer": RESNET,
+    "omdet-turbo": RESNET,
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1},
+    "hunyuan_v1_dense": HEADED,
+    "hunyuan_v1_moe": HEADED,
+    "ministral": HEADED,
+    "nemotron": HEADED,
+    "esm": {"vocab_size": 33},
+    "esmc": {"vocab_size": 64},
+    "deepseek_v2": {"num_experts_per_tok": 2, "n_group": 2, "topk_group": 1},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
+    "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0}},
+    "mamba2": {"num_heads": 4, "head_dim": 16},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_hidden_layers": 2},
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "reformer": {"is_decoder": True},
+    "wav2vec2-bert": {"vocab_size": 32},
+    "wav2vec2-conformer": {"vocab_size": 32},
+    "longcat_flash": {"zero_expert_num": 2, "n_routed_experts": 4},
+    "xmod": {"default_language": "en_XX"},
+    "lw_detr": {"backbone_config": {"num_windows": 4, "image_size": 32}},
+    "qwen4_exp_text": QSA,
+    "qwen4_exp": {"text_config": QSA},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2},
+    "glm5_next": {"text_config": {"index_topk": 6, "index_kpool": 2}},
+    "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "sparse"]}},
+    "granite4_vision": {"deepstack_layer_map": [[0, 0]], "spatial_target_layers": [1], "use_spatial_sampling": False},
+    "hunyuan_vl": {"text_config": HEADED},
+    "fun_asr_nano": {"adaptor_config": {"intermediate_size": 8}},
+    "molmo2": {"adapter_config": {"vision_feature_layer": [0, 1]}},
+    "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
+    "swin2sr": {"embed_dim": 24, "depths": [1, 1], "num_heads": [2, 2]},
+    "reformer": {"is_decoder": True, "axial_pos_embds_dim": [16, 16], "axial_pos_shape": [8, 16]},
+    "cohere_compass_text": COMPASS,
+    "cohere_compass": {"text_config": COMPASS},
+    "dbrx": {"attn_config": {"kv_n_heads": 2}},
+    "gemma4_unified_assistant": {"text_config": {"num_kv_shared_layers": 0}},
+    "neomme": {"head_dim": 16},
+    "step3p7": {"text_config": {"sliding_window": 5}},
+    "nemotron_h": {"layers_block_type": ["mamba", "attention", "moe", "mlp"], "num_hidden_layers": 4, "mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 8, "chunk_size": 8},
+}

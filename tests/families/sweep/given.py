@@ -1,0 +1,271 @@
+"""What a tiny model is given: random inputs by the names of its forward pass, whole, padded, or one row alone."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tests.families.sweep.shrink import BOS, ORDINARY, PAD, PATCH, SIDE
+
+Padding = Literal["none", "right", "left"]
+WORDS = ("input_ids", "decoder_input_ids", "qformer_input_ids")
+ROWS, LENGTH, TARGET, SHORTER = 2, 24, 19, 7
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One input: `values` along `axis`, of which the last row has `short` fewer; `mask`: the name of its mask."""
+
+    name: str
+    values: Tensor
+    axis: int = 1
+    mask: str | None = None
+    short: int = 0
+    fill: float = 0.0
+
+    @property
+    def words(self) -> bool:
+        """Whether padding may stand before it: sounds and patches are only padded behind."""
+        return "attention_mask" in str(self.mask) and self.name not in ("input_values", "input_features", "flattened_patches")
+
+    def whole(self) -> dict[str, Tensor]:
+        return {self.name: self.values}
+
+    def padded(self, side: Padding) -> dict[str, Tensor]:
+        if self.mask is None:
+            return self.whole()
+        side = side if self.words else "right"
+        length = self.values.shape[self.axis]
+        real = torch.ones(ROWS, length, dtype=torch.long)
+        hidden = slice(length - self.short, length) if side == "right" else slice(0, self.short)
+        real[-1, hidden] = 0
+        values = self.values.clone()
+        last = values[-1].movedim(self.axis - 1, 0)
+        kept = last[: length - self.short].clone()
+        last[slice(0, length - self.short) if side == "right" else slice(self.short, length)] = kept
+        last[hidden] = self.fill
+        return {self.name: values, self.mask: real}
+
+    def alone(self, row: int) -> dict[str, Tensor]:
+        values = self.values[row : row + 1]
+        if self.mask is None or row < ROWS - 1:
+            return {self.name: values}
+        return {self.name: values.narrow(self.axis, 0, values.shape[self.axis] - self.short)}
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """All inputs of a model. `extra`: what is the same however rows are padded, one entry per row."""
+
+    parts: tuple[Part, ...]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+
+    def whole(self) -> dict[str, Any]:
+        return self._joined(lambda part: part.whole())
+
+    def padded(self, side: Padding) -> dict[str, Any]:
+        return self.whole() if side == "none" else self._joined(lambda part: part.padded(side))
+
+    def alone(self, row: int) -> dict[str, Any]:
+        own = {
+            name: value[row * (len(value) // ROWS) : (row + 1) * (len(value) // ROWS)]
+            if isinstance(value, Tensor) and value.ndim
+            else value
+            for name, value in self.extra.items()
+        }
+        return own | {name: value for part in self.parts for name, value in part.alone(row).items()}
+
+    def real(self, padding: Padding) -> dict[int, Tensor]:
+        """Real words of each row, by how long the texts are."""
+        batch = self.padded(padding)
+        words = [part for part in self.parts if part.name in WORDS]
+        whole = {part.values.shape[1]: torch.ones(part.values.shape[:2], dtype=torch.bool) for part in words}
+        if padding == "none":
+            return whole
+        return whole | {part.values.shape[1]: batch[part.mask].bool() for part in words if part.mask}
+
+    @property
+    def paddings(self) -> tuple[Padding, ...]:
+        """In which ways rows of different lengths can be brought to one."""
+        if not any(part.mask for part in self.parts):
+            return ("none",)
+        return ("none", "right", "left") if any(part.words for part in self.parts) else ("none", "right")
+
+    def _joined(self, use: Callable[[Part], dict[str, Tensor]]) -> dict[str, Any]:
+        return dict(self.extra) | {name: value for part in self.parts for name, value in use(part).items()}
+
+
+def parameters(model: PreTrainedModel) -> set[str]:
+    return set(inspect.signature(model.forward).parameters)
+
+
+def recipes(model: PreTrainedModel) -> Iterator[Given]:
+    """Inputs to try, the richest first: another form of pictures or sounds where one does not fit, text alone last."""
+    names = parameters(model)
+    generator = torch.Generator().manual_seed(1)
+    texts = _texts(model, names, generator)
+    pictures = list(_pictures(model, names, generator))
+    sounds = list(_sounds(model, names, generator))
+    others = _others(model, names, generator)
+    main = model.main_input_name
+    pictures = pictures if main in ("pixel_values", "pixel_values_videos", "flattened_patches") or not pictures else [*pictures, None]
+    sounds = sounds if main in ("input_values", "input_features") or not sounds else [*sounds, None]
+    for picture, sound in itertools.product(pictures or [None], sounds or [None]):
+        named = "+".join(["text"] * bool(texts) + [form for form, _ in filter(None, (picture, sound))])
+        parts = [part for found in filter(None, (picture, sound)) for part in found[1].parts]
+        extra = {name: value for found in filter(None, (picture, sound)) for name, value in found[1].extra.items()}
+        yield Given((*texts, *parts), {**others, **extra}, named)
+
+
+def _texts(model: PreTrainedModel, names: set[str], generator: torch.Generator) -> list[Part]:
+    found = []
+    if "input_ids" in names:
+        found.append(_ids("input_ids", "attention_mask", LENGTH, SHORTER, names, generator))
+    if "decoder_input_ids" in names and model.config.is_encoder_decoder:
+        found.append(_ids("decoder_input_ids", "decoder_attention_mask", TARGET, SHORTER - 2, names, generator))
+    if "bbox" in names:
+        corners = torch.randint(0, 50, (WORDS = ("input_ids", "decoder_input_ids", "qformer_input_ids")
+ROWS, LENGTH, 2), generator=generator)
+        found.append(Part("bbox", torch.cat([corners, corners + 20], -1), 1, "attention_mask", SHORTER))
+    for name in ("qformer_input_ids",):
+        if name in names:
+            found.append(_ids(name, "qformer_attention_mask", 9, 3, names, generator))
+    return found
+
+
+def _ids(name: str, mask: str, length: int, short: int, names: set[str], generator: torch.Generator) -> Part:
+    ids = torch.randint(3, ORDINARY, (ROWS, length), generator=generator)
+    return Part(name, ids, 1, mask if mask in names or "kwargs" in names else None, short, PAD)
+
+
+def _side(model: PreTrainedModel) -> int:
+    for path in ("vision_config", "perceiver_config", "", "backbone_config", "encoder"):
+        config = getattr(model.config, path, None) if path else model.config
+        for name in ("image_size", "input_size"):
+            size = getattr(config, name, None)
+            if isinstance(size, (list, tuple)) and size:
+                size = size[0]
+            if isinstance(size, int) and size > 0:
+                return size
+    return SIDE
+
+
+def _pictures(model: PreTrainedModel, names: set[str], generator: torch.Generator) -> Iterator[tuple[str, Given]]:
+    side = _side(model)
+    channels = next((getattr(config, "num_channels") for config in (getattr(model.config, "vision_config", None), model.config) if isinstance(getattr(config, "num_channels", None), int)), 3)
+    pixels = torch.randn(ROWS, channels, side, side, generator=generator)
+    config = getattr(model.config, "vision_config", None) or model.config
+    patch = getattr(config, "patch_size", PATCH)
+    patch = patch if isinstance(patch, int) else PATCH
+    if "image_grid_thw" in names and "pixel_values" in names:
+        temporal = getattr(config, "temporal_patch_size", 1) or 1
+        grid = 4
+        packed = torch.randn(ROWS * grid**2, 3 * temporal * patch**2, generator=generator)
+        sizes = torch.tensor([[1, grid, grid]] * ROWS)
+        yield "packed patches", Given((), {"pixel_values": packed, "image_grid_thw": sizes})
+    if "pixel_values" in names:
+        if "spatial_shapes" in names:
+            count, tall, low = 16, (4, 4), (2, 4)
+            patches = torch.randn(ROWS, count, 3 * patch**2, generator=generator)
+            yield "patches", Given((Shaped(patches, tall, low),))
+        if "pixel_mask" in names and model.main_input_name == "pixel_values":
+            yield "image with mask", Given((Masked("pixel_values", pixels, "pixel_mask", patch),))
+        yield "image", Given((Part("pixel_values", pixels),))
+        if "image_sizes" in names:
+            yield "image with sizes", Given((Part("pixel_values", pixels),), {"image_sizes": torch.tensor([[side, side]] * ROWS)})
+            tiles = torch.randn(ROWS, 2, channels, side, side, generator=generator)
+            yield "tiles with sizes", Given((Part("pixel_values", tiles),), {"image_sizes": torch.tensor([[side, side]] * ROWS)})
+        yield "list of images", Given((Part("pixel_values", pixels[:, None]),))
+        yield "frames", Given((Part("pixel_values", torch.randn(ROWS, 2, channels, side, side, generator=generator)),))
+    if "pixel_values_videos" in names and "pixel_values" not in names:
+        yield "video", Given((Part("pixel_values_videos", torch.randn(ROWS, 2, channels, side, side, generator=generator)),))
+    if "flattened_patches" in names:
+        flat = torch.randn(ROWS, 16, 3 * patch**2 + 2, generator=generator)
+        flat[..., :2] = torch.stack([torch.arange(16) // 4 + 1, torch.arange(16) % 4 + 1], -1).float()
+        yield "flattened patches", Given((Part("flattened_patches", flat, 1, "attention_mask", 4),))
+
+
+class Masked(Part):
+    """Images of which the last is lower than the rest, with a mask over pixels."""
+
+    def __init__(self, name: str, values: Tensor, mask: str, patch: int) -> None:
+        super().__init__(name, values, 2, mask, 2 * patch)
+
+    def padded(self, side: Padding) -> dict[str, Tensor]:
+        real = torch.ones(ROWS, *self.values.shape[2:], dtype=torch.long)
+        real[-1, -self.short :] = 0
+        values = self.values.clone()
+        values[-1, :, -self.short :] = 0.0
+        return {self.name: values, str(self.mask): real}
+
+
+class Shaped(Part):
+    """Images as rows of patches, the last with fewer, with a mask over patches and their shapes (SigLIP 2)."""
+
+    def __init__(self, values: Tensor, tall: tuple[int, int], low: tuple[int, int]) -> None:
+        super().__init__("pixel_values", values, 1, "pixel_attention_mask", tall[0] * tall[1] - low[0] * low[1])
+        object.__setattr__(self, "shapes", (tall, low))
+
+    def whole(self) -> dict[str, Tensor]:
+        real = torch.ones(self.values.shape[:2], dtype=torch.long)
+        return {self.name: self.values, str(self.mask): real, "spatial_shapes": torch.tensor([self.shapes[0]] * ROWS)}  # type: ignore[attr-defined]
+
+    def padded(self, side: Padding) -> dict[str, Tensor]:
+        return super().padded("right") | {"spatial_shapes": torch.tensor(self.shapes)}  # type: ignore[attr-defined]
+
+    def alone(self, row: int) -> dict[str, Tensor]:
+        found = super().alone(row)
+        real = torch.ones(found[self.name].shape[:2], dtype=torch.long)
+        return found | {str(self.mask): real, "spatial_shapes": torch.tensor(self.shapes[row : row + 1])}  # type: ignore[attr-defined]
+
+
+SOUND_MASKS = ("input_features_mask", "feature_attention_mask", "audio_attention_mask", "input_values_mask", "padding_mask")
+
+
+def _sounds(model: PreTrainedModel, names: set[str], generator: torch.Generator) -> Iterator[tuple[str, Given]]:
+    own = "attention_mask" if "input_ids" not in names else None
+    mask = next((name for name in (*SOUND_MASKS, own) if name in names), None)
+    if "input_values" in names:
+        waves = torch.randn(ROWS, _samples(model), generator=generator)
+        yield "wave", Given((Part("input_values", waves, 1, mask, waves.shape[1] // 4),))
+        yield "wave with channel", Given((Part("input_values", waves[:, None], 2, mask, waves.shape[1] // 4),))
+        yield "spectrogram", Given((Part("input_values", torch.randn(ROWS, 32, 16, generator=generator)),))
+    if "input_features" in names:
+        yield from _features(model, mask, generator)
+
+
+def _samples(model: PreTrainedModel) -> int:
+    """Samples of a sound that make about thirty frames."""
+    strides = getattr(model.config, "conv_stride", None)
+    return 32 * math.prod(strides) if isinstance(strides, (list, tuple)) else 32 * 384 if "moonshine" in model.config.model_type else 3200
+
+
+def _features(model: PreTrainedModel, mask: str | None, generator: torch.Generator) -> Iterator[tuple[str, Given]]:
+    audio = next((found for name in ("audio_config", "encoder_config", "encoder") if (found := getattr(model.config, name, None)) is not None), model.config)
+    sizes = (getattr(audio, name, None) for name in ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim", "input_dim", "n_mels", "feature_size", "hidden_size"))
+    mels = next((size for size in sizes if isinstance(size, int)), 16)
+    limit = getattr(audio, "max_source_positions", None)
+    for frames in dict.fromkeys((2 * limit if isinstance(limit, int) and limit <= 128 else 64, 64, 128, 200)):
+        yield f"{frames} frames", Given((Part("input_features", torch.randn(ROWS, frames, mels, generator=generator), 1, mask, frames // 4),))
+        yield f"mels by {frames} frames", Given((Part("input_features", torch.randn(ROWS, mels, frames, generator=generator), 2, mask, frames // 4),))
+
+
+def _others(model: PreTrainedModel, names: set[str], generator: torch.Generator) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    return found
+
+
+COUNTS = re.compile(r"tokens?:? *=?(\d+)[^\d]*features:? *=?(\d+)", re.I)
+SWITCHED_OFF = {"use_cache": False}
+
+__all__ = ["BOS", "COUNTS", "Given", "Masked", "Padding", "Part", "recipes"]
