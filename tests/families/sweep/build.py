@@ -10,13 +10,13 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from tests.families.family import PROJECTIONS
 from tests.families.sweep import zoo
 from tests.families.sweep.corrections import CORRECTIONS
 from tests.families.sweep.given import Given, Part, recipes
-from tests.families.sweep.shrink import shrunk
+from tests.families.sweep.shrink import WIDTH, shrunk
 
 PLACES = re.compile(r"(image|audio|speech|video|media|img)\w*(token_id|token_index)$")
 COUNTED = re.compile(r"tokens\D*(\d+)\D+?features\D*(\d+)", re.I)
@@ -55,10 +55,31 @@ def inputs(model: PreTrainedModel, name: str | None = None) -> Given:
     for given in recipes(model):
         if name is None or given.name == name:
             try:
-                return _fitted(model, given)
+                return _paddable(model, _fitted(model, given))
             except Exception as error:
                 last = error
     raise last
+
+
+def _paddable(model: PreTrainedModel, given: Given) -> Given:
+    """The inputs, of which only words are padded, or nothing, where the model does not take it otherwise."""
+    only_words = replace(given, parts=tuple(part if part.words else replace_mask(part) for part in given.parts))
+    for tried in (given, only_words):
+        try:
+            with torch.no_grad():
+                for padding in tried.paddings[1:]:
+                    model(**tried.padded(padding))
+            return tried
+        except Exception:
+            continue
+    return replace(given, parts=tuple(map(replace_mask, given.parts)))
+
+
+def replace_mask(part: Part) -> Part:
+    """The same input, never padded; models that want its mask get one that hides nothing."""
+    if type(part) is not Part:
+        return part
+    return replace(part, short=0) if part.always else replace(part, mask=None)
 
 
 def _fitted(model: PreTrainedModel, given: Given) -> Given:
@@ -66,7 +87,9 @@ def _fitted(model: PreTrainedModel, given: Given) -> Given:
     for _ in range(3):
         try:
             with torch.no_grad():
-                model(**given.whole())
+                output = first(model(**given.whole()))
+            if not bool(torch.isfinite(output).all()):
+                raise ValueError("its outputs are not finite")
             return given
         except Exception as error:
             fitted = _with_places(model, given, str(error))
@@ -82,10 +105,11 @@ def _with_places(model: PreTrainedModel, given: Given, message: str) -> Given | 
     if counted is None or text is None:
         return None
     features = int(counted.group(2)) // len(text.values)
-    attributes = [name for name in vars(model.config) | {n: 0 for n in dir(model.config)} if PLACES.search(name)]
+    features = features // WIDTH if features > 100 else features  # some messages count numbers, not places
+    found = _places(model.config)
     kind = "audio" if re.search("audio|speech", message, re.I) else "image"
-    names = sorted(attributes, key=lambda name: (not name.startswith(kind), name.startswith("video"), "start" in name or "end" in name, name))
-    token = next((getattr(model.config, name) for name in names if isinstance(getattr(model.config, name, None), int)), None)
+    names = sorted(found, key=lambda name: (not name.startswith(kind), name.startswith("video"), "start" in name or "end" in name, name))
+    token = next((found[name] for name in names), None)
     if token is None or not 0 < features < 100:
         return None
     ids = torch.cat([text.values[:, :2], torch.full((len(text.values), features), token), text.values[:, 2:]], 1)
@@ -101,10 +125,20 @@ def _with_places(model: PreTrainedModel, given: Given, message: str) -> Given | 
     return replace(given, parts=tuple(parts), extra=extra)
 
 
+def _places(config: PreTrainedConfig) -> dict[str, int]:
+    """Ids that stand for other modalities, by their names, of a configuration and its parts."""
+    parts = [value for value in vars(config).values() if isinstance(value, PreTrainedConfig)]
+    found = {name: value for part in parts for name, value in _places(part).items()}
+    own = {name: getattr(config, name) for name in dir(config) if PLACES.search(name)}
+    return found | {name: value for name, value in own.items() if isinstance(value, int)}
+
+
 def first(output: Any) -> Tensor:
     """The first tensor of an output: its logits or states."""
     values = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else [output]
     for value in values:
+        if isinstance(value, (tuple, list)) and value and isinstance(value[0], Tensor):
+            value = value[0]
         if isinstance(value, Tensor) and value.is_floating_point():
             return value
     raise ValueError("its output has no tensor")

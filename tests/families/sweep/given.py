@@ -31,6 +31,7 @@ class Part:
     mask: str | None = None
     short: int = 0
     fill: float = 0.0
+    always: bool = False
 
     @property
     def words(self) -> bool:
@@ -38,7 +39,11 @@ class Part:
         return "attention_mask" in str(self.mask) and self.name not in ("input_values", "input_features", "flattened_patches")
 
     def whole(self) -> dict[str, Tensor]:
-        return {self.name: self.values}
+        return {self.name: self.values} | self._all_real(self.values)
+
+    def _all_real(self, values: Tensor) -> dict[str, Tensor]:
+        """A mask that hides nothing, for models that want one."""
+        return {str(self.mask): torch.ones(len(values), values.shape[self.axis], dtype=torch.long)} if self.always else {}
 
     def padded(self, side: Padding) -> dict[str, Tensor]:
         if self.mask is None:
@@ -57,9 +62,9 @@ class Part:
 
     def alone(self, row: int) -> dict[str, Tensor]:
         values = self.values[row : row + 1]
-        if self.mask is None or row < ROWS - 1:
-            return {self.name: values}
-        return {self.name: values.narrow(self.axis, 0, values.shape[self.axis] - self.short)}
+        if self.mask is not None and row == ROWS - 1:
+            values = values.narrow(self.axis, 0, values.shape[self.axis] - self.short)
+        return {self.name: values} | self._all_real(values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +102,7 @@ class Given:
     @property
     def paddings(self) -> tuple[Padding, ...]:
         """In which ways rows of different lengths can be brought to one."""
-        if not any(part.mask for part in self.parts):
+        if not any(part.mask and part.short for part in self.parts):
             return ("none",)
         return ("none", "right", "left") if any(part.words for part in self.parts) else ("none", "right")
 
@@ -117,11 +122,10 @@ def recipes(model: PreTrainedModel) -> Iterator[Given]:
     pictures = list(_pictures(model, names, generator))
     sounds = list(_sounds(model, names, generator))
     others = _others(model, names, generator)
-    main = model.main_input_name
-    pictures = pictures if main in ("pixel_values", "pixel_values_videos", "flattened_patches") or not pictures else [*pictures, None]
-    sounds = sounds if main in ("input_values", "input_features") or not sounds else [*sounds, None]
+    pictures = [*pictures, None] if pictures and "input_ids" in names else pictures
+    sounds = [*sounds, None] if sounds and "input_ids" in names else sounds
     for picture, sound in itertools.product(pictures or [None], sounds or [None]):
-        named = "+".join(["text"] * bool(texts) + [form for form, _ in filter(None, (picture, sound))])
+        named = "+".join(["text"] * bool(texts) + [form for form, _ in filter(None, (picture, sound))]) or "its own"
         parts = [part for found in filter(None, (picture, sound)) for part in found[1].parts]
         extra = {name: value for found in filter(None, (picture, sound)) for name, value in found[1].extra.items()}
         yield Given((*texts, *parts), {**others, **extra}, named)
@@ -129,22 +133,32 @@ def recipes(model: PreTrainedModel) -> Iterator[Given]:
 
 def _texts(model: PreTrainedModel, names: set[str], generator: torch.Generator) -> list[Part]:
     found = []
+    length, most = _limits(model)
     if "input_ids" in names:
-        found.append(_ids("input_ids", "attention_mask", LENGTH, SHORTER, names, generator))
+        found.append(_ids("input_ids", "attention_mask", length, SHORTER, names, generator, most))
     if "decoder_input_ids" in names and model.config.is_encoder_decoder:
         found.append(_ids("decoder_input_ids", "decoder_attention_mask", TARGET, SHORTER - 2, names, generator))
     if "bbox" in names:
-        corners = torch.randint(0, 50, (WORDS = ("input_ids", "decoder_input_ids", "qformer_input_ids")
-ROWS, LENGTH, 2), generator=generator)
-        found.append(Part("bbox", torch.cat([corners, corners + 20], -1), 1, "attention_mask", SHORTER))
+        corners = torch.randint(0, 50, (ROWS, length, 2), generator=generator)
+        box = torch.cat([corners, corners + 20], -1)
+        box = torch.cat([box, box], -1).float() / 100 if model.config.model_type == "bros" else box
+        found.append(Part("bbox", box, 1, "attention_mask", SHORTER))
     for name in ("qformer_input_ids",):
         if name in names:
             found.append(_ids(name, "qformer_attention_mask", 9, 3, names, generator))
     return found
 
 
-def _ids(name: str, mask: str, length: int, short: int, names: set[str], generator: torch.Generator) -> Part:
-    ids = torch.randint(3, ORDINARY, (ROWS, length), generator=generator)
+def _limits(model: PreTrainedModel) -> tuple[int, int]:
+    """How long a text may be, and how many words there are."""
+    configs = [found for name in ("text_config", "") if (found := getattr(model.config, name, None) if name else model.config)]
+    lengths = [size for config in configs if isinstance(size := getattr(config, "max_position_embeddings", None), int)]
+    sizes = [size for config in configs if isinstance(size := getattr(config, "vocab_size", None), int)]
+    return min([LENGTH, *(size for size in lengths if size > 4)]), min([ORDINARY, *(size for size in sizes if size > 4)])
+
+
+def _ids(name: str, mask: str, length: int, short: int, names: set[str], generator: torch.Generator, most: int = ORDINARY) -> Part:
+    ids = torch.randint(3, most, (ROWS, length), generator=generator)
     return Part(name, ids, 1, mask if mask in names or "kwargs" in names else None, short, PAD)
 
 
@@ -173,6 +187,11 @@ def _pictures(model: PreTrainedModel, names: set[str], generator: torch.Generato
         packed = torch.randn(ROWS * grid**2, 3 * temporal * patch**2, generator=generator)
         sizes = torch.tensor([[1, grid, grid]] * ROWS)
         yield "packed patches", Given((), {"pixel_values": packed, "image_grid_thw": sizes})
+        double = torch.randn(ROWS * grid**2, 6 * patch**2, generator=generator)
+        yield "packed pairs of patches", Given((), {"pixel_values": double, "image_grid_thw": sizes})
+        square = torch.randn(ROWS * grid**2, 3, patch, patch, generator=generator)
+        yield "packed square patches", Given((), {"pixel_values": square, "image_grid_thw": sizes})
+        yield "row of packed patches", Given((), {"pixel_values": square[None], "image_grid_thw": sizes})
     if "pixel_values" in names:
         if "spatial_shapes" in names:
             count, tall, low = 16, (4, 4), (2, 4)
@@ -185,12 +204,16 @@ def _pictures(model: PreTrainedModel, names: set[str], generator: torch.Generato
             yield "image with sizes", Given((Part("pixel_values", pixels),), {"image_sizes": torch.tensor([[side, side]] * ROWS)})
             tiles = torch.randn(ROWS, 2, channels, side, side, generator=generator)
             yield "tiles with sizes", Given((Part("pixel_values", tiles),), {"image_sizes": torch.tensor([[side, side]] * ROWS)})
+        if model.config.model_type in ("lightglue", "superglue"):
+            pixels = torch.randn(ROWS, channels, 64, 64, generator=generator)
+            yield "pair of images", Given((Part("pixel_values", torch.rand(ROWS, 2, 3, 64, 64, generator=generator)),))
         yield "list of images", Given((Part("pixel_values", pixels[:, None]),))
         yield "frames", Given((Part("pixel_values", torch.randn(ROWS, 2, channels, side, side, generator=generator)),))
     if "pixel_values_videos" in names and "pixel_values" not in names:
         yield "video", Given((Part("pixel_values_videos", torch.randn(ROWS, 2, channels, side, side, generator=generator)),))
     if "flattened_patches" in names:
-        flat = torch.randn(ROWS, 16, 3 * patch**2 + 2, generator=generator)
+        width = getattr(config, "patch_embed_hidden_size", None) or 3 * patch**2
+        flat = torch.randn(ROWS, 16, width + 2, generator=generator)
         flat[..., :2] = torch.stack([torch.arange(16) // 4 + 1, torch.arange(16) % 4 + 1], -1).float()
         yield "flattened patches", Given((Part("flattened_patches", flat, 1, "attention_mask", 4),))
 
@@ -239,7 +262,9 @@ def _sounds(model: PreTrainedModel, names: set[str], generator: torch.Generator)
         waves = torch.randn(ROWS, _samples(model), generator=generator)
         yield "wave", Given((Part("input_values", waves, 1, mask, waves.shape[1] // 4),))
         yield "wave with channel", Given((Part("input_values", waves[:, None], 2, mask, waves.shape[1] // 4),))
-        yield "spectrogram", Given((Part("input_values", torch.randn(ROWS, 32, 16, generator=generator)),))
+        frames, mels = getattr(model.config, "max_length", 32), getattr(model.config, "num_mel_bins", 16)
+        if isinstance(frames, int) and isinstance(mels, int):
+            yield "spectrogram", Given((Part("input_values", torch.randn(ROWS, frames, mels, generator=generator)),))
     if "input_features" in names:
         yield from _features(model, mask, generator)
 
@@ -256,12 +281,47 @@ def _features(model: PreTrainedModel, mask: str | None, generator: torch.Generat
     mels = next((size for size in sizes if isinstance(size, int)), 16)
     limit = getattr(audio, "max_source_positions", None)
     for frames in dict.fromkeys((2 * limit if isinstance(limit, int) and limit <= 128 else 64, 64, 128, 200)):
-        yield f"{frames} frames", Given((Part("input_features", torch.randn(ROWS, frames, mels, generator=generator), 1, mask, frames // 4),))
-        yield f"mels by {frames} frames", Given((Part("input_features", torch.randn(ROWS, mels, frames, generator=generator), 2, mask, frames // 4),))
+        lying = torch.randn(ROWS, mels, frames, generator=generator)
+        standing = torch.randn(ROWS, frames, mels, generator=generator)
+        for always in (False, True) if mask else (False,):
+            known = " with mask" * always
+            part = Part("input_features", standing, 1, mask, frames // 4, always=always)
+            yield f"{frames} frames{known}", Given((part,))
+            part = Part("input_features", lying, 2, mask, frames // 4, always=always)
+            yield f"mels by {frames} frames{known}", Given((part,))
 
 
 def _others(model: PreTrainedModel, names: set[str], generator: torch.Generator) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    if "past_values" in names:
+        config = model.config
+        context = getattr(config, "context_length", 32) or 32
+        lags = getattr(config, "lags_sequence", None)
+        length = context + max(lags) if lags else context
+        channels = getattr(config, "num_input_channels", None)
+        shape = (ROWS, length) if lags else (ROWS, length, channels) if channels else (ROWS, length)
+        found["past_values"] = torch.randn(shape, generator=generator)
+        if "past_time_features" in names:
+            features = getattr(config, "num_time_features", 0)
+            found["past_time_features"] = torch.randn(ROWS, length, features, generator=generator)
+            found["past_observed_mask"] = torch.ones(ROWS, length)
+            later = config.prediction_length
+            found["future_values"] = torch.randn(ROWS, later, generator=generator)
+            found["future_time_features"] = torch.randn(ROWS, later, features, generator=generator)
+        if "past_values_padding" in names:
+            found["past_values_padding"] = torch.zeros(ROWS, length)
+        if "freq" in names:
+            found["freq"] = torch.zeros(ROWS, 1, dtype=torch.long)
+    if "visual_feats" in names:
+        found["visual_feats"] = torch.randn(ROWS, 5, model.config.visual_feat_dim, generator=generator)
+        found["visual_pos"] = torch.rand(ROWS, 5, model.config.visual_pos_dim, generator=generator)
+    if "states" in names and "actions" in names:
+        found["states"] = torch.randn(ROWS, 6, model.config.state_dim, generator=generator)
+        found["actions"] = torch.randn(ROWS, 6, model.config.act_dim, generator=generator)
+        found["rewards"] = found["returns_to_go"] = torch.randn(ROWS, 6, 1, generator=generator)
+        found["timesteps"] = torch.arange(6).expand(ROWS, -1)
+    if "image_embeds_position_mask" in names and model.config.model_type == "kosmos-2":
+        found["image_embeds_position_mask"] = (torch.arange(LENGTH) < 6).long().expand(ROWS, -1)
     return found
 
 

@@ -78,7 +78,9 @@ def returned(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[Maps, A
         maps = output.get(key) if hasattr(output, "get") else None
         for index, weights in enumerate(maps or ()):
             name = f"{stack}.{index}"
-            found[name] = Map(name, weights if isinstance(weights, Tensor) else None, stack != "encoder", stack == "cross")
+            weights = weights if isinstance(weights, Tensor) and weights.ndim == 4 else None
+            visible = None if weights is None else (weights > 0).any(2, keepdim=True).any(1, keepdim=True)
+            found[name] = Map(name, weights, stack != "encoder", stack == "cross", visible)
     return found, output
 
 

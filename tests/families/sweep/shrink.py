@@ -63,6 +63,7 @@ FIXED = re.compile(
     r"|temporal_patch_size|num_register_tokens|.*num_mtp.*|input_channels"
 )
 KEY_VALUES = re.compile(r".*(num_key_value_heads|n_kv_heads?|num_kv_heads|kv_n_heads|multi_query_group_num)")
+PLACE = re.compile(r"(image|audio|video)_token_(id|index)")
 SPECIAL = re.compile(r"(.*?)_?(token_id|token_index|token|id)s?$")
 
 
@@ -117,7 +118,7 @@ def _small(config: PreTrainedConfig, places: dict[str, int]) -> dict[str, Any]:
             found[name] = _small(value, places) | {"model_type": value.model_type}
         elif isinstance(value, dict) and "mrope_section" in value:
             found[name] = value | {"mrope_section": _sections(value)}
-        elif name.endswith(("token_id", "token_index", "token_ids")) and value is not None:
+        elif name.endswith(("token_id", "token_index", "token_ids")) and (value is not None or PLACE.match(name)):
             found[name] = _special(name, value, places)
         elif name in stages:
             found[name] = stages[name]
@@ -158,6 +159,7 @@ def _stages(config: PreTrainedConfig) -> dict[str, Any]:
         found |= {name: [1] * len(value) for name in ("depths", "layers_per_stage", "depth") if _is_list(value := values.get(name))}
         if _is_int(values.get("embed_dim")) and "num_heads" in found:
             found["embed_dim"] = 16
+        found |= {"window_size": 2} if _is_int(values.get("window_size")) else {}
     if _is_list(dims := values.get("conv_dim")):
         for name in ("conv_dim", "conv_stride", "conv_kernel"):
             if _is_list(value := values.get(name)) and len(value) == len(dims):

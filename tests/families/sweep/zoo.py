@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import transformers
@@ -41,6 +44,8 @@ HEADS = (
     "MODEL_FOR_MASK_GENERATION_MAPPING_NAMES",
 )
 
+ATTENTION = re.compile(r"ALL_ATTENTION_FUNCTIONS|scaled_dot_product_attention|MultiheadAttention|class \w*Attention")
+
 
 def model_types() -> dict[str, list[str]]:
     """By folder of `transformers.models`: its model types that have a model."""
@@ -70,8 +75,17 @@ def cases() -> Iterator[str]:
     for kinds in model_types().values():
         parts = {part for kind in kinds for part in _parts(config_class(kind))}
         for kind in kinds:
-            if CONFIG_MAPPING_NAMES[kind] not in parts or kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+            whole = CONFIG_MAPPING_NAMES[kind] not in parts
+            if attends(kind) and (whole or kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
                 yield kind
+
+
+def attends(kind: str) -> bool:
+    """Whether the code of a model type has attention in it, or is made of other models."""
+    config = config_class(kind)
+    folder = Path(str(sys.modules[config.__module__].__file__)).parent
+    code = "".join(path.read_text() for path in folder.glob("modeling_*.py"))
+    return bool(ATTENTION.search(code)) or bool(getattr(config, "sub_configs", {}))
 
 
 def _parts(config: type[Any]) -> Iterator[str]:
