@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,19 +15,25 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.measurements import Measurement
 from sinkscope.probes import AttentionReceived, measure, observe
 from tests.families.sweep import zoo
-from tests.families.sweep.build import build, first, inputs
+from tests.families.sweep.build import build, first
+from tests.families.sweep.build import inputs as inputs_of
 from tests.families.sweep.given import ROWS, Given, Padding
 from tests.families.sweep.maps import Map, Maps, only, received, recorded, returned, sharpness
 
 TOLERANCE, SAME = 1e-5, 1e-4
 
 
+OUTCOMES = ("equal", "refused", "not built", "crash", "DIFFERENT")
+HOSTS, PADDINGS = ("eager", "sdpa"), ("none", "right", "left")
+
+
 @dataclass(frozen=True)
 class Result:
-    """What came of a model type: equal, refused, not built, or DIFFERENT; `detail` says in which way."""
+    """What came of a model type, one of `OUTCOMES`; `inputs`: what it was given; `detail`: why, or with what beside."""
 
     kind: str
     outcome: str
+    inputs: str
     detail: str
 
 
@@ -34,22 +41,25 @@ class Different(AssertionError):
     """A number that is not the reference's."""
 
 
+class Crash(AssertionError):
+    """An error where there should be numbers."""
+
+
 def outcome(
     kind: str,
-    hosts: tuple[str, ...] = ("eager", "sdpa"),
-    paddings: tuple[Padding, ...] = ("none", "right", "left"),
-    whole: bool = True,
+    hosts: Sequence[str] = HOSTS,
+    paddings: Sequence[Padding] = PADDINGS,
+    inputs: str | None = None,
 ) -> Result:
-    """Build, measure, compare."""
+    """Build a model type, measure it and compare; `inputs`: by their name, else the richest that it takes."""
+    given, built = None, False
     try:
         model = build(kind)
+        built = True
+        given = inputs_of(model, inputs)
     except Exception as error:
-        return Result(kind, "not built", _line(error))
-    try:
-        given = inputs(model)
-    except Exception as error:
-        return Result(kind, "not run", _line(error))
-    notes, maps, read = [given.name], {}, recorded
+        return Result(kind, "not built", "", _why(error, built))
+    notes, maps, read = [], {}, recorded
     try:
         maps, plain = recorded(model, given.whole())
         if not maps:
@@ -66,12 +76,16 @@ def outcome(
             for padding in given.paddings:
                 if padding in paddings:
                     notes += _compared(model, given, padding, host, read)
-            notes += _crashes(model, given, host) if whole else []
+            _run_all(model, given, host, paddings)
+    except Crash as error:
+        return Result(kind, "crash", given.name, str(error))
     except Different as error:
-        return Result(kind, "DIFFERENT", f"{given.name}: {error}")
+        return Result(kind, "DIFFERENT", given.name, str(error))
     except (UnsupportedModelError, InputError) as error:
-        return Result(kind, "refused" if maps else "refused, no maps", f"{given.name}: {_line(error)}")
-    return Result(kind, "equal", "; ".join(dict.fromkeys(notes)))
+        return Result(kind, "refused", given.name, _reason(error))
+    except Exception as error:
+        return Result(kind, "crash", given.name, f"{type(error).__name__}: {_line(error)[:150]}")
+    return Result(kind, "equal", given.name, "; ".join(dict.fromkeys(notes)))
 
 
 def _obstacle(model: PreTrainedModel, given: Given, host: str, plain: Tensor) -> str | None:
@@ -216,20 +230,30 @@ def _missing(measurement: Measurement, maps: Maps) -> Iterator[str]:
             raise Different(f"{count} layers of {len(maps)} measured, and the record does not say so")
 
 
-def _crashes(model: PreTrainedModel, given: Given, host: str) -> list[str]:
-    notes = []
+def _run_all(model: PreTrainedModel, given: Given, host: str, paddings: Sequence[Padding]) -> None:
+    """Run what `measure` runs when nothing is said, and all observers there are: none may end in an error."""
     for padding in given.paddings[:2]:
-        if True:
-            for observers in (None, "all"):
-                try:
-                    measurement = measure(model, given.padded(padding), observers) if observers else measure(model, given.padded(padding))  # type: ignore[arg-type]
-                except Exception as error:
-                    notes.append(f"CRASH {observers or 'default'} {host} {padding}: {type(error).__name__} {_line(error)}")
-    return notes
+        for observers in (None, "all") if padding in paddings else ():
+            try:
+                measure(model, given.padded(padding), observers)
+            except Exception as error:
+                what = "what `measure` runs by itself" if observers is None else "all observers"
+                raise Crash(f"{what}, {host}, padding {padding}: {type(error).__name__}: {_line(error)}") from error
+
+
+def _why(error: Exception, built: bool) -> str:
+    """Why there is no tiny model, or none that runs, in few words."""
+    if needs := re.search(r"requires the (\w+) library|No module named '(\w+)'", str(error)):
+        return f"needs {needs.group(1) or needs.group(2)}"
+    return f"{'needs inputs of its own' if built else 'no small configuration'} ({_line(error)[:90]})"
+
+
+def _reason(error: Exception) -> str:
+    return re.sub(r"^family '[^']*', ", "", _line(error)).partition("; what works")[0][:200]
 
 
 def _line(error: BaseException) -> str:
-    return f"{'' if isinstance(error, (UnsupportedModelError, InputError)) else type(error).__name__ + ': '}{' '.join(str(error).split())[:300]}"
+    return " ".join(str(error).split())
 
 
-__all__ = ["Mapping", "Result", "outcome", "zoo"]
+__all__ = ["OUTCOMES", "Different", "Result", "outcome", "zoo"]
