@@ -46,19 +46,19 @@ def build(kind: str, host: str = "eager", seed: int = 0) -> PreTrainedModel:
     return model
 
 
-LARGEST = 30_000_000
+LARGEST = 40_000_000
 
 
 def inputs(model: PreTrainedModel, name: str | None = None) -> Given:
-    """The richest inputs that the model takes, or those of that name. Raises what the last one raised."""
-    last: Exception = ValueError("no inputs are known for it")
+    """The richest inputs that the model takes, or those of that name. Raises what the richest one raised."""
+    reason: Exception | None = None
     for given in recipes(model):
         if name is None or given.name == name:
             try:
                 return _paddable(model, _fitted(model, given))
             except Exception as error:
-                last = error
-    raise last
+                reason = reason or error
+    raise reason or ValueError("no inputs are known for it")
 
 
 def _paddable(model: PreTrainedModel, given: Given) -> Given:
@@ -72,7 +72,7 @@ def _paddable(model: PreTrainedModel, given: Given) -> Given:
             return tried
         except Exception:
             continue
-    return replace(given, parts=tuple(map(replace_mask, given.parts)))
+    return replace(given, fixed=True)
 
 
 def replace_mask(part: Part) -> Part:
@@ -139,6 +139,6 @@ def first(output: Any) -> Tensor:
     for value in values:
         if isinstance(value, (tuple, list)) and value and isinstance(value[0], Tensor):
             value = value[0]
-        if isinstance(value, Tensor) and value.is_floating_point():
+        if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
             return value
     raise ValueError("its output has no tensor")

@@ -29,9 +29,10 @@ HOSTS, PADDINGS = ("eager", "sdpa"), ("none", "right", "left")
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a model type, one of `OUTCOMES`; `inputs`: what it was given; `detail`: why, or with what beside."""
+    """What came of a model type, one of `OUTCOMES`; `model`: its class; `inputs`: what it was given; `detail`: why, or with what beside."""
 
     kind: str
+    model: str
     outcome: str
     inputs: str
     detail: str
@@ -52,13 +53,13 @@ def outcome(
     inputs: str | None = None,
 ) -> Result:
     """Build a model type, measure it and compare; `inputs`: by their name, else the richest that it takes."""
-    given, built = None, False
+    given, built, name = None, False, str(zoo.class_name(kind))
     try:
         model = build(kind)
         built = True
         given = inputs_of(model, inputs)
     except Exception as error:
-        return Result(kind, "not built", "", _why(error, built))
+        return Result(kind, name, "not built", "", _why(error, built))
     notes, maps, read = [], {}, recorded
     try:
         maps, plain = recorded(model, given.whole())
@@ -76,16 +77,17 @@ def outcome(
             for padding in given.paddings:
                 if padding in paddings:
                     notes += _compared(model, given, padding, host, read)
-            _run_all(model, given, host, paddings)
+            if not any("takes no" in note for note in notes):
+                _run_all(model, given, host, paddings)
     except Crash as error:
-        return Result(kind, "crash", given.name, str(error))
+        return Result(kind, name, "crash", given.name, str(error))
     except Different as error:
-        return Result(kind, "DIFFERENT", given.name, str(error))
+        return Result(kind, name, "DIFFERENT", given.name, str(error))
     except (UnsupportedModelError, InputError) as error:
-        return Result(kind, "refused", given.name, _reason(error))
+        return Result(kind, name, "refused", given.name, _reason(error))
     except Exception as error:
-        return Result(kind, "crash", given.name, f"{type(error).__name__}: {_line(error)[:150]}")
-    return Result(kind, "equal", given.name, "; ".join(dict.fromkeys(notes)))
+        return Result(kind, name, "crash", given.name, f"{type(error).__name__}: {_line(error)[:150]}")
+    return Result(kind, name, "equal", given.name, "; ".join(dict.fromkeys(notes)))
 
 
 def _obstacle(model: PreTrainedModel, given: Given, host: str, plain: Tensor) -> str | None:
@@ -114,7 +116,10 @@ def _compared(model: PreTrainedModel, given: Given, padding: Padding, host: str,
         model.set_attn_implementation(host)
     with torch.no_grad():
         torch.manual_seed(0)
-        plain = first(model(**batch))
+        try:
+            plain = first(model(**batch))
+        except Exception:
+            return [f"takes no {padding} padding"]
         torch.manual_seed(0)
         with observe(model, AttentionReceived()) as seen:
             shown = first(model(**batch))
@@ -125,6 +130,9 @@ def _compared(model: PreTrainedModel, given: Given, padding: Padding, host: str,
     if "attention_received" not in measurement.data:
         raise Different(f"{where}: nothing was measured, without a word: {measurement.record.get('non_finite')}")
     notes = list(_missing(measurement, maps))
+    unmasked = measurement.record.get("unmasked", {})
+    if unmasked and padding != "none":
+        notes.append(f"its mask reaches no layer of {', '.join(unmasked)}, as the record says")
     peak = 1e9
     for name, index in _layers(measurement, maps):
         if name is None:
@@ -137,8 +145,8 @@ def _compared(model: PreTrainedModel, given: Given, padding: Padding, host: str,
             raise Different(f"{where}: {name} measured although its batch is {found.weights.shape[0]}")
         peak = min(peak, sharpness(found.weights)) if padding == "none" else peak
         for row in range(ROWS):
-            other = alone[row].get(name) if alone else None
-            words = {count: real[row] for count, real in given.real(padding).items()}
+            other = alone[row].get(name) if alone and not unmasked else None
+            words = {} if unmasked else {count: real[row] for count, real in given.real(padding).items()}
             notes += _row(measurement, index, row, found, other, words, f"{where}, {name}, row {row}")
     if peak < 1.3:
         notes.append(f"peak {peak:.2f}")
@@ -158,6 +166,9 @@ def _row(measurement: Measurement, index: int, row: int, found: Map, alone: Map 
     values = torch.from_numpy(data["attention_received"].values[row, index]).float()
     tokens = int(data["tokens"].values[row, index])
     weights, queries, keys = found.of(row)
+    if not found.crosses and len(queries) < len(keys) and len(queries) in words:
+        notes.append(f"tokens are the first of its keys; {len(keys) - len(queries)} others beside them")
+        weights, keys = weights[:, :, : len(queries)], keys[: len(queries)]
     queries, keys = words.get(len(queries), queries), words.get(len(keys), keys)
     note, allowed = "", TOLERANCE
     if alone is not None and alone.weights is not None:
@@ -236,6 +247,8 @@ def _run_all(model: PreTrainedModel, given: Given, host: str, paddings: Sequence
         for observers in (None, "all") if padding in paddings else ():
             try:
                 measure(model, given.padded(padding), observers)
+            except (UnsupportedModelError, InputError):
+                raise
             except Exception as error:
                 what = "what `measure` runs by itself" if observers is None else "all observers"
                 raise Crash(f"{what}, {host}, padding {padding}: {type(error).__name__}: {_line(error)}") from error

@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -61,7 +61,8 @@ class Part:
         return {self.name: values, self.mask: real}
 
     def alone(self, row: int) -> dict[str, Tensor]:
-        values = self.values[row : row + 1]
+        each = len(self.values) // ROWS
+        values = self.values[row * each : (row + 1) * each]
         if self.mask is not None and row == ROWS - 1:
             values = values.narrow(self.axis, 0, values.shape[self.axis] - self.short)
         return {self.name: values} | self._all_real(values)
@@ -74,6 +75,7 @@ class Given:
     parts: tuple[Part, ...]
     extra: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
+    fixed: bool = False  # the model takes no rows of different lengths
 
     def whole(self) -> dict[str, Any]:
         return self._joined(lambda part: part.whole())
@@ -102,7 +104,7 @@ class Given:
     @property
     def paddings(self) -> tuple[Padding, ...]:
         """In which ways rows of different lengths can be brought to one."""
-        if not any(part.mask and part.short for part in self.parts):
+        if self.fixed or not any(part.mask and part.short for part in self.parts):
             return ("none",)
         return ("none", "right", "left") if any(part.words for part in self.parts) else ("none", "right")
 
@@ -138,6 +140,11 @@ def _texts(model: PreTrainedModel, names: set[str], generator: torch.Generator) 
         found.append(_ids("input_ids", "attention_mask", length, SHORTER, names, generator, most))
     if "decoder_input_ids" in names and model.config.is_encoder_decoder:
         found.append(_ids("decoder_input_ids", "decoder_attention_mask", TARGET, SHORTER - 2, names, generator))
+        if model.config.model_type in ("musicgen", "musicgen_melody"):  # a row for each codebook
+            rows = found[-1].values.repeat_interleave(model.config.decoder.num_codebooks, 0)
+            found[-1] = replace(found[-1], values=rows, mask=None, short=0)
+        if model.config.model_type == "dia":  # a word for each channel
+            found[-1] = replace(found[-1], values=found[-1].values[..., None].expand(-1, -1, model.config.decoder_config.num_channels))
     if "bbox" in names:
         corners = torch.randint(0, 50, (ROWS, length, 2), generator=generator)
         box = torch.cat([corners, corners + 20], -1)
@@ -151,7 +158,7 @@ def _texts(model: PreTrainedModel, names: set[str], generator: torch.Generator) 
 
 def _limits(model: PreTrainedModel) -> tuple[int, int]:
     """How long a text may be, and how many words there are."""
-    configs = [found for name in ("text_config", "") if (found := getattr(model.config, name, None) if name else model.config)]
+    configs = [found for name in ("text_config", "model_config", "") if (found := getattr(model.config, name, None) if name else model.config)]
     lengths = [size for config in configs if isinstance(size := getattr(config, "max_position_embeddings", None), int)]
     sizes = [size for config in configs if isinstance(size := getattr(config, "vocab_size", None), int)]
     return min([LENGTH, *(size for size in lengths if size > 4)]), min([ORDINARY, *(size for size in sizes if size > 4)])
@@ -200,6 +207,9 @@ def _pictures(model: PreTrainedModel, names: set[str], generator: torch.Generato
         if "pixel_mask" in names and model.main_input_name == "pixel_values":
             yield "image with mask", Given((Masked("pixel_values", pixels, "pixel_mask", patch),))
         yield "image", Given((Part("pixel_values", pixels),))
+        if model.config.model_type == "idefics":
+            shown = torch.ones(ROWS, LENGTH, 1, dtype=torch.long)
+            yield "image that words see", Given((Part("pixel_values", pixels[:, None]),), {"image_attention_mask": shown})
         if "image_sizes" in names:
             yield "image with sizes", Given((Part("pixel_values", pixels),), {"image_sizes": torch.tensor([[side, side]] * ROWS)})
             tiles = torch.randn(ROWS, 2, channels, side, side, generator=generator)

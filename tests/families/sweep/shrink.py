@@ -90,7 +90,8 @@ def _share_heads(config: PreTrainedConfig) -> None:
     if uses and isinstance(rotary, dict):
         kinds = [value for value in rotary.values() if isinstance(value, dict)] or [rotary]
         for kind in kinds:
-            kind["mrope_section"] = _sections(kind)
+            if sum(kind.get("mrope_section", ())) != sum(_sections(kind)):
+                kind["mrope_section"] = _sections(kind)
 
 
 def merged(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def write(kinds: list[str]) -> None:
     for kind in kinds or list(zoo.cases()):
         known[kind] = outcome(kind)
         print(*map(str, (kind, known[kind].outcome, known[kind].inputs, known[kind].detail)), sep="\t", flush=True)
-    rows = {kind: [row.outcome, row.inputs, row.detail] for kind, row in sorted(known.items())}
+    rows = {kind: [row.model, row.outcome, row.inputs, row.detail] for kind, row in sorted(known.items())}
     lines = ",\n".join(f"    {json.dumps(kind)}: {json.dumps(values, ensure_ascii=False)}" for kind, values in rows.items())
     version = json.dumps(transformers.__version__)
     FILE.write_text(f'{{\n  "transformers": {version},\n  "outcomes": {{\n{lines}\n  }}\n}}\n', encoding="utf-8")
@@ -64,7 +64,7 @@ def section() -> str:
         "",
         HEAD,
         "|---|---|---|---|",
-        *(f"| {row.kind} | {zoo.class_name(row.kind)} | {row.inputs} | {_said(row)} |" for row in rows.values()),
+        *(f"| {row.kind} | {row.model} | {row.inputs} | {_said(row)} |" for row in rows.values()),
     ]
     return "\n".join(lines) + "\n"
 

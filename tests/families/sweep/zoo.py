@@ -44,6 +44,14 @@ HEADS = (
     "MODEL_FOR_MASK_GENERATION_MAPPING_NAMES",
 )
 
+CLASSES = {  # heads of their parts alone stand before them
+    "musicgen": "MusicgenForConditionalGeneration",
+    "musicgen_melody": "MusicgenMelodyForConditionalGeneration",
+}
+INSTEAD = {  # of what cannot be run as a whole, the part that reads and writes
+    "qwen2_5_omni": "qwen2_5_omni_thinker",
+    "qwen3_omni_moe": "qwen3_omni_moe_thinker",
+}
 ATTENTION = re.compile(r"ALL_ATTENTION_FUNCTIONS|scaled_dot_product_attention|MultiheadAttention|class \w*Attention")
 
 
@@ -59,6 +67,8 @@ def model_types() -> dict[str, list[str]]:
 @functools.cache
 def class_name(kind: str) -> str | None:
     """The class for a model type that is used in practice: with a head for language where there is one."""
+    if kind in CLASSES:
+        return CLASSES[kind]
     for head in HEADS:
         found = getattr(modeling_auto, head, {}).get(kind)
         if found:
@@ -70,13 +80,20 @@ def config_class(kind: str) -> type[Any]:
     return getattr(transformers, CONFIG_MAPPING_NAMES[kind])
 
 
+def known() -> frozenset[str]:
+    """All model types that the installed transformers has."""
+    return frozenset(CONFIG_MAPPING_NAMES)
+
+
 def cases() -> Iterator[str]:
     """Every model type that is no part of another of its folder, and every one that writes text."""
     for kinds in model_types().values():
         parts = {part for kind in kinds for part in _parts(config_class(kind))}
         for kind in kinds:
             whole = CONFIG_MAPPING_NAMES[kind] not in parts
-            if attends(kind) and (whole or kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+            if kind in INSTEAD:
+                yield INSTEAD[kind]
+            elif attends(kind) and (whole or kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
                 yield kind
 
 
