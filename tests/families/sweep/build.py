@@ -108,7 +108,10 @@ def _with_places(model: PreTrainedModel, given: Given, message: str) -> Given | 
     features = features // WIDTH if features > 100 else features  # some messages count numbers, not places
     found = _places(model.config)
     kind = "audio" if re.search("audio|speech", message, re.I) else "image"
-    names = sorted(found, key=lambda name: (not name.startswith(kind), name.startswith("video"), "start" in name or "end" in name, name))
+    names = sorted(
+        found,
+        key=lambda name: (not name.startswith(kind), name.startswith("video"), "start" in name or "end" in name, name),
+    )
     token = next((found[name] for name in names), None)
     if token is None or not 0 < features < 100:
         return None
@@ -135,7 +138,9 @@ def _places(config: PreTrainedConfig) -> dict[str, int]:
 
 def first(output: Any) -> Tensor:
     """The first tensor of an output: its logits or states."""
-    values = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else [output]
+    values = (
+        output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else [output]
+    )
     for value in values:
         if isinstance(value, (tuple, list)) and value and isinstance(value[0], Tensor):
             value = value[0]

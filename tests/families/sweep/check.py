@@ -161,7 +161,9 @@ def _alone(model: PreTrainedModel, given: Given, row: int, read: Any) -> Maps:
         return {}
 
 
-def _row(measurement: Measurement, index: int, row: int, found: Map, alone: Map | None, words: dict[int, Tensor], where: str) -> list[str]:
+def _row(
+    measurement: Measurement, index: int, row: int, found: Map, alone: Map | None, words: dict[int, Tensor], where: str
+) -> list[str]:
     data, notes = measurement.data, []
     values = torch.from_numpy(data["attention_received"].values[row, index]).float()
     tokens = int(data["tokens"].values[row, index])
@@ -173,7 +175,13 @@ def _row(measurement: Measurement, index: int, row: int, found: Map, alone: Map 
     note, allowed = "", TOLERANCE
     if alone is not None and alone.weights is not None:
         own, _, seen = alone.of(0)
-        own = only(own, *(torch.ones(count, dtype=torch.bool) if count in {int(real.sum()) for real in words.values()} else real for count, real in ((own.shape[1], alone.of(0)[1]), (own.shape[2], seen))))
+        own = only(
+            own,
+            *(
+                torch.ones(count, dtype=torch.bool) if count in {int(real.sum()) for real in words.values()} else real
+                for count, real in ((own.shape[1], alone.of(0)[1]), (own.shape[2], seen))
+            ),
+        )
         allowed = SAME
         if _holds(weights, own, (queries, keys)):
             weights = own
@@ -220,7 +228,10 @@ def _side(count: int, real: int, padding: Padding) -> Tensor:
 
 def _layers(measurement: Measurement, maps: Maps) -> Iterator[tuple[str | None, int]]:
     names = measurement.data["layer_name"].values.tolist()
-    if any("." in name and name.split(".")[0] in ("", "encoder", "decoder", "cross") and name.split(".")[-1].isdigit() for name in maps):
+    if any(
+        "." in name and name.split(".")[0] in ("", "encoder", "decoder", "cross") and name.split(".")[-1].isdigit()
+        for name in maps
+    ):
         counts: dict[str, int] = {}
         stacks = measurement.data["stack"].values.tolist()
         for index, stack in enumerate(stacks):

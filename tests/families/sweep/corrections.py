@@ -21,9 +21,23 @@ RESNET = {
 }
 HEADED = {"head_dim": 8, "num_key_value_heads": 2}
 
-QSA = {"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 8, "indexer_compress_ratio": 2}
+QSA = {
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 8,
+    "indexer_budget": 8,
+    "indexer_compress_ratio": 2,
+}
 WINDOWED = {"vision_config": {"window_size": 32}}
-NEMOTRON = {"layers_block_type": ["mamba", "attention", "moe", "mlp"], "num_hidden_layers": 4, "mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 8, "chunk_size": 8}
+NEMOTRON = {
+    "layers_block_type": ["mamba", "attention", "moe", "mlp"],
+    "num_hidden_layers": 4,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 16,
+    "n_groups": 2,
+    "ssm_state_size": 8,
+    "chunk_size": 8,
+}
 DEPTH = {
     "backbone_config": {"out_features": ["stage1", "stage2"], "out_indices": [1, 2]},
     "neck_hidden_sizes": [16, 32],
@@ -113,7 +127,16 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "clap": {"audio_config": {"spec_size": 64}},
     "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}},
-    "perceiver": {"d_latents": 32, "d_model": 32, "num_latents": 6, "num_blocks": 1, "num_self_attends_per_block": 2, "num_self_attention_heads": 4, "num_cross_attention_heads": 4, "max_position_embeddings": 64},
+    "perceiver": {
+        "d_latents": 32,
+        "d_model": 32,
+        "num_latents": 6,
+        "num_blocks": 1,
+        "num_self_attends_per_block": 2,
+        "num_self_attention_heads": 4,
+        "num_cross_attention_heads": 4,
+        "max_position_embeddings": 64,
+    },
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "detr": {**RESNET},
     "depth_anything": DEPTH,

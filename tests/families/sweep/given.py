@@ -36,14 +36,20 @@ class Part:
     @property
     def words(self) -> bool:
         """Whether padding may stand before it: sounds and patches are only padded behind."""
-        return "attention_mask" in str(self.mask) and self.name not in ("input_values", "input_features", "flattened_patches")
+        return "attention_mask" in str(self.mask) and self.name not in (
+            "input_values",
+            "input_features",
+            "flattened_patches",
+        )
 
     def whole(self) -> dict[str, Tensor]:
         return {self.name: self.values} | self._all_real(self.values)
 
     def _all_real(self, values: Tensor) -> dict[str, Tensor]:
         """A mask that hides nothing, for models that want one."""
-        return {str(self.mask): torch.ones(len(values), values.shape[self.axis], dtype=torch.long)} if self.always else {}
+        return (
+            {str(self.mask): torch.ones(len(values), values.shape[self.axis], dtype=torch.long)} if self.always else {}
+        )
 
     def padded(self, side: Padding) -> dict[str, Tensor]:
         if self.mask is None:
@@ -144,7 +150,9 @@ def _texts(model: PreTrainedModel, names: set[str], generator: torch.Generator) 
             rows = found[-1].values.repeat_interleave(model.config.decoder.num_codebooks, 0)
             found[-1] = replace(found[-1], values=rows, mask=None, short=0)
         if model.config.model_type == "dia":  # a word for each channel
-            found[-1] = replace(found[-1], values=found[-1].values[..., None].expand(-1, -1, model.config.decoder_config.num_channels))
+            found[-1] = replace(
+                found[-1], values=found[-1].values[..., None].expand(-1, -1, model.config.decoder_config.num_channels)
+            )
     if "bbox" in names:
         corners = torch.randint(0, 50, (ROWS, length, 2), generator=generator)
         box = torch.cat([corners, corners + 20], -1)
@@ -158,13 +166,21 @@ def _texts(model: PreTrainedModel, names: set[str], generator: torch.Generator) 
 
 def _limits(model: PreTrainedModel) -> tuple[int, int]:
     """How long a text may be, and how many words there are."""
-    configs = [found for name in ("text_config", "model_config", "") if (found := getattr(model.config, name, None) if name else model.config)]
+    configs = [
+        found
+        for name in ("text_config", "model_config", "")
+        if (found := getattr(model.config, name, None) if name else model.config)
+    ]
     lengths = [size for config in configs if isinstance(size := getattr(config, "max_position_embeddings", None), int)]
     sizes = [size for config in configs if isinstance(size := getattr(config, "vocab_size", None), int)]
-    return min([LENGTH, *(size for size in lengths if size > 4)]), min([ORDINARY, *(size for size in sizes if size > 4)])
+    return min([LENGTH, *(size for size in lengths if size > 4)]), min(
+        [ORDINARY, *(size for size in sizes if size > 4)]
+    )
 
 
-def _ids(name: str, mask: str, length: int, short: int, names: set[str], generator: torch.Generator, most: int = ORDINARY) -> Part:
+def _ids(
+    name: str, mask: str, length: int, short: int, names: set[str], generator: torch.Generator, most: int = ORDINARY
+) -> Part:
     ids = torch.randint(3, most, (ROWS, length), generator=generator)
     return Part(name, ids, 1, mask if mask in names or "kwargs" in names else None, short, PAD)
 
@@ -183,7 +199,14 @@ def _side(model: PreTrainedModel) -> int:
 
 def _pictures(model: PreTrainedModel, names: set[str], generator: torch.Generator) -> Iterator[tuple[str, Given]]:
     side = _side(model)
-    channels = next((getattr(config, "num_channels") for config in (getattr(model.config, "vision_config", None), model.config) if isinstance(getattr(config, "num_channels", None), int)), 3)
+    channels = next(
+        (
+            config.num_channels
+            for config in (getattr(model.config, "vision_config", None), model.config)
+            if isinstance(getattr(config, "num_channels", None), int)
+        ),
+        3,
+    )
     pixels = torch.randn(ROWS, channels, side, side, generator=generator)
     config = getattr(model.config, "vision_config", None) or model.config
     patch = getattr(config, "patch_size", PATCH)
@@ -209,18 +232,30 @@ def _pictures(model: PreTrainedModel, names: set[str], generator: torch.Generato
         yield "image", Given((Part("pixel_values", pixels),))
         if model.config.model_type == "idefics":
             shown = torch.ones(ROWS, LENGTH, 1, dtype=torch.long)
-            yield "image that words see", Given((Part("pixel_values", pixels[:, None]),), {"image_attention_mask": shown})
+            yield (
+                "image that words see",
+                Given((Part("pixel_values", pixels[:, None]),), {"image_attention_mask": shown}),
+            )
         if "image_sizes" in names:
-            yield "image with sizes", Given((Part("pixel_values", pixels),), {"image_sizes": torch.tensor([[side, side]] * ROWS)})
+            yield (
+                "image with sizes",
+                Given((Part("pixel_values", pixels),), {"image_sizes": torch.tensor([[side, side]] * ROWS)}),
+            )
             tiles = torch.randn(ROWS, 2, channels, side, side, generator=generator)
-            yield "tiles with sizes", Given((Part("pixel_values", tiles),), {"image_sizes": torch.tensor([[side, side]] * ROWS)})
+            yield (
+                "tiles with sizes",
+                Given((Part("pixel_values", tiles),), {"image_sizes": torch.tensor([[side, side]] * ROWS)}),
+            )
         if model.config.model_type in ("lightglue", "superglue"):
             pixels = torch.randn(ROWS, channels, 64, 64, generator=generator)
             yield "pair of images", Given((Part("pixel_values", torch.rand(ROWS, 2, 3, 64, 64, generator=generator)),))
         yield "list of images", Given((Part("pixel_values", pixels[:, None]),))
         yield "frames", Given((Part("pixel_values", torch.randn(ROWS, 2, channels, side, side, generator=generator)),))
     if "pixel_values_videos" in names and "pixel_values" not in names:
-        yield "video", Given((Part("pixel_values_videos", torch.randn(ROWS, 2, channels, side, side, generator=generator)),))
+        yield (
+            "video",
+            Given((Part("pixel_values_videos", torch.randn(ROWS, 2, channels, side, side, generator=generator)),)),
+        )
     if "flattened_patches" in names:
         width = getattr(config, "patch_embed_hidden_size", None) or 3 * patch**2
         flat = torch.randn(ROWS, 16, width + 2, generator=generator)
@@ -262,7 +297,13 @@ class Shaped(Part):
         return found | {str(self.mask): real, "spatial_shapes": torch.tensor(self.shapes[row : row + 1])}  # type: ignore[attr-defined]
 
 
-SOUND_MASKS = ("input_features_mask", "feature_attention_mask", "audio_attention_mask", "input_values_mask", "padding_mask")
+SOUND_MASKS = (
+    "input_features_mask",
+    "feature_attention_mask",
+    "audio_attention_mask",
+    "input_values_mask",
+    "padding_mask",
+)
 
 
 def _sounds(model: PreTrainedModel, names: set[str], generator: torch.Generator) -> Iterator[tuple[str, Given]]:
@@ -282,12 +323,36 @@ def _sounds(model: PreTrainedModel, names: set[str], generator: torch.Generator)
 def _samples(model: PreTrainedModel) -> int:
     """Samples of a sound that make about thirty frames."""
     strides = getattr(model.config, "conv_stride", None)
-    return 32 * math.prod(strides) if isinstance(strides, (list, tuple)) else 32 * 384 if "moonshine" in model.config.model_type else 3200
+    return (
+        32 * math.prod(strides)
+        if isinstance(strides, (list, tuple))
+        else 32 * 384
+        if "moonshine" in model.config.model_type
+        else 3200
+    )
 
 
 def _features(model: PreTrainedModel, mask: str | None, generator: torch.Generator) -> Iterator[tuple[str, Given]]:
-    audio = next((found for name in ("audio_config", "encoder_config", "encoder") if (found := getattr(model.config, name, None)) is not None), model.config)
-    sizes = (getattr(audio, name, None) for name in ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim", "input_dim", "n_mels", "feature_size", "hidden_size"))
+    audio = next(
+        (
+            found
+            for name in ("audio_config", "encoder_config", "encoder")
+            if (found := getattr(model.config, name, None)) is not None
+        ),
+        model.config,
+    )
+    sizes = (
+        getattr(audio, name, None)
+        for name in (
+            "num_mel_bins",
+            "input_feat_per_channel",
+            "feature_projection_input_dim",
+            "input_dim",
+            "n_mels",
+            "feature_size",
+            "hidden_size",
+        )
+    )
     mels = next((size for size in sizes if isinstance(size, int)), 16)
     limit = getattr(audio, "max_source_positions", None)
     for frames in dict.fromkeys((2 * limit if isinstance(limit, int) and limit <= 128 else 64, 64, 128, 200)):

@@ -152,12 +152,18 @@ def _stages(config: PreTrainedConfig) -> dict[str, Any]:
     """Fields of models whose width grows from stage to stage, and of convolutions before sound."""
     values = vars(config)
     found: dict[str, Any] = {}
-    depths = next((values[name] for name in ("depths", "layers_per_stage", "depth") if _is_list(values.get(name))), None)
+    depths = next(
+        (values[name] for name in ("depths", "layers_per_stage", "depth") if _is_list(values.get(name))), None
+    )
     for name in GROWING if depths else ():
         if _is_list(value := values.get(name)) and len(value) <= 5:
             found[name] = [GROWN[name] * 2**index for index in range(len(value))]
     if depths:
-        found |= {name: [1] * len(value) for name in ("depths", "layers_per_stage", "depth") if _is_list(value := values.get(name))}
+        found |= {
+            name: [1] * len(value)
+            for name in ("depths", "layers_per_stage", "depth")
+            if _is_list(value := values.get(name))
+        }
         if _is_int(values.get("embed_dim")) and "num_heads" in found:
             found["embed_dim"] = 16
         found |= {"window_size": 2} if _is_int(values.get("window_size")) else {}
@@ -169,7 +175,14 @@ def _stages(config: PreTrainedConfig) -> dict[str, Any]:
     return found
 
 
-GROWN = {"hidden_sizes": 16, "embed_dims": 16, "num_heads": 2, "num_attention_heads": 2, "encoder_hidden_sizes": 16, "neck_hidden_sizes": 16}
+GROWN = {
+    "hidden_sizes": 16,
+    "embed_dims": 16,
+    "num_heads": 2,
+    "num_attention_heads": 2,
+    "encoder_hidden_sizes": 16,
+    "neck_hidden_sizes": 16,
+}
 GROWING = tuple(GROWN)
 COUNTS = ("num_hidden_layers", "n_layer", "num_layers")
 
@@ -182,7 +195,14 @@ def _size(config: PreTrainedConfig, name: str, value: Any) -> Any:
     if KEY_VALUES.fullmatch(name):
         if not _is_int(value):
             return None
-        heads = next((vars(config)[other] for other in ("num_attention_heads", "n_heads", "num_heads") if _is_int(vars(config).get(other))), None)
+        heads = next(
+            (
+                vars(config)[other]
+                for other in ("num_attention_heads", "n_heads", "num_heads")
+                if _is_int(vars(config).get(other))
+            ),
+            None,
+        )
         return value if value == 1 else HEADS if heads == value else 2
     size = next((size for pattern, size in SIZES if re.fullmatch(pattern, name)), None)
     if size is None:
@@ -202,7 +222,9 @@ def _chosen_layers(config: PreTrainedConfig) -> list[int]:
     if not _is_int(count) or count < 2:
         return [0, 1]
     lists = [
-        value for value in vars(config).values() if isinstance(value, (list, tuple)) and len(value) == count and count > 2
+        value
+        for value in vars(config).values()
+        if isinstance(value, (list, tuple)) and len(value) == count and count > 2
     ]
     seen: dict[str, int] = {}
     for index in range(count):
