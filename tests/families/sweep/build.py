@@ -15,7 +15,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from tests.families.family import PROJECTIONS
 from tests.families.sweep import zoo
 from tests.families.sweep.corrections import CORRECTIONS
-from tests.families.sweep.given import Given, Part, recipes
+from tests.families.sweep.given import recipes
+from tests.families.sweep.parts import Given, Part
 from tests.families.sweep.shrink import WIDTH, shrunk
 
 PLACES = re.compile(r"(image|audio|speech|video|media|img)\w*(token_id|token_index)$")
@@ -96,7 +97,7 @@ def _fitted(model: PreTrainedModel, given: Given) -> Given:
             if fitted is None:
                 raise
             given = fitted
-    return given
+    raise ValueError("its places for other modalities cannot be counted")
 
 
 def _with_places(model: PreTrainedModel, given: Given, message: str) -> Given | None:

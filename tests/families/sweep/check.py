@@ -17,8 +17,8 @@ from sinkscope.probes import AttentionReceived, measure, observe
 from tests.families.sweep import zoo
 from tests.families.sweep.build import build, first
 from tests.families.sweep.build import inputs as inputs_of
-from tests.families.sweep.given import ROWS, Given, Padding
 from tests.families.sweep.maps import Map, Maps, only, received, recorded, returned, sharpness
+from tests.families.sweep.parts import ROWS, Given, Padding
 
 TOLERANCE, SAME = 1e-5, 1e-4
 
@@ -29,7 +29,10 @@ HOSTS, PADDINGS = ("eager", "sdpa"), ("none", "right", "left")
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a model type, one of `OUTCOMES`; `model`: its class; `inputs`: what it was given; `detail`: why, or with what beside."""
+    """What came of a model type, one of `OUTCOMES`.
+
+    `model`: its class; `inputs`: what it was given; `detail`: why, or with what beside.
+    """
 
     kind: str
     model: str
@@ -67,10 +70,10 @@ def outcome(
             read = returned
             maps, plain = returned(model, given.whole())
     except Exception:
-        pass  # it takes no `output_attentions`: what it has is no attention, or refused
+        plain = None  # it takes no `output_attentions`: what it has is no attention, or refused
     try:
         for host in hosts if read is recorded else ("eager",):
-            if host != "eager" and (obstacle := _obstacle(model, given, host, first(plain))):
+            if host != "eager" and (obstacle := _obstacle(model, given, host, plain)):
                 notes.append(obstacle)
                 model.set_attn_implementation("eager")
                 continue
@@ -90,17 +93,17 @@ def outcome(
     return Result(kind, name, "equal", given.name, "; ".join(dict.fromkeys(notes)))
 
 
-def _obstacle(model: PreTrainedModel, given: Given, host: str, plain: Tensor) -> str | None:
+def _obstacle(model: PreTrainedModel, given: Given, host: str, plain: Any) -> str | None:
     """Why a host says nothing of a model: it has none, or its own outputs are other ones than those of eager."""
     try:
         model.set_attn_implementation(host)
         torch.manual_seed(0)
         with torch.no_grad():
-            other = first(model(**given.whole()))
+            plain, other = first(plain), first(model(**given.whole()))
     except Exception:
         return f"no {host}"
     error = float((plain - other).abs().max() / plain.abs().max())
-    return None if error < 1e-3 or not error == error else f"its own {host} differs from eager by {error:.0e}"
+    return None if error < 1e-3 or error != error else f"its own {host} differs from eager by {error:.0e}"
 
 
 def _compared(model: PreTrainedModel, given: Given, padding: Padding, host: str, read: Any) -> list[str]:
@@ -213,9 +216,9 @@ def _holds(weights: Tensor, own: Tensor, real: tuple[Tensor, Tensor]) -> bool:
     columns = [real[1], *(_side(keys, own.shape[2], side) for side in sides)]
     for one in rows:
         for other in columns:
-            if int(one.sum()) == own.shape[1] and int(other.sum()) == own.shape[2]:
-                if float((only(weights, one, other) - own).abs().max()) < SAME / 10:
-                    return True
+            fits = int(one.sum()) == own.shape[1] and int(other.sum()) == own.shape[2]
+            if fits and float((only(weights, one, other) - own).abs().max()) < SAME / 10:
+                return True
     return False
 
 

@@ -86,7 +86,6 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 4, "head_dim": 16},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_hidden_layers": 2},
     "recurrent_gemma": {"num_hidden_layers": 3},
-    "reformer": {"is_decoder": True},
     "wav2vec2-bert": {"vocab_size": 32},
     "wav2vec2-conformer": {"vocab_size": 32},
     "longcat_flash": {"zero_expert_num": 2, "n_routed_experts": 4},
