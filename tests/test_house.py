@@ -37,7 +37,7 @@ LEVELS = (
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 LINES = 350
 FILES = 20  # in a folder
-BESIDE = ("families", "planted", "tools", "attention/formulas")  # tests of more than one folder
+BESIDE = ("families", "families/sweep", "planted", "tools", "attention/formulas")  # tests of more than one folder
 PICKLES = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
 

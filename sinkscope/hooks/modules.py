@@ -193,7 +193,7 @@ def block_lists(model: PreTrainedModel) -> dict[str, dict[str, nn.Module]]:
     """
     if model.config.model_type in TIME_FIRST:
         return {}
-    depths = {getattr(model.config, name, None) for name in COUNTS}
+    depths = [getattr(model.config, name, None) for name in COUNTS]  # LXMERT has a number for each of its parts
     found: dict[str, list[str]] = {}
     modules = dict(model.named_modules())
     lists = [path for path, module in modules.items() if isinstance(module, nn.ModuleList) and len(module) in depths]

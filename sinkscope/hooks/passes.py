@@ -83,8 +83,9 @@ class Forward:
             raise InputError("the model was called without tensors")
         writes = is_encoder_decoder(model)
         prefix = "decoder_" if writes else ""
+        own = _length(given, prefix)
         masks: dict[Axis, Any] = {
-            "tokens": given.get(prefix + "attention_mask"),
+            "tokens": given.get(prefix + "attention_mask", None if writes or own is not None else _other_mask(given)),
             "memory": given.get("attention_mask" if writes else "encoder_attention_mask"),
         }
         padding = {axis: real for axis, mask in masks.items() if (real := _padding(mask)) is not None}
@@ -93,7 +94,7 @@ class Forward:
             padding["tokens"] = functional.pad(padding["tokens"], (learned, 0), value=True)
         seen = 0 if cache is None else int(cache.get_seq_length())
         lengths: dict[Axis, int] = {}
-        if (own := _length(given, prefix)) is not None:
+        if own is not None:
             lengths["tokens"] = (seen or learned) + own
         if (memory := _memory_length(given, writes)) is not None:
             lengths["memory"] = memory
@@ -102,7 +103,7 @@ class Forward:
             batch=main.shape[0],
             seen=seen,
             cache=cache,
-            ids=ids if isinstance(ids, Tensor) else None,
+            ids=ids if isinstance(ids, Tensor) and ids.ndim == 2 and len(ids) == len(main) else None,
             real={axis: real for axis, real in padding.items() if axis in lengths},
             prefix=learned,
             lengths=lengths,
@@ -311,6 +312,12 @@ def arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         elif bound.signature.parameters[name].kind is not inspect.Parameter.VAR_POSITIONAL:
             named[name] = value
     return named
+
+
+def _other_mask(given: Mapping[str, Any]) -> Tensor | None:
+    """The mask of a model that reads no ids and calls it by another name, such as `padding_mask`."""
+    masks = (value for name, value in given.items() if name.endswith("_mask") and isinstance(value, Tensor))
+    return next((mask for mask in masks if mask.ndim == 2), None)
 
 
 def _length(given: Mapping[str, Any], prefix: str) -> int | None:

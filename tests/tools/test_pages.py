@@ -16,6 +16,7 @@ from sinkscope.claims import COLUMNS
 from sinkscope.theory import CHECKS, TOPICS
 from tests.families import contract
 from tests.families.registry import COLLECTED, FAMILIES, REFUSED
+from tests.families.sweep import table as sweep
 from tools import families_page, findings_page, observers_page, zoo_page
 from tools.pages import DOCS
 
@@ -80,12 +81,21 @@ def cells(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
 
 
+def families(page: str) -> str:
+    """The page without the sweep over all model types."""
+    return page.partition(sweep.TITLE)[0]
+
+
+def test_the_docs_show_what_the_sweep_found() -> None:
+    assert committed("families.md").endswith(sweep.section())
+
+
 def test_the_docs_list_what_the_registry_holds() -> None:
-    assert [(row[0], row[1]) for row in cells(committed("families.md"))] == EXPECTED
+    assert [(row[0], row[1]) for row in cells(families(committed("families.md")))] == EXPECTED
 
 
 def test_no_row_of_the_docs_is_red() -> None:
-    rows = {name: row for name, *row in cells(committed("families.md"))}
+    rows = {name: row for name, *row in cells(families(committed("families.md")))}
     for name, (_, calls, error, unchanged) in rows.items():
         if name in REFUSED:
             assert calls.startswith("refused: family '")
@@ -98,13 +108,13 @@ def test_no_row_of_the_docs_is_red() -> None:
 
 @pytest.mark.slow
 def test_the_table_is_made_of_the_same_rows() -> None:
-    rows = cells(families_page.pages()["families.md"])
+    rows = cells(families(families_page.pages()["families.md"]))
     missing = [name for name, family in (FAMILIES | COLLECTED | REFUSED).items() if not family.exists]
     faults = [(name, host) for name, family in FAMILIES.items() for host in family.hosts if family.obstacle(host)]
     expected = [(name, host) for name, host in EXPECTED if name not in missing and (name, host) not in faults]
     assert [(row[0], row[1]) for row in rows] == expected
     assert not any("NO" in row for row in rows)
-    shown = {(row[0], row[1]): row for row in cells(committed("families.md"))}
+    shown = {(row[0], row[1]): row for row in cells(families(committed("families.md")))}
     for row in rows:
         assert [cell for column, cell in enumerate(row) if column != ERROR] == [
             cell for column, cell in enumerate(shown[row[0], row[1]]) if column != ERROR

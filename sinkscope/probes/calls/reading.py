@@ -59,6 +59,8 @@ def read(
     stated = shared and forward.stated(sides[1], total)  # what was read from the mask itself needs no check
     if stated and real_keys is not None and mask.shows(~real_keys[:, key_start:].to(query.device), start - key_start):
         raise refuse("attends to tokens that the attention mask given to the model hides: leave that mask out")
+    if not shared and real_keys is None and _is_of_padded_tokens(forward, sides[1], keys):
+        raise refuse("its keys may be made of the model's tokens, of which some are padding, and its mask hides none")
     extra = shared and forward.cache is None and key.shape[2] > total
     entries = _entries(given, mask, total, real_keys, refuse) if extra else None
     call = AttentionCall(
@@ -154,6 +156,12 @@ def _entries(given: Mapping[str, Any], mask: VisibleKeys, total: int, real: Tens
         raise refuse(reason)
     behind = Written(whole[..., total : key.shape[2]].expand(-1, -1, given["query"].shape[2], -1))
     return Entries(key[:, :, total:].detach(), value[:, :, total:].detach(), behind)
+
+
+def _is_of_padded_tokens(forward: Forward, axis: Axis, keys: int) -> bool:
+    """Whether a cross-attention layer may look at what is made of the model's own tokens, with padding (BLT)."""
+    own = forward.lengths.get("tokens", 0)
+    return not forward.stated(axis, keys) and "tokens" in forward.real and own > 0 and keys % own == 0
 
 
 def _queries(forward: Forward, sides: tuple[Axis, Axis], total: int) -> Bool[Tensor, "batch position"] | None:

@@ -1,0 +1,178 @@
+"""What the general rule cannot know of a family: fields of its configuration, by model type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+STATES = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}
+SERIES = {"prediction_length": 8, "context_length": 16, "lags_sequence": [1, 2, 3], "num_time_features": 1}
+RESNET = {
+    "use_timm_backbone": False,
+    "backbone": None,
+    "use_pretrained_backbone": False,
+    "backbone_kwargs": None,
+    "backbone_config": {
+        "model_type": "resnet",
+        "hidden_sizes": [8, 8, 16, 16],
+        "depths": [1, 1, 1, 1],
+        "embedding_size": 8,
+        "out_features": ["stage2", "stage3", "stage4"],
+    },
+}
+HEADED = {"head_dim": 8, "num_key_value_heads": 2}
+
+QSA = {
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 8,
+    "indexer_budget": 8,
+    "indexer_compress_ratio": 2,
+}
+WINDOWED = {"vision_config": {"window_size": 32}}
+NEMOTRON = {
+    "layers_block_type": ["mamba", "attention", "moe", "mlp"],
+    "num_hidden_layers": 4,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 16,
+    "n_groups": 2,
+    "ssm_state_size": 8,
+    "chunk_size": 8,
+}
+DEPTH = {
+    "backbone_config": {"out_features": ["stage1", "stage2"], "out_indices": [1, 2]},
+    "neck_hidden_sizes": [16, 32],
+    "reassemble_factors": [2, 1],
+}
+SCALES = {"encoder_in_channels": [32, 64, 128], "decoder_in_channels": [32, 32, 32]}
+HIERA = {
+    "backbone_channel_list": [128, 64, 32, 16],
+    "backbone_config": {
+        "hidden_size": 16,
+        "embed_dim_per_stage": [16, 32, 64, 128],
+        "num_attention_heads_per_stage": [1, 2, 4, 8],
+        "blocks_per_stage": [1, 1, 1, 1],
+        "global_attention_blocks": [2],
+    },
+}
+STAGES = {"depths": [1, 1], "num_heads": [2, 4], "embed_dim": 16, "window_size": 4, "image_size": 32, "patch_size": 4}
+ROTARY = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+COMPASS = {
+    "layer_types": ["sliding_attention", "full_attention"],
+    "rope_parameters": {"sliding_attention": ROTARY, "full_attention": ROTARY},
+}
+
+CORRECTIONS: dict[str, dict[str, Any]] = {
+    "autoformer": SERIES,
+    "informer": SERIES,
+    "time_series_transformer": SERIES,
+    "bamba": {**STATES, "attn_layer_indices": [1]},
+    "falcon_h1": {**STATES, "mamba_d_ssm": 64},
+    "granitemoehybrid": {**STATES, "layer_types": ["mamba", "attention"], "num_hidden_layers": 2},
+    "bridgetower": {"hidden_size": 64, "vision_config": {"hidden_size": 64}, "text_config": {"hidden_size": 64}},
+    "chameleon": {"vocabulary_map": {"<image>": 120}},
+    "emu3": {"vocabulary_map": {"<image>": 120}},
+    "conditional_detr": RESNET,
+    "dab-detr": RESNET,
+    "deformable_detr": RESNET,
+    "table-transformer": RESNET,
+    "omdet-turbo": RESNET,
+    "hunyuan_v1_dense": HEADED,
+    "hunyuan_v1_moe": HEADED,
+    "ministral": HEADED,
+    "nemotron": HEADED,
+    "esmc": {"vocab_size": 64},
+    "deepseek_v2": {"num_experts_per_tok": 2, "n_group": 2, "topk_group": 1},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
+    "mamba2": {"num_heads": 4, "head_dim": 16},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_hidden_layers": 2},
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "wav2vec2-bert": {"vocab_size": 32},
+    "wav2vec2-conformer": {"vocab_size": 32},
+    "longcat_flash": {"zero_expert_num": 2, "n_routed_experts": 4},
+    "xmod": {"default_language": "en_XX"},
+    "lw_detr": {"backbone_config": {"num_windows": 4, "image_size": 32}},
+    "qwen4_exp_text": QSA,
+    "qwen4_exp": {"text_config": QSA},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2},
+    "glm5_next": {"text_config": {"index_topk": 6, "index_kpool": 2}},
+    "hunyuan_vl": {"text_config": HEADED},
+    "fun_asr_nano": {"adaptor_config": {"intermediate_size": 8}},
+    "molmo2": {"adapter_config": {"vision_feature_layer": [0, 1]}},
+    "swin2sr": {"embed_dim": 24, "depths": [1, 1], "num_heads": [2, 2]},
+    "reformer": {"is_decoder": True, "axial_pos_embds_dim": [16, 16], "axial_pos_shape": [8, 16]},
+    "cohere_compass_text": COMPASS,
+    "cohere_compass": {"text_config": COMPASS},
+    "gemma4_unified_assistant": {"text_config": {"num_kv_shared_layers": 0}},
+    "neomme": {"head_dim": 16},
+    "step3p7": {"text_config": {"sliding_window": 5}},
+    "aria": {"projector_patch_to_query_dict": {16: 6}},
+    "llava_next": {"image_grid_pinpoints": [[32, 32]]},
+    "llava_next_video": {"image_grid_pinpoints": [[32, 32]]},
+    "llava_onevision": {"image_grid_pinpoints": [[32, 32]]},
+    "vipllava": {"vision_feature_layers": [-1, -2]},
+    "qwen2_5_vl": WINDOWED,
+    "exaone4_5": WINDOWED,
+    "hyperclovax_vision_v2": WINDOWED,
+    "blip-2": {"image_token_index": 120},
+    "instructblip": {"image_token_index": 120},
+    "instructblipvideo": {"video_token_index": 120},
+    "layoutlmv3": {"coordinate_size": 4, "shape_size": 8, "input_size": 32, "patch_size": 8},
+    "lilt": {"hidden_size": 48, "intermediate_size": 64, "channel_shrink_ratio": 2},
+    "bros": {"hidden_size": 64},
+    "moonshine": {"encoder_num_key_value_heads": 4, "decoder_num_key_value_heads": 4},
+    "sam": {"vision_config": {"num_pos_feats": 16}},
+    "sam_hq": {"vision_config": {"num_pos_feats": 16}},
+    "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "dense"]}},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "clap": {"audio_config": {"spec_size": 64}},
+    "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}},
+    "perceiver": {
+        "d_latents": 32,
+        "d_model": 32,
+        "num_latents": 6,
+        "num_blocks": 1,
+        "num_self_attends_per_block": 2,
+        "num_self_attention_heads": 4,
+        "num_cross_attention_heads": 4,
+        "max_position_embeddings": 64,
+    },
+    "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
+    "detr": {**RESNET},
+    "depth_anything": DEPTH,
+    "prompt_depth_anything": DEPTH,
+    "tipsv2_dpt": DEPTH,
+    "zoedepth": DEPTH,
+    "chmv2": DEPTH,
+    "moonshine_streaming": {"num_key_value_heads": 4, "encoder_config": {"num_key_value_heads": 4}},
+    "qwen2_5_omni_thinker": WINDOWED,
+    "zamba": {"layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"], "num_hidden_layers": 4},
+    "align": {"vision_config": {"width_coefficient": 0.1, "depth_coefficient": 0.1}},
+    "florence2": {
+        "vision_config": {
+            "embed_dim": [16, 32, 32, 32],
+            "num_heads": [2, 4, 4, 4],
+            "num_groups": [2, 4, 4, 4],
+            "depths": [1, 1, 1, 1],
+        }
+    },
+    "rt_detr": SCALES,
+    "rt_detr_v2": SCALES,
+    "d_fine": SCALES,
+    "sam2": HIERA,
+    "sam2_vision_model": HIERA,
+    "sam2_hiera_det_model": HIERA["backbone_config"],
+    "ernie4_5_vl_moe": {"text_config": {"rope_parameters": {**ROTARY, "mrope_section": [1, 1, 2]}}},
+    "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}, "text_config": NEMOTRON},
+    "nemo_speechlm": {"text_config": NEMOTRON},
+    "granite4_vision": {
+        "deepstack_layer_map": [[0, 0]],
+        "use_spatial_sampling": False,
+        "qformer_config": {"cross_attention_frequency": 1},
+    },
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
+    "swin": STAGES,
+    "swinv2": STAGES,
+    "donut-swin": STAGES,
+    "maskformer-swin": STAGES,
+    "nemotron_h": NEMOTRON,
+}
