@@ -93,7 +93,7 @@ def v_bias() -> AttentionSpec:
 
 
 @line(
-    formula="A = softmax([q·W_K c̄, q·K] / √d), y = A [W_V c̄; V], c̄ = g ⊙ c / rms(c) for n latents c",
+    formula="A = softmax([q·W_K ĉ, q·K] / √d), y = A [W_V ĉ; V], ĉ = g ⊙ c / rms(c) for n latents c",
     rows="slots and tokens sum to 1",
     source="openPangu-2.0 (Huawei 2026)",
     acts="n latents, g, W_K and W_V per layer; keys never rotated",

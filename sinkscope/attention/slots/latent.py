@@ -21,7 +21,7 @@ EPSILON = 1e-6
 
 @piece
 class LatentSlots:
-    """`count` slots with k*_i = W_K c̄_i and v*_i = W_V c̄_i, c̄ = g ⊙ c / rms(c), from latents c_i of `rank` channels.
+    """`count` slots with k*_i = W_K ĉ_i and v*_i = W_V ĉ_i, ĉ = g ⊙ c / rms(c), from latents c_i of `rank` channels.
 
     Every query of every row sees all of them, under any mask; keys are never rotated. Learned: c (count, rank), g
     (rank), W_K and W_V (kv_heads · head_dim, rank). `rank`: None is four times the head width, as theirs (512 channels

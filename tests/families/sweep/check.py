@@ -24,7 +24,8 @@ TOLERANCE, SAME = 1e-5, 1e-4
 
 
 OUTCOMES = ("equal", "refused", "not built", "crash", "DIFFERENT")
-HOSTS, PADDINGS = ("eager", "sdpa"), ("none", "right", "left")
+HOSTS = ("eager", "sdpa")
+PADDINGS: tuple[Padding, ...] = ("none", "right", "left")
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,9 @@ def outcome(
         given = inputs_of(model, inputs)
     except Exception as error:
         return Result(kind, name, "not built", "", _why(error, built))
-    notes, maps, read = [], {}, recorded
+    notes: list[str] = []
+    maps: dict[Any, Any] = {}
+    read = recorded
     try:
         maps, plain = recorded(model, given.whole())
         if not maps:

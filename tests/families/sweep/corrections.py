@@ -44,7 +44,7 @@ DEPTH = {
     "reassemble_factors": [2, 1],
 }
 SCALES = {"encoder_in_channels": [32, 64, 128], "decoder_in_channels": [32, 32, 32]}
-HIERA = {
+HIERA: dict[str, Any] = {
     "backbone_channel_list": [128, 64, 32, 16],
     "backbone_config": {
         "hidden_size": 16,

@@ -25,8 +25,8 @@ def recipes(model: PreTrainedModel) -> Iterator[Given]:
     names = parameters(model)
     generator = torch.Generator().manual_seed(1)
     texts = _texts(model, names, generator)
-    pictures = list(_pictures(model, names, generator))
-    sounds = list(_sounds(model, names, generator))
+    pictures: list[tuple[str, Given] | None] = list(_pictures(model, names, generator))
+    sounds: list[tuple[str, Given] | None] = list(_sounds(model, names, generator))
     others = _others(model, names, generator)
     pictures = [*pictures, None] if pictures and "input_ids" in names else pictures
     sounds = [*sounds, None] if sounds and "input_ids" in names else sounds
@@ -99,7 +99,7 @@ def _pictures(model: PreTrainedModel, names: set[str], generator: torch.Generato
     side = _side(model)
     channels = next(
         (
-            config.num_channels
+            config.num_channels  # type: ignore[union-attr]  # None has no such number
             for config in (getattr(model.config, "vision_config", None), model.config)
             if isinstance(getattr(config, "num_channels", None), int)
         ),

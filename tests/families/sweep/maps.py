@@ -132,11 +132,11 @@ def _recording(keep: Callable[[nn.Module, Tensor | None, Tensor | None], None]) 
 
         return run
 
-    AttentionInterface.get_interface = watched  # type: ignore[method-assign]
+    AttentionInterface.get_interface = watched
     try:
         yield
     finally:
-        AttentionInterface.get_interface = original  # type: ignore[method-assign]
+        AttentionInterface.get_interface = original
 
 
 def _visible(mask: Any) -> Bool[Tensor, "_ _ query key"] | None:

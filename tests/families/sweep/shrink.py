@@ -219,7 +219,7 @@ def _size(config: PreTrainedConfig, name: str, value: Any) -> Any:
 def _chosen_layers(config: PreTrainedConfig) -> list[int]:
     """Layers of every kind that the model has, the first of each."""
     count = getattr(config, "num_hidden_layers", None)
-    if not _is_int(count) or count < 2:
+    if not isinstance(count, int) or count < 2:
         return [0, 1]
     lists = [
         value
