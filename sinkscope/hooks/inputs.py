@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sinkscope.errors import InputError
+from sinkscope.hooks.modules import text_config
 
 IDS = ("input_ids", "decoder_input_ids")
 
@@ -133,7 +134,7 @@ def check_ids(model: nn.Module, given: Mapping[str, Any]) -> None:
 
 def check_positions(model: nn.Module, given: Mapping[str, Any]) -> None:
     """Raises `InputError` where a row has more tokens than the model has positions."""
-    text = model.config.get_text_config() if isinstance(model, PreTrainedModel) else None
+    text = text_config(model)
     limit = getattr(text, "max_position_embeddings", None)
     for name in (*IDS, "inputs_embeds"):
         value = given.get(name)

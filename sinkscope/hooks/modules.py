@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -103,6 +104,16 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def is_encoder_decoder(model: nn.Module) -> bool:
     """Whether the model reads one sequence and writes another."""
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+
+
+def text_config(model: nn.Module) -> Any:
+    """The configuration of what reads or writes text; None where the model has none, or several."""
+    if not isinstance(model, PreTrainedModel):
+        return None
+    try:
+        return model.config.get_text_config()
+    except ValueError:  # several (MusicGen)
+        return None
 
 
 def family(model: nn.Module) -> str:

@@ -31,6 +31,7 @@ MAIN_INPUTS = (
     "pixel_values",
     "input_features",
 )
+TEXT = ("input_ids", "inputs_embeds", "attention_mask", "position_ids", "token_type_ids", "labels")
 TEXT_MASKS = ("attention_mask", "decoder_attention_mask", "encoder_attention_mask", "global_attention_mask")
 
 
@@ -57,8 +58,8 @@ class Forward:
     True for real tokens over everything so far (no entry: all real). `tokens` are what the model reads or writes,
     `memory` is what the encoder of an encoder-decoder gives. `elsewhere`: axes with padding in a mask over something
     else, such as the samples of a sound, of which a layer's own mask alone tells its tokens; `other_masks`: names of
-    masks with padding that belong to no axis known here. `prefix`: learned tokens
-    that the model puts before its `ids`; they are real, and in the cache once it is filled.
+    masks with padding that belong to no axis known here; `text_alone`: whether nothing but text was given. `prefix`:
+    learned tokens that the model puts before its `ids`; they are real, and in the cache once it is filled.
     """
 
     batch: int
@@ -70,6 +71,7 @@ class Forward:
     lengths: Mapping[Axis, int] = field(default_factory=dict)
     elsewhere: frozenset[Axis] = frozenset()
     other_masks: tuple[str, ...] = ()
+    text_alone: bool = False
 
     @classmethod
     def of(cls, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Forward:
@@ -108,6 +110,7 @@ class Forward:
             prefix=learned,
             lengths=lengths,
             elsewhere=frozenset(padding.keys() - lengths.keys()),
+            text_alone=all(name in TEXT for name, value in given.items() if isinstance(value, Tensor)),
             other_masks=tuple(name for name in given if name.endswith("mask") and _hides(name, given[name])),
         )
 

@@ -26,6 +26,7 @@ from sinkscope.hooks.modules import (
     is_encoder_decoder,
     no_attention,
     own_stack,
+    text_config,
 )
 from sinkscope.hooks.own_attention import following
 from sinkscope.hooks.own_layers import own_attention
@@ -292,7 +293,7 @@ def row_length(model: nn.Module, inputs: Mapping[str, Any]) -> int:
 
 def width_of(model: nn.Module) -> int:
     """Width of the residual stream, from the configuration. Raises `UnsupportedModelError`."""
-    config = model.config.get_text_config() if isinstance(model, PreTrainedModel) else None
+    config = text_config(model)
     width = getattr(config, "hidden_size", None)
     if not isinstance(width, int):
         raise UnsupportedModelError(

@@ -130,8 +130,10 @@ def _real_keys(
     if forward.stated(axis, total):
         return real_tokens(forward, axis, slice(0, total), refuse)
     seen, before = mask.keys_seen, None if known is None else known.real_keys
-    if seen is None and axis == "memory" and "tokens" in forward.real and forward.stated("tokens", total):
-        raise refuse(f"attends to {total} keys that may be the model's own tokens, and does not hide their padding")
+    if axis == "memory" and "tokens" in forward.real and forward.text_alone:
+        raise refuse(
+            f"attends to {total} keys that are made of the model's own text, and does not tell which are made of padding"
+        )
     if seen is None and before is None:
         return None
     device = (seen if seen is not None else before).device  # type: ignore[union-attr]

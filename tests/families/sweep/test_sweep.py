@@ -18,7 +18,6 @@ from tests.families.sweep.check import HOSTS, PADDINGS, Result, outcome
 VERSION, COMMITTED = table.committed()
 FULL = bool(os.environ.get("SINKSCOPE_SWEEP_FULL"))  # every host and every padding, as the page is made: minutes
 KNOWN = {  # to be mended
-    "blt": "under padding its cross-attention counts patches of padding as tokens",
     "maskformer-swin": "its own code ends in an error when it is asked for its maps",
 }
 SAME_VERSION = transformers.__version__ == VERSION
