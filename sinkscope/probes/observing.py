@@ -311,14 +311,15 @@ class Observation:
             again = self._passes.under_way.use(watch)
             if isinstance(place, Layer) and again > 0:
                 place = replace(place, name=f"{place.name}#{again}")
-            forward = running.forward
-            real = self._real_at(place, side, running)
-            at = ModuleCall(forward.batch, forward.start(side), real, running.samples_before)
+            if isinstance(place, Layer) and running.left_out.holds(place):
+                return
+            batch, start = running.forward.batch, running.forward.start(side)
+            at = ModuleCall(batch, start, self._real_at(place, side, running), running.samples_before)
             with torch.no_grad():
                 for piece in watch.read(at, args, kwargs, output):
                     known = running.places.get(place)
                     found = running.place(place, side, side, causal=known is not None and known.causal)
-                    found.add(type(observer).__name__, piece, forward.batch)
+                    found.add(type(observer).__name__, piece, batch)
 
         return hook
 
@@ -326,8 +327,7 @@ class Observation:
         """Real tokens where an observer reads a module: those of its layer's or its stack's attention, if that ran."""
         if not isinstance(place, Layer):
             return running.forward.real.get(side)
-        known = running.places.get(place)
-        return running.forward.real.get(side) if known is None else known.real_queries
+        return known.real_queries if (known := running.places.get(place)) else running.forward.real.get(side)
 
     def _side(self, place: Place) -> Axis:
         return "tokens" if isinstance(place, ExpertLayer) else axes(place.stack, self._encoder_decoder)[0]

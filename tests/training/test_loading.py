@@ -19,8 +19,9 @@ WRONG = {
     "attention=sigmod": "unknown attention operation 'sigmod': did you mean 'sigmoid'?",
     "attention.alpha=0.2": "attention operation 'softmax' has no options, got 'alpha'",
     "attention={name: softmax_scaled, alpah: 1}": "unknown option of 'softmax_scaled' 'alpah': did you mean 'alpha'?",
-    "attention={name: softmax_scaled, alpha: 0}": "attention operation 'softmax_scaled' field 'alpha' = 0: "
-    "input should be greater than 0",
+    "attention={name: softmax_scaled, alpha: 0}": (
+        "attention operation 'softmax_scaled': scaled_softmax field 'alpha' = 0: input should be greater than 0"
+    ),
     "attention={name: k_bias_lowrank, d_a: 33}": "d_a = 33: expected at most the head width, 32",
     "attention={normaliser: {kind: sigmoid}}": "unknown attention field 'normaliser': did you mean 'normalizer'?",
     "attention={normalizer: {kind: sigmod}}": (

@@ -132,7 +132,7 @@ def _real_keys(
     seen, before = mask.keys_seen, None if known is None else known.real_keys
     if axis == "memory" and "tokens" in forward.real and forward.text_alone:
         raise refuse(
-            f"attends to {total} keys that are made of the model's own text, and does not tell which are made of padding"
+            f"attends to {total} keys that are made of the model's own text, and not told which are made of padding"
         )
     if seen is None and before is None:
         return None

@@ -152,7 +152,11 @@ def _compared(model: PreTrainedModel, given: Given, padding: Padding, host: str,
         peak = min(peak, sharpness(found.weights)) if padding == "none" else peak
         for row in range(ROWS):
             other = alone[row].get(name) if alone and not unmasked else None
-            words = {} if unmasked else {count: real[row] for count, real in given.real(padding).items()}
+            words = {count: real[row] for count, real in given.real(padding).items()}
+            if set(unmasked) - set(measurement.data["stack"].values.tolist()):
+                words = {}  # a mask that no layer uses, of whatever stack
+            elif measurement.data["stack"].values[index] in unmasked:
+                words.pop(found.weights.shape[-1], None)
             notes += _row(measurement, index, row, found, other, words, f"{where}, {name}, row {row}")
     if peak < 1.3:
         notes.append(f"peak {peak:.2f}")
