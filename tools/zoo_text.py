@@ -38,7 +38,8 @@ These are the fields of a spec, in the order in which they act:
 | `similarity` | `DotProduct`, `Kernel` | makes scores, with a feature map after rotation or without one |
 | `first_key` | `FirstKeyLogit` | adds a learned logit to the scores on the first token of a row |
 | `decay` | `ForgettingGate` | lowers scores by the gates between key and query |
-| `slots` | `ZeroSlot`, `LogitSlot`, `SuffixSlot`, `KeySlot`, `LatentSlots` | what a query may attend to besides tokens; any number |
+| `slots` | `ZeroSlot`, `LogitSlot`, `SuffixSlot`, `KeySlot`, `LatentSlots` | what a query may attend to \
+besides tokens; any number |
 | `normalizer` | `Softmax`, `ScaledSoftmax`, `PowerSoftmax`, `ClippedSoftmax`, `Softpick`, `Sigmoid`, `PowerSigmoid`, \
 `Elu`, `Relu`, `Linear`, `StickBreaking` | turns scores into weights |
 | `difference` | `Difference` | subtracts a second map from the first |

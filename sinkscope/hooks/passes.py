@@ -19,7 +19,7 @@ from transformers import Cache
 from sinkscope.attention import Tokens
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks.dispatch import was_reordered
-from sinkscope.hooks.modules import is_encoder_decoder, sink_tokens
+from sinkscope.hooks.modules import family, is_encoder_decoder, sink_tokens
 
 Axis = Literal["tokens", "memory", "vision", "audio", "queries"]
 Edit = Callable[[Tensor], Tensor]
@@ -31,6 +31,7 @@ MAIN_INPUTS = (
     "pixel_values",
     "input_features",
 )
+PATCHING = ("blt",)
 TEXT = ("input_ids", "inputs_embeds", "attention_mask", "position_ids", "token_type_ids", "labels")
 TEXT_MASKS = ("attention_mask", "decoder_attention_mask", "encoder_attention_mask", "global_attention_mask")
 
@@ -100,6 +101,10 @@ class Forward:
             lengths["tokens"] = (seen or learned) + own
         if (memory := _memory_length(given, writes)) is not None:
             lengths["memory"] = memory
+        if padding and family(model) in PATCHING:
+            raise UnsupportedModelError(
+                f"family '{family(model)}' cuts its text into patches, padding as well: give samples of one length"
+            )
         ids = given.get(prefix + "input_ids")
         return cls(
             batch=main.shape[0],

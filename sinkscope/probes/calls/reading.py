@@ -130,10 +130,8 @@ def _real_keys(
     if forward.stated(axis, total):
         return real_tokens(forward, axis, slice(0, total), refuse)
     seen, before = mask.keys_seen, None if known is None else known.real_keys
-    if axis == "memory" and "tokens" in forward.real and forward.text_alone:
-        raise refuse(
-            f"attends to {total} keys that are made of the model's own text, and not told which are made of padding"
-        )
+    if forward.text_alone and (axis == "memory" or axis in forward.real):
+        raise refuse(f"attends to {total} keys that the model makes of its own text, which are not its tokens")
     if seen is None and before is None:
         return None
     device = (seen if seen is not None else before).device  # type: ignore[union-attr]
