@@ -62,6 +62,9 @@ chunks = _of("probes/calls/chunks.py", "tests/probes/test_lab.py", "tests/probes
 call = _of("probes/calls/call.py", "tests/probes/calls")
 reading = _of("probes/calls/reading.py", "tests/probes/calls/test_reading.py", "tests/probes/test_batches.py")
 guard = _of("probes/calls/guard.py", "tests/probes/calls/test_guard.py")
+seen = _of("probes/calls/masks.py", "tests/probes/calls/test_masks.py", "tests/families/test_real_tokens.py")
+towers = _of("hooks/modules.py", "tests/families/test_real_tokens.py", "tests/hooks/test_modules.py")
+entries = _of("probes/calls/call.py", "tests/families/test_entries.py")
 norms = _of("probes/observers/norms.py", "tests/probes/observers/test_angles_and_norms.py")
 outputs = _of("probes/observers/outputs.py", "tests/probes/observers/test_outputs.py")
 observer = _of("probes/observers/observer.py", "tests/probes/test_measuring.py", "tests/probes/test_batches.py")
@@ -307,6 +310,33 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/probes/calls/test_reading.py",
         "tests/probes/test_batches.py",
         "tests/probes/test_observing.py",
+    ),
+    reading(
+        "what modules say of causality counts more than their masks",
+        "ahead = None if queries == 1 else mask.looks_ahead(",
+        "ahead = None if queries else mask.looks_ahead(",
+        "tests/families/test_real_tokens.py",
+    ),
+    reading(
+        "the model's mask is over every layer's tokens",
+        "if forward.stated(axis, total):",
+        "if axis in forward.lengths:",
+        "tests/probes/calls/test_reading.py",
+    ),
+    reading(
+        "a layer may attend to padding",
+        "stated = shared and forward.stated(sides[1], total)",
+        "stated = False",
+        "tests/families/test_real_tokens.py",
+    ),
+    seen("some who look ahead are all", "return True if bool(following.all()) else None", "return True"),
+    seen("minus ten thousand hides nothing", "HIDDEN = -9e3", "HIDDEN = -9e30"),
+    seen(
+        "keys of the first head alone are padding", "seen = self._whole.any(2).any(1)", "seen = self._whole[:, 0, -1]"
+    ),
+    towers("the last part of a path names the stack", "for part in parts for side", "for part in parts[::-1] for side"),
+    entries(
+        "entries are not in the log-sum-exp", "if self.entries is not None and self.kernel_lse is None", "if False"
     ),
     guard("nothing is refused", "excess = (ours - theirs).abs() -", "excess = -(ours - theirs).abs() -"),
     norms(

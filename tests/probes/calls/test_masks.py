@@ -120,6 +120,9 @@ def test_keys_that_no_query_sees_are_padding(dtype: torch.dtype) -> None:
     seen = written((LOWER & REAL[:, None])[:, None], dtype).keys_seen
     assert seen is not None
     assert torch.equal(seen, REAL)
+    window = written((LOWER.triu(-1) & REAL[:, None])[:, None], dtype).keys_seen
+    assert window is not None
+    assert torch.equal(window, REAL), "the last query of a window does not see them all"
     assert written(LOWER[None, None], dtype).keys_seen is None
     assert Rule(SQUARE, causal=True).keys_seen is None
     assert Rule(SQUARE, causal=True, padding=REAL).keys_seen is REAL

@@ -38,6 +38,32 @@ def given(
     return read(invocation, layer, forward, ("tokens", "tokens"), "made-up")
 
 
+def of_longer_text(mask: torch.Tensor, tokens: int) -> AttentionCall:
+    """A layer over `QUERIES` tokens in a model that was given `tokens`, the first of the first row padding."""
+    query = torch.randn(2, 4, QUERIES, 8)
+    arguments = {"query": query, "key": query, "value": query, "attention_mask": mask}
+    real = torch.ones(2, tokens, dtype=torch.bool)
+    real[0, 0] = False
+    known = {"real": {"tokens": real}, "lengths": {"tokens": tokens}}
+    invocation = Invocation(Module(), "sdpa", arguments, query.transpose(1, 2), None)
+    forward = Forward(batch=2, seen=0, cache=None, ids=None, **known)
+    return read(invocation, Layer("attn", 0, "decoder"), forward, ("tokens", "tokens"), "made-up")
+
+
+def test_a_mask_over_other_tokens_says_nothing_of_a_layer() -> None:
+    """As many tokens as the model was given: its mask counts. Otherwise the layer's own does."""
+    hidden = torch.ones(2, 1, QUERIES, QUERIES).tril().bool()
+    hidden[1, :, :, 4:] = False
+    own = of_longer_text(hidden, QUERIES + 3)
+    assert own.real_keys is not None
+    assert own.real_keys.tolist() == [[True] * QUERIES, [True] * 4 + [False] * 2]
+    stated = torch.ones(2, 1, QUERIES, QUERIES).tril().bool()
+    stated[0, :, :, 0] = False
+    same = of_longer_text(stated, QUERIES)
+    assert same.real_keys is not None
+    assert same.real_keys.tolist() == [[False] + [True] * (QUERIES - 1), [True] * QUERIES]
+
+
 def matrix(call: AttentionCall) -> torch.Tensor:
     keys = call.mask.keys
     return call.mask.visible(slice(0, 2), slice(0, QUERIES), slice(0, keys)).expand(2, 1, QUERIES, keys)
