@@ -49,7 +49,7 @@ from sinkscope.hooks.modules import (
 )
 from sinkscope.hooks.own_attention import Computed, following
 from sinkscope.hooks.own_layers import attention_modules, own_attention
-from sinkscope.hooks.passes import Axis, Edit, Forward, Pass, Passes, Samples, axes, cache_of, check_order
+from sinkscope.hooks.passes import Axis, Edit, Forward, Pass, Passes, axes
 from sinkscope.hooks.projections import (
     KEY_NORM,
     Keys,
@@ -63,6 +63,7 @@ from sinkscope.hooks.projections import (
     projection,
     projections,
 )
+from sinkscope.hooks.samples import Samples, cache_of, check_order
 from sinkscope.hooks.stream import (
     NO_STREAM,
     OpenStream,
