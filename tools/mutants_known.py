@@ -54,6 +54,7 @@ learned_keys = _of("attention/scores.py", "tests/theory/test_checks.py")
 sensitivity = _of("theory/sensitivity.py", "tests/theory/test_checks.py")
 flash = _of("attention/paths/flash.py", "tests/attention/paths")
 passes = _of("hooks/passes.py", "tests/hooks/test_passes.py")
+samples = _of("hooks/samples.py", "tests/hooks/test_passes.py")
 projections = _of("hooks/projections.py", "tests/hooks/test_edits.py")
 stream = _of("hooks/stream.py", "tests/hooks/test_stream.py")
 dispatch = _of("hooks/dispatch.py", "tests/probes/test_observing.py", "tests/interventions")
@@ -203,7 +204,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # hooks
     passes("every pass starts at 0", 'return self.seen if axis == "tokens" else 0', "return 0"),
-    passes(
+    samples(
         "the batch may change within a cache",
         "if forward.seen != self.length or forward.batch != self.size:",
         "if forward.seen != self.length:",
