@@ -7,6 +7,7 @@ import json
 import shutil
 import weakref
 from functools import partial
+from importlib import import_module
 
 import pytest
 import torch
@@ -278,7 +279,9 @@ def test_a_hub_model_is_loaded_at_the_commit_that_identified_it(run, zoo, monkey
     """Even if its branch has moved since; under a new commit it is measured again."""
     commits, asked = ["a" * 40], []
     monkeypatch.setattr(
-        subjects, "cached_file", lambda name, file, revision: f"/hub/models--some--model/snapshots/{commits[-1]}/{file}"
+        import_module("sinkscope.survey.subjects"),
+        "cached_file",
+        lambda name, file, revision: f"/hub/models--some--model/snapshots/{commits[-1]}/{file}",
     )
 
     def from_hub(name: str, **options: object) -> PreTrainedModel:

@@ -49,7 +49,11 @@ def attention(
         slots = [_widened(terms, wider) for terms in slots]
         return attention(query, key, value, slots, visibility, scaling)[..., :value_dim]
     plain = visibility.is_causal_square or visibility.is_full
-    if flash.fits(query, value) and (not plain or adds_slots(slots, query, value, visibility)):
+    if (
+        flash.fits(query, value)
+        and not _decodes_in_a_graph(query)
+        and (not plain or adds_slots(slots, query, value, visibility))
+    ):
         return _by_flash(query, key, value, slots, visibility, scaling)
     if not slots:
         return _kernel(query, key, value, visibility, 0, scaling)
@@ -81,6 +85,9 @@ def _kernel(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, s
     if visibility.is_full:
         return F.scaled_dot_product_attention(query, key, value, scale=scaling, enable_gqa=grouped)
 
+    if _decodes_in_a_graph(query):
+        return _written_out(query, key, value, visibility, slots, scaling)
+
     def output_of(rows: slice) -> Tensor:
         reach = visibility.reach(rows)
         visible = visibility.upto(reach).dense(rows)
@@ -93,6 +100,22 @@ def _kernel(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, s
         return output.masked_fill(blank, 0.0)
 
     return chunked.attention(output_of, query.shape[2], visibility)
+
+
+def _decodes_in_a_graph(query: Tensor) -> bool:
+    """One query in a compiled graph: blocks of keys would make the cache's length a constant of it."""
+    return torch.compiler.is_compiling() and query.shape[2] == 1
+
+
+def _written_out(
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, slots: int, scaling: float
+) -> Tensor:
+    """The kernel under the whole mask, which for one query is as long as its keys."""
+    visible = visibility.dense()
+    blank = ~visible.any(-1, keepdim=True)
+    mask, grouped = F.pad(visible, (slots, 0), value=True) | blank, key.shape[1] != query.shape[1]
+    output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=grouped)
+    return output.masked_fill(blank, 0.0)
 
 
 def _with_front(tensor: Tensor, count: int, columns: slice) -> Tensor:
