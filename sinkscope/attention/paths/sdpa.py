@@ -86,18 +86,12 @@ def _kernel(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, s
         return F.scaled_dot_product_attention(query, key, value, scale=scaling, enable_gqa=grouped)
 
     if _decodes_in_a_graph(query):
-        return _written_out(query, key, value, visibility, slots, scaling)
+        return _masked(query, key, value, visibility.dense(), slots, scaling)
 
     def output_of(rows: slice) -> Tensor:
         reach = visibility.reach(rows)
-        visible = visibility.upto(reach).dense(rows)
-        blank = ~visible.any(-1, keepdim=True)  # padding: it attends anywhere, instead of 0 / 0, and is zeroed below
-        mask = F.pad(visible, (slots, 0), value=True) | blank
         keys, values = (_with_front(x, slots, reach) for x in (key, value))
-        output = F.scaled_dot_product_attention(
-            query[:, :, rows], keys, values, attn_mask=mask, scale=scaling, enable_gqa=grouped
-        )
-        return output.masked_fill(blank, 0.0)
+        return _masked(query[:, :, rows], keys, values, visibility.upto(reach).dense(rows), slots, scaling)
 
     return chunked.attention(output_of, query.shape[2], visibility)
 
@@ -107,12 +101,9 @@ def _decodes_in_a_graph(query: Tensor) -> bool:
     return torch.compiler.is_compiling() and query.shape[2] == 1
 
 
-def _written_out(
-    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, slots: int, scaling: float
-) -> Tensor:
-    """The kernel under the whole mask, which for one query is as long as its keys."""
-    visible = visibility.dense()
-    blank = ~visible.any(-1, keepdim=True)
+def _masked(query: Tensor, key: Tensor, value: Tensor, visible: Tensor, slots: int, scaling: float) -> Tensor:
+    """The kernel under a written mask of the tokens; slots stand before them."""
+    blank = ~visible.any(-1, keepdim=True)  # padding: it attends anywhere, instead of 0 / 0, and is zeroed below
     mask, grouped = F.pad(visible, (slots, 0), value=True) | blank, key.shape[1] != query.shape[1]
     output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=grouped)
     return output.masked_fill(blank, 0.0)
