@@ -33,7 +33,6 @@ MASKS: dict[str, Mask] = {
 }
 NO_SLOWER = ("window of 256", "documents of 512")
 GROWTH = 4.5  # of peak memory, where T grows four times and T² sixteen times
-WIDE, MASKED = ("one document", "prefix of 32", "left padding"), 8.5  # a block's own mask, 256 × T, shows in the peak
 
 
 def side(name: str, length: int = LENGTH, backward: bool = True) -> Callable[[], object]:
@@ -74,9 +73,8 @@ def child(name: str, length: int, passes: str) -> None:
 def growth(name: str, passes: str) -> Figure:
     what = {"forward": "forward", "both": "forward and backward"}[passes]
     short, long = peak(name, LENGTH, passes), peak(name, LONG, passes)
-    return at_most(
-        f"{name}: peak of {what} at T = {LONG} / at T = {LENGTH}", long, short, MASKED if name in WIDE else GROWTH, "MB"
-    )
+    title = f"{name}: peak of {what} at T = {LONG} / at T = {LENGTH}"
+    return at_most(title, long, short, GROWTH, "MB")
 
 
 def main() -> None:
