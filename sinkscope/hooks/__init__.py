@@ -42,6 +42,7 @@ from sinkscope.hooks.modules import (
     own_stack,
     position_embedding,
     sink_tokens,
+    text_config,
     unembedding,
     unwrapped,
     vision_prefix,
@@ -49,7 +50,7 @@ from sinkscope.hooks.modules import (
 )
 from sinkscope.hooks.own_attention import Computed, following
 from sinkscope.hooks.own_layers import attention_modules, own_attention
-from sinkscope.hooks.passes import Axis, Edit, Forward, Pass, Passes, axes
+from sinkscope.hooks.passes import Axis, Edit, Forward, Pass, Passes, arguments, axes
 from sinkscope.hooks.projections import (
     KEY_NORM,
     Keys,
@@ -104,6 +105,7 @@ __all__ = [
     "Samples",
     "Stream",
     "Watcher",
+    "arguments",
     "attention_layers",
     "attention_modules",
     "attention_projections",
@@ -144,6 +146,7 @@ __all__ = [
     "row_length",
     "samples_of",
     "sink_tokens",
+    "text_config",
     "unembedding",
     "unwrapped",
     "visibility_of",

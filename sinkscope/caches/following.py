@@ -1,0 +1,231 @@
+"""A cache that follows its model: before each pass it learns the padding, and refuses a pass that it would get wrong.
+
+transformers hands a cache layer nothing but keys and values: no mask, no positions. What is missing comes from a hook
+on the model's forward, which the cache sets when it is made and which goes when the cache goes. So an unmodified
+`generate(..., past_key_values=cache)` is followed too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import Forward, arguments, family, is_encoder_decoder, text_config, unwrapped
+
+
+@dataclass(frozen=True, eq=False)
+class Coming:
+    """What the next pass brings to every layer.
+
+    `seen`: columns before it, padding and learned sink tokens included, as `get_seq_length` counts; `queries`: its own
+    columns; `pads`: left padding of each row, (batch,), None where no row has any; `batch`: its rows.
+    """
+
+    seen: int
+    queries: int
+    batch: int
+    pads: Int[Tensor, " batch"] | None = None
+
+    @property
+    def total(self) -> int:
+        """Columns after the pass."""
+        return self.seen + self.queries
+
+
+class FollowedLayer:
+    """What a cache layer of this room has beside transformers' own methods.
+
+    `coming` is set before each pass and taken by `update`, so that a pass that nobody followed is refused. `places`:
+    which column of the whole sequence each key that `update` last returned came from, (batch, 1 or kv_heads, stored);
+    −1 where there is none. Those who read attention calls and who write masks ask for it.
+    """
+
+    coming: Coming | None = None
+
+    @property
+    def places(self) -> Int[Tensor, "batch heads stored"]:
+        raise NotImplementedError
+
+    def expect(self, coming: Coming) -> None:
+        """Take in what the next pass brings, before the masks are made."""
+        self.coming = coming
+
+    def taken(self, key_states: Tensor) -> Coming:
+        """What this pass brings; called once by each `update`. Raises `InputError` where nobody followed the pass."""
+        coming, self.coming = self.coming, None
+        if coming is None or coming.queries != key_states.shape[2] or coming.batch != key_states.shape[0]:
+            raise InputError(
+                "this cache follows the model that it was made for: call that model itself, not a part of it, and no "
+                "other model with its cache"
+            )
+        if torch.is_grad_enabled() and key_states.requires_grad:
+            raise InputError("this cache overwrites what it stores, so gradients cannot go through it: use no_grad")
+        return coming
+
+
+class FollowingCache(DynamicCache):
+    """Base of the caches here: transformers' per-layer kinds, followed. Subclasses put their layers in place.
+
+    Raises `UnsupportedModelError` for a model that uses no such cache.
+    """
+
+    is_compileable = False
+
+    def __init__(self, model: nn.Module) -> None:
+        model = unwrapped(model)
+        _check(model)
+        super().__init__(config=text_config(model))
+        self._model = weakref.ref(model)
+        self._pads: Tensor | None = None
+        _follow(self, model)
+
+    @property
+    def followed(self) -> list[FollowedLayer]:
+        """The layers that drop keys; others keep what transformers keeps."""
+        return [layer for layer in self.layers if isinstance(layer, FollowedLayer)]
+
+    def expect(self, coming: Coming) -> None:
+        """Take in what the next pass brings."""
+        for layer in self.followed:
+            layer.expect(coming)
+
+    def crop(self, *args: Any, **kwargs: Any) -> None:
+        raise InputError(
+            "what this cache dropped cannot be taken back, so it cannot be cropped: assisted decoding and prompt "
+            "lookup need a DynamicCache"
+        )
+
+    def reset(self) -> None:
+        super().reset()
+        self._pads = None
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        super().batch_repeat_interleave(repeats)
+        self._pads = None if self._pads is None else self._pads.repeat_interleave(repeats, 0)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        super().batch_select_indices(indices)
+        self._pads = None if self._pads is None else self._pads[indices]
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        super().reorder_cache(beam_idx)
+        self._pads = None if self._pads is None else self._pads.index_select(0, beam_idx.to(self._pads.device))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FollowingCache:
+        # The model is not copied: a copy of the cache serves the same model, and is followed as well.
+        twin = object.__new__(type(self))
+        memo[id(self)] = twin
+        for name, value in self.__dict__.items():
+            twin.__dict__[name] = value if isinstance(value, weakref.ref) else deepcopy(value, memo)
+        if (model := self._model()) is not None:
+            _follow(twin, model)
+        return twin
+
+    def begin(self, forward: Forward, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Check a pass of the model and tell the layers what it brings; returns arguments to add to it.
+
+        Raises `InputError` where the pass is none that this cache can be right about.
+        """
+        own = forward.lengths.get("tokens")
+        if own is None:
+            raise InputError("this cache needs token ids or embeddings of the text")
+        queries = own - forward.seen  # of a fresh pass, the model's own sink tokens are among them
+        _check_use(given, text_config(self._the_model()))
+        self._pads = self._padding(forward, own)
+        coming = Coming(forward.seen, queries, forward.batch, self._pads)
+        added = {} if forward.prefix else _positions(self._the_model(), given, coming)
+        self.expect(coming)
+        return added
+
+    def _the_model(self) -> nn.Module:
+        model = self._model()
+        if model is None:
+            raise InputError("the model of this cache is gone")
+        return model
+
+    def _padding(self, forward: Forward, total: int) -> Int[Tensor, " batch"] | None:
+        """Left padding of each row, known from the first pass on."""
+        real = forward.real.get("tokens")
+        if real is None:
+            if self._pads is not None:
+                raise InputError("earlier passes had padding, this one says nothing of it: pass the attention_mask")
+            return None
+        if real.shape[1] < total:
+            raise InputError(f"the attention mask has {real.shape[1]} columns for {total} tokens, cached ones included")
+        real = real[:, :total]
+        pads = total - real.sum(-1)
+        if not bool((real == _right_aligned(real, pads)).all()):
+            raise InputError("padding must stand on the left: inside a row it cannot be told from a dropped key")
+        if forward.seen and (self._pads is None or not torch.equal(pads.to(self._pads.device), self._pads)):
+            raise InputError("the padding of a row changed between two passes: pad all rows on the left, once")
+        return pads
+
+
+def _right_aligned(real: Bool[Tensor, "batch position"], pads: Int[Tensor, " batch"]) -> Bool[Tensor, "batch position"]:
+    return torch.arange(real.shape[1], device=real.device)[None] >= pads[:, None]
+
+
+def _check(model: nn.Module) -> None:
+    name = family(model)
+    if is_encoder_decoder(model):
+        raise UnsupportedModelError(f"family '{name}' is an encoder-decoder: only decoders can stream or evict")
+    config = text_config(model)
+    if config is None or "past_key_values" not in inspect.signature(model.forward).parameters:
+        raise UnsupportedModelError(f"family '{name}' takes no cache of keys and values as past_key_values")
+
+
+def _check_use(given: Mapping[str, Any], config: Any) -> None:
+    used = given.get("use_cache")
+    if not (getattr(config, "use_cache", True) if used is None else used):
+        raise InputError("use_cache is False, so generate would read the whole text at each step: pass use_cache=True")
+
+
+def _positions(model: nn.Module, given: Mapping[str, Any], coming: Coming) -> dict[str, Any]:
+    """Position ids where none were given, and a check where they were: each row counts its real tokens.
+
+    Some families count from 0 at each pass without them.
+    """
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        return {}
+    tensor = next(v for name in ("input_ids", "inputs_embeds") if isinstance(v := given.get(name), Tensor))
+    pads = 0 if coming.pads is None else coming.pads[:, None].to(tensor.device)
+    columns = torch.arange(coming.seen, coming.total, device=tensor.device)[None]
+    expected = (columns - pads).expand(coming.batch, -1)
+    positions = given.get("position_ids")
+    if positions is None:
+        return {"position_ids": expected.clamp(min=0)}
+    plain = positions if positions.ndim == 2 else positions[0]
+    if positions.ndim > 2 and not bool((positions == positions[:1]).all()):
+        raise UnsupportedModelError("positions of images differ between axes, which this cache does not follow")
+    if plain.shape[1] != expected.shape[1] or not bool(((plain == expected) | (expected < 0)).all()):
+        raise InputError(
+            f"position_ids start at {plain[:, 0].tolist()}, but the rows continue at {expected[:, 0].tolist()}: a "
+            "cache that drops keys needs the number of real tokens before"
+        )
+    return {}
+
+
+def _follow(cache: FollowingCache, model: nn.Module) -> None:
+    """Show every pass of `model` that is given `cache` to it, for as long as the cache lives."""
+    follower = weakref.ref(cache)
+
+    def before(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        follows = follower()
+        if follows is None or model is not follows._model():  # a copy of a model copies its hooks
+            return None
+        given = arguments(model, args, kwargs)
+        if given.get("past_key_values") is not follows:
+            return None
+        return args, kwargs | follows.begin(Forward.of(model, args, kwargs), given)
+
+    weakref.finalize(cache, model.register_forward_pre_hook(before, with_kwargs=True).remove)
