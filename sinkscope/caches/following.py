@@ -220,7 +220,7 @@ def _follow(cache: FollowingCache, model: nn.Module) -> None:
     follower = weakref.ref(cache)
 
     def before(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        follows = follower()
+        follows: FollowingCache | None = follower()
         if follows is None or model is not follows._model():  # a copy of a model copies its hooks
             return None
         given = arguments(model, args, kwargs)
