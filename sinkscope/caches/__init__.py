@@ -1,5 +1,34 @@
 """Caches that drop what need not be kept, inside anybody's unmodified `generate()`."""
 
+from sinkscope.caches.budgets import AdaptiveHeads, Budget, HeadClasses, Pyramid, Uniform, budget_of
+from sinkscope.caches.call import EvictionCall
+from sinkscope.caches.evicting import EvictingCache, evicting
 from sinkscope.caches.following import Coming, FollowedLayer, FollowingCache
+from sinkscope.caches.notes import KeyNote, LastQueries, Received, RowNote
+from sinkscope.caches.policies import POLICIES, Policy, policy_of
+from sinkscope.caches.protect import Protect
+from sinkscope.caches.sinks import SinkSet
 
-__all__ = ["Coming", "FollowedLayer", "FollowingCache"]
+__all__ = [
+    "POLICIES",
+    "AdaptiveHeads",
+    "Budget",
+    "Coming",
+    "EvictingCache",
+    "EvictionCall",
+    "FollowedLayer",
+    "FollowingCache",
+    "HeadClasses",
+    "KeyNote",
+    "LastQueries",
+    "Policy",
+    "Protect",
+    "Pyramid",
+    "Received",
+    "RowNote",
+    "SinkSet",
+    "Uniform",
+    "budget_of",
+    "evicting",
+    "policy_of",
+]
