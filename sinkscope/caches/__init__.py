@@ -7,6 +7,7 @@ from sinkscope.caches.following import Coming, FollowedLayer, FollowingCache
 from sinkscope.caches.notes import KeyNote, LastQueries, Received, RowNote
 from sinkscope.caches.policies import POLICIES, Policy, policy_of
 from sinkscope.caches.protect import Protect
+from sinkscope.caches.rotation import LayerRotation, Rotation, measured_rotations
 from sinkscope.caches.sinks import SinkSet
 
 __all__ = [
@@ -21,14 +22,17 @@ __all__ = [
     "HeadClasses",
     "KeyNote",
     "LastQueries",
+    "LayerRotation",
     "Policy",
     "Protect",
     "Pyramid",
     "Received",
+    "Rotation",
     "RowNote",
     "SinkSet",
     "Uniform",
     "budget_of",
     "evicting",
+    "measured_rotations",
     "policy_of",
 ]
