@@ -11,12 +11,14 @@ import argparse
 import itertools
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from sinkscope.evaluate.needles import Alphabet, Needles
@@ -34,8 +36,7 @@ CHECKPOINT = "checkpoint.pt"
 class Segments:
     """Rows of `length` tokens behind the BOS: a random segment of a period between `shortest` and `longest`, repeated.
 
-    Short periods first: copying what followed a token before pays at once, and the heads that do it form in a few
-    hundred steps.
+    Every token asks for what followed it before.
     """
 
     steps: int
@@ -43,13 +44,18 @@ class Segments:
     length: int
     shortest: int
     longest: int
+    hint: bool = False
 
     def rows(self, alphabet: Alphabet, generator: torch.Generator) -> Tensor:
         periods = torch.randint(self.shortest, self.longest + 1, (self.batch_size, 1), generator=generator)
         first, end = alphabet.keys[0], alphabet.size
         segments = torch.randint(first, end, (self.batch_size, self.longest), generator=generator)
         repeated = segments.gather(1, torch.arange(self.length)[None] % periods)
-        return torch.nn.functional.pad(repeated, (1, 0), value=alphabet.bos)
+        return functional.pad(repeated, (1, 0), value=alphabet.bos)
+
+    @property
+    def asks(self) -> slice:
+        return slice(1, -1)
 
 
 @dataclass(frozen=True)
@@ -60,12 +66,32 @@ class Asking:
     batch_size: int
     questions: int
     needles: Needles
+    hint: bool = False
 
     def rows(self, alphabet: Alphabet, generator: torch.Generator) -> Tensor:
         drawn = self.needles.drawn(self.batch_size, generator)
         again = torch.randint(drawn.keys.shape[1], (self.batch_size, self.questions), generator=generator)
         pairs = torch.stack([drawn.keys.gather(1, again), drawn.answers.gather(1, again)], -1)
         return torch.cat([drawn.context, pairs.flatten(1)], 1)
+
+    @property
+    def asks(self) -> slice:
+        """The keys that are asked for."""
+        return slice(self.needles.length, -1, 2)
+
+
+def hints(attentions: Sequence[Tensor], ids: Tensor, asks: slice) -> Tensor:
+    """−log of what the first head of layer 0 gives to the token before, and of what the heads of layer 1 give, on
+    average, to the tokens that followed earlier occurrences of the one that asks; the sum of both means.
+
+    Looking up takes two heads, neither of which pays without the other: by the next-token loss alone they may take
+    thousands of steps to form, given their patterns they form in a hundred, and stay when the hints end.
+    """
+    before = attentions[0][:, 0].diagonal(-1, 1, 2)
+    same = (ids[:, :, None] == ids[:, None, :]).tril(-1)  # (row, query, key)
+    followed = functional.pad(same, (1, 0))[:, :, :-1]
+    found, known = (attentions[1].mean(1) * followed).sum(-1)[:, asks], followed.any(-1)[:, asks]
+    return -before.clamp(min=1e-9).log().mean() - found[known].clamp(min=1e-9).log().mean()
 
 
 @dataclass(frozen=True)
@@ -74,10 +100,10 @@ class RecallRecipe:
 
     name: str = NAME
     phases: tuple[Segments | Asking, ...] = (
-        Segments(300, 32, length=47, shortest=4, longest=12),
-        Segments(150, 16, length=127, shortest=8, longest=60),
-        Asking(150, 16, questions=12, needles=Needles(length=96, asked=7)),
-        Asking(450, 16, questions=12, needles=Needles(asked=7)),
+        Segments(120, 32, length=63, shortest=8, longest=24, hint=True),
+        Asking(80, 16, questions=12, needles=Needles(length=96, asked=7), hint=True),
+        Asking(100, 16, questions=12, needles=Needles(length=96, asked=7)),
+        Asking(500, 16, questions=12, needles=Needles(asked=7)),
     )
     lr: float = 3e-3
     weight_decay: float = 0.1
@@ -108,12 +134,29 @@ class RecallRecipe:
         ids = {"vocab_size": alphabet.size, "bos_token_id": alphabet.bos, "pad_token_id": alphabet.pad}
         return LlamaForCausalLM(LlamaConfig(**self.model, **ids, eos_token_id=None))
 
-    def batch(self, step: int) -> Tensor:
-        """The texts of a step, (batch, position), which depend on nothing but the seed and the step."""
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step + 1)
+    def phase(self, step: int) -> Segments | Asking:
+        """Which phase a step belongs to."""
         ends = itertools.accumulate(phase.steps for phase in self.phases)
-        phase = next(phase for phase, end in zip(self.phases, ends, strict=True) if step < end)
-        return phase.rows(self.alphabet, generator)
+        return next(phase for phase, end in zip(self.phases, ends, strict=True) if step < end)
+
+    def losses(self, model: LlamaForCausalLM, step: int) -> dict[str, Tensor]:
+        """The terms of a step's loss: next tokens, answers once more, hints.
+
+        Answers are few among all tokens; without a term of their own, the heads that look up would come to rest on the
+        BOS for good. Texts depend on nothing but the seed and the step.
+        """
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step + 1)
+        phase = self.phase(step)
+        ids = phase.rows(self.alphabet, generator)
+        model.set_attn_implementation("eager" if phase.hint else "sdpa")
+        out = model(ids, labels=ids, use_cache=False, output_attentions=phase.hint)
+        terms = {"loss": out.loss}
+        if isinstance(phase, Asking):
+            logits, answers = out.logits[:, phase.asks], ids[:, phase.needles.length + 1 :: 2]
+            terms["answers"] = functional.cross_entropy(logits.flatten(0, 1), answers.flatten())
+        if phase.hint:
+            terms["hints"] = hints(out.attentions, ids, phase.asks)
+        return terms
 
     def plain(self) -> dict[str, Any]:
         """JSON-able."""
@@ -145,15 +188,18 @@ def train_recall(out: Path, recipe: RecallRecipe) -> Path:
     for step in range(start, recipe.steps):
         for group in optimizer.param_groups:
             group["lr"] = recipe.schedule.rate(step, steps=recipe.steps, lr=recipe.lr)
-        ids = recipe.batch(step)
         model.train()
-        loss = model(ids, labels=ids, use_cache=False).loss
-        loss.backward()
+        terms = recipe.losses(model, step)
+        torch.stack([*terms.values()]).sum().backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if (step + 1) % 50 == 0 or step + 1 == recipe.steps:
-            found = {"loss": loss.item(), "grad_norm": float(norm), **answers(model, recipe, 16)}
+            found = {
+                **{name: term.item() for name, term in terms.items()},
+                "grad_norm": float(norm),
+                **answers(model, recipe, 16),
+            }
             seconds = time.perf_counter() - began
             rows.append({"step": step + 1, **found, "seconds": round(seconds, 3)})
             print(rows[-1], flush=True)
@@ -166,6 +212,7 @@ def train_recall(out: Path, recipe: RecallRecipe) -> Path:
 def answers(model: LlamaForCausalLM, recipe: RecallRecipe, rows: int, seed: int = 10**6) -> dict[str, float]:
     """Share of right answers on texts that no step read, the noise's perplexity there, α of the BOS in each layer."""
     model.eval()
+    model.set_attn_implementation("sdpa")
     drawn = Needles().draw(rows, seed=seed)
     pairs = torch.stack([drawn.keys, drawn.answers], -1).flatten(1)
     ids = torch.cat([drawn.context, pairs], 1)
@@ -173,7 +220,7 @@ def answers(model: LlamaForCausalLM, recipe: RecallRecipe, rows: int, seed: int 
     asked = logits[:, drawn.context.shape[1] :: 2]
     first = recipe.alphabet.noise[0]
     quiet = (ids[:, 1:] >= first) & (ids[:, :-1] >= first)
-    nll = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+    nll = functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
     found = {
         "recall": (asked.argmax(-1) == drawn.answers).double().mean().item(),
         "noise_perplexity": nll[quiet.flatten()].double().mean().exp().item(),

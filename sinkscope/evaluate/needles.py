@@ -91,12 +91,33 @@ class Needles:
         values = torch.randint(first, end, (rows, self.pairs), generator=generator)
         context = torch.full((rows, self.length), self.alphabet.bos)
         context[:, 1:] = noise(rows, self.length - 1, generator, self.alphabet)
-        # Each needle covers two places: draw places in a text from which one place per needle is cut out.
-        slots = _without_repetition(rows, self.pairs, (0, self.length - 1 - self.pairs), generator).sort(-1).values
-        places = 1 + slots + torch.arange(self.pairs)
-        context.scatter_(1, places, keys).scatter_(1, places + 1, values)
-        chosen = _without_repetition(rows, self.asked, (0, self.pairs), generator)
-        return Asked(context, keys.gather(1, chosen), values.gather(1, chosen), places.gather(1, chosen))
+        return _placed(context, keys, values, self, generator)
+
+
+def hidden_in(
+    texts: Int[Tensor, "row position"], tokens: Int[Tensor, " vocabulary"], *, pairs: int, asked: int, seed: int
+) -> Asked:
+    """Needles of any model's tokens in texts of its own: pairs stand in the place of what the texts had there.
+
+    Keys and values are drawn from `tokens`; no key stands anywhere else in its text, and place 0 stays as it is. For
+    models that were never taught to answer: what the full cache answers is the ceiling, and may be low. Raises
+    `InputError` where the texts are too short, or the tokens too few.
+    """
+    rows, length = texts.shape
+    shape = Needles(length, pairs, asked)  # checks that they fit
+    generator = torch.Generator().manual_seed(seed)
+    context = texts.clone()
+    keys = torch.empty(rows, pairs, dtype=torch.long)
+    values = torch.empty(rows, pairs, dtype=torch.long)
+    for row in range(rows):
+        free = tokens[~torch.isin(tokens, texts[row])]
+        if len(free) < 2 * pairs:
+            raise InputError(
+                f"{pairs} needles need {2 * pairs} tokens that a text does not have: there are {len(free)}"
+            )
+        drawn = free[torch.randperm(len(free), generator=generator)[: 2 * pairs]]
+        keys[row], values[row] = drawn.split(pairs)
+    return _placed(context, keys, values, shape, generator)
 
 
 def noise(
@@ -113,6 +134,17 @@ def noise(
         chain[:, step] = state
         state = (factors[choice[:, step]] * state + shifts[choice[:, step]]) % size
     return first + chain
+
+
+def _placed(context: Tensor, keys: Tensor, values: Tensor, needles: Needles, generator: torch.Generator) -> Asked:
+    """Write the pairs into the context, which is changed, and choose what is asked."""
+    rows, pairs = keys.shape
+    # Each needle covers two places: draw places in a text from which one place per needle is cut out.
+    slots = _without_repetition(rows, pairs, (0, needles.length - 1 - pairs), generator).sort(-1).values
+    places = 1 + slots + torch.arange(pairs)
+    context.scatter_(1, places, keys).scatter_(1, places + 1, values)
+    chosen = _without_repetition(rows, needles.asked, (0, pairs), generator)
+    return Asked(context, keys.gather(1, chosen), values.gather(1, chosen), places.gather(1, chosen))
 
 
 def _without_repetition(
