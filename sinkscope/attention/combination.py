@@ -10,8 +10,8 @@ from pydantic import AfterValidator
 from sinkscope.attention.canonical import canonical
 from sinkscope.attention.difference import Difference
 from sinkscope.attention.masks import Causal, Full, Mask, Strict, Window, conjuncts, leaves
-from sinkscope.attention.normalizers import Linear, MetricWeights, Normalizer, Relu, Softmax, Softpick
-from sinkscope.attention.outputs import ElementGate, Output, ValueBias, ValueGate
+from sinkscope.attention.normalizers import Linear, MetricWeights, Normalizer, Relu, Softmax, Softpick, StickBreaking
+from sinkscope.attention.outputs import ElementGate, Exclusive, Output, ValueBias, ValueGate
 from sinkscope.attention.pieces import pieces
 from sinkscope.attention.scoring.decay import ForgettingGate
 from sinkscope.attention.scoring.first_key import FirstKeyLogit
@@ -68,6 +68,13 @@ class Combination:
         gates = (gate for gate in (self.value_gate,) if gate is not None and not gate.per_head)
         differences = (each for each in (self.difference,) if each is not None)
         return next((piece.kind for piece in (*slots, *outputs, *gates, *differences)), None)
+
+    @property
+    def needs_every_key(self) -> str | None:
+        """The first piece that is another one once a cache dropped keys, or keeps them in another order; None: none."""
+        pieces = (self.first_key, self.decay, *self.output, self.normalizer)
+        kinds = FirstKeyLogit | ForgettingGate | Exclusive | StickBreaking
+        return next((piece.kind for piece in pieces if isinstance(piece, kinds)), None)
 
     @property
     def acts_before(self) -> frozenset[Literal["rotation", "cache"]]:
