@@ -18,7 +18,7 @@ from sinkscope.attention.scoring.first_key import FirstKeyLogit
 from sinkscope.attention.scoring.query_key import QueryKeyNorm
 from sinkscope.attention.scoring.similarity import DotProduct, Kernel, Similarity
 from sinkscope.attention.scoring.temperature import LogLength
-from sinkscope.attention.slots import Slot
+from sinkscope.attention.slots import Slot, SuffixSlot
 from sinkscope.errors import InputError
 
 
@@ -72,8 +72,8 @@ class Combination:
     @property
     def needs_every_key(self) -> str | None:
         """The first piece that is another one once a cache dropped keys, or keeps them in another order; None: none."""
-        pieces = (self.first_key, self.decay, *self.output, self.normalizer)
-        kinds = FirstKeyLogit | ForgettingGate | Exclusive | StickBreaking
+        pieces = (self.first_key, self.decay, *self.slots, *self.output, self.normalizer)
+        kinds = FirstKeyLogit | ForgettingGate | SuffixSlot | Exclusive | StickBreaking
         return next((piece.kind for piece in pieces if isinstance(piece, kinds)), None)
 
     @property

@@ -27,7 +27,7 @@ def with_dropped_keys(
     is. Memory is O(total) while a call is read. Raises where keys were handed out more than once, each turned for
     another query.
     """
-    layers = [] if cache is None else cache.layers
+    layers = getattr(cache, "layers", [])  # an encoder-decoder's cache has two caches instead, which drop nothing
     places = getattr(layers[layer], "places", None) if 0 <= layer < len(layers) else None
     if places is None or given["key"].shape[2] == total == places.shape[-1]:
         return dict(given)
