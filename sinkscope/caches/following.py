@@ -19,7 +19,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from sinkscope.attention import AttentionSpec, Causal, Full, Operation
+from sinkscope.attention import Causal, Full, Operation
+from sinkscope.attention.combination import Combination
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Forward, arguments, family, is_encoder_decoder, text_config, unwrapped
 from sinkscope.model import LabForCausalLM
@@ -189,7 +190,7 @@ def _check(model: nn.Module) -> None:
             _check_operation(operation.spec, isinstance(model, LabForCausalLM))
 
 
-def _check_operation(spec: AttentionSpec, is_lab: bool) -> None:
+def _check_operation(spec: Combination, is_lab: bool) -> None:
     reader = spec.needs_every_key
     if reader is None and not is_lab and not isinstance(spec.mask, Causal | Full):
         reader = "a window or document mask on a model that it was attached to"  # it counts the keys at hand

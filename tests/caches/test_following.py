@@ -118,7 +118,7 @@ def test_gradients_are_refused(model: LlamaForCausalLM) -> None:
         model(IDS, past_key_values=NotingCache(model))
 
 
-@pytest.mark.parametrize("name", ["exclusive", "first_key_logit", "stable_mask", "stick_breaking"])
+@pytest.mark.parametrize("name", ["exclusive", "stable_mask", "stick_breaking"])
 def test_operations_that_read_every_key_are_refused(name: str, model: LlamaForCausalLM) -> None:
     attach(model, CATALOG[name])
     with pytest.raises(UnsupportedModelError, match="needs every key"):
