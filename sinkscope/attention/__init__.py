@@ -34,7 +34,7 @@ from sinkscope.attention.scoring.temperature import LogLength
 from sinkscope.attention.slots import FixedValue, KeySlot, LatentSlots, LogitSlot, SlotTerms, SuffixSlot, ZeroSlot
 from sinkscope.attention.spec import AttentionSpec
 from sinkscope.attention.tokens import Tokens
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Kept, Visibility, held_columns
 
 __all__ = [
     "CATALOG",
@@ -62,6 +62,7 @@ __all__ = [
     "ForgettingGate",
     "Full",
     "HeadGate",
+    "Kept",
     "Kernel",
     "KeySlot",
     "LatentSlots",
@@ -97,6 +98,7 @@ __all__ = [
     "attend",
     "dot_product",
     "explain",
+    "held_columns",
     "name_of",
     "named",
     "parity",

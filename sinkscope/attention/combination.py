@@ -10,15 +10,15 @@ from pydantic import AfterValidator
 from sinkscope.attention.canonical import canonical
 from sinkscope.attention.difference import Difference
 from sinkscope.attention.masks import Causal, Full, Mask, Strict, Window, conjuncts, leaves
-from sinkscope.attention.normalizers import Linear, MetricWeights, Normalizer, Relu, Softmax, Softpick
-from sinkscope.attention.outputs import ElementGate, Output, ValueBias, ValueGate
+from sinkscope.attention.normalizers import Linear, MetricWeights, Normalizer, Relu, Softmax, Softpick, StickBreaking
+from sinkscope.attention.outputs import ElementGate, Exclusive, Output, ValueBias, ValueGate
 from sinkscope.attention.pieces import pieces
 from sinkscope.attention.scoring.decay import ForgettingGate
 from sinkscope.attention.scoring.first_key import FirstKeyLogit
 from sinkscope.attention.scoring.query_key import QueryKeyNorm
 from sinkscope.attention.scoring.similarity import DotProduct, Kernel, Similarity
 from sinkscope.attention.scoring.temperature import LogLength
-from sinkscope.attention.slots import Slot
+from sinkscope.attention.slots import Slot, SuffixSlot
 from sinkscope.errors import InputError
 
 
@@ -68,6 +68,13 @@ class Combination:
         gates = (gate for gate in (self.value_gate,) if gate is not None and not gate.per_head)
         differences = (each for each in (self.difference,) if each is not None)
         return next((piece.kind for piece in (*slots, *outputs, *gates, *differences)), None)
+
+    @property
+    def needs_every_key(self) -> str | None:
+        """The first piece that is another one once a cache dropped keys, or keeps them in another order; None: none."""
+        pieces = (self.first_key, self.decay, *self.slots, *self.output, self.normalizer)
+        kinds = FirstKeyLogit | ForgettingGate | SuffixSlot | Exclusive | StickBreaking
+        return next((piece.kind for piece in pieces if isinstance(piece, kinds)), None)
 
     @property
     def acts_before(self) -> frozenset[Literal["rotation", "cache"]]:

@@ -21,8 +21,8 @@ class ScoreRows:
     """Scores on slots (first) and tokens `keys`, which of them are visible, and how many tokens each query sees."""
 
     scores: Float[Tensor, "batch heads query column"]
-    visible: Bool[Tensor, "#batch 1 query column"]
-    count: Float[Tensor, "#batch 1 query 1"]
+    visible: Bool[Tensor, "#batch #heads query column"]
+    count: Float[Tensor, "#batch #heads query 1"]
     keys: slice
 
 

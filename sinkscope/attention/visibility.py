@@ -66,7 +66,7 @@ class Visibility:
         """True when every query sees every key."""
         return isinstance(self.mask, Full) and self.key.valid is None and self.query.valid is None
 
-    def dense(self, rows: slice | None = None) -> Bool[Tensor, "batch 1 query key"]:
+    def dense(self, rows: slice | None = None) -> Bool[Tensor, "batch _ query key"]:
         """The mask written out for the queries in `rows` (all of them by default); True = may attend."""
         # Booleans, not a float mask: a row in which all is hidden would be uniform 1/T under finfo.min and NaN under
         # −inf, and both would enter the statistics. The normalizers make such rows zero.
@@ -82,7 +82,7 @@ class Visibility:
         """The same tokens under `mask` as well."""
         return replace(self, mask=self.mask & mask)
 
-    def counted(self) -> Float[Tensor, "#batch 1 query 1"]:
+    def counted(self) -> Float[Tensor, "#batch _ query 1"]:
         """How many tokens each query sees, at least 1; in O(T) memory."""
         queries, step = self.query.count, 256  # in parts, since a sum over the whole mask would write T × T booleans
         parts = [slice(start, min(queries, start + step)) for start in range(0, queries, step)]

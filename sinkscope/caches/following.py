@@ -19,8 +19,11 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from sinkscope.attention import Causal, Full, Operation
+from sinkscope.attention.combination import Combination
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Forward, arguments, family, is_encoder_decoder, text_config, unwrapped
+from sinkscope.model import LabForCausalLM
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +185,17 @@ def _check(model: nn.Module) -> None:
     config = text_config(model)
     if config is None or "past_key_values" not in inspect.signature(model.forward).parameters:
         raise UnsupportedModelError(f"family '{name}' takes no cache of keys and values as past_key_values")
+    for layer in model.modules():
+        if isinstance(operation := getattr(layer, "operation", None), Operation):
+            _check_operation(operation.spec, isinstance(model, LabForCausalLM))
+
+
+def _check_operation(spec: Combination, is_lab: bool) -> None:
+    reader = spec.needs_every_key
+    if reader is None and not is_lab and not isinstance(spec.mask, Causal | Full):
+        reader = "a window or document mask on a model that it was attached to"  # it counts the keys at hand
+    if reader is not None:
+        raise UnsupportedModelError(f"{reader} needs every key, so no cache may drop any: use a DynamicCache")
 
 
 def _check_use(given: Mapping[str, Any], config: Any) -> None:

@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from transformers import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from sinkscope.attention import Bias, Visibility
+from sinkscope.attention import Bias, Kept, Visibility
+from sinkscope.errors import UnsupportedModelError
 from sinkscope.model.config import LabConfig
 from sinkscope.model.heads import output_map
 from sinkscope.model.positions import Rotation, rotate
 from sinkscope.model.shared_kv import Exchange
+from sinkscope.model.visibility import BesideSinks
 
 
 def lab_attention_forward(
@@ -84,7 +86,9 @@ class LabAttention(nn.Module):
             assert made is not None
             key, value = made
             if past_key_values is not None:
-                key, value, carried = self._remembered(past_key_values, key, value, carried, visibility.key.count)
+                seen = visibility.key.count
+                key, value, carried = self._remembered(past_key_values, key, value, carried, seen)
+                visibility = self._kept(visibility, past_key_values, bias)
         # Looked up at each call, as in every transformers model: this lookup is what `observe` wraps.
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, lab_attention_forward
@@ -121,10 +125,24 @@ class LabAttention(nn.Module):
         value, carried = self.operation.before_cache(value, hidden_states)
         return query, (key, value), carried
 
+    def _kept(self, visibility: Visibility, cache: Cache, bias: Bias | None) -> Visibility:
+        """The mask over the keys that a cache kept. Raises `UnsupportedModelError` for what reads all of them."""
+        places: Tensor | None = getattr(cache.layers[self.layer_idx], "places", None)
+        if places is None or places.shape[-1] == visibility.key.count:
+            return visibility
+        reader = f"the bias of position '{self.config.position}'" if bias is not None else None
+        reader = reader or self.operation.spec.needs_every_key
+        if reader is not None or isinstance(visibility, BesideSinks):
+            reader = reader or "a window, prefix or documents beside sink tokens"
+            raise UnsupportedModelError(f"the cache dropped keys, and {reader} needs all of them: use a DynamicCache")
+        group = self.config.num_attention_heads // self.config.kv_heads
+        columns = places if places.shape[1] == 1 else places.repeat_interleave(group, 1)
+        return Kept.of_columns(visibility, columns)
+
     def _remembered(
         self, cache: Cache, key: Tensor, value: Tensor, carried: Tensor | None, seen: int
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Keys, values and what tokens carry, of all `seen` tokens."""
+        """Keys, values and what tokens carry, of all `seen` tokens, or of those that the cache kept."""
         width = key.shape[-1]
         # A cache layer has room for keys and values only: what tokens carry travels as further channels of the key.
         stored = key if carried is None else torch.cat([key, carried.to(key.dtype)], -1)

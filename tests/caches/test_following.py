@@ -12,8 +12,10 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicLayer
 
+from sinkscope.attention import CATALOG, AttentionSpec, Causal, Window
 from sinkscope.caches import Coming, FollowedLayer, FollowingCache
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.model import attach
 
 
 class Noting(FollowedLayer, DynamicLayer):
@@ -114,3 +116,16 @@ def test_the_hook_goes_with_the_cache(model: LlamaForCausalLM) -> None:
 def test_gradients_are_refused(model: LlamaForCausalLM) -> None:
     with pytest.raises(InputError, match="no_grad"):
         model(IDS, past_key_values=NotingCache(model))
+
+
+@pytest.mark.parametrize("name", ["exclusive", "stable_mask", "stick_breaking"])
+def test_operations_that_read_every_key_are_refused(name: str, model: LlamaForCausalLM) -> None:
+    attach(model, CATALOG[name])
+    with pytest.raises(UnsupportedModelError, match="needs every key"):
+        NotingCache(model)
+
+
+def test_an_attached_window_counts_keys_at_hand_so_it_is_refused(model: LlamaForCausalLM) -> None:
+    attach(model, AttentionSpec(mask=Causal() & Window(4)))
+    with pytest.raises(UnsupportedModelError, match="window"):
+        NotingCache(model)

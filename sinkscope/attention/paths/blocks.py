@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sinkscope.attention.visibility import Visibility
 
-Hidden = tuple[slice, Bool[Tensor, "#batch 1 rows _"]]
+Hidden = tuple[slice, Bool[Tensor, "#batch _ rows _"]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +25,8 @@ class RowBlock:
     rows: slice
     keys: slice
     hidden: tuple[Hidden, ...]
-    count: Float[Tensor, "#batch 1 rows 1"]
-    blank: Bool[Tensor, "#batch 1 rows 1"] | None
+    count: Float[Tensor, "#batch _ rows 1"]
+    blank: Bool[Tensor, "#batch _ rows 1"] | None
 
 
 def rows_of(visibility: Visibility, step: int) -> Iterator[RowBlock]:

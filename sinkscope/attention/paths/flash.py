@@ -82,8 +82,9 @@ def _differ(visibility: Visibility) -> bool:
 def _written(block: RowBlock, dtype: torch.dtype) -> Tensor:
     """The block's mask as the kernel adds it. Queries that see nothing see everything here, instead of 0 / 0."""
     batch = max([len(hidden) for _, hidden in block.hidden], default=1)
+    heads = max([hidden.shape[1] for _, hidden in block.hidden], default=1)
     rows, keys = (part.stop - part.start for part in (block.rows, block.keys))
-    mask = torch.zeros(batch, 1, rows, keys, dtype=dtype)
+    mask = torch.zeros(batch, heads, rows, keys, dtype=dtype)
     for columns, hidden in block.hidden:
         shielded = hidden if block.blank is None else hidden & ~block.blank
         mask[..., columns].masked_fill_(shielded, -torch.inf)

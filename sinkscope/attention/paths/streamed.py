@@ -74,7 +74,7 @@ class _Problem:
             for start in range(0, count, step):
                 heads = slice(start, min(count, start + step))
                 samples = torch.arange(heads.start, heads.stop, device=query.device) // self.kv_heads
-                yield _Block(rows, heads, samples, self.normalizer)
+                yield _Block(rows, heads, samples, self.kv_heads, self.normalizer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +84,7 @@ class _Block:
     part: RowBlock
     heads: slice
     samples: Int[Tensor, "kv_head"]
+    kv_heads: int
     normalizer: Differentiated
 
     def queries(self, tensor: Grouped) -> Tensor:
@@ -110,6 +111,8 @@ class _Block:
         return rows if self.part.blank is None else rows.masked_fill(self._own(self.part.blank), 0.0)
 
     def _own(self, shared: Tensor) -> Tensor:
+        if shared.shape[1] > 1:  # heads that see different keys
+            return shared.unflatten(1, (self.kv_heads, -1)).flatten(0, 1)[self.heads]
         return shared if len(shared) == 1 else shared[self.samples]
 
 

@@ -39,6 +39,6 @@ class _LogLength(Learned):
         nn.init.constant_(self.scale, self.initial)
 
     def forward(
-        self, query: Float[Tensor, "batch heads query dim"], count: Float[Tensor, "#batch 1 query 1"]
+        self, query: Float[Tensor, "batch heads query dim"], count: Float[Tensor, "#batch #heads query 1"]
     ) -> Float[Tensor, "batch heads query dim"]:
         return query * (self.scale[:, None, None] * count.log()).to(query.dtype)

@@ -14,6 +14,7 @@ from sinkscope.attention import Context, Operation, Visibility, adds_slots
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import Axis, Forward, Invocation, Layer, hosted
 from sinkscope.probes.calls.call import AttentionCall, Entries
+from sinkscope.probes.calls.dropped import with_dropped_keys
 from sinkscope.probes.calls.masks import Bound, Rule, VisibleKeys, Written, WrittenMasks
 
 
@@ -45,10 +46,12 @@ def read(
     """
     given: dict[str, Any] = {**invocation.arguments, **hosted(invocation.module)}
     refuse = Refusal(family, layer.name)
-    query, key, value = (given[name].detach() for name in ("query", "key", "value"))
     shared = sides[0] == sides[1]
     start = forward.start(sides[0])
-    total = start + query.shape[2]
+    total = start + given["query"].shape[2]
+    if shared:
+        given = with_dropped_keys(given, forward.cache, layer.index, total, refuse)
+    query, key, value = (given[name].detach() for name in ("query", "key", "value"))
     keys = min(key.shape[2], total) if shared else key.shape[2]  # a static cache hands out its whole buffer
     if shared and keys < total and not _slides(forward, layer):
         raise refuse(f"attends to {keys} of {total} tokens and does not say which")
