@@ -84,7 +84,9 @@ class EvictionCall:
         if self.mask is not None:
             mask = self.mask[:, :, rows, : self.key.shape[2]]
             mask = mask[:, :, None] if mask.shape[1] == 1 else mask.unflatten(1, (-1, self.group))
-            scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+            hidden = ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
+            scores = scores if mask.dtype == torch.bool else scores + mask
+            scores = scores.masked_fill(hidden, -torch.inf)
         elif self.queries > 1:
             scores = scores.masked_fill(~self._visible(columns), -torch.inf)
         return self._shares(scores, columns)
@@ -108,8 +110,8 @@ class EvictionCall:
 
     def _scores(self, query: Tensor) -> Float[Tensor, "batch kv_heads group n key"]:
         batch, _, n, dim = query.shape
-        packed = query.float().reshape(batch, self.key.shape[1], self.group * n, dim)
-        scores = torch.matmul(packed, self.key.float().mT).mul_(self.scaling)
+        packed = wide(query).reshape(batch, self.key.shape[1], self.group * n, dim)
+        scores = torch.matmul(packed, wide(self.key).mT).mul_(self.scaling)
         if self.softcap is not None:
             scores.div_(self.softcap).tanh_().mul_(self.softcap)
         return scores.view(batch, self.key.shape[1], self.group, n, -1)
@@ -121,9 +123,14 @@ class EvictionCall:
         if self.sink is None:
             weights = scores.softmax(-1)
         else:
-            sink = self.sink.float().view(1, -1, self.group, 1, 1).expand(*scores.shape[:-1], 1)
+            sink = self.sink.to(scores.dtype).view(1, -1, self.group, 1, 1).expand(*scores.shape[:-1], 1)
             weights = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
         if self.pads is None:
             return weights
         padding = columns < self.pads[:, None].to(columns.device)
         return weights.masked_fill(padding[:, None, None, :, None], 0.0)  # a row of nothing but −inf is NaN
+
+
+def wide(x: Tensor) -> Tensor:
+    """What is computed with: fp32, or fp64 where the model is."""
+    return x if x.dtype == torch.float64 else x.float()

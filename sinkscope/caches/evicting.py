@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer
 
 from sinkscope.caches.budgets import Budget, budget_of
-from sinkscope.caches.call import EvictionCall
+from sinkscope.caches.call import EvictionCall, wide
 from sinkscope.caches.following import FollowingCache
 from sinkscope.caches.layers.slots import HybridSlotsLayer, KeptSets, SlotsLayer
 from sinkscope.caches.masks import by_place
@@ -39,8 +39,9 @@ class EvictingCache(FollowingCache):
         kinds = getattr(self._text_config(), "layer_types", None)
         evicting = [_layer(model, layer, kinds[i] if kinds else None) for i, layer in enumerate(self.layers)]
         if not any(evicting):
+            found = ", ".join(sorted({type(layer).__name__ for layer in self.layers})) or "no layers"
             raise UnsupportedModelError(
-                f"family '{family(model)}' has no layer of full attention: there is nothing to evict from"
+                f"family '{family(model)}' has no layer of plain full attention to evict from: its cache has {found}"
             )
         self.layers = [made or layer for made, layer in zip(evicting, self.layers, strict=True)]
 
@@ -85,6 +86,7 @@ class _Engine(Editor):
         self.cache: EvictingCache | None = None
         self.forward: Forward | None = None
         self.met: dict[nn.Module, _Met] = {}
+        self.of: dict[nn.Module, KeptSets] = {}  # whose keys each module attended to in this pass
         self.checked: set[int] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Engine:
@@ -94,6 +96,7 @@ class _Engine(Editor):
         """A pass begins."""
         self.cache, self.forward = cache, forward
         self.met.clear()
+        self.of.clear()
         for layer in cache.kept:
             layer.met = None
 
@@ -105,11 +108,13 @@ class _Engine(Editor):
         layers = self.cache.kept
         number = next((n for n, layer in enumerate(layers) if layer.met is not None), None)
         if number is None:  # an encoder's, or a window's: none that has just been given new keys
+            if module in self.of:
+                raise _refuse(module, "attends more than once to the keys of one pass, which are evicted after the first")
             return arguments
         layer = layers[number]
         arguments = by_place(layer, module, implementation, arguments)
         self.met[module] = _Met(layer, self._call(layer, number, module, arguments))
-        layer.met = None
+        layer.met, self.of[module] = None, layer
         return arguments
 
     def returned(self, module: nn.Module, output: Tensor) -> Tensor:
@@ -202,6 +207,8 @@ def evicting(
         engine.open = False
         engine.cache = None
         engine.met.clear()
+        engine.of.clear()
+        engine.modules.clear()
 
 
 def _check_model(model: nn.Module, cache: EvictingCache) -> None:
@@ -212,6 +219,10 @@ def _check_model(model: nn.Module, cache: EvictingCache) -> None:
         )
     attention_layers(model)
     config = cache._text_config()
+    if getattr(config, "num_kv_shared_layers", 0) or getattr(config, "shares_kv", False):
+        raise UnsupportedModelError(
+            f"family '{family(model)}' has layers that read the keys of another layer, which would not see what it evicts"
+        )
     heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 0)
     cache.budget.check(len(cache.kept), heads)
 
@@ -246,8 +257,8 @@ def _pooled(scores: Tensor, heads: int) -> Tensor:
 def _check_weights(call: EvictionCall, output: Tensor) -> None:
     """Refuse a layer whose output is not what the weights give that a policy is shown."""
     weights = call.weights(slice(-1, None)).flatten(1, 2)
-    value = call.value.float().repeat_interleave(call.group, 1)
-    own, found = output[:, -1].float(), torch.matmul(weights, value)[:, :, 0]
+    value = wide(call.value).repeat_interleave(call.group, 1)
+    own, found = wide(output[:, -1]), torch.matmul(weights, value)[:, :, 0]
     if own.shape != found.shape or bool((own - found).abs().max() > AGREES * own.abs().max() + 1e-6):
         raise _refuse(call.module, "its output is not that of softmax attention as a policy is shown it")
 
