@@ -158,3 +158,54 @@ class _Band:
 
     width: int
     whole: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Kept(Visibility):
+    """A mask over those keys that a cache kept, which may be others in each head.
+
+    `whole` is the mask over all keys; `columns` (batch, 1 or heads, kept) tells which of them each kept key is, −1
+    where a head has none. A query sees what the whole mask shows it of the keys at hand.
+    """
+
+    whole: Visibility
+    columns: Int[Tensor, "batch _ kept"]
+
+    mask_is_rule: ClassVar[bool] = False
+
+    @classmethod
+    def of_columns(cls, whole: Visibility, columns: Int[Tensor, "batch _ kept"]) -> Kept:
+        """`whole` over the keys that `columns` name."""
+        here = Tokens.plain(columns.shape[-1], device=columns.device)  # only counts them: who sees whom is in `dense`
+        return cls(whole.mask, whole.query, here, whole, columns)
+
+    @property
+    def is_full(self) -> bool:
+        return False
+
+    def dense(self, rows: slice | None = None) -> Bool[Tensor, "batch _ query key"]:
+        whole = self.whole.dense(rows)
+        batch, heads, _ = self.columns.shape
+        seen = whole.expand(batch, heads, -1, -1)
+        index = self.columns.clamp(min=0)[:, :, None].expand(-1, -1, seen.shape[2], -1)
+        return seen.gather(-1, index) & (self.columns >= 0)[:, :, None]
+
+    def narrowed(self, mask: Mask) -> Kept:
+        return self.of_columns(self.whole.narrowed(mask), self.columns)
+
+    def of_samples(self, samples: slice) -> Kept:
+        return self.of_columns(self.whole.of_samples(samples), self.columns[samples])
+
+    def upto(self, keys: slice) -> Kept:
+        return self.of_columns(self.whole, self.columns[..., keys])
+
+    def spread(self) -> Kept:
+        """The same over all keys of the whole mask, hidden where they were not kept: (batch, heads, all keys)."""
+        every = torch.arange(self.whole.key.count, device=self.columns.device)
+        return self.of_columns(self.whole, every.where(held_columns(self.columns, len(every)), -1))
+
+
+def held_columns(columns: Int[Tensor, "batch heads kept"], total: int) -> Bool[Tensor, "batch heads {total}"]:
+    """Which of `total` columns are among `columns`, of which −1 is none."""
+    counts = columns.new_zeros(*columns.shape[:2], total)
+    return counts.scatter_add_(-1, columns.clamp(min=0), (columns >= 0).to(counts.dtype)) > 0

@@ -7,13 +7,16 @@ from sinkscope.caches.following import Coming, FollowedLayer, FollowingCache
 from sinkscope.caches.notes import KeyNote, LastQueries, Received, RowNote
 from sinkscope.caches.policies import POLICIES, Policy, policy_of
 from sinkscope.caches.protect import Protect
+from sinkscope.caches.rotation import LayerRotation, Rotation, measured_rotations
 from sinkscope.caches.sinks import SinkSet
+from sinkscope.caches.streaming import Distance, StreamingCache
 
 __all__ = [
     "POLICIES",
     "AdaptiveHeads",
     "Budget",
     "Coming",
+    "Distance",
     "EvictingCache",
     "EvictionCall",
     "FollowedLayer",
@@ -21,14 +24,18 @@ __all__ = [
     "HeadClasses",
     "KeyNote",
     "LastQueries",
+    "LayerRotation",
     "Policy",
     "Protect",
     "Pyramid",
     "Received",
+    "Rotation",
     "RowNote",
     "SinkSet",
+    "StreamingCache",
     "Uniform",
     "budget_of",
     "evicting",
+    "measured_rotations",
     "policy_of",
 ]

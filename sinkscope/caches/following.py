@@ -220,12 +220,10 @@ def _follow(cache: FollowingCache, model: nn.Module) -> None:
     follower = weakref.ref(cache)
 
     def before(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        follows: FollowingCache | None = follower()
+        follows, given = follower(), arguments(model, args, kwargs)
         if follows is None or model is not follows._model():  # a copy of a model copies its hooks
             return None
-        given = arguments(model, args, kwargs)
-        if given.get("past_key_values") is not follows:
-            return None
-        return args, kwargs | follows.begin(Forward.of(model, args, kwargs), given)
+        passed: object = given.get("past_key_values")
+        return (args, kwargs | follows.begin(Forward.of(model, args, kwargs), given)) if passed is follows else None
 
     weakref.finalize(cache, model.register_forward_pre_hook(before, with_kwargs=True).remove)

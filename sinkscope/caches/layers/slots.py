@@ -250,6 +250,12 @@ class HybridSlotsLayer(KeptSets, LinearAttentionAndFullAttentionLayer):
         KeptSets.reorder_cache(self, beam_idx)
         LinearAttentionLayer.reorder_cache(self, beam_idx)
 
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self.reorder_cache(indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self.reorder_cache(torch.arange(len(self.places)).repeat_interleave(repeats))
+
 
 def _oldest_of_lowest(scores: Tensor, places: Tensor) -> Int[Tensor, "batch heads 1"]:
     tied = scores == scores.amin(-1, keepdim=True)
