@@ -15,7 +15,7 @@ from sinkscope.caches.budgets import Budget, budget_of
 from sinkscope.caches.call import EvictionCall, wide
 from sinkscope.caches.following import FollowingCache
 from sinkscope.caches.layers.slots import HybridSlotsLayer, KeptSets, SlotsLayer
-from sinkscope.caches.masks import by_place
+from sinkscope.caches.masks import by_place, is_bias
 from sinkscope.caches.notes import KeyNote, RowNote
 from sinkscope.caches.policies import Policy, policy_of
 from sinkscope.errors import InputError, UnsupportedModelError
@@ -87,6 +87,7 @@ class _Engine(Editor):
         self.forward: Forward | None = None
         self.met: dict[nn.Module, _Met] = {}
         self.of: dict[nn.Module, KeptSets] = {}  # whose keys each module attended to in this pass
+        self.mask: Tensor | None = None
         self.checked: set[int] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Engine:
@@ -97,6 +98,7 @@ class _Engine(Editor):
         self.cache, self.forward = cache, forward
         self.met.clear()
         self.of.clear()
+        self.mask = None
         for layer in cache.kept:
             layer.met = None
 
@@ -111,7 +113,11 @@ class _Engine(Editor):
             if module in self.of:
                 raise _refuse(module, "attends more than once to the keys of one pass, which are evicted after the first")
             return arguments
-        layer = layers[number]
+        layer, mask = layers[number], arguments.get("attention_mask")
+        if isinstance(mask, Tensor) and mask is not self.mask:  # of a pass, most layers are given the same
+            if is_bias(mask):
+                raise _refuse(module, "its mask adds numbers to scores, which belong to keys in ways that are not known")
+            self.mask = mask
         arguments = by_place(layer, module, implementation, arguments)
         self.met[module] = _Met(layer, self._call(layer, number, module, arguments))
         layer.met, self.of[module] = None, layer
@@ -209,6 +215,7 @@ def evicting(
         engine.met.clear()
         engine.of.clear()
         engine.modules.clear()
+        engine.mask = engine.forward = None
 
 
 def _check_model(model: nn.Module, cache: EvictingCache) -> None:

@@ -22,11 +22,13 @@ DECODERS = [
 ]  # fmt: skip
 NOTHING = {  # to evict from: windows or chunks alone, states alone, keys chosen by an index, or caches of their own
     *("mistral", "starcoder2", "cohere2", "olmo3", "llama4", "gemma3n", "inkling2", "hy_v4", "recurrent_gemma"),
-    *("minimax", "deepseek_v4", "deepseek_v4_sliding"),
+    *("minimax", "deepseek_v4", "deepseek_v4_sliding", "afmoe"),
 }
 TWICE = {"diffllama"}  # attends with its keys more than once
+BIASED = {"doge"}  # adds numbers to scores in its mask
+FAINT = {"zamba"}  # hardly reads its attention: in fp64 it shows
 FAST = ("llama", "gpt_oss", "gemma2", "deepseek_v3", "falcon_h1")
-RUNS = [(n, h) for n in DECODERS if n not in NOTHING | TWICE for h in FAMILIES[n].hosts]
+RUNS = [(n, h) for n in DECODERS if n not in NOTHING | TWICE | BIASED for h in FAMILIES[n].hosts]
 marked = [run if run[0] in FAST else pytest.param(*run, marks=pytest.mark.slow) for run in RUNS]
 PROMPT, TOTAL, PADS, BUDGET = 20, 26, 7, 8
 
@@ -64,7 +66,7 @@ def test_decoding_is_that_of_a_cache_cut_by_hand(name: str, host: Host) -> None:
     family = FAMILIES[name]
     if (reason := family.obstacle(host)) is not None:
         pytest.skip(reason)
-    model = family.build(host)
+    model = family.build(host, torch.float64 if name in FAINT else torch.float32)
     ids = family.inputs(2, TOTAL)["input_ids"]
     logits, cache = stepped(model, ids, RandomKeys(), "prefill")
     kept = {
@@ -74,10 +76,11 @@ def test_decoding_is_that_of_a_cache_cut_by_hand(name: str, host: Host) -> None:
     }
     assert all(bool((columns < PROMPT).all()) for columns in kept.values())
     wanted = cut_by_hand(model, ids, kept)
-    plain = model(ids).logits[:, PROMPT - 1 : TOTAL]
-    scale = float((wanted - plain).abs().max())
-    assert float((logits - wanted).abs().max()) < max(1e-5, 1e-3 * scale)
-    assert scale > 1e-4  # so that eviction shows at all
+    with torch.no_grad():
+        plain = model(ids).logits[:, PROMPT - 1 : TOTAL]
+    effect = float((wanted - plain).abs().max())
+    assert float((logits - wanted).abs().max()) < 1e-2 * effect
+    assert effect > (1e-6 if name in FAINT else 1e-4)  # so that eviction shows at all
 
 
 @pytest.mark.parametrize(("name", "host"), marked)
@@ -97,7 +100,7 @@ def test_a_padded_row_keeps_what_it_keeps_alone(name: str, host: Host) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted((NOTHING | TWICE | COLLECTED.keys()) & (FAMILIES | COLLECTED).keys()))
+@pytest.mark.parametrize("name", sorted((NOTHING | TWICE | BIASED | COLLECTED.keys()) & (FAMILIES | COLLECTED).keys()))
 def test_what_cannot_evict_is_refused_in_a_line(name: str) -> None:
     family = (FAMILIES | COLLECTED)[name]
     if family.kind != "tokens" or family.auto != "AutoModelForCausalLM" or not family.exists:
