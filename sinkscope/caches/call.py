@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from sinkscope.caches.rotation import Rotation
+
 ELEMENTS = 2**21  # weights held at once
 ROWS = 64  # queries of a chunk
 
@@ -23,7 +25,7 @@ class EvictionCall:
     `pads` of each row are padding on the left. `mask`: that of the attention function, (batch, 1 or heads, query, key),
     booleans or addends; None where it is causal by place. `budget`: keys that a head of this layer may keep on average,
     per row. `notes`: what the policy `needs`, by the note. `layer` counts the layers that evict, from 0; `ids`: the
-    pass's tokens, where it was given any.
+    pass's tokens, where it was given any; `rotation`: how the layer turns keys by place, where the policy asks for it.
     """
 
     query: Float[Tensor, "batch heads query dim"]
@@ -42,6 +44,7 @@ class EvictionCall:
     softcap: float | None = None
     sink: Float[Tensor, " heads"] | None = None
     ids: Int[Tensor, "batch query"] | None = None
+    rotation: Rotation | None = None
     budget: Int[Tensor, " batch"] | None = None
     notes: Mapping[object, Tensor] = field(default_factory=dict)
 

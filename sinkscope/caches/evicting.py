@@ -18,6 +18,7 @@ from sinkscope.caches.layers.slots import HybridSlotsLayer, KeptSets, SlotsLayer
 from sinkscope.caches.masks import by_place, is_bias
 from sinkscope.caches.notes import KeyNote, RowNote
 from sinkscope.caches.policies import Policy, policy_of
+from sinkscope.caches.rotation import Rotation, measured_rotations
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Editor, Forward, attention_layers, editing, family, own_attention, unwrapped
 
@@ -36,6 +37,7 @@ class EvictingCache(FollowingCache):
         super().__init__(model)
         self.policy, self.budget, self.when = policy, budget, when
         self.engine: _Engine | None = None
+        self.rotations = _rotations(model) if policy.reads_rotation else {}
         kinds = getattr(self._text_config(), "layer_types", None)
         evicting = [_layer(model, layer, kinds[i] if kinds else None) for i, layer in enumerate(self.layers)]
         if not any(evicting):
@@ -159,6 +161,7 @@ class _Engine(Editor):
             softcap=given.get("softcap"),
             sink=None if sink is None else sink.detach(),
             ids=self.forward.ids,
+            rotation=self.cache.rotations.get(self.cache.layers.index(layer)),
             budget=self.cache.budget.of_layer(number, len(self.cache.kept), tokens),
             notes=layer.rows_of_notes(),
         )
@@ -176,7 +179,10 @@ class _Engine(Editor):
             return
         if several:
             scores = _pooled(policy.score(call), call.cache_heads)
-            layer.evict(scores, cache.budget.of_heads(scores.masked_fill(~layer.real, -torch.inf), call.budget, call.layer))
+            ranked = scores.masked_fill(~layer.real, -torch.inf)
+            layer.evict(scores, cache.budget.of_heads(ranked, call.budget, call.layer), policy.merges)
+        elif cache.when == "always" and (policy.drops or policy.merges):
+            layer.evict(_pooled(policy.score(call), call.cache_heads), layer.limits, policy.merges)
         elif cache.when == "always" and layer.full:
             layer.evict_one(_pooled(policy.score(call), call.cache_heads))
 
@@ -245,15 +251,26 @@ def _layer(model: nn.Module, layer: Any, kind: str | None) -> KeptSets | None:
     return None
 
 
+def _rotations(model: nn.Module) -> dict[int, Rotation | None]:
+    """How each layer turns its keys, and its queries alike. Raises `UnsupportedModelError` where a latent is cached."""
+    found = measured_rotations(model)
+    if any(rotation.values is not None for rotation in found.values()):
+        raise UnsupportedModelError(
+            f"family '{family(model)}' caches a latent and turns a part of it: its queries cannot be turned back with it"
+        )
+    return {index: rotation.keys for index, rotation in found.items()}
+
+
 def _noted(layer: KeptSets, call: EvictionCall, policy: Policy) -> EvictionCall:
-    """The call with the notes that the policy needs, this pass among them."""
+    """The call with the notes that the policy needs, this pass among them; each may look at those before it."""
     for note in policy.needs:
         if isinstance(note, KeyNote):
             layer.slots.note(note, note.of_new(call))
             note.add(call, layer.slots[note])
         elif isinstance(note, RowNote):
             layer.rows[note] = note.after(call, layer.rows.get(note))
-    return call.noted(layer.rows_of_notes())
+        call = call.noted(layer.rows_of_notes())
+    return call
 
 
 def _pooled(scores: Tensor, heads: int) -> Tensor:
