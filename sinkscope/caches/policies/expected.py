@@ -71,7 +71,8 @@ class ExpectedAttention(Policy):
         mean = sums[..., 0, 1:] / count
         covariance = sums[..., 1:, 1:] / count[..., None] - mean[..., :, None] * mean[..., None, :]
         if call.rotation is not None:
-            forward = call.rotation.turn(_mean_turn(call.rotation, mean.shape[-1], self.future, mean.device), _at(call))
+            ahead = _mean_turn(call.rotation, mean.shape[-1], self.future, mean.device)
+            forward = call.rotation.turn(ahead.repeat(len(mean), 1, 1), call.tokens[:, None])
             mean = (mean[:, :, None] @ forward[:, None])[:, :, 0]
             covariance = forward.mT[:, None] @ covariance @ forward[:, None]
         key = wide(call.key)
@@ -82,11 +83,6 @@ class ExpectedAttention(Policy):
         others = call.real & (call.positions >= self.sinks)
         share = likely.masked_fill(~others[:, :, None], -torch.inf).softmax(-1).mean(2)
         return (share * wide(call.value).norm(dim=-1)).masked_fill(~others, torch.inf)
-
-
-def _at(call: EvictionCall) -> Float[Tensor, "batch 1"]:
-    """The place of the next token, of each row."""
-    return call.tokens[:, None].double()
 
 
 @lru_cache(maxsize=64)
