@@ -31,6 +31,7 @@ class History:
     value: Tensor = torch.empty(0)
     scaling: float = 1.0
     pads: list[int] = field(default_factory=list)
+    notes: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -92,7 +93,14 @@ def loops(model: PreTrainedModel, pads: list[int]) -> Iterator[list[History]]:
 
 
 def run(
-    model: PreTrainedModel, ids: Tensor, pads: list[int], prompt: int, score: Score, budget: int, always: bool
+    model: PreTrainedModel,
+    ids: Tensor,
+    pads: list[int],
+    prompt: int,
+    score: Score,
+    budget: int,
+    always: bool,
+    merges: str | None = None,
 ) -> tuple[Tensor, list[list[dict[Head, set[int]]]]]:
     """Logits of the last prompt token and of each token behind it, and every layer's kept sets after each pass."""
     logits, sets = [], []
@@ -104,17 +112,38 @@ def run(
             logits.append(out.logits[:, -1])
             if always or start == 0:
                 for history in histories:
-                    _evict(history, score, budget)
+                    _evict(history, score, budget, merges)
             sets.append([{head: set(kept) for head, kept in history.kept.items()} for history in histories])
     return torch.stack(logits, 1), sets
 
 
-def _evict(history: History, score: Score, budget: int) -> None:
+def _evict(history: History, score: Score, budget: int, merges: str | None) -> None:
     chosen = {}
     for (row, head), kept in history.kept.items():
-        ranked = sorted(kept, key=lambda k: (score(history, row, head, k), k), reverse=True)
+        found = {k: score(history, row, head, k) for k in kept}
+        ranked = sorted((k for k in kept if found[k] > -math.inf), key=lambda k: (found[k], k), reverse=True)
         chosen[row, head] = set(ranked[:budget])
+        if merges is not None:
+            _merge(history, row, head, chosen[row, head], kept, merges)
     history.kept = chosen
+
+
+def _merge(history: History, row: int, head: int, stay: set[int], kept: set[int], how: str) -> None:
+    key, value = history.key[row, head], history.value[row, head]
+    before = {k: (key[k].clone(), value[k].clone()) for k in kept}
+    brought: dict[int, list[tuple[Tensor, Tensor]]] = {k: [before[k]] for k in stay}
+    for e in sorted(kept - stay):
+        near = {k: float(torch.cosine_similarity(before[e][0], before[k][0], dim=0)) for k in stay}
+        to = max(near, key=lambda k: near[k])
+        if how == "averaged":
+            brought[to].append(before[e])
+        elif how == "weighted":
+            brought[to].append((before[e][0] * near[to], before[e][1] * near[to]))
+        else:
+            brought[to].append(tuple((x + y) / 2 for x, y in zip(before[e], before[to], strict=True)))  # type: ignore[arg-type]
+    for k, pairs in brought.items():
+        key[k] = sum(pair[0] for pair in pairs) / len(pairs)
+        value[k] = sum(pair[1] for pair in pairs) / len(pairs)
 
 
 def summed(of: History, row: int, head: int, k: int) -> float:
@@ -230,5 +259,97 @@ def shuffled(seed: int) -> Score:
     def score(of: History, row: int, head: int, k: int) -> float:
         layer = next(index for index, history in _histories.items() if history is of)
         return mixed(mixed((seed * 4099 + layer) * 4099 + head) + k - of.pads[row])
+
+    return score
+
+
+def look_m(image: set[int], sinks: int, recent: int, ids: Tensor) -> Score:
+    def score(of: History, row: int, head: int, k: int) -> float:
+        if k - of.pads[row] < sinks or newest(of, k, recent):
+            return math.inf
+        return summed(of, row, head, k) - (1e6 if int(ids[row, k]) in image else 0)
+
+    return score
+
+
+def image_edges(begin: int, end: int, sinks: int, recent: int, ids: Tensor) -> Score:
+    def score(of: History, row: int, head: int, k: int) -> float:
+        if k - of.pads[row] < sinks or newest(of, k, recent):
+            return math.inf
+        near = any(int(ids[row, b]) == begin and b - 4 <= k < b + 8 for b in range(of.pads[row], of.total))
+        near |= any(int(ids[row, e]) == end and e - 8 <= k < e + 4 for e in range(of.pads[row], of.total))
+        return k + (1e9 if near else 0)
+
+    return score
+
+
+def expected(sinks: int, future: int, frequencies: list[float]) -> Score:
+    """Rotation of half-split channels, pair by pair; the mean over future places place by place."""
+
+    def turned(x: Tensor, by: int) -> Tensor:
+        half, out = len(frequencies), x.clone()
+        for i, f in enumerate(frequencies):
+            c, s = math.cos(by * f), math.sin(by * f)
+            out[i], out[i + half] = x[i] * c - x[i + half] * s, x[i + half] * c + x[i] * s
+        return out
+
+    def of_head(of: History, row: int, head: int) -> dict[int, float]:
+        keys = [k for k in sorted(of.kept[row, head]) if k - of.pads[row] >= sinks]
+        result = dict.fromkeys(keys, 0.0)
+        place = of.total - of.pads[row]
+        for h in of.of_group(head):
+            plain = [turned(of.query[t][row, h].double(), of.pads[row] - t) for t in range(of.pads[row] + sinks, of.total)]
+            mean = sum(plain) / len(plain)
+            covariance = sum(torch.outer(q - mean, q - mean) for q in plain) / len(plain)
+            units = torch.eye(len(mean), dtype=torch.float64)
+            matrix = sum(torch.stack([turned(u, place + t) for u in units], 1) for t in range(future)) / future
+            mean, covariance = matrix @ mean, matrix @ covariance @ matrix.T
+            logits = {}
+            for k in keys:
+                key = of.key[row, head, k].double()
+                logits[k] = float(key @ mean * of.scaling + key @ covariance @ key * of.scaling**2 / 2)
+            total = sum(math.exp(x - max(logits.values())) for x in logits.values())
+            for k in keys:
+                result[k] += math.exp(logits[k] - max(logits.values())) / total / of.group
+        return {k: share * float(of.value[row, head, k].double().norm()) for k, share in result.items()}
+
+    def score(of: History, row: int, head: int, k: int) -> float:
+        if (row, head, of.total) not in of.notes:
+            of.notes[row, head, of.total] = of_head(of, row, head)
+        return of.notes[row, head, of.total].get(k, math.inf)
+
+    return score
+
+
+def fastgen(marks: set[int], heavy: float, window: float, threshold: float, ids: Tensor) -> Score:
+    def sets(of: History, row: int, head: int, tokens: int) -> list[set[int]]:
+        kept = of.kept[row, head]
+        first = {k for k in kept if k == of.pads[row]}
+        marked = first | {k for k in kept if int(ids[row, k]) in marks}
+        ranked = sorted(kept, key=lambda k: observed(of, row, head, k), reverse=True)
+        return [first, marked, marked | set(ranked[: int(tokens * heavy)])]
+
+    def decide(of: History, row: int, head: int) -> tuple[int, int]:
+        tokens = of.total - of.pads[row]
+        found, reach = sets(of, row, head, tokens), int(tokens * window)
+        for number in range(4):
+            mass = 0.0
+            for h in of.of_group(head):
+                for t, given in of.given[row, h].items():
+                    near = {k for k in given if k > t - reach} if number == 3 else set()
+                    mass += sum(given[k] for k in given if k in found[min(number, 2)] | near)
+            if mass / of.group / tokens >= threshold:
+                return number, tokens
+        return 4, tokens
+
+    def score(of: History, row: int, head: int, k: int) -> float:
+        if (row, head) not in of.notes:
+            of.notes[row, head] = decide(of, row, head)
+        number, tokens = of.notes[row, head]
+        if number == 4:
+            return k
+        found = sets(of, row, head, tokens)
+        near = number == 3 and newest(of, k, int(tokens * window))
+        return k if near or k in found[min(number, 2)] else -math.inf
 
     return score

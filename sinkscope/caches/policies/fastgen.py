@@ -66,7 +66,7 @@ class FastGen(Policy):
         kept = sum((chosen[..., None] == number) & found for number, found in enumerate(sets)) > 0
         return call.places.double().masked_fill(~kept, -torch.inf)
 
-    def classes(self, call: EvictionCall) -> Int[Tensor, "batch kv_heads 2"]:
+    def classes(self, call: EvictionCall) -> Int[Tensor, "batch kv_heads pair"]:
         """The class of each head by this pass's queries, and the real tokens so far."""
         tokens = call.tokens[:, None].expand(-1, call.key.shape[1])
         sets = self._sets(call, tokens)

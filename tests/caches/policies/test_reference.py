@@ -8,12 +8,26 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sinkscope.caches import POLICIES, EvictingCache, Policy, evicting
-from sinkscope.caches.policies import H2O, VATP, FastV, LagKV, RandomKeys, Scissorhands, SnapKV, Streaming
+from sinkscope.caches.policies import (
+    H2O,
+    VATP,
+    ExpectedAttention,
+    FastGen,
+    FastV,
+    ImageEdges,
+    LagKV,
+    LookM,
+    RandomKeys,
+    Scissorhands,
+    SnapKV,
+    Streaming,
+)
 from tests.caches import reference
 from tests.families.registry import FAMILIES
 
 PROMPT, TOTAL, BUDGET, PADS = 22, 30, 12, [0, 5]
 IMAGE = (20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36)
+FREQUENCIES = [10000.0 ** (-i / 4) for i in range(4)]  # of 8 channels
 IDS = torch.randint(3, 90, (2, TOTAL), generator=torch.Generator().manual_seed(3))
 
 CASES: dict[str, tuple[Policy, reference.Score]] = {
@@ -29,6 +43,17 @@ CASES: dict[str, tuple[Policy, reference.Score]] = {
     "h2o": (H2O(), reference.h2o(BUDGET // 2)),
     "observed": (POLICIES["observed"](), reference.observed),
     "vatp": (VATP(2, 0.25), reference.vatp(2, BUDGET // 4)),
+    "expected": (ExpectedAttention(2, 9), reference.expected(2, 9, FREQUENCIES)),
+    "fastgen": (FastGen((), IMAGE, 1, 0.2, 0.2, 0.7), reference.fastgen(set(IMAGE), 0.2, 0.2, 0.7, IDS)),
+    "look-m": (LookM(IMAGE, 2, 3), reference.look_m(set(IMAGE), 2, 3, IDS)),
+}
+MORE: dict[str, tuple[Policy, reference.Score]] = {
+    "averaged": (LookM(IMAGE, 2, 3, "averaged"), reference.look_m(set(IMAGE), 2, 3, IDS)),
+    "weighted": (LookM(IMAGE, 2, 3, "weighted"), reference.look_m(set(IMAGE), 2, 3, IDS)),
+    "image edges": (
+        ImageEdges((int(IDS[0, 10]),), (int(IDS[1, 19]),), 1, 2),
+        reference.image_edges(int(IDS[0, 10]), int(IDS[1, 19]), 1, 2, IDS),
+    ),
 }
 
 
@@ -67,15 +92,16 @@ def test_every_policy_has_a_reference() -> None:
 
 
 FAST = (("h2o", "always"), ("key-norm", "prefill"))
-RUNS = [(name, when) for name in CASES for when in ("prefill", "always")]
+RUNS = [(name, when) for name in CASES | MORE for when in ("prefill", "always")]
 
 
 @pytest.mark.parametrize(
     ("name", "when"), [run if run in FAST else pytest.param(*run, marks=pytest.mark.slow) for run in RUNS]
 )
 def test_kept_sets_and_logits_are_those_of_the_loops(model: PreTrainedModel, name: str, when: str) -> None:
-    policy, score = CASES[name]
-    wanted, wanted_sets = reference.run(model, IDS, PADS, PROMPT, score, BUDGET, always=when == "always")
+    policy, score = (CASES | MORE)[name]
+    always = when == "always"
+    wanted, wanted_sets = reference.run(model, IDS, PADS, PROMPT, score, BUDGET, always, policy.merges)
     for host in ("eager", "sdpa"):
         model.set_attn_implementation(host)
         logits, sets = run(model, IDS, policy, when)
