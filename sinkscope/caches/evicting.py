@@ -37,6 +37,7 @@ class EvictingCache(FollowingCache):
         super().__init__(model)
         self.policy, self.budget, self.when = policy, budget, when
         self.engine: _Engine | None = None
+        self.unfinished = 0  # layers that the pass under way, or one that was broken off, has not evicted from
         self.rotations = _rotations(model) if policy.reads_rotation else {}
         kinds = getattr(self._text_config(), "layer_types", None)
         evicting = [_layer(model, layer, kinds[i] if kinds else None) for i, layer in enumerate(self.layers)]
@@ -63,9 +64,16 @@ class EvictingCache(FollowingCache):
         mask = given.get("attention_mask")
         if mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 2):
             raise InputError("this cache writes the masks itself: give the attention_mask as (batch, tokens)")
+        if self.unfinished:
+            raise InputError("a pass with this cache was broken off, so its layers differ: start again with a new one")
         added = super().begin(forward, given)
+        self.unfinished = len(self.kept)
         self.engine.start(self, forward)
         return added
+
+    def reset(self) -> None:
+        super().reset()
+        self.unfinished = 0
 
     def _text_config(self) -> Any:
         return self._the_model().config.get_text_config()  # type: ignore[union-attr,operator]
@@ -131,6 +139,7 @@ class _Engine(Editor):
             assert self.cache is not None
             with torch.no_grad():
                 self._after(met.layer, met.call, self.cache, output)
+            self.cache.unfinished -= 1
         return output
 
     def _call(self, layer: KeptSets, number: int, module: nn.Module, given: Mapping[str, Any]) -> EvictionCall:

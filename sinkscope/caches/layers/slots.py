@@ -126,14 +126,6 @@ class KeptSets(FollowedLayer):
         """What is known of stored keys and of rows, by its name or note."""
         return {name: self.slots[name] for name in self.slots.rows} | self.rows
 
-    def expect(self, coming: Coming) -> None:
-        if coming.seen != self.seen:
-            raise InputError(
-                f"this cache holds {coming.seen} tokens in its first layer and {self.seen} in another: a pass was "
-                "broken off; start again with a new cache"
-            )
-        super().expect(coming)
-
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         coming = self.taken(key_states)
         if not self.is_initialized:
