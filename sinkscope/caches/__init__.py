@@ -9,12 +9,14 @@ from sinkscope.caches.policies import POLICIES, Policy, policy_of
 from sinkscope.caches.protect import Protect
 from sinkscope.caches.rotation import LayerRotation, Rotation, measured_rotations
 from sinkscope.caches.sinks import SinkSet
+from sinkscope.caches.streaming import Distance, StreamingCache
 
 __all__ = [
     "POLICIES",
     "AdaptiveHeads",
     "Budget",
     "Coming",
+    "Distance",
     "EvictingCache",
     "EvictionCall",
     "FollowedLayer",
@@ -30,6 +32,7 @@ __all__ = [
     "Rotation",
     "RowNote",
     "SinkSet",
+    "StreamingCache",
     "Uniform",
     "budget_of",
     "evicting",

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from sinkscope.caches.rotation import Rotation
+
 ELEMENTS = 2**21  # weights held at once
 ROWS = 64  # queries of a chunk
 
@@ -23,7 +25,7 @@ class EvictionCall:
     `pads` of each row are padding on the left. `mask`: that of the attention function, (batch, 1 or heads, query, key),
     booleans or addends; None where it is causal by place. `budget`: keys that a head of this layer may keep on average,
     per row. `notes`: what the policy `needs`, by the note. `layer` counts the layers that evict, from 0; `ids`: the
-    pass's tokens, where it was given any.
+    pass's tokens, where it was given any; `rotation`: how the layer turns keys by place, where the policy asks for it.
     """
 
     query: Float[Tensor, "batch heads query dim"]
@@ -42,6 +44,7 @@ class EvictionCall:
     softcap: float | None = None
     sink: Float[Tensor, " heads"] | None = None
     ids: Int[Tensor, "batch query"] | None = None
+    rotation: Rotation | None = None
     budget: Int[Tensor, " batch"] | None = None
     notes: Mapping[object, Tensor] = field(default_factory=dict)
 
@@ -84,7 +87,9 @@ class EvictionCall:
         if self.mask is not None:
             mask = self.mask[:, :, rows, : self.key.shape[2]]
             mask = mask[:, :, None] if mask.shape[1] == 1 else mask.unflatten(1, (-1, self.group))
-            scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+            hidden = ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
+            scores = scores if mask.dtype == torch.bool else scores + mask
+            scores = scores.masked_fill(hidden, -torch.inf)
         elif self.queries > 1:
             scores = scores.masked_fill(~self._visible(columns), -torch.inf)
         return self._shares(scores, columns)
@@ -108,8 +113,8 @@ class EvictionCall:
 
     def _scores(self, query: Tensor) -> Float[Tensor, "batch kv_heads group n key"]:
         batch, _, n, dim = query.shape
-        packed = query.float().reshape(batch, self.key.shape[1], self.group * n, dim)
-        scores = torch.matmul(packed, self.key.float().mT).mul_(self.scaling)
+        packed = wide(query).reshape(batch, self.key.shape[1], self.group * n, dim)
+        scores = torch.matmul(packed, wide(self.key).mT).mul_(self.scaling)
         if self.softcap is not None:
             scores.div_(self.softcap).tanh_().mul_(self.softcap)
         return scores.view(batch, self.key.shape[1], self.group, n, -1)
@@ -121,9 +126,14 @@ class EvictionCall:
         if self.sink is None:
             weights = scores.softmax(-1)
         else:
-            sink = self.sink.float().view(1, -1, self.group, 1, 1).expand(*scores.shape[:-1], 1)
+            sink = self.sink.to(scores.dtype).view(1, -1, self.group, 1, 1).expand(*scores.shape[:-1], 1)
             weights = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
         if self.pads is None:
             return weights
         padding = columns < self.pads[:, None].to(columns.device)
         return weights.masked_fill(padding[:, None, None, :, None], 0.0)  # a row of nothing but −inf is NaN
+
+
+def wide(x: Tensor) -> Tensor:
+    """What is computed with: fp32, or fp64 where the model is."""
+    return x if x.dtype == torch.float64 else x.float()

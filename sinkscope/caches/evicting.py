@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer
 
 from sinkscope.caches.budgets import Budget, budget_of
-from sinkscope.caches.call import EvictionCall
+from sinkscope.caches.call import EvictionCall, wide
 from sinkscope.caches.following import FollowingCache
 from sinkscope.caches.layers.slots import HybridSlotsLayer, KeptSets, SlotsLayer
-from sinkscope.caches.masks import by_place
+from sinkscope.caches.masks import by_place, is_bias
 from sinkscope.caches.notes import KeyNote, RowNote
 from sinkscope.caches.policies import Policy, policy_of
+from sinkscope.caches.rotation import Rotation, measured_rotations
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Editor, Forward, attention_layers, editing, family, own_attention, unwrapped
 
@@ -36,11 +37,14 @@ class EvictingCache(FollowingCache):
         super().__init__(model)
         self.policy, self.budget, self.when = policy, budget, when
         self.engine: _Engine | None = None
+        self.unfinished = 0  # layers that the pass under way, or one that was broken off, has not evicted from
+        self.rotations = _rotations(model) if policy.reads_rotation else {}
         kinds = getattr(self._text_config(), "layer_types", None)
         evicting = [_layer(model, layer, kinds[i] if kinds else None) for i, layer in enumerate(self.layers)]
         if not any(evicting):
+            found = ", ".join(sorted({type(layer).__name__ for layer in self.layers})) or "no layers"
             raise UnsupportedModelError(
-                f"family '{family(model)}' has no layer of full attention: there is nothing to evict from"
+                f"family '{family(model)}' has no layer of plain full attention to evict from: its cache has {found}"
             )
         self.layers = [made or layer for made, layer in zip(evicting, self.layers, strict=True)]
 
@@ -60,9 +64,16 @@ class EvictingCache(FollowingCache):
         mask = given.get("attention_mask")
         if mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 2):
             raise InputError("this cache writes the masks itself: give the attention_mask as (batch, tokens)")
+        if self.unfinished:
+            raise InputError("a pass with this cache was broken off, so its layers differ: start again with a new one")
         added = super().begin(forward, given)
+        self.unfinished = len(self.kept)
         self.engine.start(self, forward)
         return added
+
+    def reset(self) -> None:
+        super().reset()
+        self.unfinished = 0
 
     def _text_config(self) -> Any:
         return self._the_model().config.get_text_config()  # type: ignore[union-attr,operator]
@@ -85,6 +96,8 @@ class _Engine(Editor):
         self.cache: EvictingCache | None = None
         self.forward: Forward | None = None
         self.met: dict[nn.Module, _Met] = {}
+        self.of: dict[nn.Module, KeptSets] = {}  # whose keys each module attended to in this pass
+        self.mask: Tensor | None = None
         self.checked: set[int] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Engine:
@@ -94,6 +107,8 @@ class _Engine(Editor):
         """A pass begins."""
         self.cache, self.forward = cache, forward
         self.met.clear()
+        self.of.clear()
+        self.mask = None
         for layer in cache.kept:
             layer.met = None
 
@@ -105,11 +120,17 @@ class _Engine(Editor):
         layers = self.cache.kept
         number = next((n for n, layer in enumerate(layers) if layer.met is not None), None)
         if number is None:  # an encoder's, or a window's: none that has just been given new keys
+            if module in self.of:
+                raise _refuse(module, "attends more than once to the keys of one pass, which are evicted after the first")
             return arguments
-        layer = layers[number]
+        layer, mask = layers[number], arguments.get("attention_mask")
+        if isinstance(mask, Tensor) and mask is not self.mask:  # of a pass, most layers are given the same
+            if is_bias(mask):
+                raise _refuse(module, "its mask adds numbers to scores, which belong to keys in ways that are not known")
+            self.mask = mask
         arguments = by_place(layer, module, implementation, arguments)
         self.met[module] = _Met(layer, self._call(layer, number, module, arguments))
-        layer.met = None
+        layer.met, self.of[module] = None, layer
         return arguments
 
     def returned(self, module: nn.Module, output: Tensor) -> Tensor:
@@ -118,6 +139,7 @@ class _Engine(Editor):
             assert self.cache is not None
             with torch.no_grad():
                 self._after(met.layer, met.call, self.cache, output)
+            self.cache.unfinished -= 1
         return output
 
     def _call(self, layer: KeptSets, number: int, module: nn.Module, given: Mapping[str, Any]) -> EvictionCall:
@@ -148,6 +170,7 @@ class _Engine(Editor):
             softcap=given.get("softcap"),
             sink=None if sink is None else sink.detach(),
             ids=self.forward.ids,
+            rotation=self.cache.rotations.get(self.cache.layers.index(layer)),
             budget=self.cache.budget.of_layer(number, len(self.cache.kept), tokens),
             notes=layer.rows_of_notes(),
         )
@@ -165,7 +188,10 @@ class _Engine(Editor):
             return
         if several:
             scores = _pooled(policy.score(call), call.cache_heads)
-            layer.evict(scores, cache.budget.of_heads(scores.masked_fill(~layer.real, -torch.inf), call.budget, call.layer))
+            ranked = scores.masked_fill(~layer.real, -torch.inf)
+            layer.evict(scores, cache.budget.of_heads(ranked, call.budget, call.layer), policy.merges)
+        elif cache.when == "always" and (policy.drops or policy.merges):
+            layer.evict(_pooled(policy.score(call), call.cache_heads), layer.limits, policy.merges)
         elif cache.when == "always" and layer.full:
             layer.evict_one(_pooled(policy.score(call), call.cache_heads))
 
@@ -202,6 +228,9 @@ def evicting(
         engine.open = False
         engine.cache = None
         engine.met.clear()
+        engine.of.clear()
+        engine.modules.clear()
+        engine.mask = engine.forward = None
 
 
 def _check_model(model: nn.Module, cache: EvictingCache) -> None:
@@ -212,6 +241,10 @@ def _check_model(model: nn.Module, cache: EvictingCache) -> None:
         )
     attention_layers(model)
     config = cache._text_config()
+    if getattr(config, "num_kv_shared_layers", 0) or getattr(config, "shares_kv", False):
+        raise UnsupportedModelError(
+            f"family '{family(model)}' has layers that read the keys of another layer, which would not see what it evicts"
+        )
     heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 0)
     cache.budget.check(len(cache.kept), heads)
 
@@ -227,15 +260,26 @@ def _layer(model: nn.Module, layer: Any, kind: str | None) -> KeptSets | None:
     return None
 
 
+def _rotations(model: nn.Module) -> dict[int, Rotation | None]:
+    """How each layer turns its keys, and its queries alike. Raises `UnsupportedModelError` where a latent is cached."""
+    found = measured_rotations(model)
+    if any(rotation.values is not None for rotation in found.values()):
+        raise UnsupportedModelError(
+            f"family '{family(model)}' caches a latent and turns a part of it: its queries cannot be turned back with it"
+        )
+    return {index: rotation.keys for index, rotation in found.items()}
+
+
 def _noted(layer: KeptSets, call: EvictionCall, policy: Policy) -> EvictionCall:
-    """The call with the notes that the policy needs, this pass among them."""
+    """The call with the notes that the policy needs, this pass among them; each may look at those before it."""
     for note in policy.needs:
         if isinstance(note, KeyNote):
             layer.slots.note(note, note.of_new(call))
             note.add(call, layer.slots[note])
         elif isinstance(note, RowNote):
             layer.rows[note] = note.after(call, layer.rows.get(note))
-    return call.noted(layer.rows_of_notes())
+        call = call.noted(layer.rows_of_notes())
+    return call
 
 
 def _pooled(scores: Tensor, heads: int) -> Tensor:
@@ -246,8 +290,8 @@ def _pooled(scores: Tensor, heads: int) -> Tensor:
 def _check_weights(call: EvictionCall, output: Tensor) -> None:
     """Refuse a layer whose output is not what the weights give that a policy is shown."""
     weights = call.weights(slice(-1, None)).flatten(1, 2)
-    value = call.value.float().repeat_interleave(call.group, 1)
-    own, found = output[:, -1].float(), torch.matmul(weights, value)[:, :, 0]
+    value = wide(call.value).repeat_interleave(call.group, 1)
+    own, found = wide(output[:, -1]), torch.matmul(weights, value)[:, :, 0]
     if own.shape != found.shape or bool((own - found).abs().max() > AGREES * own.abs().max() + 1e-6):
         raise _refuse(call.module, "its output is not that of softmax attention as a policy is shown it")
 

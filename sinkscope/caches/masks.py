@@ -50,6 +50,13 @@ def by_place(
     return arguments | {"attention_mask": written}
 
 
+def is_bias(mask: Tensor | None) -> bool:
+    """Whether a mask adds numbers to scores: it then says more than who sees whom."""
+    if mask is None or not mask.is_floating_point():
+        return False
+    return bool(((mask != 0) & (mask > torch.finfo(mask.dtype).min / 2)).any())
+
+
 def _of_queries(kept: Bool[Tensor, "batch kv_heads stored"], heads: int) -> Bool[Tensor, "batch heads stored"]:
     return kept if kept.shape[1] == 1 else kept.repeat_interleave(heads // kept.shape[1], 1)
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.caches.call import EvictionCall
+from sinkscope.caches.call import EvictionCall, wide
 from sinkscope.errors import InputError
 
 
@@ -78,7 +78,7 @@ class KeyLengths(KeyNote):
     """‖k‖₂ of each key; fp32."""
 
     def of_new(self, call: EvictionCall) -> Tensor:
-        return call.key[:, :, call.new].float().norm(dim=-1)
+        return wide(call.key[:, :, call.new]).norm(dim=-1)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class ValueLengths(KeyNote):
     """‖v‖₁ of each key's value; fp32."""
 
     def of_new(self, call: EvictionCall) -> Tensor:
-        return call.value[:, :, call.new].float().abs().sum(-1)
+        return wide(call.value[:, :, call.new]).abs().sum(-1)
 
 
 @dataclass(frozen=True)

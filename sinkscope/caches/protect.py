@@ -41,6 +41,18 @@ class Protect(Policy):
     def skipped(self) -> int:
         return self.policy.skipped
 
+    @property
+    def reads_rotation(self) -> bool:
+        return self.policy.reads_rotation
+
+    @property
+    def drops(self) -> bool:
+        return self.policy.drops
+
+    @property
+    def merges(self) -> str | None:
+        return self.policy.merges
+
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
         stays = self.sinks.among(call) | (call.places >= call.total - self.recent)
         return self.policy.score(call).masked_fill(stays, torch.inf)

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer, LinearAttentionLayer
 
 from sinkscope.caches.following import Coming, FollowedLayer
+from sinkscope.caches.merging import merged
 from sinkscope.errors import InputError
 
 SPARE = 16  # further slots where a rectangle grows; an eighth of what it holds where that is more
@@ -125,14 +126,6 @@ class KeptSets(FollowedLayer):
         """What is known of stored keys and of rows, by its name or note."""
         return {name: self.slots[name] for name in self.slots.rows} | self.rows
 
-    def expect(self, coming: Coming) -> None:
-        if coming.seen != self.seen:
-            raise InputError(
-                f"this cache holds {coming.seen} tokens in its first layer and {self.seen} in another: a pass was "
-                "broken off; start again with a new cache"
-            )
-        super().expect(coming)
-
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         coming = self.taken(key_states)
         if not self.is_initialized:
@@ -158,8 +151,15 @@ class KeptSets(FollowedLayer):
     def get_max_length(self) -> int:
         return -1
 
-    def evict(self, scores: Float[Tensor, "batch heads stored"], limits: Int[Tensor, "batch heads"]) -> None:
+    def evict(
+        self,
+        scores: Float[Tensor, "batch heads stored"],
+        limits: Int[Tensor, "batch heads"],
+        merges: str | None = None,
+    ) -> None:
         """Keep in each head the `limits` keys of highest score; of equal ones the newest. −inf is never kept.
+
+        `merges`: how those that go are merged into those that stay (`merging.merged`).
 
         Raises `InputError` where a score is NaN, and where more keys have +inf, which must stay, than may be kept.
         """
@@ -184,8 +184,14 @@ class KeptSets(FollowedLayer):
         chosen = torch.arange(width, device=count.device) >= width - count[..., None]
         places = self.places.gather(-1, order).masked_fill(~chosen, EMPTY)
         index = order.gather(-1, places.argsort(dim=-1, stable=True))
+        rows = None
+        if merges is not None:
+            rows = merged(self.slots["keys"], self.slots["values"], index, places.sort(-1).values >= 0, real, merges)
         self.slots.keep(index, max(SPARE, width // 8) if self.rectangle > width else 1)
         self.places.copy_(places.sort(-1).values)
+        if rows is not None:
+            self.slots["keys"].copy_(rows[0])
+            self.slots["values"].copy_(rows[1])
         self.whole = False
 
     def evict_one(self, scores: Float[Tensor, "batch heads stored"]) -> None:
@@ -249,6 +255,12 @@ class HybridSlotsLayer(KeptSets, LinearAttentionAndFullAttentionLayer):
     def reorder_cache(self, beam_idx: Tensor) -> None:
         KeptSets.reorder_cache(self, beam_idx)
         LinearAttentionLayer.reorder_cache(self, beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self.reorder_cache(indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self.reorder_cache(torch.arange(len(self.places)).repeat_interleave(repeats))
 
 
 def _oldest_of_lowest(scores: Tensor, places: Tensor) -> Int[Tensor, "batch heads 1"]:

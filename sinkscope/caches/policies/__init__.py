@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from sinkscope.caches.policies.expected import ExpectedAttention
+from sinkscope.caches.policies.fastgen import FastGen
+from sinkscope.caches.policies.images import ImageEdges, LookM
 from sinkscope.caches.policies.keys import KeyDiff, KeyNorm, LagKV
 from sinkscope.caches.policies.last_queries import TOVA, FastV, Scissorhands, SnapKV
 from sinkscope.caches.policies.places import RandomKeys, Streaming
@@ -22,6 +25,9 @@ POLICIES: dict[str, type[Policy]] = {
     "h2o": H2O,
     "observed": ObservedAttention,
     "vatp": VATP,
+    "expected": ExpectedAttention,
+    "fastgen": FastGen,
+    "look-m": LookM,
 }
 
 

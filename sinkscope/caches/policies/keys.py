@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from sinkscope.caches.call import EvictionCall
+from sinkscope.caches.call import EvictionCall, wide
 from sinkscope.caches.notes import KeyLengths, Note
 from sinkscope.caches.policies.policy import Policy, counted
 
@@ -43,7 +43,7 @@ class KeyDiff(Policy):
     """Keys unlike the others: score = −cos(k, mean of k/‖k‖ over all stored keys). Source: Park et al. 2025."""
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
-        unit = functional.normalize(call.key.float(), dim=-1) * call.real[..., None]
+        unit = functional.normalize(wide(call.key), dim=-1) * call.real[..., None]
         anchor = unit.sum(2, keepdim=True) / call.real.sum(-1)[..., None, None].clamp(min=1)
         return -functional.cosine_similarity(unit, anchor, dim=-1)
 
@@ -71,7 +71,7 @@ class LagKV(Policy):
         for row, real in enumerate(call.real.sum(-1)):
             for head, count in enumerate(real.tolist()):
                 at = order[row, head, order.shape[2] - count :]
-                key, value = call.key[row, head, at].float(), call.value[row, head, at].float()
+                key, value = wide(call.key[row, head, at]), wide(call.value[row, head, at])
                 found[row, head, at] = self._of_row(key, value)
         return found
 

@@ -39,6 +39,21 @@ class Policy(ABC):
         """How many of the first layers keep everything."""
         return 0
 
+    @property
+    def reads_rotation(self) -> bool:
+        """Whether it asks how the layer turns its keys (`call.rotation`)."""
+        return False
+
+    @property
+    def drops(self) -> bool:
+        """Whether its scores may be −inf, so that more than one key may go at a step."""
+        return False
+
+    @property
+    def merges(self) -> str | None:
+        """How evicted keys are merged into kept ones (`merging.merged`); None: they are gone."""
+        return None
+
     @abstractmethod
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
         """A score for each stored key of a pass."""
