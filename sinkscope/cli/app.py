@@ -10,7 +10,20 @@ from typing import Annotated, TextIO
 
 import typer
 
-from sinkscope.cli import cache, demo, experiment, intervene, kernels, measure, report, survey, theory, train, zoo
+from sinkscope.cli import (
+    cache,
+    demo,
+    experiment,
+    generate,
+    intervene,
+    kernels,
+    measure,
+    report,
+    survey,
+    theory,
+    train,
+    zoo,
+)
 from sinkscope.cli.options import BAD_INPUT
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import fail, note
@@ -61,6 +74,9 @@ app.command(
     cls=cache.ListingPolicies,
     epilog="Example: sinkscope cache nano-recall --policy snapkv --budget 25% --protect measured",
 )(cache.cache)
+app.command("generate", epilog="Example: sinkscope generate nano --stream --sinks 1 --window 127 --max-tokens 500")(
+    generate.generate
+)
 app.command("train", epilog="Example: sinkscope train nano --set attention=sigmoid --set steps=200")(train.train)
 app.command("zoo", epilog="Example: sinkscope zoo sigmoid")(zoo.zoo)
 app.command("theory", epilog="Example: sinkscope theory --out theory")(theory.theory)

@@ -131,11 +131,21 @@ def policy_arms(
     for name in chosen:
         for share in shares:
             policy, control = policy_of(name), name == "random" and "random" not in policies
-            arms.append(_arm(f"{name} {share}", name, policy, share, protection.sinks, newest, when, context, control))
+            arms.append(_arm(f"{name}@{share}", name, policy, share, protection.sinks, newest, when, context, control))
             if name in policies and (protection.sinks is not None or name == policies[0]):
                 series = f"{name}, random place"
                 arms.append(
-                    _arm(f"{series} {share}", series, policy, share, protection.elsewhere, newest, when, context, True)
+                    _arm(
+                        f"{name}@{share}+place",
+                        series,
+                        policy,
+                        share,
+                        protection.elsewhere,
+                        newest,
+                        when,
+                        context,
+                        True,
+                    )
                 )
     return arms
 
