@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,35 +11,32 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from sinkscope.cli import options
+from sinkscope.cli.cache_texts import TOKENS, Task, Texts, Wanted
 from sinkscope.cli.measuring.folders import FILES, old_files, results_folder
 from sinkscope.errors import InputError, unknown
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
     from typer import Context
 
-    from sinkscope.evaluate import Asked, Comparison
+    from sinkscope.evaluate import Comparison
     from sinkscope.evaluate.policies import Protection
 else:
     Context = typer.Context.__base__  # what Typer hands over is of its public class's base
 
 POLICIES = "streaming,h2o,snapkv,keydiff"  # compared where none is named
-RECALL_MODEL = "nano-recall"
-TOKENS = 128  # of a text, unless said
 PROTECTIONS = ("none", "measured", "online", "first:N")
 MEASURED_ON = 32  # texts whose contexts are measured for `--protect measured`
 SEEN_BY = 16  # queries of the context at least that must see a token before it counts as a sink
 SMALLEST_RECALL = 0.5  # of the full cache, below which recall says little about caches
 
 ABOUT_TABLE = (
-    "kept, MiB: bytes that a text holds behind its context. nats lost: per token, against the full cache, with the 95 % "
-    "interval over texts. same: most likely token as with the full cache; alike: tokens written until it differs. ms: a "
-    "token's time. Controls: random, and +place, which protects random places instead."
+    "kept, MiB: bytes that a text holds behind its context. nats lost: a token, against the full cache, with the 95 % "
+    "interval over texts. same: most likely token as with the full cache; alike: tokens written until it differs. ms: "
+    "a token's time. Controls: random, and +place, which protects random places instead."
 )
 
-Task = Literal["auto", "perplexity", "recall"]
 When = Literal["prefill", "always"]
 
 
@@ -100,6 +96,7 @@ def cache(
     written: Annotated[
         int, typer.Option(min=0, help="Tokens written behind each context, compared with the full cache's; 0: none.")
     ] = 16,
+    rounds: Annotated[int, typer.Option(min=0, help="How often each cache is timed; 0: no times.")] = 3,
     epsilon: options.Epsilon = 0.3,
     bos: options.BosToken = "auto",
     device: options.Device = None,
@@ -133,7 +130,7 @@ def cache(
     disable_progress_bar()
     with only_json(as_json):
         loaded = load(model, dtype=dtype, device=options.usable_device(device), revision=revision, attn=attn)
-        wanted = _Wanted(model, tokens, scored, windows, task, seed)
+        wanted = Wanted(model, tokens, scored, windows, task, seed)
         texts = wanted.texts(
             loaded, {"text": text, "corpus": corpus, "split": split, "field": field, "bos": bos, "revision": revision}
         )
@@ -155,6 +152,7 @@ def cache(
                 context=texts.context,
                 needles=texts.needles,
                 generate=written,
+                rounds=rounds,
                 batch_size=batch_size,
                 about={"model": model, "input": texts.said, "protect": protect, "when": when, "seed": seed},
                 progress=watch,
@@ -165,66 +163,6 @@ def cache(
     else:
         _show(found)
         show(plain(f"written: {', '.join(map(str, paths))}"))
-
-
-@dataclass(frozen=True, eq=False)
-class _Texts:
-    """What is read: texts, how much of them is the context, needles where recall is asked for."""
-
-    ids: Tensor
-    context: int
-    needles: Asked | None
-    said: str
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    model: str
-    tokens: int | None
-    scored: int
-    windows: int
-    task: Task
-    seed: int
-
-    @property
-    def recalls(self) -> bool:
-        """Whether the model is the one that was trained to answer."""
-        return Path(self.model).name == RECALL_MODEL
-
-    def texts(self, loaded: PreTrainedModel, source: dict[str, Any]) -> _Texts:
-        """Texts of the model's kind: noise with needles for the recall model, natural text for others."""
-        if self.recalls and source["text"] is None:
-            return self._of_needles()
-        from sinkscope.cli.measuring.job import inputs_for, tokenizer_of
-        from sinkscope.data import ordinary_tokens, vocabulary_of
-        from sinkscope.evaluate.needles import hidden_in
-
-        length = TOKENS if self.tokens is None else self.tokens
-        context = self._context(length)
-        given = {"tokens": length, "samples": self.windows, "seed": self.seed, **source}
-        inputs = inputs_for(loaded, self.model, "natural", **given)
-        needles = None
-        if self.task == "recall":
-            tokens = ordinary_tokens(tokenizer_of(self.model, source["revision"]), vocabulary_of(loaded))
-            pairs = max(2, context // 24)
-            needles = hidden_in(
-                inputs.input_ids[:, :context], tokens, pairs=pairs, asked=max(1, pairs // 2), seed=self.seed
-            )
-        return _Texts(inputs.input_ids, context, needles, inputs.description)
-
-    def _of_needles(self) -> _Texts:
-        from sinkscope.evaluate import Needles
-
-        length = Needles().length + 32 if self.tokens is None else self.tokens
-        context = self._context(length)
-        ids = Needles(length).draw(self.windows, seed=self.seed).context
-        asked = None if self.task == "perplexity" else Needles(context).draw(self.windows, seed=self.seed + 1)
-        return _Texts(ids, context, asked, f"{self.windows} texts of {length} tokens of noise with needles")
-
-    def _context(self, length: int) -> int:
-        if self.scored >= length:
-            raise InputError(f"--scored {self.scored}: a text has {length} tokens, and some must be the context")
-        return length - self.scored
 
 
 def _policies(policy: str | None, compare: str | None) -> list[str]:
@@ -257,7 +195,7 @@ def _budgets(text: str) -> list[int | float]:
     return list(dict.fromkeys(found))
 
 
-def _protection(what: str) -> Callable[[PreTrainedModel, _Texts, float, int], Protection]:
+def _protection(what: str) -> Callable[[PreTrainedModel, Texts, float, int], Protection]:
     """What builds the protection, once there is a model. Raises `InputError` for a name that there is not."""
     kind, colon, number = what.partition(":")
     if what not in ("none", "measured", "online") and not (kind == "first" and number.isdecimal() and int(number)):
@@ -269,7 +207,7 @@ def _protection(what: str) -> Callable[[PreTrainedModel, _Texts, float, int], Pr
             )
         )
 
-    def build(model: PreTrainedModel, texts: _Texts, epsilon: float, seed: int) -> Protection:
+    def build(model: PreTrainedModel, texts: Texts, epsilon: float, seed: int) -> Protection:
         from sinkscope.evaluate.policies import Protection
         from sinkscope.probes import AttentionReceived, measure
 

@@ -75,8 +75,8 @@ class Needles:
     alphabet: Alphabet = Alphabet()
 
     def __post_init__(self) -> None:
-        if not 0 < self.asked < self.pairs:
-            raise InputError(f"{self.asked} of {self.pairs} needles asked: ask for at least one, and not for all")
+        if not 1 < self.asked < self.pairs:
+            raise InputError(f"{self.asked} of {self.pairs} needles asked: ask for at least two, and not for all")
         if self.length < 1 + 2 * self.pairs:
             raise InputError(f"{self.pairs} needles and a BOS need {1 + 2 * self.pairs} tokens, not {self.length}")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sinkscope.errors import InputError
-from sinkscope.evaluate import Alphabet, Needles, full, noise, recalled
+from sinkscope.evaluate import Alphabet, Asked, Needles, full, noise, recalled
 from tests.evaluate.planted import Lookup, keeping
 
 ALPHABET = Alphabet()
@@ -22,6 +22,18 @@ def test_an_answer_is_right_where_its_needle_is_still_held() -> None:
     held = asked.places >= 60 - 30 + 2 * questions
     assert torch.equal(found["0+30"].unseen, held)
     assert 0 < held.double().mean() < 1
+
+
+def test_a_question_that_was_seen_is_a_choice_among_the_values_asked_for() -> None:
+    """The planted model finds the key itself, behind the key, and prefers no value: nothing is right by a tie."""
+    asked = Needles(length=60, pairs=6, asked=4).draw(20, seed=0)
+    assert not recalled(Lookup(ALPHABET.size), asked, [full()])["full"].seen.any()
+
+
+def test_a_value_of_two_keys_is_right_for_both() -> None:
+    asked = Needles(length=60, pairs=6, asked=4).draw(5, seed=0)
+    same = Asked(asked.context, asked.keys, asked.answers[:, :1].expand(-1, 4).contiguous(), asked.places)
+    assert recalled(Lookup(ALPHABET.size), same, [full()])["full"].seen.all()
 
 
 def test_needles_stand_where_they_are_said_to_stand() -> None:
@@ -64,7 +76,7 @@ def test_words_spell_every_id_once() -> None:
     assert (words[0], words[3], words[65], words[191]) == ("<bos>", "k3", "v65", "n191")
 
 
-@pytest.mark.parametrize("fields", [{"asked": 8}, {"asked": 0}, {"length": 16}])
+@pytest.mark.parametrize("fields", [{"asked": 8}, {"asked": 1}, {"length": 16}])
 def test_needles_that_do_not_fit_are_refused(fields: dict[str, int]) -> None:
     with pytest.raises(InputError, match="needles"):
         Needles(**fields)
