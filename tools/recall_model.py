@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from sinkscope.evaluate.needles import Alphabet, Needles
+from sinkscope.evaluate.needles import Alphabet, Needles, noise
 from sinkscope.files import write_json, writing
 from sinkscope.probes import measure
 from sinkscope.training.machine import keep_freed_memory
@@ -31,6 +31,16 @@ from sinkscope.training.schedule import Trapezoid
 
 NAME = "nano-recall"
 CHECKPOINT = "checkpoint.pt"
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Texts of a step, (row, position). `asks`: positions whose token asks for what followed it before; `rests`: those
+    before them, where nothing is asked."""
+
+    ids: Tensor
+    asks: slice
+    rests: slice
 
 
 @dataclass(frozen=True)
@@ -47,47 +57,39 @@ class Segments:
     longest: int
     hint: bool = False
 
-    def rows(self, alphabet: Alphabet, generator: torch.Generator) -> Tensor:
+    def draw(self, alphabet: Alphabet, generator: torch.Generator) -> Batch:
         periods = torch.randint(self.shortest, self.longest + 1, (self.batch_size, 1), generator=generator)
         first, end = alphabet.keys[0], alphabet.size
         segments = torch.randint(first, end, (self.batch_size, self.longest), generator=generator)
         repeated = segments.gather(1, torch.arange(self.length)[None] % periods)
-        return functional.pad(repeated, (1, 0), value=alphabet.bos)
-
-    @property
-    def asks(self) -> slice:
-        return slice(1, -1)
-
-    @property
-    def rests(self) -> slice:
-        return slice(0, 0)
+        return Batch(functional.pad(repeated, (1, 0), value=alphabet.bos), slice(1, -1), slice(0, 0))
 
 
 @dataclass(frozen=True)
 class Asking:
-    """Needles in noise, and `questions` behind them, drawn with replacement: crossing off answers does not help."""
+    """Needles in a context of noise of `shortest` to `longest` tokens, questions, and noise behind them.
+
+    `pairs` needles, of which all but one are asked for, `questions` times with replacement: crossing off answers does
+    not help. A text has `length` tokens, so that noise and questions stand anywhere but in front.
+    """
 
     steps: int
     batch_size: int
-    questions: int
-    needles: Needles
+    shortest: int
+    longest: int
+    length: int
+    pairs: int = 8
+    questions: int = 12
     hint: bool = False
 
-    def rows(self, alphabet: Alphabet, generator: torch.Generator) -> Tensor:
-        drawn = self.needles.drawn(self.batch_size, generator)
+    def draw(self, alphabet: Alphabet, generator: torch.Generator) -> Batch:
+        context = int(torch.randint(self.shortest, self.longest + 1, (), generator=generator))
+        drawn = Needles(context, self.pairs, self.pairs - 1, alphabet).drawn(self.batch_size, generator)
         again = torch.randint(drawn.keys.shape[1], (self.batch_size, self.questions), generator=generator)
         pairs = torch.stack([drawn.keys.gather(1, again), drawn.answers.gather(1, again)], -1)
-        return torch.cat([drawn.context, pairs.flatten(1)], 1)
-
-    @property
-    def asks(self) -> slice:
-        """The keys that are asked for."""
-        return slice(self.needles.length, -1, 2)
-
-    @property
-    def rests(self) -> slice:
-        """Where nothing is asked: the context."""
-        return slice(1, self.needles.length)
+        end = context + 2 * self.questions
+        rest = noise(self.batch_size, self.length - end, generator, alphabet)
+        return Batch(torch.cat([drawn.context, pairs.flatten(1), rest], 1), slice(context, end, 2), slice(1, context))
 
 
 def hints(attentions: Sequence[Tensor], ids: Tensor, asks: slice, rests: slice) -> Tensor:
@@ -114,9 +116,9 @@ class RecallRecipe:
     name: str = NAME
     phases: tuple[Segments | Asking, ...] = (
         Segments(120, 32, length=63, shortest=8, longest=24, hint=True),
-        Asking(80, 16, questions=12, needles=Needles(length=96, asked=7), hint=True),
-        Asking(100, 16, questions=12, needles=Needles(length=96, asked=7)),
-        Asking(400, 16, questions=12, needles=Needles(asked=7)),
+        Asking(80, 16, shortest=64, longest=96, length=128, hint=True),
+        Asking(100, 16, shortest=64, longest=96, length=128),
+        Asking(400, 16, shortest=64, longest=200, length=240),
     )
     lr: float = 3e-3
     weight_decay: float = 0.1
@@ -160,15 +162,16 @@ class RecallRecipe:
         """
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step + 1)
         phase = self.phase(step)
-        ids = phase.rows(self.alphabet, generator)
+        batch = phase.draw(self.alphabet, generator)
+        ids, asks = batch.ids, batch.asks
         model.set_attn_implementation("eager" if phase.hint else "sdpa")
         out = model(ids, labels=ids, use_cache=False, output_attentions=phase.hint)
         terms = {"loss": out.loss}
         if isinstance(phase, Asking):
-            logits, answers = out.logits[:, phase.asks], ids[:, phase.needles.length + 1 :: 2]
-            terms["answers"] = functional.cross_entropy(logits.flatten(0, 1), answers.flatten())
+            answers = ids[:, asks.start + 1 : asks.stop : 2]
+            terms["answers"] = functional.cross_entropy(out.logits[:, asks].flatten(0, 1), answers.flatten())
         if phase.hint:
-            terms["hints"] = hints(out.attentions, ids, phase.asks, phase.rests)
+            terms["hints"] = hints(out.attentions, ids, asks, batch.rests)
         return terms
 
     def plain(self) -> dict[str, Any]:

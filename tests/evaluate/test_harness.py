@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,26 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from sinkscope.errors import InputError
 from sinkscope.evaluate import Arm, Needles, full
+from sinkscope.evaluate.harness import cached_lm, cut, summed
 from sinkscope.model import load, load_tokenizer
 from tests.evaluate.planted import keeping
 
-pytest.importorskip("lm_eval", reason="the extra 'eval' is not installed")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # lm-eval's imports warn
+installed = importlib.util.find_spec("lm_eval") is not None
+through_lm_eval = [
+    pytest.mark.skipif(not installed, reason="the extra 'eval' is not installed"),
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # its imports warn
+]
 
 LENGTH = 120
+
+
+def marked(test: Any) -> Any:
+    for mark in through_lm_eval:
+        test = mark(test)
+    return test
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +39,7 @@ def model() -> LlamaForCausalLM:
 
 
 def lm(model: LlamaForCausalLM, arm: Arm) -> Any:
-    from sinkscope.evaluate.harness import CachedLM
-
-    return CachedLM(model, load_tokenizer("nano-recall"), arm, batch_size=1)
+    return cached_lm(model, load_tokenizer("nano-recall"), arm, batch_size=1)
 
 
 def requests(rows: int = 6) -> list[tuple[None, list[int], list[int]]]:
@@ -37,6 +48,45 @@ def requests(rows: int = 6) -> list[tuple[None, list[int], list[int]]]:
     return [(None, *both) for both in zip(asked.context.tolist(), pairs.tolist(), strict=True)]
 
 
+def test_a_continuation_is_scored_as_one_dense_pass_scores_it(model: LlamaForCausalLM) -> None:
+    for _, context, continuation in requests(3):
+        with torch.no_grad():
+            logs = model(torch.tensor([context + continuation])).logits[0].double().log_softmax(-1)
+        behind = logs[len(context) - 1 : -1]
+        total = float(behind.gather(1, torch.tensor(continuation)[:, None]).sum())
+        greedy = bool((behind.argmax(-1) == torch.tensor(continuation)).all())
+        assert summed(model, full(), context, continuation) == (pytest.approx(total, abs=1e-3), greedy)
+
+
+def test_what_a_cache_drops_changes_the_likelihood_of_a_needle(model: LlamaForCausalLM) -> None:
+    """A key and its value behind a context that does not ask; of the score, the key's own part is common to both."""
+    gains = {}
+    for arm in (full(), keeping(1, 8)):
+        scores = [
+            summed(model, arm, context, pair[:2])[0] - summed(model, arm, context, [pair[0], pair[1] % 60 + 66])[0]
+            for _, context, pair in requests(4)
+        ]
+        gains[arm.name] = sum(scores) / len(scores)
+    assert gains["full"] > 5
+    assert gains["1+8"] < gains["full"] - 3
+
+
+def test_the_left_of_a_context_is_cut() -> None:
+    assert cut([1, 2, 3, 4], [5, 6], 10) == [1, 2, 3, 4]
+    assert cut([1, 2, 3, 4], [5, 6], 4) == [2, 3, 4]  # with the last token, which is predicted and not read: 5
+    assert cut([1, 2], [5, 6], 2) == [2]
+    for context, continuation in (([], [1]), ([1], []), ([1], [1, 2, 3])):
+        with pytest.raises(InputError, match="both need one at least"):
+            cut(context, continuation, 2)
+
+
+@pytest.mark.skipif(installed, reason="the extra 'eval' is installed")
+def test_a_missing_lm_eval_is_said(model: LlamaForCausalLM) -> None:
+    with pytest.raises(InputError, match=r"sinkscope\[eval\]"):
+        lm(model, full())
+
+
+@marked
 def test_the_full_cache_scores_as_lm_eval_itself(model: LlamaForCausalLM) -> None:
     from lm_eval.models.huggingface import HFLM
 
@@ -47,6 +97,7 @@ def test_the_full_cache_scores_as_lm_eval_itself(model: LlamaForCausalLM) -> Non
     assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=1e-3)
 
 
+@marked
 def test_a_context_that_is_too_long_is_cut_as_lm_eval_cuts_it(model: LlamaForCausalLM) -> None:
     from lm_eval.models.huggingface import HFLM
 
@@ -86,6 +137,7 @@ def task(folder: Path, rows: int = 12) -> Any:
     )
 
 
+@marked
 def test_what_a_cache_drops_changes_the_score_of_a_task(model: LlamaForCausalLM, tmp_path: Path) -> None:
     import lm_eval
 
@@ -97,6 +149,7 @@ def test_what_a_cache_drops_changes_the_score_of_a_task(model: LlamaForCausalLM,
     assert scores["1+8"] < 0.7
 
 
+@marked
 def test_generation_goes_through_the_cache(model: LlamaForCausalLM) -> None:
     prompts = Needles(LENGTH).draw(8, seed=2).context
     plain = model.generate(prompts, max_length=LENGTH + 6, do_sample=False, pad_token_id=1)

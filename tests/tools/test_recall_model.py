@@ -8,18 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from sinkscope.evaluate import Needles
 from sinkscope.model import load
 from tools.recall_model import Asking, RecallRecipe, Segments, hints, train_recall
 
-SHORT = Needles(length=24, pairs=4, asked=3)
-PHASES = (Segments(2, 2, 12, 3, 5, hint=True), Asking(2, 2, 4, SHORT, hint=True), Asking(2, 2, 4, SHORT))
+SHORT = {"shortest": 20, "longest": 26, "length": 60, "pairs": 4}
+PHASES = (Segments(2, 2, 12, 3, 5, hint=True), Asking(2, 2, **SHORT, hint=True), Asking(2, 2, **SHORT))
 SIZES = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
 TINY = RecallRecipe(phases=PHASES, model=SIZES)
 
 
 def test_segments_repeat_from_their_period_on() -> None:
-    rows = Segments(1, 50, length=40, shortest=5, longest=9).rows(TINY.alphabet, torch.Generator().manual_seed(0))
+    rows = Segments(1, 50, length=40, shortest=5, longest=9).draw(TINY.alphabet, torch.Generator().manual_seed(0)).ids
     assert rows.shape == (50, 41)
     assert (rows[:, 0] == 0).all()
     periods = [next(p for p in range(5, 10) if torch.equal(row[1:-p], row[1 + p :])) for row in rows]
@@ -27,13 +26,22 @@ def test_segments_repeat_from_their_period_on() -> None:
 
 
 def test_questions_ask_for_needles_of_the_text_with_replacement() -> None:
-    rows = Asking(1, 40, 12, SHORT).rows(TINY.alphabet, torch.Generator().manual_seed(0))
-    assert rows.shape == (40, 24 + 24)
-    for row in rows.tolist():
-        pairs = list(zip(row[24::2], row[25::2], strict=True))
-        stand = list(pairwise(row[:24]))
-        assert set(pairs) <= set(stand)
-        assert len(set(pairs)) < len(pairs)
+    generator, starts = torch.Generator().manual_seed(0), set()
+    for _ in range(20):
+        batch = Asking(1, 10, **SHORT).draw(TINY.alphabet, generator)
+        assert batch.ids.shape == (10, 60)
+        start, end = batch.asks.start, batch.asks.stop
+        starts.add(start)
+        assert (batch.rests.start, batch.rests.stop) == (1, start)
+        for row in batch.ids.tolist():
+            pairs = list(zip(row[start:end:2], row[start + 1 : end : 2], strict=True))
+            assert len(pairs) == 12
+            assert set(pairs) <= set(pairwise(row[:start]))
+            assert len(set(pairs)) <= 3
+            assert min(row[end:]) >= TINY.alphabet.noise[0]
+    assert min(starts) >= 20
+    assert max(starts) <= 26
+    assert len(starts) > 3
 
 
 def test_hints_are_nothing_for_attention_as_they_ask_for_it() -> None:
