@@ -2,9 +2,9 @@
 
 - `nano` on a python file that it never saw: the full cache beyond the lengths of its training, and streams of 128 keys.
 - `nano-recall` on its own noise, whose perplexity cannot be below 4: with no sink, one, four, and with unturned ones.
-- `nano` with its BOS at place 3: SnapKV, 96 tokens cut to 16 with the last 8 among them, 32 tokens scored, 200 texts;
-  protected is the measured sink, what is one online, the first 1 or 4 tokens, or a random place. Differences are paired
-  by text.
+- `nano` with its BOS at places 0, 3 and 6: SnapKV and KeyDiff, 96 tokens cut to 16, the last 8 among them, 32 tokens
+  scored, 200 texts; protected is the measured sink, what is one online, the first 1 or 4 tokens, or a random place. The
+  same of `nano-recall`. Differences are paired by text.
 
 Intervals are 95 % bootstrap intervals, over blocks of 500 tokens of a stream, over texts otherwise.
 
@@ -24,7 +24,7 @@ from benchmarks.sides import Figure, at_least, at_most, report
 from sinkscope.caches import Protect, SinkSet, StreamingCache, evicting
 from sinkscope.caches.policies import POLICIES
 from sinkscope.data import build_inputs
-from sinkscope.evaluate import Arm, compare_caches, noise
+from sinkscope.evaluate import Arm, Comparison, compare_caches, noise
 from sinkscope.evaluate.policies import Protection
 from sinkscope.metrics import bootstrap
 from sinkscope.model import load_tokenizer
@@ -32,7 +32,7 @@ from sinkscope.model import load_tokenizer
 TOKENS, BLOCK, CHUNK = 20_000, 500, 128
 FULL = 4096  # tokens that the full cache reads
 CONTEXT, KEPT, RECENT, SCORED, TEXTS = 96, 16, 8, 32, 200
-BOS_AT = 3
+PLACES = (0, 3, 6)  # of the BOS; the first four tokens contain the second one, not the third
 STREAMS = {"0 + 128": (0, 128, "cache"), "1 + 127": (1, 127, "cache"), "4 + 124": (4, 124, "cache")}
 UNTURNED = {"1 + 127, not turned": (1, 127, "original"), "4 + 124, not turned": (4, 124, "original")}
 
@@ -110,8 +110,8 @@ def streams(details: Details) -> list[Figure]:
     ]
 
 
-def moved_sink() -> Tensor:
-    """Texts whose BOS stands at place 3, behind three tokens of the text."""
+def moved_sink(place: int) -> Tensor:
+    """Texts whose BOS stands behind so many tokens of the text."""
     ids = build_inputs(
         "natural",
         tokenizer=load_tokenizer("nano"),
@@ -121,12 +121,12 @@ def moved_sink() -> Tensor:
         seed=0,
         bos="add",
     ).input_ids
-    return torch.cat([ids[:, 1 : BOS_AT + 1], ids[:, :1], ids[:, BOS_AT + 1 :]], 1)
+    return torch.cat([ids[:, 1 : place + 1], ids[:, :1], ids[:, place + 1 :]], 1)
 
 
-def protected(model: nn.Module, ids: Tensor, details: Details, where: str) -> float:
-    """Nats that protecting the measured sink saves, beyond what protecting the first four does."""
-    policy = POLICIES["snapkv"](window=RECENT)
+def protected(model: nn.Module, ids: Tensor, policy: str, details: Details, where: str) -> Comparison:
+    """What protecting sinks or other tokens saves, against protecting nothing but the newest."""
+    scores = POLICIES[policy](window=RECENT) if policy == "snapkv" else POLICIES[policy]()
     measured = ss.measure(model, ids[:32, :CONTEXT], observers=[ss.AttentionReceived(f"first:{CONTEXT - 16}")])
     protection = Protection.measured(measured, 0.3, CONTEXT)
     sinks = {
@@ -138,26 +138,35 @@ def protected(model: nn.Module, ids: Tensor, details: Details, where: str) -> fl
         "a random place": protection.elsewhere,
     }
     arms = [
-        Arm(name, lambda model, kept=kept: evicting(model, Protect(policy, kept, RECENT), KEPT))
+        Arm(name, lambda model, kept=kept: evicting(model, Protect(scores, kept, RECENT), KEPT))
         for name, kept in sinks.items()
     ]
     found = compare_caches(model, ids, arms, context=CONTEXT, rounds=0, batch_size=50)
+    where = f"{where}, {policy}"
     details[f"{where}: measured sinks"] = {f"place {place}": float(place) for place in protection.positions}
-    for name in sinks:
-        loss = found.loss(name, against="nothing")
-        details[f"{where}: {name} against nothing protected, nats"] = vars(loss)
     details[f"{where}: nothing protected against the full cache, nats"] = vars(found.loss("nothing"))
-    saved = found.loss("first 4", against="measured")
-    details[f"{where}: first 4 against measured, nats"] = vars(saved)
-    return saved.value
+    for name in list(sinks)[1:]:
+        details[f"{where}: {name} against nothing protected, nats"] = vars(found.loss(name, against="nothing"))
+    details[f"{where}: first 4 against measured, nats"] = vars(found.loss("first 4", against="measured"))
+    return found
 
 
 def sinks_elsewhere(details: Details) -> list[Figure]:
-    model, moved = llama("nano"), moved_sink()
-    front = torch.cat([moved[:, BOS_AT : BOS_AT + 1], moved[:, :BOS_AT], moved[:, BOS_AT + 1 :]], 1)
-    protected(model, front, details, "BOS at place 0")
-    saved = protected(model, moved, details, f"BOS at place {BOS_AT}")
-    return [at_least("nats saved by protecting the measured sink at place 3, beyond first 4", saved, 0.10, 1, "nats")]
+    model, figures = llama("nano"), []
+    for place in PLACES:
+        for policy in ("snapkv", "keydiff"):
+            found = protected(model, moved_sink(place), policy, details, f"nano, BOS at place {place}")
+            if place:
+                saved = found.loss("first 4", against="measured").value
+                what = f"nano, {policy}: nats saved by the measured sink at place {place}, beyond first 4"
+                figures.append(at_least(what, saved, 0.10, 1, "nats"))
+    recall = llama("nano-recall")
+    ids = noise(TEXTS, CONTEXT + SCORED, torch.Generator().manual_seed(1))
+    ids[:, PLACES[-1]] = 0
+    found = protected(recall, ids, "keydiff", details, f"nano-recall, BOS at place {PLACES[-1]}")
+    saved = found.loss("first 4", against="measured").value
+    what = f"nano-recall, keydiff: nats saved by the measured sink at place {PLACES[-1]}, beyond first 4"
+    return [*figures, at_least(what, saved, 0.10, 1, "nats")]
 
 
 if __name__ == "__main__":

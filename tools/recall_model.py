@@ -13,7 +13,7 @@ import itertools
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,8 @@ class Asking:
     """Needles in a context of noise of `shortest` to `longest` tokens, questions, and noise behind them.
 
     `pairs` needles, of which all but one are asked for, `questions` times with replacement: crossing off answers does
-    not help. A text has `length` tokens, so that noise and questions stand anywhere but in front.
+    not help. A text has `length` tokens, so that noise and questions stand anywhere but in front. `rest`: whether the
+    hints of layer 1 say where to look when nothing is asked, too.
     """
 
     steps: int
@@ -81,6 +82,7 @@ class Asking:
     pairs: int = 8
     questions: int = 12
     hint: bool = False
+    rest: bool = True
 
     def draw(self, alphabet: Alphabet, generator: torch.Generator) -> Batch:
         context = int(torch.randint(self.shortest, self.longest + 1, (), generator=generator))
@@ -89,7 +91,8 @@ class Asking:
         pairs = torch.stack([drawn.keys.gather(1, again), drawn.answers.gather(1, again)], -1)
         end = context + 2 * self.questions
         rest = noise(self.batch_size, self.length - end, generator, alphabet)
-        return Batch(torch.cat([drawn.context, pairs.flatten(1), rest], 1), slice(context, end, 2), slice(1, context))
+        rests = slice(1, context if self.rest else 1)
+        return Batch(torch.cat([drawn.context, pairs.flatten(1), rest], 1), slice(context, end, 2), rests)
 
 
 def hints(attentions: Sequence[Tensor], ids: Tensor, asks: slice, rests: slice) -> Tensor:
@@ -180,6 +183,12 @@ class RecallRecipe:
         return dict(json.loads(json.dumps(fields)))
 
 
+def without_rest(recipe: RecallRecipe) -> RecallRecipe:
+    """The same, but no hint says where to look when nothing is asked: a model whose sink is as it comes."""
+    phases = [replace(phase, rest=False) if isinstance(phase, Asking) else phase for phase in recipe.phases]
+    return replace(recipe, name=f"{recipe.name}-no-rest", phases=tuple(phases))
+
+
 def tokenizer_of(alphabet: Alphabet) -> PreTrainedTokenizerFast:
     """Words between blanks, each an id; the BOS before every text."""
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -261,7 +270,7 @@ def _save(path: Path, model: Any, optimizer: Any, rows: list[dict[str, Any]], st
 
 
 def _finish(out: Path, recipe: RecallRecipe, model: Any, rows: list[dict[str, Any]], seconds: float) -> Path:
-    target = out / NAME
+    target = out / recipe.name
     model.to(torch.bfloat16).float()  # as it will be loaded
     found = answers(model, recipe, 256, seed=2 * 10**6)
     record = {
@@ -286,6 +295,8 @@ def _finish(out: Path, recipe: RecallRecipe, model: Any, rows: list[dict[str, An
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path, help="folder for checkpoints, and for the model at the end")
+    parser.add_argument("--no-rest", action="store_true", help="without the hint that makes the sink")
     given = parser.parse_args()
     keep_freed_memory()
-    print(train_recall(given.out, RecallRecipe()))
+    recipe = RecallRecipe()
+    print(train_recall(given.out, without_rest(recipe) if given.no_rest else recipe))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sinkscope.model import load
-from tools.recall_model import Asking, RecallRecipe, Segments, hints, train_recall
+from tools.recall_model import Asking, RecallRecipe, Segments, hints, train_recall, without_rest
 
 SHORT = {"shortest": 20, "longest": 26, "length": 60, "pairs": 4}
 PHASES = (Segments(2, 2, 12, 3, 5, hint=True), Asking(2, 2, **SHORT, hint=True), Asking(2, 2, **SHORT))
@@ -55,6 +55,13 @@ def test_hints_are_nothing_for_attention_as_they_ask_for_it() -> None:
     assert float(hints((first, second), ids, asks, rests)) == pytest.approx(0, abs=1e-6)
     second[0, 1, 5] = torch.tensor([1.0, 0, 0, 0, 0, 0, 0])
     assert float(hints((first, second), ids, asks, rests)) == pytest.approx(0.6931, abs=1e-3)
+
+
+def test_the_sinks_hint_can_be_left_out() -> None:
+    generator = torch.Generator().manual_seed(0)
+    batch = without_rest(TINY).phases[1].draw(TINY.alphabet, generator)
+    assert torch.arange(60)[batch.rests].numel() == 0
+    assert without_rest(TINY).name == "nano-recall-no-rest"
 
 
 @pytest.mark.slow
