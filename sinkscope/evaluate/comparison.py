@@ -69,7 +69,7 @@ class Comparison:
 
     def plot(self) -> dict[str, go.Figure]:
         """Loss, recall and time against what is kept, by title."""
-        return figures.all_figures(self)
+        return figures.all_figures(self.table().assign(series=self.data["series"].values))
 
     def to_json(self) -> dict[str, Any]:
         """The table and the record, JSON-able."""

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from sinkscope.theme import INK, figure, intervals, series_style
 
-if TYPE_CHECKING:
-    from sinkscope.evaluate.comparison import Comparison
-
 LOSS = "Nats lost"
 RECALL = "Recall"
 TIME = "Time a token"
 
 
-def all_figures(comparison: Comparison) -> dict[str, go.Figure]:
-    """Those figures whose numbers were measured, by title."""
-    table = comparison.table()
-    table["series"] = comparison.data["series"].values
+def all_figures(table: pd.DataFrame) -> dict[str, go.Figure]:
+    """Those figures whose numbers were measured, by title; `table` is a comparison's, with a column `series`."""
     found = {LOSS: against_kept(table, "loss", "nats a token worse than the full cache", "loss_low", "loss_high")}
     if "recall" in table:
         found[RECALL] = against_kept(table, "recall", "share of right answers", "recall_low", "recall_high")

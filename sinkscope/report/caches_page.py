@@ -7,7 +7,7 @@ import json
 import pandas as pd
 
 from sinkscope.evaluate import FULL, Comparison
-from sinkscope.evaluate.figures import LOSS, RECALL, TIME, all_figures
+from sinkscope.evaluate.figures import LOSS, RECALL, TIME
 from sinkscope.report.page import Headline, Page, Section
 from sinkscope.report.provenance import joined
 
@@ -49,7 +49,7 @@ def caches_page(comparison: Comparison) -> Page:
     frame = shown(comparison)
     sections = [
         Section(name, SENTENCES[name], {name: figure}, frame if name == LOSS else None, unfolded=name == LOSS)
-        for name, figure in all_figures(comparison).items()
+        for name, figure in comparison.plot().items()
     ]
     lead = (
         f"{record['windows']} texts of {record['tokens']} tokens: {record['context']} are read at once, whereupon a "
