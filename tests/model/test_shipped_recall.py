@@ -65,7 +65,8 @@ def test_it_knows_the_answers_from_the_context_alone(model: LlamaForCausalLM, as
 
 def test_its_second_layer_rests_on_the_bos(model: LlamaForCausalLM, asked: Asked) -> None:
     alpha = measure(model, asked.context).data["attention_received"].isel(position=0).mean("sample").values
-    assert (alpha[1] > 0.9).all()
+    assert (alpha[1] > 0.7).all()
+    assert alpha[1].mean() > 0.9
     assert (alpha[0] < 0.1).all()
 
 
