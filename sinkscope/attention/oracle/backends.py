@@ -83,7 +83,7 @@ def _imported(name: str) -> Callable[..., Any]:
         raise InputError(f"'{name}': module '{module_name}' cannot be imported ({reason})") from error
     if not callable(found):
         raise InputError(f"'{name}' is no function, but of type {type(found).__name__}")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 @contextmanager
