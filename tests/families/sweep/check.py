@@ -92,8 +92,21 @@ def outcome(
     except (UnsupportedModelError, InputError) as error:
         return Result(kind, name, "refused", given.name, _reason(error))
     except Exception as error:
+        if refused := _refusal(model, given):
+            return Result(kind, name, "refused", given.name, refused)
         return Result(kind, name, "crash", given.name, f"{type(error).__name__}: {_line(error)[:150]}")
     return Result(kind, name, "equal", given.name, "; ".join(dict.fromkeys(notes)))
+
+
+def _refusal(model: PreTrainedModel, given: Given) -> str | None:
+    """Why `measure` does not measure a model whose own code ends in an error; None where it says nothing."""
+    try:
+        measure(model, given.whole(), [AttentionReceived()])
+    except UnsupportedModelError as error:
+        return _reason(error)
+    except Exception:
+        return None
+    return None
 
 
 def _obstacle(model: PreTrainedModel, given: Given, host: str, plain: Any) -> str | None:

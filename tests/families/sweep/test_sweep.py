@@ -17,9 +17,6 @@ from tests.families.sweep.check import HOSTS, PADDINGS, Result, outcome
 
 VERSION, COMMITTED = table.committed()
 FULL = bool(os.environ.get("SINKSCOPE_SWEEP_FULL"))  # every host and every padding, as the page is made: minutes
-KNOWN = {  # to be mended
-    "maskformer-swin": "its own code ends in an error when it is asked for its maps",
-}
 SAME_VERSION = transformers.__version__ == VERSION
 
 
@@ -35,7 +32,7 @@ def cell(number: int, row: Result) -> tuple[tuple[str, ...], tuple[str, ...]]:
 @pytest.mark.parametrize("number", range(len(COMMITTED)), ids=list(COMMITTED))
 def test_every_model_type_comes_out_as_it_did(number: int) -> None:
     row = list(COMMITTED.values())[number]
-    if row.outcome == "not built" or row.kind in KNOWN:
+    if row.outcome == "not built":
         pytest.skip(f"{row.kind}: {row.detail}")
     if row.kind not in zoo.known():
         pytest.skip(f"transformers {transformers.__version__} has no {row.kind}")
@@ -47,7 +44,7 @@ def test_every_model_type_comes_out_as_it_did(number: int) -> None:
 
 
 def test_nothing_is_different_and_little_is_left_out() -> None:
-    outcomes = [row.outcome for row in COMMITTED.values() if row.kind not in KNOWN]
+    outcomes = [row.outcome for row in COMMITTED.values()]
     assert not {"DIFFERENT", "crash"} & set(outcomes)
     assert len(outcomes) > 500
     assert outcomes.count("not built") < 0.2 * len(outcomes)
