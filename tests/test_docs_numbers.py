@@ -9,7 +9,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import sinkscope as ss
 from sinkscope.cli import main
+from sinkscope.data import build_inputs
+from sinkscope.model import load_tokenizer
 
 DOCS = Path(__file__).parent.parent / "docs"
 TEXT = re.compile(r"^```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -83,3 +86,18 @@ def test_the_table_of_interventions_is_what_they_do(
         assert found["stands_out"][metric] == stands_out
         assert not stands_out or (number.endswith("(less)") == (found["intervened"][metric] < min(values)))
     assert says(row[6].strip("*"), found["intervened"]["sink_rate"])
+
+
+@pytest.mark.slow
+def test_the_kinds_of_tokens_of_the_encoder_are_what_is_measured() -> None:
+    model, tokenizer = ss.load("nano-encoder"), load_tokenizer("nano-encoder")
+    size = model.config.vocab_size
+    text = build_inputs("natural", tokenizer=tokenizer, vocab_size=size, tokens=128, samples=100, seed=0)
+    found = ss.measure(model, text.input_ids, [ss.AttentionReceived("all")], tokenizer=tokenizer).token_kinds()
+    written = rows("encoder_and_hybrid.md", "| kind | tokens")
+    assert [row[0].strip("`") for row in written] == found["kind"].tolist()
+    for row, (_, there) in zip(written, found.iterrows(), strict=True):
+        assert says(row[1], there["occurrences"])
+        assert says(row[2], there["alpha"])
+        assert says(row[3], there["alpha"] * 128)
+        assert says(row[4].removesuffix(" %"), there["sink_rate"])
