@@ -135,7 +135,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "output[:, :, len(slots) if causal else 0 :, :value_dim]",
         "output[:, :, : output.shape[2] - (len(slots) if causal else 0), :value_dim]",
     ),
-    sdpa("rows of padding are not blanked", "return output.masked_fill(blank, 0.0)", "return output"),
+    sdpa(
+        "rows of padding are not blanked",
+        "return output.masked_fill(blank, 0.0)",
+        "return output",
+        "tests/attention/paths/test_masks.py",
+    ),
+    flash(
+        "rows of padding are not blanked",
+        "part.masked_fill(block.blank, 0.0), total",
+        "part, total",
+        "tests/attention/paths/test_masks.py",
+        "tests/attention/test_paths.py",
+    ),
+    flash(
+        "the last block alone gives keys their gradient",
+        "to_key[keys] += parts[1]",
+        "to_key[keys] = parts[1].to(wide)",
+        "tests/attention/paths/test_masks.py",
+    ),
     flash(
         "slots take no mass",
         "total = torch.logaddexp(lse.to(logits.dtype), logits.logsumexp(-1))",

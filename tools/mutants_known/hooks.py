@@ -3,6 +3,7 @@
 from tools.mutants_known.mutant import Mutant, of
 
 passes = of("hooks/passes.py", "tests/hooks/test_passes.py")
+modules = of("hooks/modules.py", "tests/hooks/test_modules.py")
 samples = of("hooks/samples.py", "tests/hooks/test_passes.py")
 projections = of("hooks/projections.py", "tests/hooks/test_edits.py")
 stream = of("hooks/stream.py", "tests/hooks/test_stream.py")
@@ -25,6 +26,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/interventions",
     ),
     passes("what is required is not asked for", "if not met(done):", "if False:", "tests/hooks"),
+    passes("rows of codebooks are samples", "ids.ndim == 2 and len(ids) == len(main)", "ids.ndim == 2"),
+    passes("channels are texts", "ids.ndim == 2 and len(ids) == len(main)", "len(ids) == len(main)"),
+    passes("padding is cut into patches", "if padding and family(model) in PATCHING:", "if False:"),
+    modules(
+        "a count of layers is a number",
+        "depths = [getattr(model.config, name, None) for name in COUNTS]",
+        "depths = {getattr(model.config, name, None) for name in COUNTS}",
+    ),
+    modules("every model has one text", "except ValueError:", "except KeyError:"),
     projections(
         "queries and keys are exchanged",
         "query, key, value = columns.split([heads * width, size, size])",
