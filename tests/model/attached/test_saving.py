@@ -29,6 +29,7 @@ WITHOUT = """
 import resource, sys
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, pipeline
+from tests.thinning import thinned
 
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))  # a Llama of default size would be 27 GB
 folder = sys.argv[1]
@@ -79,7 +80,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", thinned(HOSTS, 3))
 def test_every_family_comes_back_equal(name: str, tmp_path: Path) -> None:
     model, given = host(name), inputs(name)
     ss.attach(model, "gated_elementwise", start="as_is")
@@ -154,7 +155,7 @@ def test_without_sinkscope_the_folder_fails_loudly(folder: Path) -> None:
     assert [line for line in lines if not line.startswith("refused")] == []
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", thinned(HOSTS, 3))
 def test_no_hosts_configuration_reads_the_file(name: str, tmp_path: Path) -> None:
     """Whatever attention implementation is given; the plain base class does, as transformers' Trainer resumes by it."""
     model = host(name)
