@@ -246,7 +246,6 @@ def test_a_run_that_fails_does_not_stop_the_others(small, places):
     assert "exit code" in sweep.failed[next(iter(names))]
 
 
-@pytest.mark.slow
 def test_a_run_held_by_another_process_is_left_alone(small, places):
     (recipe, _) = recipes(small())
     folder = RunStore(places["out"]).run(recipe).path
