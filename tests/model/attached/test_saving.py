@@ -24,12 +24,12 @@ from transformers import (
 import sinkscope as ss
 from sinkscope.errors import InputError
 from tests.model.attached.hosts import HOSTS, host, inputs, output, stir
+from tests.thinning import thinned
 
 WITHOUT = """
 import resource, sys
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, pipeline
-from tests.thinning import thinned
 
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))  # a Llama of default size would be 27 GB
 folder = sys.argv[1]
