@@ -66,7 +66,10 @@ def seeded() -> None:
 
     random.seed(0)
     np.random.seed(0)
-    torch.manual_seed(0)
+    if torch.accelerator.is_available():
+        torch.manual_seed(0)
+    else:  # which `torch.manual_seed` would note, with its whole stack, for accelerators that may come up later
+        torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
