@@ -27,6 +27,7 @@ from tests.families.processors import (
     saved_wav2vec2,
     saved_whisper,
 )
+from tests.thinning import thinned
 
 SMALL = Reads(tokens=16, samples=4, bos="add")
 FEW = ("--tokens", 16, "--samples", 4)
@@ -50,7 +51,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["bart", "t5"])
+@pytest.mark.parametrize("name", thinned(["bart", "t5"], 2))
 def test_the_stacks_of_an_encoder_decoder_are_shown_apart(sinkscope, places, text, tmp_path, name):
     call = ("measure", places / name, "--text", text, "--bos", "add", *FEW, "--observers", "few", "--out", "m")
     shown = " ".join(sinkscope(*call).out.split())
@@ -90,6 +91,7 @@ def test_a_survey_has_a_line_for_each_stack(sinkscope, places, model, text, tmp_
 LONG = ("--prompt", "a b c d e f g h i j k l")  # a text of ten tokens and more, for the tower that reads it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "option", "folder", "more"),
     [

@@ -138,7 +138,8 @@ def test_large_weights_are_not_broken(ids: torch.Tensor) -> None:
     model = build("llama").half()
     with torch.no_grad():
         model.lm_head.weight.fill_(60000.0)
-    measure(model, ids, [AttentionReceived()])
+    measured = measure(model, ids, [AttentionReceived()])
+    assert bool(measured.data["attention_received"].isel(position=0).notnull().all())
 
 
 def test_activations_that_overflow_are_named_by_place(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:

@@ -25,6 +25,7 @@ from transformers import (
 import sinkscope as ss
 from sinkscope.errors import InputError
 from tests.model.attached.hosts import HOSTS, host, inputs, output, stir
+from tests.thinning import thinned
 
 WITHOUT = """
 import resource, sys
@@ -80,7 +81,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", thinned(HOSTS, 3))
 def test_every_family_comes_back_equal(name: str, tmp_path: Path) -> None:
     model, given = host(name), inputs(name)
     ss.attach(model, "gated_elementwise", start="as_is")
@@ -155,7 +156,7 @@ def test_without_sinkscope_the_folder_fails_loudly(folder: Path) -> None:
     assert [line for line in lines if not line.startswith("refused")] == []
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", thinned(HOSTS, 3))
 def test_no_hosts_configuration_reads_the_file(name: str, tmp_path: Path) -> None:
     """Whatever attention implementation is given; the plain base class does, as transformers' Trainer resumes by it."""
     model = host(name)
