@@ -75,6 +75,7 @@ from sinkscope.hooks.stream import (
     row_length,
     width_of,
 )
+from sinkscope.hooks.twins import unobserved
 
 __all__ = [
     "ARGUMENTS",
@@ -149,6 +150,7 @@ __all__ = [
     "sink_tokens",
     "text_config",
     "unembedding",
+    "unobserved",
     "unwrapped",
     "visibility_of",
     "vision_prefix",

@@ -27,6 +27,7 @@ from transformers.cache_utils import DynamicLayer, StaticLayer
 from sinkscope.attention import Visibility
 from sinkscope.attention.masks import Strict
 from sinkscope.errors import InputError
+from sinkscope.hooks import unobserved
 from sinkscope.model.config import LabConfig
 
 KeysValues = tuple[Float[Tensor, "batch kv_heads _ dim"], Float[Tensor, "batch kv_heads _ dim"]]
@@ -134,27 +135,6 @@ def tokens_seen(cache: Cache | None, config: LabConfig) -> int:
             "DynamicCache(config=model.config)"
         )
     return seen
-
-
-def unobserved(module: nn.Module) -> nn.Module:
-    """A twin that shares parameters, buffers and settings, all the way down, but has no hooks and is nobody's layer."""
-    twin: nn.Module = object.__new__(type(module))
-    twin.__dict__.update(module.__dict__)
-    twin.__dict__.update({name: type(hooks)() for name, hooks in module.__dict__.items() if name in _HOOKS})
-    children = module._modules.items()
-    twin.__dict__["_modules"] = {name: None if child is None else unobserved(child) for name, child in children}
-    return twin
-
-
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_pre_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
 
 
 def _repeated(suppliers: list[int]) -> range:

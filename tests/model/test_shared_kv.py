@@ -11,8 +11,8 @@ from transformers.cache_utils import DynamicSlidingWindowLayer
 
 import sinkscope as ss
 from sinkscope.errors import InputError
+from sinkscope.hooks import unobserved
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.model.shared_kv import unobserved
 from tests.model.test_variants import SIZES, build
 
 IDS = torch.randint(1, 53, (2, 10), generator=torch.Generator().manual_seed(0))
