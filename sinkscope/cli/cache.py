@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from sinkscope.cli import options
-from sinkscope.cli.cache_texts import TOKENS, Task, Texts, Wanted
+from sinkscope.cli.measuring.cache_texts import TOKENS, Task, Texts, Wanted
 from sinkscope.cli.measuring.folders import FILES, old_files, results_folder
 from sinkscope.errors import InputError, unknown
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table

@@ -49,21 +49,30 @@ class Wanted:
         """Texts of the model's kind: noise with needles for the recall model, natural text for others."""
         if self.recalls and source["text"] is None:
             return self._of_needles()
-        from sinkscope.cli.measuring.job import inputs_for, tokenizer_of
-        from sinkscope.data import ordinary_tokens, vocabulary_of
+        from sinkscope.cli.measuring.job import tokenizer_of
+        from sinkscope.data import build_inputs, ordinary_tokens, vocabulary_of
         from sinkscope.evaluate.needles import hidden_in
 
         length = TOKENS if self.tokens is None else self.tokens
         context = self._context(length)
-        given = {"tokens": length, "samples": self.windows, "seed": self.seed, **source}
-        inputs = inputs_for(loaded, self.model, "natural", **given)
+        if source["text"] is not None and source["split"] != "validation":
+            raise InputError(f"--split {source['split']} goes with --corpus: a --text is read as a whole")
+        tokenizer = tokenizer_of(self.model, source["revision"], needed=True)
+        given = {name: value for name, value in source.items() if name != "revision"}
+        inputs = build_inputs(
+            "natural",
+            tokenizer=tokenizer,
+            vocab_size=vocabulary_of(loaded),
+            tokens=length,
+            samples=self.windows,
+            seed=self.seed,
+            **given,
+        )
         needles = None
         if self.task == "recall":
-            tokens = ordinary_tokens(tokenizer_of(self.model, source["revision"]), vocabulary_of(loaded))
+            tokens = ordinary_tokens(tokenizer, vocabulary_of(loaded))
             pairs = max(4, context // TOKENS_A_PAIR)
-            needles = hidden_in(
-                inputs.input_ids[:, :context], tokens, pairs=pairs, asked=pairs // 2, seed=self.seed
-            )
+            needles = hidden_in(inputs.input_ids[:, :context], tokens, pairs=pairs, asked=pairs // 2, seed=self.seed)
         return Texts(inputs.input_ids, context, needles, inputs.description)
 
     def _of_needles(self) -> Texts:
