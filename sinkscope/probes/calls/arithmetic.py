@@ -43,22 +43,20 @@ def product(
     key: Float[Tensor, "batch kv_heads key dim"],
     scaling: float,
     offsets: Float[Tensor, "batch heads query 1"] | None,
-    out: Float[Tensor, "batch heads query key"],
+    room: Float[Tensor, "_"] | None = None,
 ) -> Float[Tensor, "batch heads query key"]:
-    """offsets + scaling · q·k, written to `out`, which is contiguous; adding them afterwards would be one more pass.
+    """offsets + scaling · q·k in one pass, in the memory `room` where that is given; no offsets: 0.
 
-    Grouped queries meet the key head of their group. No offsets: 0.
+    Grouped queries meet the key head of their group.
     """
     groups, keys, dim = key.shape[0] * key.shape[1], key.shape[2], key.shape[3]
-    room = out.view(groups, -1, keys)
-    torch.baddbmm(
-        room if offsets is None else offsets.reshape(groups, -1, 1),
-        query.reshape(groups, -1, dim),
-        key.reshape(groups, keys, dim).mT,
-        beta=0 if offsets is None else 1,
-        alpha=scaling,
-        out=room,
-    )
+    left, right = query.reshape(groups, -1, dim), key.reshape(groups, keys, dim)
+    start = query.new_zeros(1, 1, 1) if offsets is None else offsets.reshape(groups, -1, 1)
+    beta, shape = 0 if offsets is None else 1, (*query.shape[:3], keys)
+    if room is None and 2 * keys <= left.shape[1]:  # as k·q, few rows of many, which takes a third of the time
+        return torch.baddbmm(start.mT, right, left.mT, beta=beta, alpha=scaling).mT.reshape(shape)
+    out = query.new_empty(shape) if room is None else room[: math.prod(shape)].view(shape)
+    torch.baddbmm(start, left, right.mT, beta=beta, alpha=scaling, out=out.view(groups, -1, keys))
     return out
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -223,9 +222,7 @@ class AttentionCall:
         offsets: Tensor | None = None,
     ) -> Float[Tensor, "batch heads query key"]:
         query, key = self.wide_query[samples, :, rows], self._keys_at(samples, columns)
-        shape = (*query.shape[:3], key.shape[2])
-        out = query.new_empty(shape) if room is None else room[: math.prod(shape)].view(shape)
-        return product(query, key, self.scaling * unit, offsets, out)
+        return product(query, key, self.scaling * unit, offsets, room)
 
     def _keys_at(self, samples: slice, columns: Columns) -> Float[Tensor, "batch kv_heads n dim"]:
         key = self.wide_key[samples]

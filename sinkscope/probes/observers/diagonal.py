@@ -9,6 +9,7 @@ import torch
 
 from sinkscope.probes.calls.call import ROWS, AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
+from sinkscope.probes.calls.masks import Rule
 from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
 
 
@@ -39,6 +40,11 @@ class SelfAttention(Observer):
         if not _has_own(call) or self.reads_chunks(call):
             return
         lse, everything = call.counted_lse, slice(0, len(call.query))
+        if call.is_product and isinstance(call.mask, Rule):  # which shows each real query its own key
+            query = call.wide_query.unflatten(1, (-1, call.group))
+            own = torch.linalg.vecdot(query, call.wide_key[:, :, None, call.own_keys]).flatten(1, 2)
+            yield Piece("own", (own * call.scaling - lse).exp().sum(-1), None, everything)
+            return
         for start in range(0, call.query.shape[2], ROWS):  # blocks on the diagonal, of which that alone is kept
             rows = slice(start, min(call.query.shape[2], start + ROWS))
             columns = slice(call.own_keys.start + rows.start, call.own_keys.start + rows.stop)
