@@ -31,7 +31,7 @@ MASKS: dict[str, Mask] = {
     "prefix of 32": CAUSAL | Prefix(32),
     "left padding": CAUSAL,
 }
-NO_SLOWER = ("window of 256", "documents of 512")
+NO_SLOWER = ("window of 256", "documents of 512", "one document", "prefix of 32", "left padding")
 GROWTH = 4.5  # of peak memory, where T grows four times and T² sixteen times
 
 

@@ -185,7 +185,9 @@ def _fill(view: np.ndarray, item: _Found, column: Mapping[int, int]) -> None:
         _put(view, lead, None, values, item.array.extra)
 
 
-def _put(view: np.ndarray, lead: int, target: list[int] | slice | None, values: np.ndarray, extra: tuple[str, ...]) -> None:
+def _put(
+    view: np.ndarray, lead: int, target: list[int] | slice | None, values: np.ndarray, extra: tuple[str, ...]
+) -> None:
     ends = tuple(slice(0, length) for length in values.shape[values.ndim - len(extra) :])
     place = (slice(None),) * lead + (() if target is None else (target,)) + ends
     view[place] = values

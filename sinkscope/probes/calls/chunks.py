@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -55,7 +56,7 @@ def _from_scores(call: AttentionCall, with_scores: bool) -> Iterator[Chunk]:
         columns = call.mask.extent(samples, rows)
         if columns.start < columns.stop:
             # Fresh memory for each chunk would cost a quarter of the time.
-            need = (samples.stop - samples.start) * call.heads * (rows.stop - rows.start) * (columns.stop - columns.start)
+            need = call.heads * math.prod(part.stop - part.start for part in (samples, rows, columns))
             if room.shape[1] < need:
                 room = room.new_empty(2 if with_scores else 1, need)
             scores = None
