@@ -217,7 +217,7 @@ def _backward_squares(
     scaling: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """No two squares share a token, so nothing is added up between them."""
-    given = tuple(torch.zeros_like(x) for x in (query, key, value))
+    given: list[Tensor] = []
     for samples, square in squares:
         at = (samples, slice(None), slice(square.start, square.stop))
         above = upstream[at]
@@ -232,7 +232,9 @@ def _backward_squares(
             for part, more in zip(parts, BACKWARD(upstream[first], *known, scale=scaling), strict=True):
                 part[:, :, ahead] += more
         if parts[0].shape == query.shape:
-            return parts
+            return parts[0], parts[1], parts[2]
+        given = given or [torch.zeros_like(x) for x in (query, key, value)]
         for whole, part in zip(given, parts, strict=True):
             whole[at] = part
-    return given
+    to_query, to_key, to_value = given or [torch.zeros_like(x) for x in (query, key, value)]
+    return to_query, to_key, to_value
