@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
@@ -119,7 +120,7 @@ class Columns:
     def _widths(self, group: Sequence[int], room: int) -> dict[int, int]:
         """Every column's width: the least, then what short cells want, and the rest to where most lines are needed."""
         widths = {index: self._least(index) for index in group}
-        whole = {index: max(cell.cell_len for cell in self._cells(index)) for index in group}
+        whole = {index: self._measures[index][1] for index in group}
         spare = room - sum(PADDING + width for width in widths.values())
         while spare < 0 and max(widths.values()) > 1:
             widths[max(widths, key=widths.__getitem__)] -= 1
@@ -134,7 +135,17 @@ class Columns:
         return widths
 
     def _least(self, index: int) -> int:
-        cells = self._cells(index)
+        return self._measures[index][0]
+
+    @cached_property
+    def _measures(self) -> list[tuple[int, int]]:
+        """Of every column the least width, and the width that breaks nothing."""
+        return [
+            (self._least_of(cells), max(cell.cell_len for cell in cells))
+            for cells in map(self._cells, range(len(self.names)))
+        ]
+
+    def _least_of(self, cells: Sequence[Text]) -> int:
         phrases = any(" " in cell.plain for cell in cells[1:])
         longest = max((len(word) for cell in cells for word in cell.plain.split()), default=1)
         return min(longest, SHORT_WORD if phrases else LONGEST_WORD)
