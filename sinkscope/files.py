@@ -139,11 +139,13 @@ def indented(value: Any, margin: str = "\n") -> str:
     """
     if not isinstance(value, dict | list | tuple) or not value:
         return json.dumps(value, allow_nan=False)
-    deeper, is_dict = margin + "  ", isinstance(value, dict)
-    if not any(isinstance(item, dict | list | tuple) for item in (value.values() if is_dict else value)):
+    deeper = margin + "  "
+    if not any(
+        isinstance(item, dict | list | tuple) for item in (value.values() if isinstance(value, dict) else value)
+    ):
         flat = json.dumps(value, separators=("," + deeper, ": "), allow_nan=False)
         return flat[0] + deeper + flat[1:-1] + margin + flat[-1]
-    if not is_dict:
+    if not isinstance(value, dict):
         return "[" + deeper + ("," + deeper).join(indented(item, deeper) for item in value) + margin + "]"
     pairs = (json.dumps({key: 0})[1:-2] + indented(item, deeper) for key, item in value.items())
     return "{" + deeper + ("," + deeper).join(pairs) + margin + "}"
