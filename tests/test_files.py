@@ -346,5 +346,5 @@ def test_indented_json_is_what_json_writes(value: object) -> None:
 
 
 def test_indented_json_has_no_infinities() -> None:
-    for value in (math.nan, [math.inf], {"a": {"b": [1, -math.inf]}}):
-        pytest.raises(ValueError, indented, value)
+    with pytest.raises(ValueError, match="JSON"):
+        indented({"a": [{"b": [1, -math.inf]}]})
