@@ -243,10 +243,14 @@ def test_the_lab_model_streams_and_is_observed(llama: Any) -> None:
     assert float(seen_mass.sum(-1).mean()) == pytest.approx(20, abs=1e-3)
 
 
+@torch.no_grad()
 def test_no_measurement_counts_the_pass_that_measures_the_model(llama: Any) -> None:
-    with sinkscope.observe(llama, sinkscope.HiddenNorms()), pytest.raises(InputError, match="make the cache before"):
-        StreamingCache(llama, 2, 6)
-    assert StreamingCache(llama, 2, 6).followed
+    with sinkscope.observe(llama, sinkscope.AttentionReceived(positions="all"), sinkscope.HiddenNorms()) as seen:
+        cache = StreamingCache(llama, 2, 6)
+        llama(ids(2, 12), past_key_values=cache)
+    found = seen.measurement().data
+    assert dict(found.sizes)["sample"] == 2
+    assert dict(found.sizes)["position"] == 12
 
 
 @pytest.mark.parametrize("position", ["alibi", "relative_t5", "learned"])
