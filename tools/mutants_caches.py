@@ -88,8 +88,8 @@ STREAMING: tuple[Mutant, ...] = (
     streaming("pieces show more than they should", "strict = self._strict and coming.queries > 1", "strict = False"),
     together(
         "sinks of before a reordering",
-        "if len(sources) != len(self._sources) or any(",
-        "if len(sources) != len(self._sources) or all(",
+        "any(a is not b for a, b in",
+        "any(False for a, b in",
     ),
     positions("the window is not turned back", "layer.turn(by)", "layer.turn(0)"),
     positions("windows beside are not turned back", "rotation.keys.turn(layer.keys, moved)", "layer.keys"),
