@@ -2,5 +2,15 @@
 
 from sinkscope.caches.following import Coming, FollowedLayer, FollowingCache
 from sinkscope.caches.rotation import LayerRotation, Rotation, measured_rotations
+from sinkscope.caches.streaming import Distance, StreamingCache
 
-__all__ = ["Coming", "FollowedLayer", "FollowingCache", "LayerRotation", "Rotation", "measured_rotations"]
+__all__ = [
+    "Coming",
+    "Distance",
+    "FollowedLayer",
+    "FollowingCache",
+    "LayerRotation",
+    "Rotation",
+    "StreamingCache",
+    "measured_rotations",
+]

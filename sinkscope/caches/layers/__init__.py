@@ -1,0 +1,7 @@
+"""Layers of caches: what transformers asks of one, over keys that are not all there."""
+
+from sinkscope.caches.layers.hybrid import HybridSinkWindow
+from sinkscope.caches.layers.shown import Shown
+from sinkscope.caches.layers.sink_window import SinkWindow
+
+__all__ = ["HybridSinkWindow", "Shown", "SinkWindow"]

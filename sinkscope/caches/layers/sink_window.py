@@ -1,0 +1,222 @@
+"""The first tokens and the last ones, in a gap buffer: ordered, contiguous, without a concatenation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers.cache_utils import DynamicLayer
+
+from sinkscope.caches.following import Coming, FollowedLayer
+from sinkscope.caches.layers.shown import Shown
+from sinkscope.caches.rotation import LayerRotation
+from sinkscope.errors import InputError
+
+Cached = Float[Tensor, "batch heads stored dim"]
+Pair = tuple[Tensor, Tensor]  # keys and values
+
+
+class SinkWindow(FollowedLayer, DynamicLayer):
+    """Keys and values of the first `sinks` tokens of each row and of its last `window`, the query among them.
+
+    New tokens go to the end of a buffer; what attention sees is its last `sinks + window` rows, over the first of which
+    the sinks are written (those tokens are dropped in any case). At the end of the buffer what is kept moves to the
+    front. A row with padding keeps plain tokens until its own real ones are too many, so transformers' mask fits it.
+
+    The cache says before each pass what it shows (`show`), and turns the sinks of all layers at once.
+    """
+
+    is_croppable = False
+    supports_early_init = False
+
+    def __init__(self, sinks: int, window: int, rotation: LayerRotation, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.sinks, self.window, self.rotation = sinks, window, rotation
+        self._forget()
+
+    @property
+    def kept(self) -> int:
+        """Tokens that the next pass still sees: its query is one of the window."""
+        return min(self._seen, self.sinks + self.window - 1)
+
+    def show(self, shown: Shown, standing: Pair | None) -> None:
+        """What the coming pass sees; `standing`: the sinks, turned, to be written where rows have dropped tokens."""
+        self._shown, self._standing = shown, standing
+
+    def update(self, key_states: Cached, value_states: Cached, *args: Any, **kwargs: Any) -> Pair:
+        """Take in a pass's keys and values; returns what its queries see, as `get_mask_sizes` foretold.
+
+        The copies of a strict pass come on top of that: its mask is written anew.
+        """
+        coming, shown = self.taken(key_states), self._shown
+        if coming.seen != self._seen or shown is None or shown.coming is not coming:
+            raise InputError(f"a pass starts at {coming.seen}, but its cache has seen {self._seen} tokens")
+        if self._buffers is None:
+            self.lazy_initialization(key_states, value_states)
+        self._keep_first(coming, (key_states, value_states))
+        start, returned = self._append((key_states, value_states))
+        if shown.copies:
+            returned = self._with_copies(shown, returned)
+        elif self._standing is not None:
+            self._stand(shown, returned)
+        self._standing = None
+        self._seen = coming.total
+        self._expose(start)
+        return returned
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        length = self.kept + query_length
+        return length, self._seen + query_length - length
+
+    def get_seq_length(self) -> int:
+        """Tokens seen, by which generate and masks count."""
+        return self._seen
+
+    @property
+    def places(self) -> Int[Tensor, "batch heads stored"]:
+        if self._shown is None:
+            raise InputError("nothing is cached yet, so there are no places")
+        return self._shown.places()
+
+    def turn(self, by: int) -> None:
+        """Turn the window by so many positions: they are counted from elsewhere from now on."""
+        if self._buffers is None:
+            return
+        for buffer, rotation in zip(self._buffers, (self.rotation.keys, self.rotation.values), strict=True):
+            if rotation is not None:
+                part = buffer[:, :, self._end - self.kept : self._end]
+                part.copy_(rotation.turn(part, torch.tensor(by, device=part.device)))
+
+    def lazy_initialization(self, key_states: Cached, value_states: Cached) -> None:
+        room = self.sinks + self.window + max(64, self.window // 8)
+        with _plain():
+            both = (key_states, value_states)
+            keys, values = (states.new_zeros((*states.shape[:2], room, states.shape[3])) for states in both)
+            self._buffers = keys, values
+            first, other = (states.new_zeros((*states.shape[:2], self.sinks, states.shape[3])) for states in both)
+            self.first = first, other
+        self.is_initialized = True
+
+    def reset(self) -> None:
+        self._forget()
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self._choose(beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        if indices.dtype == torch.bool:
+            indices = indices.nonzero()[:, 0]
+        self._choose(indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        if self._buffers is not None:
+            self._choose(torch.arange(len(self._buffers[0])).repeat_interleave(repeats))
+
+    def offload(self) -> None:
+        raise InputError("a streaming cache is small and stays where its layer is: it cannot be offloaded")
+
+    prefetch = offload
+
+    def _forget(self) -> None:
+        self.first: Pair | None = None  # the sinks as they were cached; replaced, never written to
+        self._buffers: Pair | None = None
+        self._end = self._seen = 0
+        self._shown: Shown | None = None
+        self._standing: Pair | None = None
+        self.coming = None
+        self.keys = self.values = None
+        self.is_initialized = False
+
+    def _keep_first(self, coming: Coming, states: Pair) -> None:
+        """Keep each row's first real tokens where they are among the new ones."""
+        pads = [0] if coming.pads is None else coming.pads.tolist()
+        if self.first is None or self.sinks == 0 or coming.seen >= max(pads) + self.sinks:
+            return
+        with _plain():
+            device = states[0].device
+            at = torch.tensor(pads)[:, None] + torch.arange(self.sinks) - coming.seen
+            here = ((at >= 0) & (at < coming.queries)).expand(coming.batch, -1)[:, None, :, None].to(device)
+            at = at.clamp(0, coming.queries - 1).expand(coming.batch, -1)[:, None, :, None].to(device)
+
+            def kept(new: Tensor, old: Tensor) -> Tensor:
+                return torch.where(here, new.gather(2, at.expand(-1, new.shape[1], -1, new.shape[3])), old)
+
+            self.first = kept(states[0], self.first[0]), kept(states[1], self.first[1])
+
+    def _append(self, states: Pair) -> tuple[int, Pair]:
+        """Store new tokens; returns where in the buffers what is kept starts afterwards, and what is seen meanwhile."""
+        assert self._buffers is not None
+        queries, kept, room = states[0].shape[2], self.kept, self._buffers[0].shape[2]
+        if self._end + queries > room:
+            for buffer in self._buffers:  # a copy: source and target may overlap
+                buffer[:, :, :kept] = buffer[:, :, self._end - kept : self._end].clone()
+            self._end = kept
+        start = self._end - kept
+        if self._end + queries <= room:
+            for buffer, new in zip(self._buffers, states, strict=True):
+                buffer[:, :, self._end : self._end + queries] = new
+            self._end += queries
+            keys, values = (buffer[:, :, start : self._end] for buffer in self._buffers)
+            return start, (keys, values)
+        keys, values = (
+            torch.cat([buffer[:, :, :kept], new], 2) if kept else new
+            for buffer, new in zip(self._buffers, states, strict=True)
+        )
+        self._end = min(kept + queries, self.sinks + self.window - 1)
+        for buffer, seen in zip(self._buffers, (keys, values), strict=True):
+            buffer[:, :, : self._end] = seen[:, :, -self._end :]
+        return 0, (keys, values)
+
+    def _stand(self, shown: Shown, returned: Pair) -> None:
+        """Write the turned sinks over the first rows of what is seen, where the row has dropped tokens."""
+        assert self._standing is not None
+        for seen, sinks in zip(returned, self._standing, strict=True):
+            front = seen[:, :, : self.sinks]
+            if shown.everyone:
+                front.copy_(sinks)
+            else:
+                front.copy_(torch.where(shown.dropped[..., None, None].to(front.device), sinks, front))
+
+    def _with_copies(self, shown: Shown, returned: Pair) -> Pair:
+        """The sinks once for each query, turned for it, and then what is seen."""
+        assert self.first is not None
+        assert shown.by is not None
+        by = shown.by[:, None].to(returned[0].device)
+        both = []
+        for seen, first, rotation in zip(returned, self.first, (self.rotation.keys, self.rotation.values), strict=True):
+            copies = first[:, :, None].expand(-1, -1, shown.coming.queries, -1, -1)
+            copies = copies if rotation is None else rotation.turn(copies.contiguous(), by)
+            both.append(torch.cat([copies.flatten(2, 3), seen], 2))
+        return both[0], both[1]
+
+    def _choose(self, indices: Tensor) -> None:
+        """Keep these rows, in this order."""
+        if self._buffers is None or self.first is None:
+            return
+        with _plain():
+            keys, values, first, other = (
+                tensor.index_select(0, indices.to(tensor.device)) for tensor in (*self._buffers, *self.first)
+            )
+        self._buffers, self.first = (keys, values), (first, other)
+        self._shown = None if self._shown is None else self._shown.chosen(indices)
+        self._expose(self._end - self.kept)
+
+    def _expose(self, start: int) -> None:
+        """What transformers reads of a layer: views of what is stored."""
+        assert self._buffers is not None
+        self.keys, self.values = (buffer[:, :, start : self._end] for buffer in self._buffers)
+
+
+class _plain:
+    """Tensors made inside can be written to wherever the cache is used later, inference mode or not."""
+
+    def __enter__(self) -> None:
+        self._modes = torch.inference_mode(False), torch.no_grad()
+        for mode in self._modes:
+            mode.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for mode in reversed(self._modes):
+            mode.__exit__(*error)

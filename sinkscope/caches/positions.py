@@ -1,0 +1,72 @@
+"""Where positions are counted from: not from the beginning of the text for ever, since fp32 angles lose accuracy."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from sinkscope.caches.rotation import LayerRotation
+from sinkscope.hooks import family, sink_tokens, text_config
+
+FARTHEST = 65_536
+TABLES = ("gptj", "codegen")  # their sines are a table of as many rows as the model has positions
+BY_PLACE = ("llama4", "llama4_text", "ministral3", "mistral4")  # queries are scaled by place
+
+
+@dataclass(eq=False)
+class Origin:
+    """Positions given to the model are places less `base`, which moves on before positions reach `limit`.
+
+    `limit` is None for a model whose positions mean more than distances, or that takes none: it counts from 0.
+    """
+
+    rotations: Mapping[int, LayerRotation]
+    limit: int | None
+    sinks: int = 0
+    base: int = 0
+
+    @classmethod
+    def of(cls, model: nn.Module, rotations: Mapping[int, LayerRotation], sinks: int) -> Origin:
+        takes = "position_ids" in inspect.signature(model.forward).parameters
+        turns = any(part for rotation in rotations.values() for part in (rotation.keys, rotation.values))
+        if not takes or not turns or family(model) in BY_PLACE or sink_tokens(model):
+            return cls(rotations, None, sinks)
+        rows = getattr(text_config(model), "max_position_embeddings", FARTHEST)
+        return cls(rotations, min(FARTHEST, rows) if family(model) in TABLES else FARTHEST, sinks)
+
+    def moved(self, seen: Sequence[int], queries: int) -> int:
+        """By how much the origin moves before a pass of rows that have seen so many real tokens."""
+        if self.limit is None or max(seen) + queries - self.base <= self.limit:
+            return 0
+        step = min(seen) - self.base
+        # Not for little: rows that are far apart, or a pass beyond the limit. And sinks are cached before it moves.
+        if step < self.limit // 2 or min(seen) < self.sinks:
+            return 0
+        self.base += step
+        return step
+
+    def turn(self, cache: DynamicCache, by: int) -> None:
+        """Turn what all layers keep."""
+        for index, rotation in self.rotations.items():
+            layer = cache.layers[index]
+            if hasattr(layer, "turn"):
+                layer.turn(by)
+            elif layer.is_initialized and isinstance(layer.keys, Tensor):
+                moved = torch.tensor(by, device=layer.keys.device)
+                layer.keys = layer.keys if rotation.keys is None else rotation.keys.turn(layer.keys, moved)
+                layer.values = layer.values if rotation.values is None else rotation.values.turn(layer.values, moved)
+
+    def counted(self, positions: Tensor | None) -> dict[str, Any]:
+        """The argument to give in place of these positions; nothing where they are counted from the beginning."""
+        if positions is None or self.base == 0:
+            return {}
+        return {"position_ids": (positions - self.base).clamp(min=0)}
+
+    def reset(self) -> None:
+        self.base = 0

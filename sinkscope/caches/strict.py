@@ -1,0 +1,94 @@
+"""Reading several tokens at once as if they came one by one: each query sees its own copy of the sinks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+from transformers import Cache
+from transformers.cache_utils import DummyLayer, LinearAttentionCacheLayerMixin
+
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import Editor, attention_layers, editing, has_attention
+
+HOSTS = ("eager", "sdpa")  # attention functions that take any mask
+
+
+@runtime_checkable
+class Strict(Protocol):
+    """Says for the layer whose attention comes next what its queries see; None where transformers' mask is right."""
+
+    def awaited(self) -> Bool[Tensor, "batch 1 query stored"] | None: ...
+
+
+class Masks(Editor):
+    """Writes the masks of passes that are read strictly."""
+
+    def __init__(self, model: nn.Module, cache: Strict) -> None:
+        self._modules = set(attention_layers(model))
+        self._cache = cache
+
+    def edits(self, module: nn.Module) -> bool:
+        return module in self._modules
+
+    def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
+        mask = self._cache.awaited()
+        if mask is None:
+            return arguments
+        query, keys = arguments["query"], arguments["key"].shape[2]
+        if mask.shape[2:] != (query.shape[2], keys):
+            raise UnsupportedModelError(
+                f"attention sees {keys} keys where its cache gave it {mask.shape[3]}: read token by token, with chunk=1"
+            )
+        if implementation != "sdpa":
+            mask = torch.zeros(mask.shape, dtype=query.dtype, device=query.device).masked_fill_(
+                ~mask, torch.finfo(query.dtype).min
+            )
+        return arguments | {"attention_mask": mask}
+
+
+def at_once(model: nn.Module, cache: Cache) -> bool:
+    """Whether several tokens can be read at once as if they came one by one.
+
+    Not beside recurrent states, which families continue token by token only; not where layers share keys, or attention
+    is computed elsewhere than in a function of transformers' interface that takes a mask.
+    """
+    if any(isinstance(layer, LinearAttentionCacheLayerMixin | DummyLayer) for layer in cache.layers):
+        return False
+    host = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if host not in HOSTS or not has_attention(model):
+        return False
+    return not any(hasattr(module, "operation") for module in attention_layers(model))  # those mask on their own
+
+
+def parts(
+    model: nn.Module, seen: int, ids: Int[Tensor, "batch position"], chunk: int, mask: Tensor | None
+) -> Iterator[dict[str, Any]]:
+    """The inputs of one pass after the other. Raises `InputError` for arguments that do not fit."""
+    if not isinstance(ids, Tensor) or ids.ndim != 2:
+        raise InputError("ids: a tensor of token ids, (batch, position)")
+    if not isinstance(chunk, int) or chunk < 1:
+        raise InputError(f"chunk = {chunk!r}: at least 1 token")
+    if mask is not None and tuple(mask.shape) != (len(ids), seen + ids.shape[1]):
+        raise InputError(
+            f"attention_mask {tuple(mask.shape)}: (batch, position) over what was read before and ids, "
+            f"{(len(ids), seen + ids.shape[1])}"
+        )
+    for start in range(0, ids.shape[1], chunk):
+        stop = min(start + chunk, ids.shape[1])
+        given: dict[str, Any] = {"input_ids": ids[:, start:stop]}
+        yield given if mask is None else given | {"attention_mask": mask[:, : seen + stop]}
+
+
+def kept_logits(model: nn.Module) -> dict[str, Any]:
+    """The argument for logits of the last token alone, where the model has it."""
+    return {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+
+
+def masked(model: nn.Module, cache: Strict) -> Any:
+    """A context in which masks are written anew."""
+    return editing(Masks(model, cache))
