@@ -90,6 +90,7 @@ class FollowingCache(DynamicCache):
         super().__init__(config=text_config(model))
         self._model = weakref.ref(model)
         self._pads: Tensor | None = None
+        self._first = 0  # what the model counts its positions from
         _follow(self, model)
 
     @property
@@ -110,7 +111,7 @@ class FollowingCache(DynamicCache):
 
     def reset(self) -> None:
         super().reset()
-        self._pads = None
+        self._pads, self._first = None, 0
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         super().batch_repeat_interleave(repeats)
@@ -146,9 +147,37 @@ class FollowingCache(DynamicCache):
         _check_use(given, text_config(self._the_model()))
         self._pads = self._padding(forward, own)
         coming = Coming(forward.seen, queries, forward.batch, self._pads)
-        added = {} if forward.prefix else _positions(self._the_model(), given, coming)
+        added = {} if forward.prefix else self._positions(self._the_model(), given, coming)
         self.expect(coming)
         return added
+
+    def _positions(self, model: nn.Module, given: Mapping[str, Any], coming: Coming) -> dict[str, Any]:
+        """Position ids where none were given, and a check where they were: each row counts its real tokens.
+
+        Some families count from 0 at each pass without them; PaliGemma counts from 1 in `generate`.
+        """
+        if "position_ids" not in inspect.signature(model.forward).parameters:
+            return {}
+        tensor = next(v for name in ("input_ids", "inputs_embeds") if isinstance(v := given.get(name), Tensor))
+        pads = 0 if coming.pads is None else coming.pads[:, None].to(tensor.device)
+        columns = torch.arange(coming.seen, coming.total, device=tensor.device)[None]
+        counted = (columns - pads).expand(coming.batch, -1)
+        positions = given.get("position_ids")
+        if positions is None:
+            return {"position_ids": (counted + self._first).clamp(min=0)}
+        plain = positions if positions.ndim == 2 else positions[0]
+        if positions.ndim > 2 and not bool((positions == positions[:1]).all()):
+            raise UnsupportedModelError("positions of images differ between axes, which this cache does not follow")
+        if coming.seen == 0:
+            fullest = int(counted[:, -1].argmax())
+            self._first = int(plain.expand(coming.batch, -1)[fullest, -1] - counted[fullest, -1])
+        expected = counted + self._first
+        if plain.shape[1] != expected.shape[1] or not bool(((plain == expected) | (columns < pads)).all()):
+            raise InputError(
+                f"position_ids start at {plain[:, 0].tolist()}, but the rows continue at {expected[:, 0].tolist()}: a "
+                "cache that drops keys needs the number of real tokens before"
+            )
+        return {}
 
     def _the_model(self) -> nn.Module:
         model = self._model()
@@ -169,13 +198,20 @@ class FollowingCache(DynamicCache):
         pads = total - real.sum(-1)
         if not bool((real == _right_aligned(real, pads)).all()):
             raise InputError("padding must stand on the left: inside a row it cannot be told from a dropped key")
-        if forward.seen and (self._pads is None or not torch.equal(pads.to(self._pads.device), self._pads)):
+        if forward.seen and (
+            self._pads is None or not _continued(pads.to(self._pads.device), self._pads, forward.seen)
+        ):
             raise InputError("the padding of a row changed between two passes: pad all rows on the left, once")
         return pads
 
 
 def _right_aligned(real: Bool[Tensor, "batch position"], pads: Int[Tensor, " batch"]) -> Bool[Tensor, "batch position"]:
     return torch.arange(real.shape[1], device=real.device)[None] >= pads[:, None]
+
+
+def _continued(pads: Int[Tensor, " batch"], before: Int[Tensor, " batch"], seen: int) -> bool:
+    """Whether no row has other padding than before, but for those that were nothing else so far."""
+    return bool(((pads == before) | ((before == seen) & (pads > before))).all())
 
 
 def _check(model: nn.Module) -> None:
@@ -202,31 +238,6 @@ def _check_use(given: Mapping[str, Any], config: Any) -> None:
     used = given.get("use_cache")
     if not (getattr(config, "use_cache", True) if used is None else used):
         raise InputError("use_cache is False, so generate would read the whole text at each step: pass use_cache=True")
-
-
-def _positions(model: nn.Module, given: Mapping[str, Any], coming: Coming) -> dict[str, Any]:
-    """Position ids where none were given, and a check where they were: each row counts its real tokens.
-
-    Some families count from 0 at each pass without them.
-    """
-    if "position_ids" not in inspect.signature(model.forward).parameters:
-        return {}
-    tensor = next(v for name in ("input_ids", "inputs_embeds") if isinstance(v := given.get(name), Tensor))
-    pads = 0 if coming.pads is None else coming.pads[:, None].to(tensor.device)
-    columns = torch.arange(coming.seen, coming.total, device=tensor.device)[None]
-    expected = (columns - pads).expand(coming.batch, -1)
-    positions = given.get("position_ids")
-    if positions is None:
-        return {"position_ids": expected.clamp(min=0)}
-    plain = positions if positions.ndim == 2 else positions[0]
-    if positions.ndim > 2 and not bool((positions == positions[:1]).all()):
-        raise UnsupportedModelError("positions of images differ between axes, which this cache does not follow")
-    if plain.shape[1] != expected.shape[1] or not bool(((plain == expected) | (expected < 0)).all()):
-        raise InputError(
-            f"position_ids start at {plain[:, 0].tolist()}, but the rows continue at {expected[:, 0].tolist()}: a "
-            "cache that drops keys needs the number of real tokens before"
-        )
-    return {}
 
 
 def _follow(cache: FollowingCache, model: nn.Module) -> None:

@@ -16,7 +16,7 @@ from sinkscope.hooks import family, sink_tokens, text_config
 
 FARTHEST = 65_536
 TABLES = ("gptj", "codegen")  # their sines are a table of as many rows as the model has positions
-BY_PLACE = ("llama4", "llama4_text", "ministral3", "mistral4")  # queries are scaled by place
+BY_PLACE = ("ministral3", "mistral4")  # queries are scaled by their position (in Llama 4 by the tokens seen)
 
 
 @dataclass(eq=False)

@@ -55,8 +55,8 @@ class StreamingCache(FollowingCache):
     rotation that was measured. Places are counted from a new origin from time to time, so that the model's own angles
     stay accurate. Rows may be padded on the left; each has its own first tokens.
 
-    A pass of several tokens shows later queries more than the window, as with any cache in `generate`; `prefill` reads a
-    prompt as if token by token. Layers with a window of their own, or with states, are left to transformers:
+    A pass of several tokens shows later queries more than the window, as with any cache in `generate`; `prefill` reads
+    a prompt as if token by token. Layers with a window of their own, or with states, are left to transformers:
     `left_alone` says which and why.
 
     The code of StreamingLLM drops before or after a token is added, in different scripts; here the query counts, so its
@@ -92,6 +92,7 @@ class StreamingCache(FollowingCache):
         self._pass: Shown | None = None  # the one under way
         self._masks: dict[torch.device, Tensor] = {}  # of a strict pass
         self._awaited: Tensor | None = None
+        self._attended = True
         self._say(model)
 
     @property
@@ -108,7 +109,7 @@ class StreamingCache(FollowingCache):
         model: nn.Module,
         ids: Int[Tensor, "batch position"],
         chunk: int = 128,
-        attention_mask: Int[Tensor, "batch position"] | None = None,
+        attention_mask: Tensor | None = None,
     ) -> None:
         """Read all but the last token of `ids`, which `generate(ids, past_key_values=cache)` then goes on with.
 
@@ -127,7 +128,7 @@ class StreamingCache(FollowingCache):
         model: nn.Module,
         ids: Int[Tensor, "batch position"],
         chunk: int = 128,
-        attention_mask: Int[Tensor, "batch position"] | None = None,
+        attention_mask: Tensor | None = None,
     ) -> Iterator[Any]:
         """The model's outputs for `ids`, up to `chunk` tokens at a time, each as if the tokens came one by one.
 
@@ -136,19 +137,17 @@ class StreamingCache(FollowingCache):
         return self._read(model, ids, chunk, attention_mask, {})
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        if self._awaited is not None:
-            raise UnsupportedModelError(
-                "attention of a layer did not go through transformers' interface: read token by token, with chunk=1"
-            )
-        updated = super().update(key_states, value_states, layer_idx, *args, **kwargs)
-        if self._strict and isinstance(self.layers[layer_idx], SinkWindow):
-            self._awaited = self._strict_mask(key_states.device)
-        return updated
+        if self._strict:
+            self._check_attended()
+            streams = isinstance(self.layers[layer_idx], SinkWindow)
+            self._awaited = self._strict_mask(key_states.device) if streams else None
+            self._attended = self._awaited is None
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
     def awaited(self) -> Tensor | None:
-        """The mask for the layer that was updated last, handed out once; None where transformers' own is right."""
-        mask, self._awaited = self._awaited, None
-        return mask
+        """The mask for the layer that was updated last; None where transformers' own is right."""
+        self._attended = True
+        return self._awaited
 
     def begin(self, forward: Forward, given: Mapping[str, Any]) -> dict[str, Any]:
         added = super().begin(forward, given)
@@ -160,7 +159,7 @@ class StreamingCache(FollowingCache):
         if by := self._origin.moved(seen, coming.queries):
             self._origin.turn(self, -by)
         shown = self._pass = self._shown(coming, seen)
-        self._masks, self._awaited = {}, None
+        self._masks, self._awaited, self._attended = {}, None, True
         standing = self._together.turned(self.followed, shown) if shown.dropped is not None and not shown.copies else {}
         for layer in self.followed:
             layer.show(shown, standing.get(layer))
@@ -224,13 +223,19 @@ class StreamingCache(FollowingCache):
         try:
             with masked(model, self):
                 yield
+            self._check_attended()
         finally:
             self._strict = False
-        self.awaited()
+
+    def _check_attended(self) -> None:
+        if not self._attended:
+            raise UnsupportedModelError(
+                "attention of a layer did not go through transformers' interface: read token by token, with chunk=1"
+            )
 
     def _strict_mask(self, device: torch.device) -> Tensor | None:
-        """The mask of the pass under way, None where it sees no more than one by one."""
-        if self._pass is None or self._pass.dropped is None:
+        """The mask of the pass under way; None for a single token, which sees all that it is shown."""
+        if self._pass is None or self._pass.coming.queries == 1:
             return None
         if device not in self._masks:
             self._masks[device] = self._pass.mask(self.window, device)

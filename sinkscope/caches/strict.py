@@ -13,8 +13,9 @@ from transformers import Cache
 from transformers.cache_utils import DummyLayer, LinearAttentionCacheLayerMixin
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import Editor, attention_layers, editing, has_attention
+from sinkscope.hooks import Editor, attention_layers, editing, family, has_attention
 
+OWN_MASKS = ("doge",)  # made in attention, of what is cached
 HOSTS = ("eager", "sdpa")  # attention functions that take any mask
 
 
@@ -60,7 +61,7 @@ def at_once(model: nn.Module, cache: Cache) -> bool:
     if any(isinstance(layer, LinearAttentionCacheLayerMixin | DummyLayer) for layer in cache.layers):
         return False
     host = getattr(getattr(model, "config", None), "_attn_implementation", None)
-    if host not in HOSTS or not has_attention(model):
+    if host not in HOSTS or family(model) in OWN_MASKS or not has_attention(model):
         return False
     return not any(hasattr(module, "operation") for module in attention_layers(model))  # those mask on their own
 

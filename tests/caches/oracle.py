@@ -23,6 +23,7 @@ from sinkscope.hooks import attention_modules
 
 ROTARY = ("rotary", "rope")
 MASKS = ("attention_mask", "layer_past")
+BY_PLACE = ("llama4_text",)  # scales queries by their place in the text, which the cache's length says
 BIASES = ("alibi", "position_bias")
 
 
@@ -56,7 +57,11 @@ def oracle(model: nn.Module, cache: Any, sinks: int, window: int) -> Iterator[di
             if queries > 1:
                 return output
             kept = {name: _kept([each[name] for each in history], sinks, window) for name in texts}
-            again = _alone(named | kept, angles, next(iter(kept.values())).shape[1], _model_of(model))
+            length, seen = (
+                next(iter(kept.values())).shape[1],
+                sum(_first(list(each.values())).shape[1] for each in history),
+            )
+            again = _alone(named | kept, angles, length, seen, _model_of(model))
             row = _first(forward(**again))[:, -1:]
             return row if isinstance(output, Tensor) else (row, *output[1:])
 
@@ -83,7 +88,7 @@ class Angles:
 
         def wrapped(x: Tensor, position_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
             output = forward(x, position_ids, *args, **kwargs)
-            self.made = self.made[-20:] + [(output, lambda positions: forward(x, positions, *args, **kwargs))]
+            self.made = [*self.made[-20:], (output, lambda positions: forward(x, positions, *args, **kwargs))]
             return output
 
         stack.enter_context(mock.patch.object(module, "forward", wrapped))
@@ -96,12 +101,27 @@ class Angles:
         return None
 
 
-def _alone(named: dict[str, Any], angles: Angles, length: int, model: Any) -> dict[str, Any]:
+class Longer:
+    """Holds nothing, and says how many tokens were before."""
+
+    def __init__(self, seen: int) -> None:
+        self.seen = seen
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        return self.seen
+
+    def update(self, keys: Tensor, values: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+        return keys, values
+
+
+def _alone(named: dict[str, Any], angles: Angles, length: int, seen: int, model: Any) -> dict[str, Any]:
     """The arguments of a pass over kept tokens alone: positions 0 … n − 1, no cache, no mask."""
     positions, found = torch.arange(length)[None], {}
     for name, value in named.items():
         if name == "attention_mask" and isinstance(value, Tensor) and value.is_floating_point():
             value = value.new_zeros((1, 1, length, length))  # some functions add one, whatever it is
+        elif isinstance(value, Cache) and model.config.model_type in BY_PLACE:
+            value = Longer(seen - length)
         elif isinstance(value, Cache) or name in MASKS:
             value = None
         elif name == "use_cache":

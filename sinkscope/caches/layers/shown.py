@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from sinkscope.caches.following import Coming
@@ -25,7 +25,7 @@ class Shown:
     kept: int
     sinks: int
     dropped: Bool[Tensor, "batch queries"] | None = None
-    by: Float[Tensor, "batch queries sinks"] | None = None
+    by: Int[Tensor, "batch queries sinks"] | None = None
     copies: bool = False
     everyone: bool = False  # that every row has dropped tokens, known without asking the device
 

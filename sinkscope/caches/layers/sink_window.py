@@ -14,7 +14,7 @@ from sinkscope.caches.layers.shown import Shown
 from sinkscope.caches.rotation import LayerRotation
 from sinkscope.errors import InputError
 
-Cached = Float[Tensor, "batch heads stored dim"]
+Cached = Float[Tensor, "batch heads stored _"]  # values may be wider or narrower than keys
 Pair = tuple[Tensor, Tensor]  # keys and values
 
 
@@ -34,7 +34,13 @@ class SinkWindow(FollowedLayer, DynamicLayer):
     def __init__(self, sinks: int, window: int, rotation: LayerRotation, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.sinks, self.window, self.rotation = sinks, window, rotation
-        self._forget()
+        self.first: Pair | None = None  # the sinks as they were cached; replaced, never written to
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+        self._buffers: Pair | None = None
+        self._end = self._seen = 0
+        self._shown: Shown | None = None
+        self._standing: Pair | None = None
 
     @property
     def kept(self) -> int:
@@ -120,12 +126,8 @@ class SinkWindow(FollowedLayer, DynamicLayer):
     prefetch = offload
 
     def _forget(self) -> None:
-        self.first: Pair | None = None  # the sinks as they were cached; replaced, never written to
-        self._buffers: Pair | None = None
+        self.first = self._buffers = self._shown = self._standing = self.coming = None
         self._end = self._seen = 0
-        self._shown: Shown | None = None
-        self._standing: Pair | None = None
-        self.coming = None
         self.keys = self.values = None
         self.is_initialized = False
 
@@ -176,7 +178,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
             front = seen[:, :, : self.sinks]
             if shown.everyone:
                 front.copy_(sinks)
-            else:
+            elif shown.dropped is not None:
                 front.copy_(torch.where(shown.dropped[..., None, None].to(front.device), sinks, front))
 
     def _with_copies(self, shown: Shown, returned: Pair) -> Pair:

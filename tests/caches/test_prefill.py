@@ -1,0 +1,166 @@
+"""Reading a prompt in pieces gives what reading it token by token gives, whatever the pieces."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sinkscope.caches import StreamingCache
+from sinkscope.caches.strict import at_once
+from sinkscope.errors import InputError
+from tests.caches import contract
+from tests.caches.contract import TOLERANCE, error, ids
+from tests.caches.families import STREAMS
+from tests.families.registry import FAMILIES
+
+TOKENS = 45
+one_by_one: dict[tuple[int, int], Tensor] = {}
+PADS = (0, 9, 25)
+# Half, interleaved, latent, a window beside, learned sinks and softcaps in eager attention.
+FEW = ("llama", "cohere", "deepseek_v3", "gemma3", "gpt_oss", "gemma2", "nanochat")
+TOKEN_BY_TOKEN = ("bloom", "mpt", "falcon", "gptj", "codegen", "gpt_neox_japanese", "doge")  # attention of their own
+STATES = (
+    *("jamba", "bamba", "falcon_h1", "zamba", "zamba2", "nemotron_h"),
+    *("granitemoehybrid", "lfm2", "qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid"),
+)
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    return FAMILIES["llama"].build("sdpa")
+
+
+def read(model: Any, tokens: Tensor, chunk: int, mask: Tensor | None = None, **options: Any) -> Tensor:
+    """Logits of everything."""
+    cache = StreamingCache(model, **{"sinks": 2, "window": 6} | options)
+    return torch.cat([output[0] for output in cache.read(model, tokens, chunk, mask)], 1)
+
+
+@pytest.mark.parametrize(("sinks", "window"), [(2, 6), (0, 5), (3, 1), (1, 2)])
+@pytest.mark.parametrize("chunk", [2, 7, 8, 9, 16, TOKENS])
+def test_every_chunk_gives_the_same(llama: Any, chunk: int, sinks: int, window: int) -> None:
+    if (sinks, window) not in one_by_one:
+        one_by_one[sinks, window] = read(llama, ids(1, TOKENS), 1, sinks=sinks, window=window)
+    found = read(llama, ids(1, TOKENS), chunk, sinks=sinks, window=window)
+    assert error(found, one_by_one[sinks, window]) <= TOLERANCE
+
+
+@pytest.mark.parametrize("distance", ["cache", "ceiling", "original"])
+@pytest.mark.parametrize("chunk", [7, TOKENS])
+def test_padded_rows_and_every_distance(llama: Any, distance: Any, chunk: int) -> None:
+    tokens = ids(3, TOKENS)
+    mask = torch.stack([(torch.arange(TOKENS) >= pad).long() for pad in PADS])
+    wanted, found = (read(llama, tokens, size, mask, distance=distance) for size in (1, chunk))
+    for row, pad in enumerate(PADS):
+        assert error(found[row, pad:], wanted[row, pad:]) <= TOLERANCE
+
+
+def check_strict(name: str, host: Any) -> None:
+    model, tokens = contract.built(name, host), ids(1, TOKENS)
+    wanted = read(model, tokens, 1)
+    for chunk in (5, 16, TOKENS):
+        assert error(read(model, tokens, chunk), wanted) <= TOLERANCE, (name, chunk)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_families_are_read_in_pieces(name: str) -> None:
+    host = STREAMS[name].hosts[-1]
+    assert at_once(contract.built(name, host), StreamingCache(contract.built(name, host), 2, 6))
+    check_strict(name, host)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in STREAMS if name not in FEW])
+def test_every_family_is_read_in_pieces_or_token_by_token(name: str) -> None:
+    family = STREAMS[name]
+    if family.obstacle(family.hosts[-1]):
+        pytest.skip(str(family.obstacle(family.hosts[-1])))
+    model = contract.built(name, family.hosts[-1])
+    assert at_once(model, StreamingCache(model, 2, 6)) == (name not in (*TOKEN_BY_TOKEN, *STATES))
+    check_strict(name, family.hosts[-1])
+
+
+def test_generate_goes_on_with_a_prompt_that_was_read(llama: Any) -> None:
+    """The dense pass of `generate` shows more: it is told apart from what was asked for."""
+    tokens = ids(1, TOKENS)
+    options: dict[str, Any] = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    options |= {"output_logits": True, "return_dict_in_generate": True}
+    first: list[Tensor] = []
+    for chunk in (1, 4, 100):
+        cache = StreamingCache(llama, 2, 6)
+        cache.prefill(llama, tokens, chunk=chunk)
+        assert cache.get_seq_length() == TOKENS - 1
+        out = llama.generate(tokens, past_key_values=cache, **options)
+        first.append(torch.stack(out.logits, 1))
+    one = llama.generate(tokens, past_key_values=StreamingCache(llama, 2, 6), prefill_chunk_size=1, **options)
+    assert max(error(each, torch.stack(one.logits, 1)) for each in first) <= TOLERANCE
+    dense = llama.generate(tokens, past_key_values=StreamingCache(llama, 2, 6), **options)
+    assert error(dense.logits[0], one.logits[0]) > 1e-3
+
+
+def test_padded_prompts_are_read_and_written_on(llama: Any) -> None:
+    tokens = ids(2, 30)
+    mask = torch.ones_like(tokens).index_put_((torch.tensor(1), torch.arange(11)), torch.tensor(0))
+    options: dict[str, Any] = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    both, alone = StreamingCache(llama, 2, 6), StreamingCache(llama, 2, 6)
+    both.prefill(llama, tokens, 8, mask)
+    alone.prefill(llama, tokens[1:, 11:], 5)
+    written = llama.generate(tokens, attention_mask=mask, past_key_values=both, **options)
+    assert torch.equal(written[1, 11:], llama.generate(tokens[1:, 11:], past_key_values=alone, **options)[0])
+
+
+def test_a_second_text_follows_the_first(llama: Any) -> None:
+    tokens = ids(1, TOKENS)
+    cache = StreamingCache(llama, 2, 6)
+    first = [output[0] for output in cache.read(llama, tokens[:, :20], 6)]
+    copy = deepcopy(cache)
+    wanted = read(llama, tokens, 1)
+    for each in (cache, copy):
+        second = [output[0] for output in each.read(llama, tokens[:, 20:], 9)]
+        assert error(torch.cat(first + second, 1), wanted) <= TOLERANCE
+
+
+def test_the_origin_moves_while_a_text_is_read(llama: Any) -> None:
+    tokens = ids(1, 80)
+    wanted = read(llama, tokens, 1)
+    cache = StreamingCache(llama, 2, 6)
+    cache._origin.limit = 24
+    found = torch.cat([output[0] for output in cache.read(llama, tokens, 7)], 1)
+    assert cache._origin.base > 40
+    assert error(found, wanted) <= TOLERANCE
+
+
+def test_places_name_each_copy(llama: Any) -> None:
+    cache = StreamingCache(llama, 2, 4)
+    for _ in cache.read(llama, ids(1, 8), 4):
+        continue
+    places = cache.followed[0].places[0, 0].tolist()
+    assert places == [-1, -1, -1, -1, 0, 1, 0, 1, 0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_gradients_stay_as_they_were(llama: Any) -> None:
+    cache = StreamingCache(llama, 2, 6)
+    outputs = cache.read(llama, ids(1, 12), 6)
+    next(outputs)
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "given", "match"),
+    [
+        (ids(1, 1), {}, "at least two tokens"),
+        (ids(1, 9), {"chunk": 0}, "chunk = 0"),
+    ],
+)
+def test_bad_input_is_refused(llama: Any, tokens: Tensor, given: dict[str, Any], match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        StreamingCache(llama, 2, 6).prefill(llama, tokens, **given)
+
+
+def test_another_model_is_refused(llama: Any) -> None:
+    with pytest.raises(InputError, match="another model"):
+        StreamingCache(llama, 2, 6).prefill(deepcopy(llama), ids(1, 9))

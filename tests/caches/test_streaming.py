@@ -1,0 +1,194 @@
+"""Streaming gives what a model's own modules make of the kept tokens, in a loop and inside unmodified `generate`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sinkscope.caches import StreamingCache
+from tests.caches import contract
+from tests.caches.contract import TOLERANCE, error, ids, looped
+from tests.caches.families import STREAMS
+from tests.families.registry import FAMILIES
+
+# One of each kind: half, interleaved, the other way, latent, ALiBi twice, a window beside, states, learned sinks.
+FEW = ("llama", "cohere", "nanochat", "deepseek_v3", "bloom", "mpt", "gemma3", "falcon_h1", "gpt_oss", "gptj")
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    return FAMILIES["llama"].build("sdpa")
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_it_agrees_with_the_oracle(name: str) -> None:
+    row = contract.check(name, STREAMS[name].hosts[-1])
+    assert row.loop <= TOLERANCE
+    assert row.generated <= TOLERANCE
+
+
+def test_the_oracle_notices_what_no_cache_would_do(llama: Any) -> None:
+    """Other sinks or another window than the oracle's are far from it."""
+    wanted = looped(llama, ids(), use=True)
+    for sinks, window in ((2, 5), (2, 7), (1, 7), (0, 8)):
+        assert error(looped(llama, ids(), use=False, sinks=sinks, window=window), wanted) > 1e-3
+
+
+@torch.no_grad()
+def stepped(model: Any, tokens: Tensor, cache: Any, start: int = 0, **given: Any) -> Tensor:
+    """Logits of every token, read one by one from `start` on."""
+    found = []
+    for place in range(start, tokens.shape[1]):
+        more = {name: mask[:, : place + 1] for name, mask in given.items()}
+        found.append(model(input_ids=tokens[:, place : place + 1], past_key_values=cache, use_cache=True, **more)[0])
+    return torch.cat(found, 1)
+
+
+@pytest.mark.parametrize("sinks", [0, 1, 3])
+def test_a_window_that_holds_everything_changes_nothing(llama: Any, sinks: int) -> None:
+    tokens = ids(2)
+    with torch.no_grad():
+        whole = llama(tokens).logits
+    assert error(stepped(llama, tokens, StreamingCache(llama, sinks, tokens.shape[1])), whole) <= TOLERANCE
+
+
+def test_without_sinks_it_is_a_sliding_window(llama: Any) -> None:
+    """Mistral's own window of as many tokens, with the same weights."""
+    tokens = ids(2)
+    mistral = FAMILIES["mistral"].build("sdpa")
+    mistral.load_state_dict(llama.state_dict())
+    assert mistral.config.sliding_window == 5
+    with torch.no_grad():
+        wanted = mistral(tokens).logits
+    assert error(stepped(llama, tokens, StreamingCache(llama, 0, 5)), wanted) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["llama", "cohere", "deepseek_v3", "mpt", "gemma3", "falcon_h1", "falcon"])
+def test_rows_with_padding_are_those_without(name: str) -> None:
+    """Rows that start dropping tokens at different times, one of them before the others have begun."""
+    model, tokens = contract.built(name, STREAMS[name].hosts[-1]), ids(3, 40)
+    pads = (0, 5, 9) if name == "falcon_h1" else (0, 9, 25)  # states take padding for text behind the first pass
+    mask = torch.stack([(torch.arange(40) >= pad).long() for pad in pads])
+    whole = StreamingCache(model, 2, 6)
+    with torch.no_grad():  # a prompt of 12, then token by token
+        model(input_ids=tokens[:, :12], attention_mask=mask[:, :12], past_key_values=whole, use_cache=True)
+    found = stepped(model, tokens, whole, 12, attention_mask=mask)
+    for row, pad in enumerate(pads):
+        alone = StreamingCache(model, 2, 6)
+        if pad < 12:
+            with torch.no_grad():
+                model(input_ids=tokens[row : row + 1, pad:12], past_key_values=alone, use_cache=True)
+        wanted = stepped(model, tokens[row : row + 1], alone, max(pad, 12)) if pad <= 12 else None
+        if wanted is None:
+            wanted = stepped(model, tokens[row : row + 1, pad:], alone)
+        assert error(found[row, -wanted.shape[1] :], wanted[0]) <= 3 * TOLERANCE
+
+
+def test_padded_prompts_are_written_on_as_alone(llama: Any) -> None:
+    tokens = ids(2, 14)
+    mask = torch.ones_like(tokens).index_put_((torch.tensor(1), torch.arange(9)), torch.tensor(0))
+    options: dict[str, Any] = {"max_new_tokens": 25, "do_sample": False, "pad_token_id": 0, "min_new_tokens": 25}
+    cache = StreamingCache(llama, 2, 6)
+    both = llama.generate(tokens, attention_mask=mask, past_key_values=cache, **options)
+    alone = llama.generate(tokens[1:, 9:], past_key_values=StreamingCache(llama, 2, 6), **options)
+    assert torch.equal(both[1, 9:], alone[0])
+
+
+@pytest.mark.parametrize("distance", ["cache", "ceiling", "original"])
+def test_sinks_stand_at_the_distance_that_was_asked_for(llama: Any, distance: Any) -> None:
+    """The first layer's sink logits are those of a query and keys turned to that distance."""
+    cache = StreamingCache(llama, 2, 6, distance=distance)
+    given: list[Tensor] = []
+    shown: list[Tensor] = []
+    layer = cache.followed[0]
+    update = layer.update
+
+    def noting(keys: Tensor, values: Tensor, *args: Any) -> Any:
+        given.append(keys.clone())
+        seen = update(keys, values, *args)
+        shown.append(seen[0].clone())
+        return seen
+
+    layer.update = noting  # type: ignore[method-assign]
+    stepped(llama, ids(1, 20), cache)
+    query, rotation = 19, layer.rotation.keys
+    assert rotation is not None
+    for sink in range(2):
+        at = {"cache": 7 - sink, "ceiling": 6, "original": query - sink}[distance]
+        wanted = rotation.turn(given[sink], torch.tensor(query - at - sink))
+        torch.testing.assert_close(shown[-1][:, :, sink : sink + 1], wanted, rtol=0, atol=1e-5)
+    assert layer.places.tolist() == [[[0, 1, *range(14, 20)]]]
+
+
+def test_far_out_the_angles_are_as_accurate_as_at_the_beginning(llama: Any) -> None:
+    """A stream whose places are ten million further on gives the same logits."""
+    tokens, far = ids(1, 60), 10_000_000
+    near, cache = StreamingCache(llama, 2, 6), StreamingCache(llama, 2, 6)
+    wanted = stepped(llama, tokens, near)
+    first = stepped(llama, tokens[:, :30], cache)
+    for layer in cache.followed:
+        layer._seen += far
+    cache._origin.base += far  # as if it had moved all the way, with the window turned back each time
+    found = torch.cat([first, stepped(llama, tokens[:, 30:], cache)], 1)
+    assert cache.get_seq_length() == far + 60
+    assert error(found, wanted) <= TOLERANCE
+
+
+def test_positions_are_counted_from_a_new_origin(llama: Any) -> None:
+    tokens = ids(1, 60)
+    plain, moving = StreamingCache(llama, 2, 6), StreamingCache(llama, 2, 6)
+    moving._origin.limit = 16
+    given: list[int] = []
+    hook = llama.model.register_forward_pre_hook(
+        lambda module, args, kwargs: given.append(int(kwargs["position_ids"])), with_kwargs=True
+    )
+    try:
+        found = stepped(llama, tokens, moving)
+    finally:
+        hook.remove()
+    assert max(given) < 16
+    assert given[40] < given[14]
+    assert error(found, stepped(llama, tokens, plain)) <= TOLERANCE
+
+
+def test_a_table_of_sines_is_never_left() -> None:
+    """GPT-J looks its angles up in as many rows as it has positions."""
+    model = STREAMS["gptj"].build("eager")
+    assert model.config.n_positions == 64
+    tokens = ids(1, 150)
+    found = stepped(model, tokens, StreamingCache(model, 2, 6))
+    window = StreamingCache(model, 2, 6)
+    again = stepped(model, torch.cat([tokens[:, :2], tokens[:, -60:]], 1), window)
+    assert found.isfinite().all()
+    assert found.shape == (1, 150, again.shape[2])
+
+
+def test_windows_beside_are_turned_back_too() -> None:
+    """Layers that keep a window of their own follow the origin."""
+    model = FAMILIES["gemma3"].build("sdpa")
+    tokens = ids(1, 50)
+    plain, moving = StreamingCache(model, 2, 6), StreamingCache(model, 2, 6)
+    moving._origin.limit = 16
+    assert error(stepped(model, tokens, moving), stepped(model, tokens, plain)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("distance", ["ceiling", "original"])
+def test_other_distances_follow_the_origin(llama: Any, distance: Any) -> None:
+    tokens = ids(1, 50)
+    plain, moving = (StreamingCache(llama, 2, 6, distance=distance) for _ in range(2))
+    moving._origin.limit = 16
+    assert error(stepped(llama, tokens, moving), stepped(llama, tokens, plain)) <= TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_streams(dtype: torch.dtype) -> None:
+    model = FAMILIES["llama"].build("sdpa", dtype=dtype)
+    tokens = ids(1, 60)
+    found = stepped(model, tokens, StreamingCache(model, 2, 6)).float()
+    whole = FAMILIES["llama"].build("sdpa")
+    wanted = stepped(whole, tokens, StreamingCache(whole, 2, 6))
+    assert error(found, wanted) < 0.1
