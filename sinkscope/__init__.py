@@ -17,6 +17,7 @@ _ROOMS = (
     "measurements",
     "probes",
     "interventions",
+    "caches",
     "model",
     "data",
     "training",
@@ -44,6 +45,7 @@ _HOME = {
     "trainable_only": "sinkscope.model",
     "train": "sinkscope.training",
     "SinkCallback": "sinkscope.training",
+    "StreamingCache": "sinkscope.caches",
     "InputError": "sinkscope.errors",
 }
 
@@ -51,6 +53,7 @@ __all__ = ["__version__", *_ROOMS, *_HOME]
 
 if TYPE_CHECKING:
     from sinkscope import attention as attention
+    from sinkscope import caches as caches
     from sinkscope import data as data
     from sinkscope import experiments as experiments
     from sinkscope import interventions as interventions
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from sinkscope import survey as survey
     from sinkscope import theory as theory
     from sinkscope import training as training
+    from sinkscope.caches import StreamingCache as StreamingCache
     from sinkscope.errors import InputError as InputError
     from sinkscope.interventions import effect as effect
     from sinkscope.measurements import Measurement as Measurement

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import device_of, evaluating, family, text_config, unwrapped
+from sinkscope.hooks import device_of, evaluating, family, sink_tokens, text_config, unwrapped
 
 Layout = Literal["half", "interleaved"]
 PLACES = (0, 1, 2, 3, 5, 17, 40, 41, 1009, 8191, 65521)  # the far ones tell slow frequencies apart
 ALIBI = ("bloom", "mpt")  # a bias linear in the index of a key among those kept, which is the rule of streaming
 OWN_CACHES = ("minimax", "recurrent_gemma")
+BIASES = ("alibi", "relative_t5", "relative_paper")  # of lab models
 DEPENDS_ON_LENGTH = ("dynamic", "longrope")
 BASES = (10000.0, 500000.0, 1000000.0)
 
@@ -142,6 +143,13 @@ def _check(model: nn.Module) -> None:
         raise UnsupportedModelError(f"family '{name}' with ALiBi sizes its bias by the tokens seen, not by those kept")
     if hasattr(config, "rel_extent") or getattr(config, "position_bias_num_buckets", None):
         raise UnsupportedModelError(f"family '{name}' adds a learned bias by distance, made for the tokens seen")
+    if sink_tokens(model):
+        raise UnsupportedModelError("the model puts learned sink tokens before every text, which is not streamed yet")
+    if getattr(config, "position", None) in BIASES:
+        raise UnsupportedModelError(
+            f"position '{config.position}' is a bias by distance in the text, which goes on with tokens that are gone; "
+            "what works: rotary, none"
+        )
     for module in model.modules():
         kinds = getattr(module, "rope_type", None)
         for kind in kinds.values() if isinstance(kinds, dict) else [kinds]:
