@@ -7,7 +7,6 @@ on the model's forward, which the cache sets when it is made and which goes when
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from collections.abc import Mapping
 from copy import deepcopy
@@ -22,7 +21,7 @@ from transformers import DynamicCache
 from sinkscope.attention import Causal, Full, Operation
 from sinkscope.attention.combination import Combination
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import Forward, arguments, family, is_encoder_decoder, text_config, unwrapped
+from sinkscope.hooks import Forward, arguments, family, is_encoder_decoder, parameters, text_config, unwrapped
 from sinkscope.model import LabForCausalLM
 
 
@@ -156,7 +155,7 @@ class FollowingCache(DynamicCache):
 
         Some families count from 0 at each pass without them; PaliGemma counts from 1 in `generate`.
         """
-        if "position_ids" not in inspect.signature(model.forward).parameters:
+        if "position_ids" not in parameters(model).parameters:
             return {}
         tensor = next(v for name in ("input_ids", "inputs_embeds") if isinstance(v := given.get(name), Tensor))
         pads = 0 if coming.pads is None else coming.pads[:, None].to(tensor.device)
@@ -219,7 +218,7 @@ def _check(model: nn.Module) -> None:
     if is_encoder_decoder(model):
         raise UnsupportedModelError(f"family '{name}' is an encoder-decoder: only decoders can stream or evict")
     config = text_config(model)
-    if config is None or "past_key_values" not in inspect.signature(model.forward).parameters:
+    if config is None or "past_key_values" not in parameters(model).parameters:
         raise UnsupportedModelError(f"family '{name}' takes no cache of keys and values as past_key_values")
     for layer in model.modules():
         if isinstance(operation := getattr(layer, "operation", None), Operation):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from sinkscope.caches.rotation import LayerRotation
-from sinkscope.hooks import family, sink_tokens, text_config
+from sinkscope.hooks import family, parameters, sink_tokens, text_config
 
 FARTHEST = 65_536
 TABLES = ("gptj", "codegen")  # their sines are a table of as many rows as the model has positions
@@ -33,7 +32,7 @@ class Origin:
 
     @classmethod
     def of(cls, model: nn.Module, rotations: Mapping[int, LayerRotation], sinks: int) -> Origin:
-        takes = "position_ids" in inspect.signature(model.forward).parameters
+        takes = "position_ids" in parameters(model).parameters
         turns = any(part for rotation in rotations.values() for part in (rotation.keys, rotation.values))
         if not takes or not turns or family(model) in BY_PLACE or sink_tokens(model):
             return cls(rotations, None, sinks)

@@ -7,7 +7,6 @@ round is then a fit with exact candidates, and a model that fits none is refused
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import device_of, evaluating, family, sink_tokens, text_config, unwrapped
+from sinkscope.hooks import device_of, evaluating, family, parameters, sink_tokens, text_config, unwrapped
 
 Layout = Literal["half", "interleaved"]
 PLACES = (0, 1, 2, 3, 5, 17, 40, 41, 1009, 8191, 65521)  # the far ones tell slow frequencies apart
@@ -161,7 +160,7 @@ def _check(model: nn.Module) -> None:
 
 
 def _takes_positions(model: nn.Module) -> bool:
-    return "position_ids" in inspect.signature(model.forward).parameters
+    return "position_ids" in parameters(model).parameters
 
 
 @torch.no_grad()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,7 +12,7 @@ from transformers import Cache
 from transformers.cache_utils import DummyLayer, LinearAttentionCacheLayerMixin
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import Editor, attention_layers, editing, family, has_attention
+from sinkscope.hooks import Editor, attention_layers, editing, family, has_attention, parameters
 
 OWN_MASKS = ("doge",)  # made in attention, of what is cached
 HOSTS = ("eager", "sdpa")  # attention functions that take any mask
@@ -87,7 +86,7 @@ def parts(
 
 def kept_logits(model: nn.Module) -> dict[str, Any]:
     """The argument for logits of the last token alone, where the model has it."""
-    return {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+    return {"logits_to_keep": 1} if "logits_to_keep" in parameters(model).parameters else {}
 
 
 def masked(model: nn.Module, cache: Strict) -> Any:

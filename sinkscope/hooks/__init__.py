@@ -50,7 +50,7 @@ from sinkscope.hooks.modules import (
 )
 from sinkscope.hooks.own_attention import Computed, following
 from sinkscope.hooks.own_layers import attention_modules, own_attention
-from sinkscope.hooks.passes import Axis, Edit, Forward, Pass, Passes, arguments, axes
+from sinkscope.hooks.passes import Axis, Edit, Forward, Pass, Passes, arguments, axes, parameters
 from sinkscope.hooks.projections import (
     KEY_NORM,
     Keys,
@@ -138,6 +138,7 @@ __all__ = [
     "output_projection",
     "own_attention",
     "own_stack",
+    "parameters",
     "part",
     "position_embedding",
     "projection",

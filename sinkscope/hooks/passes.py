@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -248,7 +249,7 @@ class Passes:
 
 def arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments by name; those that go through *args or **kwargs keep the names they have."""
-    bound = inspect.signature(model.forward).bind_partial(*args, **kwargs)
+    bound = parameters(model).bind_partial(*args, **kwargs)
     named: dict[str, Any] = {}
     for name, value in bound.arguments.items():
         if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
@@ -256,6 +257,18 @@ def arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         elif bound.signature.parameters[name].kind is not inspect.Parameter.VAR_POSITIONAL:
             named[name] = value
     return named
+
+
+def parameters(model: nn.Module) -> inspect.Signature:
+    """The signature of a model's forward, read once for each class: reading it takes as long as a small layer."""
+    function = getattr(model.forward, "__func__", None)
+    return inspect.signature(model.forward) if function is None else _without_self(function)
+
+
+@lru_cache(maxsize=256)
+def _without_self(function: Callable[..., Any]) -> inspect.Signature:
+    signature = inspect.signature(function)
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 def _other_mask(given: Mapping[str, Any]) -> Tensor | None:

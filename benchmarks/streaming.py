@@ -1,0 +1,156 @@
+"""What a token costs in a stream: against a full cache of the same stored length, against recomputing the window, and
+far out in the text; and what streaming keeps of a model's predictions on text that is longer than its context.
+
+8 layers, width 512, 8 heads, fp32, one thread and its own time; `nano` as it is shipped for what runs long.
+
+Run: python -m benchmarks.streaming [--save]      # 15 minutes; --quick leaves out the 100,000 tokens
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+import sinkscope as ss
+from benchmarks.sides import Figure, at_least, at_most, in_turns, report
+
+ROUNDS, LONG, TEXT = 60, 100_000, 20_000
+SINKS = 4
+
+
+def model_of() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=2048,
+        hidden_size=512,
+        intermediate_size=1376,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        max_position_embeddings=8192,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def nano() -> Any:
+    return ss.load("nano").to_llama().eval()
+
+
+@torch.no_grad()
+def step_of(model: Any, length: int, *, recompute: bool = False) -> dict[str, Any]:
+    """A step at this stored length with each cache; the full one is cut back after each, so that it stays as long."""
+    ids = torch.randint(0, 2048, (1, length + 40), generator=torch.Generator().manual_seed(1))
+    full = DynamicCache(config=model.config)
+    model(ids[:, : length - 1], past_key_values=full)
+    stream = ss.StreamingCache(model, SINKS, length - SINKS)
+    model(ids, past_key_values=stream)
+    token = ids[:, :1]
+
+    def plain() -> None:
+        with torch.no_grad():
+            model(token, past_key_values=full)
+        full.crop(-1)
+
+    def streaming() -> None:
+        with torch.no_grad():
+            model(token, past_key_values=stream)
+
+    def again() -> None:
+        with torch.no_grad():
+            model(ids[:, :length], use_cache=False, logits_to_keep=1)
+
+    return {"plain": plain, "streaming": streaming} | ({"again": again} if recompute else {})
+
+
+def steps() -> Iterator[Figure]:
+    large, small = model_of(), nano()
+    for what, model, length, bound in (
+        ("nano, 124", small, 124, 1.10),
+        ("256", large, 256, 1.05),
+        ("1024", large, 1024, 0.95),
+        ("4096", large, 4096, 0.95),
+    ):
+        seconds = in_turns(step_of(model, length), ROUNDS, time.thread_time)
+        yield at_most(f"a token at {what} / DynamicCache as long", seconds["streaming"], seconds["plain"], bound)
+    seconds = in_turns(step_of(large, 1024, recompute=True), 7, time.thread_time)
+    yield at_least("recomputing the window of 1024 / a token", seconds["again"], seconds["streaming"], 40)
+
+
+def far_out() -> Iterator[Figure]:
+    """Time and memory of a token early and late in one stream."""
+    model = nano()
+    cache = ss.StreamingCache(model, SINKS, 124 - SINKS)
+    token, seconds, memory = torch.tensor([[1]]), [], []
+    with torch.inference_mode():
+        for place in range(LONG):
+            start = time.thread_time()
+            token = model(token, past_key_values=cache).logits[:, -1:].argmax(-1)
+            seconds.append(time.thread_time() - start)
+            if place % 1000 == 999:
+                memory.append(resident())
+    early, late = (statistics.median(seconds[at : at + 2000]) for at in (1000, LONG - 2000))
+    yield at_most(f"a token at {LONG:,} / at 1,000", late, early, 1.05)
+    yield at_most(f"resident memory at {LONG:,} / at 1,000", memory[-1], memory[0], 1.02, "MiB")
+
+
+def resident() -> float:
+    """MiB of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+
+
+def losses(model: Any, ids: Tensor, cache: Any, chunk: int) -> Tensor:
+    """Nats of each token but the first, read one by one."""
+    logits = torch.cat([output.logits for output in cache.read(model, ids, chunk)], 1)
+    return functional.cross_entropy(logits[0, :-1], ids[0, 1:], reduction="none")
+
+
+def text() -> Iterator[Figure]:
+    """Perplexity on held-out text, of which every token is predicted."""
+    model, ids = nano(), held_out()
+    with torch.no_grad():
+        dense = model(ids[:, :4096]).logits
+    full = functional.cross_entropy(dense[0, 1024:-1], ids[0, 1025:4096])
+    found = {}
+    for sinks in (0, 1, 4):
+        found[sinks] = losses(model, ids, ss.StreamingCache(model, sinks, 124 - sinks), 128)[TEXT // 2 :].mean()
+    for sinks, loss in found.items():
+        what = (
+            f"perplexity of a full cache, tokens 1k to 4k / a stream with {sinks} sinks, last {TEXT // 2:,} of {TEXT:,}"
+        )
+        yield at_least(what, math.exp(full), math.exp(loss), 10 if sinks else 8, "ppl")
+    start = time.thread_time()
+    losses(model, ids[:, :4000], ss.StreamingCache(model, 4, 120), 128)
+    pieces = time.thread_time() - start
+    start = time.thread_time()
+    losses(model, ids[:, :4000], ss.StreamingCache(model, 4, 120), 1)
+    yield at_least("token by token / in pieces of 128, read strictly", time.thread_time() - start, pieces, 20)
+
+
+def held_out() -> Tensor:
+    """Tokens of text that nano was not trained on."""
+    from sinkscope.data import prepared
+
+    data = prepared()
+    return torch.as_tensor(data)[None, :TEXT]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    figures = [*steps(), *text()]
+    if "--quick" not in sys.argv:
+        figures += far_out()
+    report("streaming", figures)
+
+
+if __name__ == "__main__":
+    main()
