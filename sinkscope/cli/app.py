@@ -10,7 +10,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from sinkscope.cli import demo, experiment, intervene, kernels, measure, report, survey, theory, train, zoo
+from sinkscope.cli import demo, experiment, generate, intervene, kernels, measure, report, survey, theory, train, zoo
 from sinkscope.cli.options import BAD_INPUT
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import fail, note
@@ -56,6 +56,9 @@ app.command(
     cls=intervene.ListingNames,
     epilog="Example: sinkscope intervene nano --what zero-sink-heads --samples 50",
 )(intervene.intervene)
+app.command("generate", epilog="Example: sinkscope generate nano --stream --sinks 1 --window 127 --max-tokens 500")(
+    generate.generate
+)
 app.command("train", epilog="Example: sinkscope train nano --set attention=sigmoid --set steps=200")(train.train)
 app.command("zoo", epilog="Example: sinkscope zoo sigmoid")(zoo.zoo)
 app.command("theory", epilog="Example: sinkscope theory --out theory")(theory.theory)

@@ -1,0 +1,1 @@
+"""Parts of `sinkscope generate`: tokens one after the other, their text, and what they cost."""
