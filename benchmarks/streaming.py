@@ -137,11 +137,12 @@ def text() -> Iterator[Figure]:
 
 
 def held_out() -> Tensor:
-    """Tokens of text that nano was not trained on."""
-    from sinkscope.data import prepared
+    """Tokens of documents that nano was not trained on, behind a BOS."""
+    from sinkscope.data import DataConfig, encode_data
 
-    data = prepared()
-    return torch.as_tensor(data)[None, :TEXT]
+    found = encode_data(DataConfig(corpus="python", tokenizer="nano")).whole
+    bos = torch.tensor([found.tokenizer.bos_token_id])
+    return torch.cat([bos, torch.from_numpy(found.validation.tokens[: TEXT - 1].astype("int64"))])[None]
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ BASES = (10000.0, 500000.0, 1000000.0)
 
 @dataclass(frozen=True)
 class Rotation:
-    """A rotation of channel pairs by position: pair i is turned by position · frequencies[i] (Su et al., 2021).
+    """A rotation of channel pairs by position: pair i is turned by position · frequencies[i] (Su et al. 2021).
 
     With z_i the complex number whose parts are the two channels of pair i, x at position p holds z_i · exp(i p f_i).
     `start`: first of the 2n turned channels, for n frequencies in radians per position, negative where the model turns
