@@ -30,13 +30,12 @@ following = _of("following.py", FOLLOWING, SILENT)
 STREAMING: tuple[Mutant, ...] = (
     rotation("the other way round", "real * cos - imaginary * sin", "real * cos + imaginary * sin"),
     rotation("half for interleaved", 'if self.layout == "half":', "if True:"),
-    rotation("angles in fp32", "by.to(torch.float64)[..., None]", "by.to(torch.float32)[..., None]"),
-    rotation("any fit is good enough", "(miss := misfit(one)) <= 1", "(miss := misfit(one)) <= 1e9"),
     rotation(
-        "one frequency fits all kinds of layers",
-        "for candidates in (iter(known),",
-        "for candidates in (iter(known[:1]),",
+        "angles in fp32",
+        "by.to(torch.float64)[..., None] * self._on(x.device)",
+        "by.to(torch.float32)[..., None] * self._on(x.device).float()",
     ),
+    rotation("any fit is good enough", "(miss := misfit(one)) <= 1", "(miss := misfit(one)) <= 1e9"),
     rotation(
         "what depends on the length is taken", 'DEPENDS_ON_LENGTH = ("dynamic", "longrope")', "DEPENDS_ON_LENGTH = ()"
     ),
