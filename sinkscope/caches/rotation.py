@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import device_of, evaluating, family, parameters, sink_tokens, text_config, unwrapped
+from sinkscope.hooks import device_of, evaluating, family, is_followed, parameters, sink_tokens, text_config, unwrapped
 
 Layout = Literal["half", "interleaved"]
 PLACES = (0, 1, 2, 3, 5, 17, 40, 41, 1009, 8191, 65521)  # the far ones tell slow frequencies apart
@@ -95,7 +95,7 @@ def measured_rotations(model: nn.Module) -> dict[int, LayerRotation]:
 
     Raises `UnsupportedModelError`, by name, for a model whose cached keys depend on position otherwise than by a fixed
     rotation (absolute positions, relative biases, frequencies that change with the length), and for one that brings a
-    cache of its own.
+    cache of its own; `InputError` while the model is observed or changed.
     """
     model = unwrapped(model)
     _check(model)
@@ -129,6 +129,10 @@ class _Cached:
 
 def _check(model: nn.Module) -> None:
     name, config = family(model), text_config(model)
+    if is_followed(model):
+        raise InputError(
+            "the model is observed or changed just now, so a measuring pass would count: make the cache before"
+        )
     if config is None:
         raise UnsupportedModelError(f"family '{name}' has no configuration of a text decoder")
     if name in OWN_CACHES:

@@ -50,7 +50,7 @@ from sinkscope.hooks.modules import (
 )
 from sinkscope.hooks.own_attention import Computed, following
 from sinkscope.hooks.own_layers import attention_modules, own_attention
-from sinkscope.hooks.passes import Axis, Edit, Forward, Pass, Passes, arguments, axes, parameters
+from sinkscope.hooks.passes import Axis, Edit, Forward, Pass, Passes, arguments, axes, is_followed, parameters
 from sinkscope.hooks.projections import (
     KEY_NORM,
     Keys,
@@ -132,6 +132,7 @@ __all__ = [
     "in_batches",
     "is_encoder_decoder",
     "is_experts",
+    "is_followed",
     "key_projection",
     "label",
     "no_attention",

@@ -243,6 +243,12 @@ def test_the_lab_model_streams_and_is_observed(llama: Any) -> None:
     assert float(seen_mass.sum(-1).mean()) == pytest.approx(20, abs=1e-3)
 
 
+def test_no_measurement_counts_the_pass_that_measures_the_model(llama: Any) -> None:
+    with sinkscope.observe(llama, sinkscope.HiddenNorms()), pytest.raises(InputError, match="make the cache before"):
+        StreamingCache(llama, 2, 6)
+    assert StreamingCache(llama, 2, 6).followed
+
+
 @pytest.mark.parametrize("position", ["alibi", "relative_t5", "learned"])
 def test_lab_models_whose_positions_go_on_are_refused(position: str) -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}

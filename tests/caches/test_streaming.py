@@ -37,6 +37,13 @@ def test_the_oracle_notices_what_no_cache_would_do(llama: Any) -> None:
         assert error(looped(llama, ids(), use=False, sinks=sinks, window=window), wanted) > 1e-3
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "deepseek_v3", "mpt"])
+def test_it_agrees_with_the_oracle_for_longer_than_the_buffer_is(name: str) -> None:
+    model = contract.built(name, STREAMS[name].hosts[-1])
+    assert error(*(looped(model, ids(1, 160), use) for use in (False, True))) <= TOLERANCE
+
+
 @torch.no_grad()
 def stepped(model: Any, tokens: Tensor, cache: Any, start: int = 0, **given: Any) -> Tensor:
     """Logits of every token, read one by one from `start` on."""
@@ -56,8 +63,8 @@ def test_a_window_that_holds_everything_changes_nothing(llama: Any, sinks: int) 
 
 
 def test_without_sinks_it_is_a_sliding_window(llama: Any) -> None:
-    """Mistral's own window of as many tokens, with the same weights."""
-    tokens = ids(2)
+    """Mistral's own window of as many tokens, with the same weights, for longer than the buffer is."""
+    tokens = ids(2, 150)
     mistral = FAMILIES["mistral"].build("sdpa")
     mistral.load_state_dict(llama.state_dict())
     assert mistral.config.sliding_window == 5
