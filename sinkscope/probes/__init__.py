@@ -43,5 +43,6 @@ from sinkscope.probes.observers.rows import whole as whole
 from sinkscope.probes.observers.rows import whole_rows as whole_rows
 from sinkscope.probes.observers.spikes import SpikeDimensions as SpikeDimensions
 from sinkscope.probes.observers.update import SinkUpdate as SinkUpdate
+from sinkscope.probes.observers.window import WindowMass as WindowMass
 from sinkscope.probes.observing import Observation as Observation
 from sinkscope.probes.observing import observe as observe
