@@ -20,11 +20,11 @@ from sinkscope.errors import InputError
 class KeptSets(FollowedLayer, DynamicLayer):
     """What a layer of kept sets has beside the kind of transformers layer that it stands for.
 
-    `limits`: how many keys each head may keep, (batch, kv_heads), `rectangle` the largest of them, and `count`
-    their mean, (batch,); unknown before the first eviction. `whole`: nothing was dropped so far. `gaps`: some slots may be empty. `rows`: what is
-    known of each sample beside its keys. `groups`: where heads keep unlike numbers, two rectangles in place of `slots`;
-    `update` then returns tensors that only have the shape of keys and values. `met`: what the pass under way brings,
-    for as long as it is not attended.
+    `limits`: how many keys each head may keep, (batch, kv_heads), `rectangle` the largest of them, and `count` their
+    mean, (batch,); unknown before the first eviction. `whole`: nothing was dropped so far. `gaps`: some slots may be
+    empty. `rows`: what is known of each sample beside its keys. `groups`: where heads keep unlike numbers, two
+    rectangles in place of `slots`; `update` then returns tensors that only have the shape of keys and values. `met`:
+    what the pass under way brings, for as long as it is not attended.
     """
 
     is_sliding = False
@@ -138,7 +138,8 @@ class KeptSets(FollowedLayer, DynamicLayer):
     ) -> None:
         """Keep in each head the `limits` keys of highest score; of equal ones the newest. −inf is never kept.
 
-        `count`: what they are on average, which later steps are told as their budget. `merges`: how those that go are merged into those that stay (`merging.merged`).
+        `count`: what they are on average, which later steps are told as their budget. `merges`: how those that go are
+        merged into those that stay (`merging.merged`).
 
         Raises `InputError` where a score is NaN, and where more keys have +inf, which must stay, than may be kept.
         """
