@@ -10,6 +10,7 @@ from sinkscope.measurements import compare as compare
 from sinkscope.probes.measuring import measure as measure
 from sinkscope.probes.observers.bands import SpectralBands as SpectralBands
 from sinkscope.probes.observers.diagonal import SelfAttention as SelfAttention
+from sinkscope.probes.observers.diagonal import WindowMass as WindowMass
 from sinkscope.probes.observers.entropy import AttentionEntropy as AttentionEntropy
 from sinkscope.probes.observers.experts import ExpertPeaks as ExpertPeaks
 from sinkscope.probes.observers.geometry import HiddenSimilarity as HiddenSimilarity
@@ -43,6 +44,5 @@ from sinkscope.probes.observers.rows import whole as whole
 from sinkscope.probes.observers.rows import whole_rows as whole_rows
 from sinkscope.probes.observers.spikes import SpikeDimensions as SpikeDimensions
 from sinkscope.probes.observers.update import SinkUpdate as SinkUpdate
-from sinkscope.probes.observers.window import WindowMass as WindowMass
 from sinkscope.probes.observing import Observation as Observation
 from sinkscope.probes.observing import observe as observe
