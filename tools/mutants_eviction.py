@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tools.mutants_known import Mutant
 
 REFERENCE = "tests/caches/policies/test_reference.py"
-EVICTING = "tests/caches/test_evicting.py"
+EVICTING = "tests/caches/test_eviction.py"
 FAMILIES = "tests/caches/test_families.py"
 GROUPS = "tests/caches/layers/test_groups.py"
 BUDGETS = "tests/caches/test_budgets.py"
@@ -21,7 +21,7 @@ def _of(file: str, *tests: str) -> Callable[[str, str, str], Mutant]:
 
 call = _of("call.py", REFERENCE, EVICTING)
 engine = _of("engine.py", REFERENCE, EVICTING)
-evicting = _of("evicting.py", EVICTING)
+evicting = _of("eviction.py", EVICTING)
 slots = _of("layers/slots.py", REFERENCE, EVICTING)
 rectangle = _of("layers/rectangle.py", REFERENCE, EVICTING)
 groups = _of("layers/groups.py", GROUPS)

@@ -3,7 +3,7 @@
 from sinkscope.caches.budgets import AdaptiveHeads, Budget, HeadClasses, Pyramid, Uniform, budget_of
 from sinkscope.caches.call import EvictionCall
 from sinkscope.caches.classes import head_effects
-from sinkscope.caches.evicting import EvictingCache, evicting
+from sinkscope.caches.eviction import EvictingCache, evicting
 from sinkscope.caches.following import Coming, FollowedLayer, FollowingCache
 from sinkscope.caches.notes import KeyNote, LastQueries, Received, RowNote
 from sinkscope.caches.policies import POLICIES, Policy, policy_of

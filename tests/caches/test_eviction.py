@@ -8,6 +8,7 @@ from copy import deepcopy
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -18,8 +19,8 @@ from sinkscope.caches import POLICIES, AdaptiveHeads, EvictionCall, Policy, Prot
 from sinkscope.caches.layers.slots import SlotsLayer
 from sinkscope.caches.policies import H2O, FastV, KeyNorm, ObservedAttention, RandomKeys, SnapKV, Streaming
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.probes import measure
-from tests.families.registry import FAMILIES
+from sinkscope.probes import measure, observe
+from tests.families.registry import COLLECTED, FAMILIES
 
 IDS = torch.randint(3, 90, (2, 20), generator=torch.Generator().manual_seed(3))
 OPTIONS: dict[str, Any] = {"max_new_tokens": 8, "min_new_tokens": 8, "pad_token_id": 0, "do_sample": False}
@@ -362,3 +363,32 @@ def test_first_layers_may_keep_everything(model: PreTrainedModel) -> None:
         with evicting(model, policy, 8) as cache, torch.no_grad():
             model(IDS, past_key_values=cache)
         assert [layer.slots.used for layer in cache.kept] == [20, 8]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("doge", "adds numbers to scores"),
+        ("diffllama", "attends more than once"),
+        ("gptj", "code of its own"),
+        ("mistral", "no layer of plain full attention"),
+        ("deepseek_v32", "no layer of plain full attention"),
+    ],
+)
+@torch.no_grad()
+def test_families_that_cannot_evict_are_refused_by_name(name: str, says: str) -> None:
+    family = (FAMILIES | COLLECTED)[name]
+    model = family.build("eager")
+    with pytest.raises(UnsupportedModelError, match=says), evicting(model, "streaming", 8) as cache:
+        model(family.inputs(1, 20)["input_ids"], past_key_values=cache)
+
+
+@torch.no_grad()
+def test_what_is_observed_of_an_evicting_model_is_all_that_ran(model: PreTrainedModel) -> None:
+    """With room for all, what an observer sees through the cache is what it sees in one pass."""
+    whole = measure(model, {"input_ids": IDS}).data["attention_received"].values
+    with evicting(model, "h2o", 64, "always") as cache, observe(model) as seen:
+        for start, stop in ((0, 14), (14, 15), (15, 20)):
+            model(IDS[:, start:stop], past_key_values=cache)
+    found = seen.measurement().data["attention_received"].values
+    np.testing.assert_allclose(found, whole, atol=1e-5)
