@@ -25,7 +25,7 @@ from sinkscope.caches import Budget, EvictingCache, Policy, evicting, policy_of
 from sinkscope.caches.layers.slots import KeptSets
 from sinkscope.caches.policies import SnapKV
 
-STORED, TEXT, ROUNDS, STEPS = 1024, 4096, 15, 4
+STORED, TEXT, ROUNDS, STEPS = 1024, 4096, 9, 2
 BOUNDS: dict[str, float] = {"key-norm": 1.0, "tova": 1.1, "h2o": 1.1, "vatp": 1.2}
 BESIDE = ("streaming", "random", "keydiff", "snapkv")
 SHARES = tuple(0.05 + 0.4 * head / 7 for head in range(8))
