@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import logging
 import os
 import random
 import shutil
@@ -36,6 +37,8 @@ if not os.environ.get("SINKSCOPE_NO_SHAPE_CHECKS"):
     install("sinkscope")
 
 
+# pytest's own handlers are off (`-p no:logging`): they visit the thousand loggers of the libraries six times a test.
+logging.getLogger().addHandler(logging.NullHandler())
 hypothesis.settings.register_profile("fast", max_examples=30, deadline=None)  # machines are slow at times
 hypothesis.settings.load_profile("fast")
 gc.disable()  # until everything is imported
@@ -63,7 +66,10 @@ def seeded() -> None:
 
     random.seed(0)
     np.random.seed(0)
-    torch.manual_seed(0)
+    if torch.accelerator.is_available():
+        torch.manual_seed(0)
+    else:  # which `torch.manual_seed` would note, with its whole stack, for accelerators that may come up later
+        torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

@@ -23,8 +23,11 @@ def test_the_network_is_closed() -> None:
 
 
 def test_this_machine_can_be_reached() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        socket.create_connection(server.getsockname(), timeout=1).close()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname(), timeout=1) as client,
+    ):
+        assert client.getpeername() == server.getsockname()
 
 
 def test_warnings_are_errors() -> None:

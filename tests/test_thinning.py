@@ -14,7 +14,9 @@ def fast(marked: list) -> list[tuple]:
 
 
 def test_one_list_is_thinned_evenly() -> None:
-    assert fast(thinned("abcdefg", 3)) == [("a",), ("d",), ("g",)]
+    marked = thinned("abcdefg", 3)
+    assert fast(marked) == [("a",), ("d",), ("g",)]
+    assert {mark.name for case in marked for mark in case.marks} == {"slow"}, "nothing else stands for b"
 
 
 @pytest.mark.parametrize("sizes", [(3, 3), (7, 3), (2, 8, 4), (5, 1)])
@@ -33,3 +35,5 @@ def test_every_value_of_every_argument_stays_about_equally_often(sizes: tuple[in
 def test_crossed_meets_the_longest_once() -> None:
     assert sorted(fast(crossed("abcd", (1, 2)))) == [("a", 1), ("b", 2), ("c", 1), ("d", 2)]
     assert len(crossed("abcd", (1, 2))) == 8
+    marks = [{mark.name for mark in case.marks} for case in crossed("abcd", (1, 2))]
+    assert [names for names in marks if names] == [{"slow", "matrix"}] * 4, "its values are met by fast tests"

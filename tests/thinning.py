@@ -1,4 +1,8 @@
-"""Long lists of alike cases: a part of them in the fast tests, all in the slow ones and the fast ones together."""
+"""Long lists of alike cases: a part of them in the fast tests, all in the slow ones and the fast ones together.
+
+A matrix is the rest of a list of combinations of which the fast tests have a part with every value of every argument:
+what a value does wrong by itself shows there. It is for `make test-slow`, and CI goes without it.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,18 @@ from typing import Any
 
 import pytest
 
+MATRIX = (pytest.mark.slow, pytest.mark.matrix)
+
 
 def thinned(cases: Iterable[Any], keep: int) -> list[Any]:
     """One case of `keep` as it is, the others marked slow. Tuples are the values of several arguments: then every value
-    of every argument is among the first, about equally often, for which more are kept where need be."""
+    of every argument is among the first, about equally often, for which more are kept where need be, and the others are
+    a matrix."""
     rows = [case if isinstance(case, tuple) else (case,) for case in cases]
     width = len(rows[0])
     kept = set(range(0, len(rows), keep)) if width == 1 else _spread(rows, -(-len(rows) // keep))
-    return [pytest.param(*row, marks=() if number in kept else pytest.mark.slow) for number, row in enumerate(rows)]
+    others = pytest.mark.slow if width == 1 else MATRIX
+    return [pytest.param(*row, marks=() if number in kept else others) for number, row in enumerate(rows)]
 
 
 def crossed(*values: Iterable[Any]) -> list[Any]:

@@ -11,9 +11,10 @@ is no longer there is stale, and an error too.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
@@ -35,6 +36,19 @@ MUTANTS = (*KNOWN, *STREAMING, *EVICTION)
 ROOT = Path(__file__).parent.parent
 COPIED = ("sinkscope", "tests", "tools", "benchmarks", "pyproject.toml", "docs", "results", "README.md")
 TOO_LONG = 600  # seconds: a mutant that makes tests hang is noticed as well
+# Tests start as copies of a process that has imported the libraries, which takes longer than most of them.
+FORKING = multiprocessing.get_context("forkserver")
+FORKING.set_forkserver_preload(
+    [
+        "pytest",
+        "hypothesis",
+        "beartype",
+        "jaxtyping",
+        "torch._dynamo",
+        "xarray",
+        "transformers.models.llama.modeling_llama",
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -59,22 +73,45 @@ def stale(mutants: Sequence[Mutant], root: Path = ROOT) -> list[Mutant]:
 
 def tried(mutant: Mutant, copy: Path) -> Outcome:
     """Run the mutant's tests in a copy of the repository in which it is applied."""
-    path, began = copy / mutant.file, time.monotonic()
-    original = path.read_text()
-    path.write_text(original.replace(mutant.old, mutant.new))
-    # Bytecode is kept apart, since a mutant and its original may be written within the same second.
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *mutant.tests]
+    path, log, began = copy / mutant.file, copy / "log", time.monotonic()
+    kept = path.with_name(f"{path.name}.kept")
+    shutil.copy2(path, kept)
+    path.write_text(path.read_text().replace(mutant.old, mutant.new))
+    running = FORKING.Process(target=_run_tests, args=(copy, mutant.tests, log))
+    running.start()
+    running.join(TOO_LONG)
     try:
-        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=TOO_LONG)
-        survived, output = done.returncode == 0, done.stdout[-2000:] + done.stderr[-500:]
-        if done.returncode not in (0, 1, 2):  # 2: the mutant breaks the import of a test
-            raise RuntimeError(f"{mutant.name}: pytest ended with {done.returncode}\n{output}")
-    except subprocess.TimeoutExpired:
-        survived, output = False, f"not done after {TOO_LONG} s"
+        if running.exitcode is None:
+            os.killpg(running.pid or 0, signal.SIGKILL)
+            return Outcome(mutant, False, time.monotonic() - began, f"not done after {TOO_LONG} s")
+        output = log.read_text()[-2500:]
+        if running.exitcode not in (0, 1, 2):  # 2: the mutant breaks the import of a test
+            raise RuntimeError(f"{mutant.name}: pytest ended with {running.exitcode}\n{output}")
+        return Outcome(mutant, running.exitcode == 0, time.monotonic() - began, output)
     finally:
-        path.write_text(original)
-    return Outcome(mutant, survived, time.monotonic() - began, output)
+        running.join()
+        kept.replace(path)  # with its own time, so that its bytecode is valid again
+
+
+def _run_tests(copy: Path, tests: Sequence[str], log: Path) -> None:
+    """In a process of its own: pytest in a copy of the repository, its output in `log`."""
+    os.setsid()  # whoever ends this process ends those that it started
+    written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(written, stream)
+    temporary = copy.with_name(f"{copy.name}-temporary")
+    temporary.mkdir(exist_ok=True)
+    # A mutant leaves no bytecode, since it and its original may have been written within the same second.
+    os.environ |= {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(temporary)}
+    sys.dont_write_bytecode, tempfile.tempdir = True, None
+    os.chdir(copy)
+    sys.path[:] = [str(copy), *(place for place in sys.path if place not in ("", str(ROOT)))]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tools"]:
+        del sys.modules[name]  # the copy has its own
+    import pytest
+
+    # Assertions stay as written: pytest rewrites only what is not imported yet, and warns of its plugins that are.
+    sys.exit(int(pytest.main(["--assert=plain", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests])))
 
 
 @contextmanager
@@ -87,7 +124,7 @@ def copies(count: int, root: Path = ROOT) -> Iterator[SimpleQueue[Path]]:
             for name in COPIED:
                 source = root / name
                 if source.is_dir():
-                    shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+                    shutil.copytree(source, copy / name)  # bytecode too: it is valid for files of the same time
                 elif source.exists():
                     copy.mkdir(parents=True, exist_ok=True)
                     shutil.copy(source, copy / name)

@@ -10,13 +10,16 @@ from rich.progress import Progress
 from typer.core import TyperCommand, TyperOption
 
 from sinkscope.cli import options
+from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import FILES, old_files, results_folder
-from sinkscope.errors import InputError, UnsupportedModelError, unknown
+from sinkscope.errors import InputError, unknown
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from typer import Context
 
+    from sinkscope.data import Reading
     from sinkscope.interventions import Effect
 else:
     Context = typer.Context.__base__  # what Typer hands over is of its public class's base
@@ -37,6 +40,7 @@ class ListingNames(TyperCommand):
 HeadsControl = Literal["any", "layer", "norm"]
 
 
+@sharing
 def intervene(
     context: Context,
     model: options.Model,
@@ -75,20 +79,9 @@ def intervene(
     controls: Annotated[int, typer.Option(min=1, help="Random controls of the same budget.")] = 5,
     kind: options.Kind = "natural",
     text: options.OneText = None,
-    field: options.TextField = None,
-    corpus: options.CorpusName = "python",
-    split: options.SplitName = "validation",
-    tokens: options.Tokens = 64,
-    samples: options.Samples = 100,
-    epsilon: options.Epsilon = 0.3,
-    bos: options.BosToken = "auto",
+    reads: Reads = READS,
     device: options.Device = None,
-    dtype: options.Precision = "auto",
-    revision: options.Revision = None,
-    batch_size: options.BatchSize = 8,
-    attn: options.Attn = None,
-    chat_template: options.ChatTemplate = False,
-    seed: options.Seed = 0,
+    runs: Runs = RUNS,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -98,75 +91,63 @@ def intervene(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Change what makes the sink, and compare loss, predictions and sink rate with those of random controls."""
+    """Change what makes the sink, and compare loss, predictions and sink rate with those of random controls.
+
+    Of an encoder-decoder the decoder is changed, and its predictions are compared."""
     options_of_heads = {"--layers": layers, "--heads": heads, "--strongest": strongest}
     _check_heads(what, options_of_heads | {"--control": None if control == "any" else control})
     chosen_layers, chosen_heads = _layers(layers), _pairs(heads)
-    folder = results_folder("intervene", out, [model], [what, *([] if kind == "natural" else [kind])], context)
+    medium = options.medium_of(context)
+    reading = medium[0] if medium else kind
+    folder = results_folder("intervene", out, [model], [what, *([] if reading == "natural" else [reading])], context)
     from transformers.utils.logging import disable_progress_bar
 
     from sinkscope import interventions
-    from sinkscope.cli.measuring.job import inputs_for
+    from sinkscope.cli.measuring.job import loaded, reading_of
+    from sinkscope.hooks import Stream, row_length
     from sinkscope.interventions import NAMED, Subject, named
-    from sinkscope.model import load
 
     if what not in NAMED:
         raise unknown("intervention", what, NAMED)
     disable_progress_bar()
     with only_json(as_json):
-        loaded = load(model, dtype=dtype, device=options.usable_device(device), revision=revision, attn=attn)
-        if loaded.config.is_encoder_decoder:
-            raise UnsupportedModelError(
-                f"{type(loaded).__name__} has an encoder and a decoder: interventions on the command line take models "
-                "with one stack"
-            )
-        inputs = inputs_for(
-            loaded,
-            model,
-            kind,
-            tokens=tokens,
-            samples=samples,
-            seed=seed,
-            text=text,
-            corpus=corpus,
-            split=split,
-            field=field,
-            bos=bos,
-            revision=revision,
-            chat=chat_template,
-        )
-        note(f"{model}: {inputs.description}; first: {inputs.first}")
+        changed = loaded(model, device, runs)
+        read = reading_of(changed, model, kind, reads, runs, medium, text)
+        given, stack = _of_one_size(read), Stream.of(changed).stack
+        note(f"{model}: {read.description}; first: {read.first}")
+        length = row_length(changed, given)
+        _check_position(position, length)
         subject = Subject(
-            loaded,
-            inputs.input_ids,
+            changed,
+            given,
             position,
-            inputs.input_ids.shape[1] // 2 if to is None else to,
-            epsilon,
+            length // 2 if to is None else to,
+            reads.epsilon,
             tuple(band or (19,)),
             spare_sink,
-            batch_size,
+            runs.batch_size,
             chosen_layers,
             chosen_heads,
             strongest,
             control,
         )
-        _check_position(position, inputs.input_ids.shape[1])
         chosen = named(what, subject)
         note(f"{what}: {chosen.remark}")
         with Progress(console=stderr(), transient=True, disable=not stderr().is_terminal) as bar:
             task = bar.add_task("intervening", total=None)
             found = interventions.effect(
-                loaded,
-                inputs.input_ids,
+                changed,
+                given,
                 chosen.intervention,
                 controls=controls,
-                seed=seed,
-                epsilon=epsilon,
+                seed=runs.seed,
+                epsilon=reads.epsilon,
                 position=position if chosen.position is None else chosen.position,
-                batch_size=batch_size,
+                batch_size=runs.batch_size,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
             )
-        summary = {**found.to_json(), "model": model, "what": what, "found": chosen.remark, "input": inputs.description}
+        summary = {**found.to_json(), "model": model, "what": what, "found": chosen.remark, "input": read.description}
+        summary |= {"stack": stack}
         summary |= {"control": chosen.control} if chosen.control else {}
         _write(found, folder, summary)
     if as_json:
@@ -208,6 +189,21 @@ def _pairs(text: str | None) -> tuple[tuple[int, int], ...] | None:
             raise InputError(f"--heads {text}: '{part}' is no head; write layer.head, as in 3.0,3.2")
         found.append((int(layer), int(head)))
     return tuple(dict.fromkeys(found))
+
+
+def _of_one_size(read: Reading) -> dict[str, Tensor]:
+    """The arguments of all samples. Raises `InputError` where these have several sizes."""
+    if len(read.parts) == 1:
+        return read.parts[0]
+    name = next(iter(read.parts[0]))
+    sizes = ", ".join(
+        f"{len(part[name])} of {' × '.join(str(size) for size in part[name].shape[1:])}" for part in read.parts[:4]
+    )
+    more = f" and {len(read.parts) - 4} more" if len(read.parts) > 4 else ""
+    raise InputError(
+        f"the samples have {len(read.parts)} sizes ({name}: {sizes}{more}): controls act at positions that every "
+        "sample has, so give files of one size"
+    )
 
 
 def _check_position(position: int, tokens: int) -> None:

@@ -1,15 +1,15 @@
-"""`sinkscope kernels`: the fused GPU kernels against the exact formulas."""
+"""`sinkscope kernels`: the fused GPU kernels, and any attention function, against the exact formulas."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from sinkscope.cli import options
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, unknown
 from sinkscope.report.terminal import only_json, plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
     from sinkscope.attention.kernels import Agreement
 
+Style = Literal["plain", "transformers", "unmasked", "sdpa"]
+Convention = Literal["tokens", "total"]
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+PARITY = ("case", "dtype", "outcome", "output", "lse", "gradients", "limit")
 DISAGREE = 1  # the exit code
 COLUMNS = ("weights", "mask", "shape", "dtype", "output", "dq", "dk", "dv", "limit", "agrees")
 
@@ -25,10 +29,10 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback(epilog="Example: sinkscope kernels check")
 def kernels() -> None:
-    """The fused GPU kernels of sigmoid, ELU, ReLU and softpick attention.
+    """Attention functions beside the exact formulas: our fused GPU kernels (check), and any other (parity).
 
-    A call takes them only where they agree with the exact formulas on your GPU. That is tried when they are first met
-    and remembered; `check` tries all of them now.
+    The fused kernels compute sigmoid, ELU, ReLU and softpick attention. A call takes them only where they agree with
+    the exact formulas on your GPU. That is tried when they are first met and remembered; `check` tries all of them now.
     """
 
 
@@ -52,6 +56,79 @@ def check(device: options.Device = None, as_json: options.AsJson = False) -> Non
             if agreement.problem is not None:
                 show(plain(f"disagrees: {agreement.problem}"))
     if wrong:
+        raise typer.Exit(DISAGREE)
+
+
+@app.command("parity", epilog="Example: sinkscope kernels parity sdpa --without sink --without softcap")
+def parity(
+    function: Annotated[
+        str,
+        typer.Argument(
+            metavar="FUNCTION",
+            help="eager, flash, any attention implementation of transformers, or a function as module:function.",
+        ),
+    ] = "sdpa",
+    style: Annotated[
+        Style | None,
+        typer.Option(help="How it is called. Default: plain for module:function, else as transformers does."),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FEATURE", help="What it does not do and is not asked, such as sink; repeatable."),
+    ] = None,
+    lse: Annotated[
+        Convention | None,
+        typer.Option(help="What its log-sum-exp sums over. Default: either, but the same in all cases."),
+    ] = None,
+    gradients: Annotated[
+        bool, typer.Option("--gradients/--no-gradients", help="Compare gradients too, or values alone.")
+    ] = True,
+    dtypes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dtype",
+            metavar="|".join(DTYPES),
+            help="Precision; repeatable. Default: float32, of flash attentions bfloat16.",
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "cpu",
+    complete: Annotated[bool, typer.Option("--complete", help="A case that is not supported counts as wrong.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare an attention function with float64 arithmetic, with and without sinks, windows, softcaps, grouped heads.
+    Exits with 1 if a case is wrong, or if none could be compared, with 2 for bad input."""
+    import torch
+
+    from sinkscope.attention import parity as compare
+    from sinkscope.attention.oracle import backend
+
+    for name in dtypes or []:
+        if name not in DTYPES:
+            raise unknown("precision", name, DTYPES)
+    chosen = backend(function)
+    with only_json(as_json):
+        found = compare(
+            chosen.function,
+            style=style or chosen.style,
+            without=without or (),
+            lse=lse,
+            gradients=gradients,
+            dtypes=[getattr(torch, name) for name in dtypes or []] or [chosen.dtype],
+            device=options.usable_device(device),
+            quiet=True,
+        )
+    wrong = [*found.wrong, *(found.missing if complete else ())]
+    if as_json:
+        show_json({**found.to_json(), "ok": found.ok and not wrong, "backend": function})
+    else:
+        show(table(PARITY, [cells[:-1] for cells in found.cells()], numbers_from=3, keys=2))
+        show(plain(f"\n{found.summary}"))
+        for row in found.rows:
+            if row.note:
+                show(plain(f"{row.case}, {row.dtype}: {row.outcome}: {row.note}"))
+        if not found.ok and not wrong:
+            show(plain("no case was compared: none is supported"))
+    if wrong or not found.ok:
         raise typer.Exit(DISAGREE)
 
 

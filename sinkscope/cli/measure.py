@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinkscope.cli import options
+from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.cli.measuring.job import MeasuringJob, Observers
 from sinkscope.errors import InputError
@@ -22,28 +23,15 @@ else:
     Context = typer.Context.__base__  # what Typer hands over is of its public class's base
 
 
+@sharing
 def measure(
     context: Context,
     model: options.Model,
     kind: options.Kind = "natural",
     text: options.TextFile = None,
-    field: options.TextField = None,
-    corpus: options.CorpusName = "python",
-    split: options.SplitName = "validation",
-    images: options.Images = None,
-    audio: options.Audio = None,
-    prompt: options.Prompt = None,
-    tokens: options.Tokens = 64,
-    samples: options.Samples = 100,
-    epsilon: options.Epsilon = 0.3,
-    bos: options.BosToken = "auto",
+    reads: Reads = READS,
     device: options.Device = None,
-    dtype: options.Precision = "auto",
-    revision: options.Revision = None,
-    batch_size: options.BatchSize = 8,
-    attn: options.Attn = None,
-    chat_template: options.ChatTemplate = False,
-    seed: options.Seed = 0,
+    runs: Runs = RUNS,
     observers: Annotated[
         Observers, typer.Option(help="all: every definition and mechanism; few: sink rate and norms, faster.")
     ] = "all",
@@ -61,19 +49,18 @@ def measure(
     as_json: options.AsJson = False,
 ) -> None:
     """Measure where a model has an attention sink, how strong it is, and by which mechanism it works."""
-    medium = options.medium_of(images, audio, prompt, context)
+    medium = options.medium_of(context)
     by_domain = text is not None and text.is_dir()
     words = [medium[0] if medium else kind, *(["domains"] if by_domain else [])]
     folder = results_folder("measure", out, [model], words, context)
     from transformers.utils.logging import disable_progress_bar
 
-    from sinkscope.cli.measuring.job import tokenizer_of
+    from sinkscope.cli.measuring.job import loaded, tokenizer_of
     from sinkscope.cli.measuring.maps import heads_of
     from sinkscope.cli.measuring.results import show_results
     from sinkscope.metrics import check_epsilon
-    from sinkscope.model import load
 
-    check_epsilon(epsilon)
+    check_epsilon(reads.epsilon)
     wanted = heads_of(maps or [])
     if by_domain and wanted:
         raise InputError("--maps draws one measurement's heads: give --text a file, not a folder of domains")
@@ -81,23 +68,13 @@ def measure(
     with only_json(as_json):
         job = MeasuringJob(
             name=model,
-            model=load(model, dtype=dtype, device=options.usable_device(device), revision=revision, attn=attn),
-            tokenizer=tokenizer_of(model, revision),
+            model=loaded(model, device, runs),
+            tokenizer=tokenizer_of(model, runs.revision),
             kind=kind,
-            tokens=tokens,
-            samples=samples,
-            seed=seed,
-            corpus=corpus,
-            split=split,
-            field=field,
-            bos=bos,
-            revision=revision,
-            chat=chat_template,
+            reads=reads,
+            runs=runs,
             observers=observers,
-            batch_size=batch_size,
-            epsilon=epsilon,
             medium=medium,
-            prompt=prompt,
         )
         if by_domain and text is not None:
             rows = _by_domain(job, text, folder)
@@ -106,10 +83,10 @@ def measure(
     if by_domain:
         _show_domains(job, rows, folder, as_json)
     elif as_json:
-        summary = found.to_json(epsilon)
+        summary = found.to_json(reads.epsilon)
         show_json({**summary, "model": model, "input": job.input, "input_details": summary["input"]})
     else:
-        show_results(found, f"{model} on {job.input} input", epsilon)
+        show_results(found, f"{model} on {job.input} input", reads.epsilon)
         show(plain(f"written: {', '.join(str(path) for path in written)}"))
 
 

@@ -50,17 +50,15 @@ SplitName = Annotated[
 ]
 Images = Annotated[
     Path | None,
-    typer.Option("--images", metavar="DIR", help="Measure on the images in a folder, sorted by name, instead of text."),
+    typer.Option("--images", metavar="DIR", help="Read the images in a folder, sorted by name, instead of text."),
 ]
 Audio = Annotated[
     Path | None,
-    typer.Option(
-        "--audio", metavar="DIR", help="Measure on the WAV files in a folder, sorted by name, instead of text."
-    ),
+    typer.Option("--audio", metavar="DIR", help="Read the WAV files in a folder, sorted by name, instead of text."),
 ]
 Prompt = Annotated[
     str | None,
-    typer.Option(metavar="TEXT", help="What stands beside each image, for models that read text too."),
+    typer.Option(metavar="TEXT", help="What stands beside each image or recording, for models that read text too."),
 ]
 Tokens = Annotated[int, typer.Option(min=2, help="Tokens in a sample.")]
 Samples = Annotated[int, typer.Option(min=1, help="Number of samples.")]
@@ -88,20 +86,19 @@ def usable_device(name: str | None) -> str:
     return chosen
 
 
-def medium_of(images: Path | None, audio: Path | None, prompt: str | None, context: Any) -> Medium | None:
+def medium_of(context: Any) -> Medium | None:
     """The folder of images or of recordings that takes the place of text, None for text.
 
     Raises `InputError` for both, and beside options of text.
     """
+    images, audio, prompt = (context.params[name] for name in ("images", "audio", "prompt"))
     if images is None and audio is None:
         if prompt is not None:
-            raise InputError("--prompt goes with --images: it is what stands beside each image")
+            raise InputError("--prompt goes with --images or --audio: it is what stands beside each of them")
         return None
     if images is not None and audio is not None:
         raise InputError("--images and --audio exclude each other: measure one after the other")
     name: Literal["images", "audio"] = "audio" if images is None else "images"
-    if prompt is not None and name == "audio":
-        raise InputError("--prompt goes with --images, not with --audio")
     for param in context.command.params:
         if param.name in OF_TEXT and context.params[param.name] not in (param.default, None, [], ()):
             raise InputError(f"--{name} takes the place of text: {param.opts[0]} goes without it")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from sinkscope.cli import options
+from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import only_json, plain, show, show_json, table
@@ -23,6 +24,7 @@ SPEC_FILES = (".yaml", ".yml", ".json")
 PER_MODEL = ("revision", "chat_template")
 
 
+@sharing
 def survey(
     context: Context,
     models: Annotated[
@@ -41,26 +43,12 @@ def survey(
         ),
     ] = None,
     text: options.OneText = None,
-    field: options.TextField = None,
-    corpus: options.CorpusName = "python",
-    split: options.SplitName = "validation",
-    images: options.Images = None,
-    audio: options.Audio = None,
-    prompt: options.Prompt = None,
-    tokens: options.Tokens = 64,
-    samples: options.Samples = 100,
-    epsilon: options.Epsilon = 0.3,
-    bos: options.BosToken = "auto",
+    reads: Reads = READS,
     device: options.Device = None,
     device_map: Annotated[
         str | None, typer.Option(help="Spread each model over devices: auto, balanced, sequential.")
     ] = None,
-    dtype: options.Precision = "auto",
-    revision: options.Revision = None,
-    batch_size: options.BatchSize = 8,
-    attn: options.Attn = None,
-    chat_template: options.ChatTemplate = False,
-    seed: options.Seed = 0,
+    runs: Runs = RUNS,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -72,7 +60,7 @@ def survey(
 ) -> None:
     """Measure the attention sinks of many models, one at a time; finished ones are not measured again."""
     given = {name: value for name, value in context.params.items() if _was_given(context, name)}
-    options.medium_of(images, audio, prompt, context)
+    options.medium_of(context)
     folder = results_folder("survey", out, _names(models or [], checkpoints or []), [], context)
     from transformers.utils.logging import disable_progress_bar
 

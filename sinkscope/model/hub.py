@@ -12,7 +12,10 @@ from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForAudioClassification,
     AutoModelForCausalLM,
+    AutoModelForCTC,
+    AutoModelForImageClassification,
     AutoModelForImageTextToText,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
@@ -36,6 +39,7 @@ _HEADS = (
     AutoModelForSpeechSeq2Seq,
     AutoModelForImageTextToText,
 )
+_NAMED_HEADS = (AutoModelForImageClassification, AutoModelForCTC, AutoModelForAudioClassification)
 _PATH_STARTS = ("./", "../", "/", "~")
 
 
@@ -138,10 +142,10 @@ def _near(path: Path) -> str:
 
 
 def _auto_class(config: PreTrainedConfig) -> Any:
-    """The head the weights were saved with; without that word, the first head that the family has."""
+    """The head the weights were saved with; without that word, the first head for text that the family has."""
     config = host_of(config)
     architecture = (config.architectures or [None])[0]
-    for auto in _HEADS:
+    for auto in (*_HEADS, *(_NAMED_HEADS if architecture else ())):
         mapped = auto._model_mapping.get(type(config), None)
         classes = mapped if isinstance(mapped, tuple) else (mapped,)
         if any(cls is not None and architecture in (None, cls.__name__) for cls in classes):

@@ -13,8 +13,17 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from sinkscope.errors import InputError
-from sinkscope.hooks import checked_inputs, device_of, evaluating, in_batches, part, unwrapped
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import (
+    checked_inputs,
+    device_of,
+    evaluating,
+    family,
+    has_attention,
+    in_batches,
+    part,
+    unwrapped,
+)
 from sinkscope.measurements import Measurement
 from sinkscope.probes.left_out import LeftOut
 from sinkscope.probes.observers.observer import Observer, every
@@ -59,7 +68,12 @@ def measure(
         for given, samples in parts:
 
             def run(rows: slice, given: Any = given, samples: int = samples, before: int = done) -> None:
-                model(**part(given, rows, samples, device), **options)
+                batch = part(given, rows, samples, device) | options
+                try:
+                    model(**batch)
+                except (TypeError, AttributeError, KeyError, IndexError) as error:
+                    _check_returns_maps(model, batch, error)
+                    raise
                 if progress is not None:
                     progress(before + rows.stop, total)
 
@@ -69,6 +83,20 @@ def measure(
     measured = _annotated(measured, about, tokenizer)
     _warn_of(measured.record, seen.left_out, asked=isinstance(observers, Sequence) and not isinstance(observers, str))
     return measured
+
+
+def _check_returns_maps(model: nn.Module, batch: Mapping[str, Any], error: Exception) -> None:
+    """Raises `UnsupportedModelError` where a pass fails because the model is asked for its maps, by its own code."""
+    if has_attention(model):
+        return  # it is not asked
+    try:
+        type(model).forward(model, **batch)  # past the hooks that ask
+    except Exception:  # it fails without them too
+        return
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    raise UnsupportedModelError(
+        f"family '{family(model)}', its own code ends in an error when it is asked for its attention maps ({reason})"
+    ) from error
 
 
 def _groups(inputs: Any) -> list[Any]:

@@ -117,8 +117,8 @@ class SurveySpec(Part):
         parse_corpus(self.corpus)
         if self.media is None and {"images", "audio"} & {*self.inputs}:
             raise InputError("survey field 'inputs': images and audio are given as folders, 'images: DIR'")
-        if self.prompt is not None and self.images is None:
-            raise InputError("survey field 'prompt' goes with 'images': it is what stands beside each image")
+        if self.prompt is not None and self.images is None and self.audio is None:
+            raise InputError("survey field 'prompt' goes with 'images' or 'audio': it is what stands beside each file")
         reads_text = bool({"natural", "first-token"} & {*self.inputs})
         for name in ("text", "field"):
             if getattr(self, name) is not None and not reads_text:

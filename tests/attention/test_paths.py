@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import product
 from typing import get_args
 
 import pytest
@@ -12,12 +13,11 @@ import sinkscope.attention as zoo
 from sinkscope.attention.paths import chunked, sdpa
 from sinkscope.attention.paths.choice import Path, chosen
 from sinkscope.errors import InputError
-from tests.thinning import crossed
+from tests.thinning import crossed, thinned
 
 from .problems import MASKS, assert_close, assert_paths_agree, bound, problem
 from .variants import KINDS, VARIANTS
 
-LENGTHS = [1, 2, 7, 63, 130]
 SEVERAL_CHUNKS = 300
 kinds = pytest.mark.parametrize(
     "spec",
@@ -35,9 +35,11 @@ def paths(spec: zoo.AttentionSpec, tokens: int = 8) -> list[str]:
     return [path for path in offered if path not in ("auto", "reference", "fused")]
 
 
-@pytest.mark.parametrize(("length", "kv_heads", "mask"), [(7, 2, "document"), (63, 4, "prefix"), (130, 2, "causal")])
-def test_paths_agree(spec, length, kv_heads, mask):
-    assert_paths_agree(problem(spec, tokens=length, kv_heads=kv_heads), paths(spec), mask=bound(mask, length))
+@pytest.mark.parametrize(("variant", "kv_heads", "mask"), thinned(list(product(VARIANTS, [4, 2], MASKS)), 8), ids=str)
+def test_paths_agree(variant, kv_heads, mask):
+    for length in (1, 7, 130):  # one token; one block; more than one where gradients are written out
+        case = problem(variant.spec, tokens=length, kv_heads=kv_heads)
+        assert_paths_agree(case, paths(variant.spec), mask=bound(mask, length))
 
 
 @kinds
@@ -50,13 +52,11 @@ def test_several_chunks_agree(spec):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("kv_heads", [4, 2])
-def test_all_paths_agree(variant, kv_heads, mask):
-    for length in [*LENGTHS, SEVERAL_CHUNKS]:
-        case = problem(variant.spec, tokens=length, kv_heads=kv_heads)
-        tolerance = 5e-5 if length == SEVERAL_CHUNKS else 1e-5  # longer sums, and denominators nearer to zero
-        assert_paths_agree(case, paths(variant.spec), tolerance, mask=bound(mask, length))
+@pytest.mark.parametrize(("variant", "mask"), crossed(VARIANTS, MASKS), ids=str)
+def test_paths_agree_over_several_chunks(variant, mask):
+    case = problem(variant.spec, tokens=SEVERAL_CHUNKS, kv_heads=2)
+    tolerance = 5e-5  # longer sums, and denominators nearer to zero
+    assert_paths_agree(case, paths(variant.spec), tolerance, mask=bound(mask, SEVERAL_CHUNKS))
 
 
 @pytest.mark.parametrize(("variant", "mask"), crossed(VARIANTS, ["causal", "window"]), ids=str)

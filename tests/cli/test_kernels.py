@@ -1,16 +1,19 @@
-"""`sinkscope kernels check`: the table, the exit codes, and one line where there is nothing to compare on."""
+"""`sinkscope kernels`: the tables, the exit codes, and one line where there is nothing to compare."""
 
 from __future__ import annotations
 
+import sys
 import threading
 from dataclasses import replace
 
 import pytest
 import torch
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import sinkscope.attention.kernels as room
 from sinkscope.attention.kernels import Agreement, Machine, Specialization, confirmation
 from sinkscope.attention.normalizers import Sigmoid, Softpick
+from sinkscope.attention.oracle import CASES, Case, Problem, backends, exact
 from sinkscope.cli import kernels
 
 CPU = torch.device("cpu")
@@ -116,3 +119,129 @@ def test_a_device_that_runs_no_kernel_is_bad_input(sinkscope, monkeypatch):
 
 def test_the_help_has_an_example(sinkscope):
     assert "Example: sinkscope kernels check" in sinkscope("kernels", "--help").out
+
+
+RIGHT = """
+import torch
+
+def attend(query, key, value, *, scaling, causal, window=None, softcap=None, sink=None):
+    group = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+    scores = scaling * query @ key.mT
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    distance = torch.arange(query.shape[2])[:, None] - torch.arange(key.shape[2]) + key.shape[2] - query.shape[2]
+    if causal:
+        scores = scores.masked_fill(distance < 0, -torch.inf)
+    if window is not None:
+        scores = scores.masked_fill(distance.abs() >= window, -torch.inf)
+    lse = torch.logsumexp(scores, -1)
+    weights = torch.softmax(scores, -1)
+    if sink is not None:
+        weights = weights * torch.sigmoid(lse[..., None] - sink[:, None, None])
+    return weights @ value, lse
+
+def wrong(query, key, value, *, scaling, causal, window=None, softcap=None, sink=None):
+    return attend(query, key, value, scaling=scaling, causal=causal, window=window, softcap=softcap)
+
+def nothing(query, key, value, **further):
+    raise NotImplementedError("later")
+
+number = 3
+"""
+
+
+@pytest.fixture
+def own(sinkscope, tmp_path):
+    """A user's module beside the working directory's other files; forgotten afterwards."""
+    (tmp_path / "own_attention_here.py").write_text(RIGHT)
+    yield sinkscope
+    sys.modules.pop("own_attention_here", None)
+
+
+def test_parity_finds_a_function_of_the_working_directory_right(own):
+    path = list(sys.path)
+    answer = own("kernels", "parity", "own_attention_here:attend", "--lse", "tokens", "--complete")
+    assert answer.code == 0, answer.err
+    words = " ".join(answer.out.split())
+    assert "sink, large logits" in words
+    assert f"attend: {len(CASES)} agrees" in words
+    assert sys.path == path
+    other = own("kernels", "parity", "own_attention_here:attend", "--lse", "total", "--json")
+    assert (other.code, other.json["ok"]) == (1, False)
+    assert "its lse is over tokens alone, declared over tokens and sink" in other.out
+
+
+def test_parity_names_a_dropped_sink_and_exits_with_1(own):
+    answer = own("kernels", "parity", "own_attention_here:wrong", "--dtype", "float32", "--dtype", "bfloat16")
+    assert answer.code == 1
+    assert "sink, window, bfloat16: differs: drops the sink" in answer.out
+    found = own("kernels", "parity", "own_attention_here:wrong", "--no-gradients", "--json")
+    assert found.code == 1
+    named = {row["case"] for row in found.json["rows"] if row["outcome"] == "differs"}
+    assert named == {case.name for case in CASES if case.sink in ("beside", "far")}
+    answer = own("kernels", "parity", "own_attention_here:wrong", "--without", "sink")
+    assert answer.code == 0, answer.out
+    assert own("kernels", "parity", "own_attention_here:wrong", "--without", "sink", "--complete").code == 1
+
+
+def test_parity_of_nothing_is_no_agreement(own):
+    answer = own("kernels", "parity", "own_attention_here:nothing")
+    assert answer.code == 1
+    assert "no case was compared: none is supported" in answer.out
+
+
+@pytest.mark.parametrize("name", ["sdpa", "eager"])
+def test_parity_of_transformers_own(sinkscope, name):
+    """Right in everything but softcaps and sinks, which their signatures swallow."""
+    found = sinkscope("kernels", "parity", name, "--json")
+    assert found.code == 1
+    right = {row["case"] for row in found.json["rows"] if row["outcome"] == "agrees"}
+    needed = {"sink", "softcap"}
+    assert right - {"sink, closed"} == {case.name for case in CASES if not needed & set(case.features)}
+    assert sinkscope("kernels", "parity", name, "--without", "sink", "--without", "softcap").code == 0
+
+
+def test_flash_attentions_get_no_mask(sinkscope, monkeypatch):
+    """They hide by what they are told in words: a stand-in that reads nothing else is right."""
+    asked = []
+
+    def stand_in(module, query, key, value, mask, *, scaling, is_causal, **rest):
+        asked.append((mask, module.config._attn_implementation))
+        window, softcap = rest.get("sliding_window"), rest.get("softcap")
+        case = Case("", query.shape[2], key.shape[2], causal=is_causal, window=window, softcap=softcap)
+        return exact(Problem(case, query, key, value, rest.get("s_aux"), scaling)).output.to(query.dtype).transpose(
+            1, 2
+        ), None
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", stand_in)
+    monkeypatch.setattr(backends, "_installed", lambda name: name == "flash_attention_2")
+    answer = sinkscope("kernels", "parity", "flash", "--json")
+    assert answer.code == 0, answer.out
+    assert set(asked) == {(None, "flash_attention_2")}
+    assert {row["dtype"] for row in answer.json["rows"]} == {"bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sdpaa"], "unknown backend 'sdpaa': did you mean 'sdpa'?"),
+        (["nowhere_at_all:f"], "module 'nowhere_at_all' cannot be imported"),
+        (["own_attention_here:attended"], "has no attribute 'attended'"),
+        (["own_attention_here:number"], "is no function, but of type int"),
+        (["--without", "sinks"], "unknown feature 'sinks': did you mean 'sink'?"),
+        (["--dtype", "float31"], "unknown precision 'float31'"),
+        (["--device", "nowhere"], "device 'nowhere' cannot be used"),
+        (["--style", "fast"], "fast"),
+    ],
+)
+def test_parity_of_bad_input_is_one_line(own, arguments, words):
+    answer = own("kernels", "parity", *arguments)
+    assert words in answer.error
+    assert answer.out == ""
+
+
+def test_a_flash_attention_that_is_not_installed_is_bad_input(sinkscope, monkeypatch):
+    monkeypatch.setattr(backends, "_installed", lambda name: False)
+    assert sinkscope("kernels", "parity", "flash_attention_2").error.endswith("flash_attention_2 is not installed here")
+    assert "no flash attention is installed here" in sinkscope("kernels", "parity", "flash").error

@@ -173,6 +173,7 @@ def test_text_and_json_agree_with_the_stored_measurement(sinkscope, model, text,
     assert found["sink_rate"]["0"] == pytest.approx(stored.sink_rate(0.1, position=0))
 
 
+@pytest.mark.slow
 def test_the_shipped_model_has_a_sink_on_text_and_none_on_repeated_tokens(sinkscope):
     options = ("--samples", 50, "--observers", "few", "--json")
     natural = sinkscope("measure", "nano", *options).json

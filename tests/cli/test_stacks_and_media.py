@@ -6,20 +6,30 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from torch.nn import functional as F
 from transformers import BartConfig, T5Config
 
+from sinkscope.cli.given import RUNS, Reads
+from sinkscope.cli.measuring.job import reading_of
+from sinkscope.interventions import NAMED, ForbidSink
 from sinkscope.measurements import Measurement
+from sinkscope.model import load
 from tests.cli.conftest import prose
 from tests.families.processors import (
     images,
     recordings,
+    saved_classifier,
     saved_clip,
+    saved_hearing,
     saved_pair,
     saved_vit,
     saved_wav2vec2,
     saved_whisper,
 )
+from tests.thinning import thinned
 
+SMALL = Reads(tokens=16, samples=4, bos="add")
 FEW = ("--tokens", 16, "--samples", 4)
 
 
@@ -33,12 +43,15 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
     saved_clip(folder / "clip")
     saved_wav2vec2(folder / "wav2vec2")
     saved_whisper(folder / "whisper")
+    saved_hearing(folder / "hearing")
+    saved_classifier(folder / "classifier")
     images(folder / "images")
     recordings(folder / "sounds")
+    recordings(folder / "speech", (8000, 8000, 8000))
     return folder
 
 
-@pytest.mark.parametrize("name", ["bart", "t5"])
+@pytest.mark.parametrize("name", thinned(["bart", "t5"], 2))
 def test_the_stacks_of_an_encoder_decoder_are_shown_apart(sinkscope, places, text, tmp_path, name):
     call = ("measure", places / name, "--text", text, "--bos", "add", *FEW, "--observers", "few", "--out", "m")
     shown = " ".join(sinkscope(*call).out.split())
@@ -78,6 +91,7 @@ def test_a_survey_has_a_line_for_each_stack(sinkscope, places, model, text, tmp_
 LONG = ("--prompt", "a b c d e f g h i j k l")  # a text of ten tokens and more, for the tower that reads it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "option", "folder", "more"),
     [
@@ -85,6 +99,7 @@ LONG = ("--prompt", "a b c d e f g h i j k l")  # a text of ten tokens and more,
         ("clip", "--images", "images", LONG),
         ("wav2vec2", "--audio", "sounds", ()),
         ("whisper", "--audio", "sounds", ()),
+        ("hearing", "--audio", "speech", ("--prompt", "a b c")),
     ],
 )
 def test_images_and_recordings_are_measured_and_surveyed(sinkscope, places, name, option, folder, more, tmp_path):
@@ -94,7 +109,7 @@ def test_images_and_recordings_are_measured_and_surveyed(sinkscope, places, name
     assert found["samples"] == 3
     stored = Measurement.load(tmp_path / "m" / "measurement.nc")
     assert {*found["stacks"]} == {*stored.data["stack"].values.tolist()}
-    assert len(found["stacks"]) == {"clip": 2, "whisper": 3}.get(name, 1)
+    assert len(found["stacks"]) == {"clip": 2, "whisper": 3, "hearing": 2}.get(name, 1)
     assert f"3 {'images' if option == '--images' else 'recordings'} (0." in found["input_details"]["description"]
     [row] = sinkscope("survey", *given, "--out", "s", "--json").json["rows"]
     assert row["status"] == "measured", row["reason"]
@@ -117,6 +132,64 @@ def test_a_model_without_images_is_left_out_of_their_survey(sinkscope, places, t
     assert "reads no images" in rows[1]["reason"]
 
 
+def test_an_encoder_decoder_is_changed_in_its_decoder(sinkscope, places, text, tmp_path):
+    """Its loss is over what the decoder reads next; nothing in the encoder is changed."""
+    given = (places / "bart", "--text", text, "--bos", "add", *FEW)
+    call = ("intervene", *given, "--what", "forbid-sink", "--controls", 1)
+    found = sinkscope(*call, "--json").json
+    assert found["stack"] == "decoder"
+    assert "the decoder reads the same tokens behind its start token" in found["input"]
+    model = load(places / "bart")
+    [part] = reading_of(model, str(places / "bart"), "natural", SMALL, RUNS, None, text).parts
+    with torch.no_grad():
+        plain = model(**part).logits
+        encoded = model.get_encoder()(part["input_ids"])
+        with ForbidSink((0,)).applied(model):
+            logits, same = model(**part).logits, model.get_encoder()(part["input_ids"])
+    targets = part["decoder_input_ids"][:, 1:]
+    assert torch.equal(encoded[0], same[0])
+    for side, scores in (("baseline", plain), ("intervened", logits)):
+        loss = F.cross_entropy(scores[:, :-1].transpose(1, 2), targets)
+        assert found[side]["loss"] == pytest.approx(float(loss), rel=1e-5)
+    divergence = F.kl_div(logits.log_softmax(-1), plain.log_softmax(-1), log_target=True, reduction="none").sum(-1)
+    assert found["intervened"]["kl"] == pytest.approx(float(divergence.mean()), rel=1e-3)
+    assert found["baseline"]["sink_rate"] == pytest.approx(
+        sinkscope("measure", *given, "--observers", "few", "--json").json["stacks"]["decoder"]["sink_rate"]["0"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "folder", "stack"),
+    [
+        ("classifier", "--images", "images", "vision"),
+        pytest.param("whisper", "--audio", "sounds", "decoder", marks=pytest.mark.slow),
+        pytest.param("hearing", "--audio", "speech", "decoder", marks=pytest.mark.slow),
+    ],
+)
+def test_images_and_recordings_are_intervened_on(sinkscope, places, name, option, folder, stack, tmp_path):
+    given = (places / name, option, places / folder, "--tokens", 12)
+    found = sinkscope("intervene", *given, "--what", "forbid-sink", "--controls", 3, "--out", "i", "--json").json
+    assert (found["stack"], found["samples"]) == (stack, 3)
+    assert found["intervened"]["kl"] > 0
+    assert (found["intervened"]["loss"] is None) == (name == "classifier")
+    measured = sinkscope("measure", *given, "--observers", "few", "--out", "m", "--json").json
+    assert found["baseline"]["sink_rate"] == pytest.approx(measured["stacks"][stack]["sink_rate"]["0"])
+    assert found["input"] == measured["input_details"]["description"]
+    assert (tmp_path / "i" / "figure.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bart", "t5", "whisper", "classifier", "hearing"])
+def test_every_intervention_runs_or_says_why_not(sinkscope, places, name):
+    media = {"classifier": ("--images", places / "images")} | dict.fromkeys(
+        ("whisper", "hearing"), ("--audio", places / "speech")
+    )
+    given = (places / name, *media.get(name, ("--input", "random", "--samples", 4)), "--tokens", 16)
+    for what in NAMED:
+        answer = sinkscope("intervene", *given, "--what", what, "--epsilon", 0.05, "--controls", 2, "--to", 3)
+        assert answer.code == 0 or answer.error, (what, answer.err)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -127,7 +200,16 @@ def test_a_model_without_images_is_left_out_of_their_survey(sinkscope, places, t
         (("measure", "vit", "--images", "sounds"), "no image in the folder"),
         (("measure", "vit", "--images", "none"), "no such folder of images"),
         (("measure", "wav2vec2", "--audio", "images"), "no recording in the folder"),
-        (("intervene", "bart", "--what", "forbid-sink"), "an encoder and a decoder"),
+        (("intervene", "vit", "--what", "forbid-sink", "--images", "images"), "it has no logits"),
+        (
+            ("intervene", "wav2vec2", "--what", "forbid-sink", "--audio", "sounds"),
+            "(input_values: 2 of 800, 1 of 1600)",
+        ),
+        (("intervene", "t5", "--what", "swap-position", "--samples", "2"), "position"),
+        (("intervene", "classifier", "--what", "suppress-bands", "--images", "images"), "no unembedding"),
+        (("intervene", "classifier", "--what", "forbid-sink"), "sinkscope measure takes --images DIR"),
+        (("measure", "wav2vec2", "--audio", "sounds", "--prompt", "what"), "a prompt goes with models that read text"),
+        (("measure", "bart", "--prompt", "what"), "--prompt goes with --images or --audio"),
         (("measure", "./absent"), "no such folder: './absent'"),
     ],
 )

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from transformers.models.llama.modeling_llama import LlamaAttention
 
-from sinkscope.hooks.modules import attention_layers, blocks, dispatches
+from sinkscope.hooks.modules import attention_layers, block_lists, blocks, dispatches, text_config
 from tests.families.registry import FAMILIES
+from tests.families.sweep.build import build
 from tests.probes.conftest import lab_model
 
 
@@ -55,6 +56,21 @@ def test_blocks_are_the_elements_of_the_outermost_list() -> None:
     model = FAMILIES["t5"].build()
     assert [block.module for block in blocks(model)] == [*model.encoder.block, *model.decoder.block]
     assert [block.stack for block in blocks(model)] == ["encoder"] * 2 + ["decoder"] * 2
+
+
+def test_counts_of_layers_by_part_name_no_stack() -> None:
+    """LXMERT has a number for each of its parts, in one dictionary."""
+    model = build("lxmert")
+    assert isinstance(model.config.num_hidden_layers, dict)
+    assert block_lists(model) == {}
+
+
+def test_a_model_of_several_texts_has_no_configuration_for_one() -> None:
+    """MusicGen reads words and writes codes of sounds."""
+    assert text_config(build("musicgen")) is None
+    model = FAMILIES["llama"].build()
+    assert text_config(model) is model.config
+    assert text_config(nn.Linear(2, 2)) is None
 
 
 def test_lab_layers_carry_their_own_numbers() -> None:

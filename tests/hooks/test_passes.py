@@ -13,6 +13,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, T5Config, 
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks.passes import Forward, Pass, Passes, axes
 from sinkscope.hooks.samples import Samples
+from tests.families.sweep.build import build
 
 SIZES: dict[str, Any] = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "num_hidden_layers": 2}
 
@@ -60,6 +61,26 @@ def test_an_encoder_decoder_has_a_mask_for_each_side() -> None:
         ("vision", "vision"),
     ]
     assert axes("encoder", False) == ("tokens", "tokens")
+
+
+def test_ids_are_those_of_samples_with_one_token_at_a_position() -> None:
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 31}
+    model = T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0))
+    plain, codebooks, channels = ids(2, 4), ids(6, 4), torch.zeros(2, 4, 3, dtype=torch.long)
+    found = [
+        Forward.of(model, (), {"input_ids": ids(2, 3), "decoder_input_ids": written}).ids
+        for written in (plain, codebooks, channels)
+    ]
+    assert found[0] is plain
+    assert found[1:] == [None, None], "a row for each codebook (MusicGen) and channels (Dia) are no text"
+
+
+def test_padding_of_text_that_is_cut_into_patches_is_refused() -> None:
+    model, given = build("blt"), ids(2, 5)
+    with pytest.raises(UnsupportedModelError, match="'blt' cuts its text into patches, padding as well"):
+        Forward.of(model, (), {"input_ids": given, "attention_mask": torch.tensor([[1, 1, 1, 0, 0], [1] * 5])})
+    whole = Forward.of(model, (), {"input_ids": given, "attention_mask": torch.ones(2, 5, dtype=torch.long)})
+    assert (whole.lengths, whole.real) == ({"tokens": 5}, {})
 
 
 def test_passes_open_and_close_also_after_an_error(model: LlamaForCausalLM) -> None:

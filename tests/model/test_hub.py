@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from transformers import BertConfig, BertForMaskedLM, BertModel, T5Config, T5ForConditionalGeneration
 
 from sinkscope.errors import InputError
@@ -111,3 +112,9 @@ def test_speech_and_image_models_keep_their_heads(tmp_path: Path) -> None:
         model = FAMILIES[name].build()
         model.save_pretrained(tmp_path / name)
         assert type(load(tmp_path / name)) is type(model)
+    for name, head in (("vit", "ViTForImageClassification"), ("wav2vec2", "Wav2Vec2ForCTC")):
+        getattr(transformers, head)(FAMILIES[name].build().config).save_pretrained(tmp_path / head)
+        assert type(load(tmp_path / head)).__name__ == head
+    bare = FAMILIES["vit"].build()
+    bare.save_pretrained(tmp_path / "bare")
+    assert type(load(tmp_path / "bare")) is type(bare)

@@ -15,6 +15,7 @@ from sinkscope.errors import InputError
 from sinkscope.model import LabConfig, LabForCausalLM, load
 
 from ..attention.variants import VARIANTS
+from ..thinning import MATRIX
 
 SIZES = {
     "vocab_size": 53,
@@ -57,16 +58,18 @@ def check(function: Check) -> Check:
 
 
 def every_case() -> list:
-    """All checks of all operations; the fast tier has two for each line of the catalog and all for each kind."""
+    """All checks of all operations: fast are two for each line of the catalog and a part of all for each kind; the
+    others of a kind are slow, and further operations are a matrix."""
+    kinds = sorted(KINDS)
 
-    def is_slow(operation: str, name: str) -> bool:
-        return operation not in KINDS and not (operation in zoo.CATALOG and name in ALWAYS)
+    def marks(operation: str, name: str) -> tuple[pytest.MarkDecorator, ...]:
+        if name in ALWAYS and (operation in KINDS or operation in zoo.CATALOG):
+            return ()
+        if operation not in KINDS:
+            return MATRIX
+        return () if (kinds.index(operation) + [*CHECKS].index(name)) % 3 == 0 else (pytest.mark.slow,)
 
-    return [
-        pytest.param(operation, name, marks=pytest.mark.slow if is_slow(operation, name) else ())
-        for name in CHECKS
-        for operation in OPERATIONS
-    ]
+    return [pytest.param(operation, name, marks=marks(operation, name)) for name in CHECKS for operation in OPERATIONS]
 
 
 def build(attention: str | zoo.AttentionSpec, **sizes: int) -> LabForCausalLM:

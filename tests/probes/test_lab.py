@@ -141,7 +141,7 @@ def written(model: LabForCausalLM, ids: Tensor) -> list[Written]:
     return found
 
 
-@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize("name", operations())
 def test_every_observer_agrees_with_what_is_written_out(name: str, ids: Tensor) -> None:
     model = lab_model(name)
     with torch.no_grad():

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, MaskFormerSwinConfig, MaskFormerSwinModel
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.probes import AttentionReceived, SlotReceived, every, measure
 from tests.families.registry import FAMILIES
 from tests.probes.conftest import build
@@ -138,7 +138,8 @@ def test_large_weights_are_not_broken(ids: torch.Tensor) -> None:
     model = build("llama").half()
     with torch.no_grad():
         model.lm_head.weight.fill_(60000.0)
-    measure(model, ids, [AttentionReceived()])
+    measured = measure(model, ids, [AttentionReceived()])
+    assert bool(measured.data["attention_received"].isel(position=0).notnull().all())
 
 
 def test_activations_that_overflow_are_named_by_place(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
@@ -222,3 +223,18 @@ def test_a_list_of_dicts_is_measured_one_behind_the_other(llama: LlamaForCausalL
         assert np.array_equal(found.values[..., :length], alone.values)
         assert np.isnan(found.values[..., length:]).all()
     assert both["tokens"].values[2].tolist() == [11] * both.sizes["layer"]
+
+
+def test_a_model_whose_own_code_fails_on_maps_is_refused() -> None:
+    """Not with its traceback; and an input that it cannot read at all keeps the error that it raises."""
+    sizes = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 4]}
+    model = MaskFormerSwinModel(MaskFormerSwinConfig(**sizes, window_size=4)).eval()
+    images = {"pixel_values": torch.randn(2, 3, 32, 32)}
+    model(**images)
+    with pytest.raises(TypeError, match="not subscriptable"):
+        model(**images, output_attentions=True)
+    with pytest.raises(UnsupportedModelError, match=r"own code ends in an error when .* \(TypeError: ") as said:
+        measure(model, images)
+    assert "\n" not in str(said.value)
+    with pytest.raises(ValueError, match="You have to specify pixel_values"):
+        measure(model, {"pixels": images["pixel_values"]})

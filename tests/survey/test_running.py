@@ -1,155 +1,21 @@
-"""One model at a time, whatever its family; nothing measured twice, nothing lost, nothing fatal."""
+"""One model at a time, nothing lost, nothing fatal."""
 
 from __future__ import annotations
 
 import gc
-import json
 import shutil
 import weakref
-from functools import partial
 from importlib import import_module
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-import sinkscope as ss
-from sinkscope.data import build_inputs
 from sinkscope.errors import InputError
 from sinkscope.files import sha256
 from sinkscope.measurements import Measurement
 from sinkscope.model import load
-from sinkscope.survey import Progress, Survey, SurveySpec, running, survey
-from sinkscope.survey.subjects import identity, subjects
+from sinkscope.survey import Progress, Survey, running
 from sinkscope.training import locked
-from tests.survey.conftest import BUILDERS, FEW
-
-NAMES = list(BUILDERS)
-
-
-@pytest.fixture(scope="module")
-def five(zoo, tmp_path_factory):
-    """The survey over all five families. Shared: leave it as it is."""
-    spec = SurveySpec(models=[{"model": str(zoo / name), "label": name} for name in NAMES], **FEW)
-    return survey(spec, tmp_path_factory.mktemp("five"))
-
-
-def of(found: Survey, label: str, kind: str = "random"):
-    [row] = [row for row in found.rows if (row.label, row.input) == (label, kind)]
-    return row
-
-
-def test_every_family_is_a_row(five):
-    assert [(row.label, row.input) for row in five.rows] == [(name, kind) for name in NAMES for kind in FEW["inputs"]]
-    for row in five.rows:
-        assert row.status == "measured", row.reason
-        assert row.low <= row.sink_rate <= row.high
-        assert row.first == {"random": "a random token", "repeated": "the token that is repeated"}[row.input]
-        assert len(row.by_layer) == row.layers
-        assert row.samples == 3
-        assert row.tokens == 16
-
-
-def test_a_row_is_what_measure_finds(five, zoo):
-    model = load(zoo / "lab")
-    ids = build_inputs("random", tokenizer=None, vocab_size=97, tokens=16, samples=3, seed=0).input_ids
-    direct, row = ss.measure(model, ids), of(five, "lab")
-    assert row.sink_rate == pytest.approx(direct.sink_rate(position=0))
-    assert row.hidden_norm_ratio == pytest.approx(float(direct.hidden_norm_ratio().max()), rel=1e-5)
-    assert row.value_norm_ratio == pytest.approx(float(direct.value_norm_ratio().min()), rel=1e-5)
-    assert row.parameters == sum(weight.numel() for weight in model.parameters())
-    stored = Measurement.load(five.folder / row.results / "measurement.nc")
-    assert torch.equal(
-        torch.tensor(stored.data["attention_received"].values), torch.tensor(direct.data["attention_received"].values)
-    )
-
-
-def test_only_learned_sinks_have_a_slot_mass(five):
-    assert 0 < of(five, "sinks").slot_mass < 1
-    assert of(five, "lab").slot_mass is None
-
-
-def test_a_hybrid_counts_its_attention_layers_alone(five):
-    row = of(five, "hybrid")
-    assert row.layers == 2
-    assert [(layer.layer, layer.depth) for layer in row.by_layer] == [(1, pytest.approx(1 / 3)), (3, 1.0)]
-
-
-def test_an_encoder_says_so(five):
-    assert {layer.stack for layer in of(five, "encoder").by_layer} == {"encoder"}
-
-
-def test_the_strongest_position_of_repeated_tokens_is_not_a_late_one(five):
-    assert of(five, "lab", "repeated").strongest_position < 8
-    assert of(five, "lab", "repeated").hidden_norm_ratio == pytest.approx(1, abs=1e-4)
-
-
-def test_files_hold_the_rows(five):
-    assert {path.name for path in five.folder.iterdir()} >= {"survey.json", "table.csv", "table.md", "results"}
-    assert Survey.load(five.folder).rows == five.rows
-    assert five.table()["label"].tolist() == [row.label for row in five.rows]
-    assert five.wide().columns.tolist() == ["model", "parameters", "random", "repeated"]
-    stored = json.loads((five.folder / of(five, "lab").results / "row.json").read_text())
-    assert stored["record"]["versions"]["torch"] == torch.__version__
-    assert stored["settings"]["kind"] == "random"
-
-
-def test_the_second_time_nothing_is_loaded(run, zoo, loads):
-    first = run(zoo / "lab", zoo / "sinks")
-    assert loads == ["lab", "sinks"]
-    assert run(zoo / "lab", zoo / "sinks") == first
-    assert loads == ["lab", "sinks"]
-
-
-@pytest.mark.slow
-def test_a_copy_under_another_name_is_the_same_model(run, zoo, loads, tmp_path):
-    shutil.copytree(zoo / "lab", tmp_path / "copy")
-    first, again = run(zoo / "lab"), run({"model": str(tmp_path / "copy"), "label": "renamed"})
-    assert loads == ["lab"]
-    assert again.rows[0].label == "renamed"
-    assert again.rows[0].sink_rate == first.rows[0].sink_rate
-
-
-@pytest.mark.slow
-def test_changed_weights_are_measured_again(run, zoo, loads, tmp_path):
-    shutil.copytree(zoo / "lab", tmp_path / "model")
-    first = run(tmp_path / "model")
-    weights = tmp_path / "model" / "model.safetensors"
-    save_file({name: 2 * value for name, value in load_file(weights).items()}, weights, metadata={"format": "pt"})
-    second = run(tmp_path / "model")
-    assert len(loads) == 2
-    assert second.rows[0].results != first.rows[0].results
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"tokens": 12},
-        *(pytest.param(x, marks=pytest.mark.slow) for x in ({"samples": 2}, {"seed": 1}, {"dtype": "bfloat16"})),
-    ],
-)
-def test_settings_that_decide_numbers_are_measured_again(run, zoo, loads, setting):
-    run(zoo / "lab")
-    run(zoo / "lab", **setting)
-    assert len(loads) == 2
-
-
-def test_settings_that_decide_no_number_are_not(run, zoo, loads):
-    first, second = run(zoo / "lab"), run(zoo / "lab", batch_size=3, device="cpu", inputs=["repeated", "random"])
-    assert loads == ["lab"]
-    assert {row.results for row in first.rows} == {row.results for row in second.rows}
-
-
-@pytest.mark.slow
-def test_another_threshold_needs_no_model(run, zoo, loads):
-    low = run(zoo / "lab", epsilon=0.05)
-    high = run(zoo / "lab", epsilon=0.6)
-    assert loads == ["lab"]
-    measured = Measurement.load(low.folder / low.rows[0].results / "measurement.nc")
-    assert low.rows[0].sink_rate == pytest.approx(measured.sink_rate(0.05, 0))
-    assert high.rows[0].sink_rate == pytest.approx(measured.sink_rate(0.6, 0))
-    assert high.rows[0].sink_rate < low.rows[0].sink_rate
 
 
 def test_a_broken_model_is_a_row_with_its_reason_and_the_survey_goes_on(run, zoo, tmp_path):
@@ -161,17 +27,6 @@ def test_a_broken_model_is_a_row_with_its_reason_and_the_survey_goes_on(run, zoo
     assert "cannot load model" in found.rows[0].reason
     assert "config.json is missing" in found.rows[2].reason
     assert found.failures == found.rows[:4]
-
-
-def test_what_failed_is_tried_again(run, zoo, loads, tmp_path):
-    place = tmp_path / "model"
-    shutil.copytree(zoo / "lab", place)
-    whole = (place / "model.safetensors").read_bytes()
-    (place / "model.safetensors").write_bytes(b"no weights")
-    assert run(place).failures
-    assert len(loads) == 1, "a model that cannot be loaded is not tried for every input"
-    (place / "model.safetensors").write_bytes(whole)
-    assert not run(place).failures
 
 
 def test_a_fault_in_the_middle_is_a_row_too(run, zoo, monkeypatch):
@@ -225,15 +80,6 @@ def test_the_table_grows_with_every_row(run, zoo, tmp_path):
     run(zoo / "lab", zoo / "sinks", progress=watch)
     assert all(told == stored for told, stored in seen)
     assert [told for told, _ in seen][-1] == 4
-
-
-def test_a_half_written_or_damaged_result_is_measured_again(run, zoo, loads):
-    first = run(zoo / "lab")
-    (first.folder / first.rows[0].results / "row.json").write_text("{")
-    (first.folder / "results" / ".lab.abcdefgh.unfinished").mkdir()
-    assert run(zoo / "lab").rows[0].sink_rate == first.rows[0].sink_rate
-    assert loads == ["lab", "lab"]
-    assert len(list((first.folder / "results").iterdir())) == 2
 
 
 def test_two_surveys_in_one_folder_exclude_each_other(run, zoo, tmp_path):
@@ -306,46 +152,6 @@ def test_the_models_folder_is_left_as_it_was(run, zoo):
     before = {path: sha256(path) for path in (zoo / "lab").iterdir()}
     run(zoo / "lab")
     assert {path: sha256(path) for path in (zoo / "lab").iterdir()} == before
-
-
-def test_an_upgrade_measures_again(run, zoo, loads, monkeypatch):
-    from sinkscope.survey import store
-
-    first = run(zoo / "lab", inputs=["random"])
-    real = store.version
-    monkeypatch.setattr(store, "version", lambda name: "99.0" if name == "transformers" else real(name))
-    second = run(zoo / "lab", inputs=["random"])
-    assert loads == ["lab", "lab"]
-    assert first.rows[0].results != second.rows[0].results
-
-
-def test_text_is_known_by_its_contents_whatever_package_it_comes_from(tmp_path, monkeypatch):
-    """The corpus `python` holds sources of torch, numpy and transformers: any of them may change."""
-    from sinkscope.data.corpora import catalog
-    from sinkscope.data.corpora.corpus import Corpus, Entry
-    from sinkscope.survey.inputs import text_read
-
-    text = {"torch/a.py": "def f(): return 1"}
-    monkeypatch.setattr(
-        catalog, "load_python", lambda: Corpus("python", tuple(Entry(name, partial(text.get, name)) for name in text))
-    )
-    spec = SurveySpec(models=["nano"])
-    before = text_read(spec)
-    assert text_read(spec) == before
-    text["torch/a.py"] = "def f(): return 2"
-    assert text_read(spec) != before
-    assert text_read(SurveySpec(models=["nano"], inputs=["random"])) == ""
-
-
-@pytest.mark.parametrize("name", ["adapter_config.json", "bpe.codes", "source.spm", "preprocessor_config.json"])
-def test_every_file_that_may_decide_is_part_of_a_models_identity(zoo, tmp_path, name):
-    shutil.copytree(zoo / "lab", tmp_path / "model")
-    subject = subjects(SurveySpec(models=[str(tmp_path / "model")]))[0]
-    before = identity(subject)
-    (tmp_path / "model" / "README.md").write_text("about it")
-    assert identity(subject) == before
-    (tmp_path / "model" / name).write_text("{}")
-    assert identity(subject) != before
 
 
 def test_tables_of_another_survey_are_gone_before_the_first_row(run, zoo, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Does an attention function compute what it says? Any function against plain float64 arithmetic."""
 
+from sinkscope.attention.oracle.backends import Backend, backend
 from sinkscope.attention.oracle.cases import CASES, FEATURES, Case, Problem
 from sinkscope.attention.oracle.comparing import parity
 from sinkscope.attention.oracle.reference import DEFECTS, Exact, exact
@@ -11,6 +12,7 @@ __all__ = [
     "DEFECTS",
     "FEATURES",
     "STYLES",
+    "Backend",
     "Case",
     "Disagreement",
     "Exact",
@@ -18,6 +20,7 @@ __all__ = [
     "ParityRow",
     "Problem",
     "Style",
+    "backend",
     "exact",
     "parity",
 ]

@@ -36,11 +36,11 @@ def parity(
     decoding, log-sum-exps and gradients. Prints a table unless `quiet`, and returns it; raises nothing for what the
     function does wrong (`.check()` does).
 
-    `style`: how it is called: "plain", "transformers" or "sdpa" (classes in `STYLES`, which say what each means), or a
-    `Style` of your own. `without`: names in `FEATURES` of what it does not do; a parameter that is not in its signature
-    and a `NotImplementedError` say the same. Such cases are listed as not supported. `lse`: what its log-sum-exp sums
-    over, "tokens" or "total" (tokens and sink); None accepts either, but the same in all cases, and says which.
-    `gradients`: of the output with respect to queries, keys, values and sinks.
+    `style`: how it is called: "plain", "transformers", "unmasked" or "sdpa" (classes in `STYLES`, which say what each
+    means), or a `Style` of your own. `without`: names in `FEATURES` of what it does not do; a parameter that is not in
+    its signature and a `NotImplementedError` say the same. Such cases are listed as not supported. `lse`: what its
+    log-sum-exp sums over, "tokens" or "total" (tokens and sink); None accepts either, but the same in all cases, and
+    says which. `gradients`: of the output with respect to queries, keys, values and sinks.
 
     Sinks are large enough to be seen in each dtype: one at zero beside scores of some nats is lost in the rounding of
     half precision, so that a function which drops it would pass. Raises `InputError` for unknown names.

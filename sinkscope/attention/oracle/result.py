@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -64,6 +64,14 @@ class Parity:
         counts = {outcome: sum(row.outcome == outcome for row in self.rows) for outcome in COLORS}
         return f"{self.function}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
 
+    def cells(self) -> list[tuple[str, ...]]:
+        """The words of each row: case, dtype, outcome, the errors of output, lse and gradients, limit, note."""
+        return [(row.case, row.dtype, row.outcome, *_numbers(row), row.note) for row in self.rows]
+
+    def to_json(self) -> dict[str, Any]:
+        """The rows, and whether they agree, JSON-able."""
+        return {"function": self.function, "ok": self.ok, "rows": [asdict(row) for row in self.rows]}
+
     def check(self, *, complete: bool = False) -> Parity:
         """Itself, or `Disagreement` naming the first wrong row; with `complete` also where a case is not supported."""
         for row in (*self.wrong, *(self.missing if complete else ())):
@@ -89,8 +97,7 @@ class Parity:
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in COLUMNS)
         lines = []
-        for row in self.rows:
-            cells = (row.case, row.dtype, row.outcome, *_numbers(row), row.note)
+        for cells in self.cells():
             lines.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
         return f"<table><caption>{html.escape(self.summary)}</caption><tr>{head}</tr>{''.join(lines)}</table>"
 

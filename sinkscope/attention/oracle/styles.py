@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -63,22 +64,48 @@ class Interface:
 
     def call(self, function: Callable[..., Any], problem: Problem) -> Returned:
         case, module = problem.case, nn.Module().eval()
-        hidden = torch.zeros(case.queries, case.keys, dtype=problem.query.dtype, device=problem.query.device)
-        hidden = hidden.masked_fill(~problem.allowed(), torch.finfo(hidden.dtype).min)
         known: Mapping[str, Any] = {
             "num_key_value_groups": case.heads // case.kv_heads,
             "sinks": problem.sink,
             "is_causal": case.causal,
             "scaling": problem.scaling,
+            **self.further(),
         }
         for name, value in known.items():
             object.__setattr__(module, name, value)
         further = {"sliding_window": case.window, "softcap": case.softcap, "s_aux": problem.sink}
         given = {name: value for name, value in further.items() if value is not None}
-        mask = hidden[None, None].expand(len(problem.query), 1, -1, -1)
         keywords = {"scaling": problem.scaling, "dropout": 0.0, "is_causal": case.causal, **given}
-        found = function(module, problem.query, problem.key, problem.value, mask, **_taken(function, keywords))
+        tensors = problem.query, problem.key, problem.value, self.mask(problem)
+        found = function(module, *tensors, **_taken(function, keywords))
         return found[0].transpose(1, 2), None
+
+    def mask(self, problem: Problem) -> Tensor | None:
+        """What the function is told of what is hidden."""
+        hidden = torch.zeros(problem.case.queries, problem.case.keys, dtype=problem.query.dtype)
+        hidden = hidden.to(problem.query.device).masked_fill(~problem.allowed(), torch.finfo(hidden.dtype).min)
+        return hidden[None, None].expand(len(problem.query), 1, -1, -1)
+
+    def further(self) -> dict[str, Any]:
+        """What the module has besides."""
+        return {}
+
+
+class Unmasked(Interface):
+    """As "transformers", without a mask, as functions are called that hide by `is_causal` and `sliding_window`.
+
+    These are the flash attentions. `module` has a `config` with `_attn_implementation`, by which transformers finds
+    their kernel.
+    """
+
+    def __init__(self, implementation: str = "") -> None:
+        self.implementation = implementation
+
+    def mask(self, problem: Problem) -> None:
+        return None
+
+    def further(self) -> dict[str, Any]:
+        return {"config": SimpleNamespace(_attn_implementation=self.implementation)}
 
 
 class Sdpa:
@@ -104,7 +131,12 @@ class Sdpa:
         return found if isinstance(found, tuple) else (found, None)
 
 
-STYLES: dict[str, Style] = {"plain": Plain(), "transformers": Interface(), "sdpa": Sdpa()}
+STYLES: dict[str, Style] = {
+    "plain": Plain(),
+    "transformers": Interface(),
+    "unmasked": Unmasked(),
+    "sdpa": Sdpa(),
+}
 
 
 def _untaken(function: Callable[..., Any], names: list[str]) -> str | None:

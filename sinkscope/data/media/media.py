@@ -15,28 +15,52 @@ from torch import Tensor
 from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor, PreTrainedModel
 
 from sinkscope.data.media.files import files_in, read_image, read_recording
-from sinkscope.data.media.written import written
+from sinkscope.data.media.written import try_out, written
 from sinkscope.data.model_inputs import Reading
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.files import sha256
 from sinkscope.model.hub import resolve
 
 PROMPT = "Describe what is there."
-"""What stands beside each image, for models that read text too."""
+"""What stands beside each image or recording, for models that read text too."""
 
 
 @dataclass(frozen=True)
 class Medium:
-    """A kind of file that models read: how it is called, its endings, and the arguments that take it."""
+    """A kind of file that models read: how it is called, its endings, and the arguments that take it.
+
+    In a processor of files and text, `preparer` is the part that prepares the files, and `placeholder` the token that
+    stands for one; `content` is what it is called in a message.
+    """
 
     what: str
+    article: str
     endings: tuple[str, ...]
     arguments: tuple[str, ...]
+    preparer: str
+    placeholder: str
+    content: str
 
 
 MEDIA = {
-    "images": Medium("image", (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"), ("pixel_values",)),
-    "audio": Medium("recording", (".wav",), ("input_features", "input_values")),
+    "images": Medium(
+        "image",
+        "an",
+        (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
+        ("pixel_values",),
+        "image_processor",
+        "image_token",
+        "image",
+    ),
+    "audio": Medium(
+        "recording",
+        "a",
+        (".wav",),
+        ("input_features", "input_values"),
+        "feature_extractor",
+        "audio_token",
+        "audio",
+    ),
 }
 
 
@@ -64,60 +88,83 @@ def media_reading(
 
     The image processor, feature extractor or processor that comes with the model prepares them; files of one prepared
     size go through the model together, others by themselves, so that nothing is padded. A model that reads text too is
-    given `prompt` beside each image. A decoder reads the `tokens` tokens that the model itself writes about the input,
+    given `prompt` beside each file. A decoder reads the `tokens` tokens that the model itself writes about the input,
     the likeliest at each step and never an end. Raises `UnsupportedModelError` for a model that reads nothing of the
-    kind, and `InputError` where the model comes without processor, the folder without files, or a file cannot be read.
+    kind, and `InputError` where the model comes without processor, the folder without files, a file cannot be read, or
+    what was prepared does not fit the model.
     """
     medium = MEDIA[kind]
     takes = inspect.signature(model.forward).parameters
     if not any(argument in takes for argument in medium.arguments):
         raise UnsupportedModelError(f"{type(model).__name__} reads no {medium.what}s: it reads {model.main_input_name}")
     with_text = "input_ids" in takes
-    if with_text and kind == "audio":
+    if with_text and kind == "audio" and model.config.is_encoder_decoder:
         raise UnsupportedModelError(
-            f"{type(model).__name__} reads text beside recordings: sinkscope.measure takes both"
+            f"{type(model).__name__} reads text in the place of recordings: sinkscope.measure takes either"
         )
     if prompt is not None and not with_text:
-        raise InputError(
-            f"a prompt goes with models that read text beside an {medium.what}, not {type(model).__name__}"
-        )
+        raise InputError(f"a prompt goes with models that read text beside {medium.what}s, not {type(model).__name__}")
     prepare = _preparing(kind, name, revision, (prompt or PROMPT) if with_text else None)
     files = files_in(folder, medium.endings, medium.what)
     chosen = files[:samples]
     parts = _grouped([(path, _prepared(prepare, path)) for path in chosen])
-    given = tuple(_complete(model, part, tokens) for part, _ in parts)
+    fitting = [_in_precision(model, part) for part, _ in parts]
+    try_out(model, fitting, tokens, f"what its processor makes of {medium.what}s")
+    given = tuple(written(model, part, tokens) if model.config.is_encoder_decoder else part for part in fitting)
     order = [path.name for _, paths in parts for path in paths]
     of = "" if len(chosen) == len(files) else f" of {len(files)}"
     texts = f', each with the text "{prompt or PROMPT}"' if with_text else ""
     decoder = f"; the decoder reads the {tokens} tokens it writes itself" if model.config.is_encoder_decoder else ""
     shown = f"{order[0]} to {order[-1]}" if len(order) > 1 else order[0]
     description = f"{len(chosen)}{of} {medium.what}{'s'[: len(chosen) != 1]} ({shown}) from {folder}{texts}{decoder}"
-    return Reading(given, f"what the model puts first for an {medium.what}", description)
+    return Reading(
+        given, f"what the model puts first for {'an' if medium.what == 'image' else 'a'} {medium.what}", description
+    )
 
 
 def _preparing(kind: str, name: str, revision: str | None, prompt: str | None) -> Callable[[Path], Mapping[str, Any]]:
     """What turns a file into model inputs with one sample."""
     if prompt is not None:
-        return partial(_beside_text, _loaded(AutoProcessor, "processor", name, revision), prompt)
+        medium = MEDIA[kind]
+        return partial(_beside_text, _processor(medium, name, revision), medium, prompt)
     if kind == "images":
         processor = _loaded(AutoImageProcessor, "image processor", name, revision)
         return lambda path: processor(images=[read_image(path)], return_tensors="pt")
     extractor = _loaded(AutoFeatureExtractor, "feature extractor", name, revision)
-    rate = getattr(extractor, "sampling_rate", None)
-    if not isinstance(rate, int):
-        raise UnsupportedModelError(f"the feature extractor of model '{name}' reads no recordings")
+    rate = _rate(extractor, name)
     return lambda path: extractor([read_recording(path, rate)], sampling_rate=rate, return_tensors="pt")
 
 
-def _beside_text(processor: Any, prompt: str, path: Path) -> Mapping[str, Any]:
-    """An image in a text: as the chat template puts it, else behind the image's token, else side by side."""
+def _rate(extractor: Any, name: str) -> int:
+    """Samples a second."""
+    rate = getattr(extractor, "sampling_rate", None)
+    if not isinstance(rate, int):
+        raise UnsupportedModelError(f"the feature extractor of model '{name}' reads no recordings")
+    return rate
+
+
+def _beside_text(processor: Any, medium: Medium, prompt: str, path: Path) -> Mapping[str, Any]:
+    """A file in a text: as the chat template puts it, else behind the token that stands for it, else side by side."""
     if getattr(processor, "chat_template", None):
-        content = [{"type": "image"}, {"type": "text", "text": prompt}]
+        content = [{"type": medium.content}, {"type": "text", "text": prompt}]
         text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
     else:
-        token = getattr(processor, "image_token", None)
+        token = getattr(processor, medium.placeholder, None)
         text = prompt if token is None else f"{token}\n{prompt}"
-    return processor(images=[read_image(path)], text=[text], return_tensors="pt")
+    if medium.content == "image":
+        return processor(images=[read_image(path)], text=[text], return_tensors="pt")
+    rate = processor.feature_extractor.sampling_rate
+    return processor(audio=[read_recording(path, rate)], text=[text], sampling_rate=rate, return_tensors="pt")
+
+
+def _processor(medium: Medium, name: str, revision: str | None) -> Any:
+    """What prepares files of a kind beside text."""
+    found = _loaded(AutoProcessor, "processor", name, revision)
+    if not (hasattr(found, "tokenizer") and hasattr(found, medium.preparer)):
+        raise InputError(f"no processor for model '{name}': it comes with {type(found).__name__} alone")
+    if medium.content == "audio":
+        _rate(found.feature_extractor, name)
+    return found
 
 
 def _loaded(auto: Any, what: str, name: str, revision: str | None) -> Any:
@@ -126,8 +173,6 @@ def _loaded(auto: Any, what: str, name: str, revision: str | None) -> Any:
     except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__).split(". If you")[0]
         raise InputError(f"no {what} for model '{name}': {reason}") from error
-    if auto is AutoProcessor and not (hasattr(found, "tokenizer") and hasattr(found, "image_processor")):
-        raise InputError(f"no processor for model '{name}': it comes with {type(found).__name__} alone")
     return found
 
 
@@ -160,8 +205,6 @@ def _grouped(prepared: list[tuple[Path, dict[str, Tensor]]]) -> list[tuple[dict[
     ]
 
 
-def _complete(model: PreTrainedModel, part: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
-    """In the model's precision, and with what its decoder reads."""
+def _in_precision(model: PreTrainedModel, part: dict[str, Tensor]) -> dict[str, Tensor]:
     weight = next(weight for weight in model.parameters() if not weight.is_meta)
-    cast = {name: value.to(weight.dtype) if value.is_floating_point() else value for name, value in part.items()}
-    return written(model, cast, tokens) if model.config.is_encoder_decoder else cast
+    return {name: value.to(weight.dtype) if value.is_floating_point() else value for name, value in part.items()}

@@ -1,6 +1,8 @@
-"""What a model itself writes about an image or a recording, for its decoder to read."""
+"""Whether a model reads what was prepared, and what it writes about it, for its decoder to read."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -8,8 +10,34 @@ from transformers import PreTrainedModel
 
 from sinkscope.data.model_inputs import start_token
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import device_of
 
 AT_ONCE = 8  # samples that are written about together
+
+
+def try_out(model: PreTrainedModel, parts: Sequence[dict[str, Tensor]], tokens: int, what: str) -> None:
+    """One sample of the smallest and of the largest size through the model.
+
+    A processor whose sizes are not the model's is then said before anything is measured. Raises `InputError`.
+    """
+    by_size = sorted(parts, key=lambda part: sum(value[:1].numel() for value in part.values()))
+    for part in (by_size[0], by_size[-1])[: len(parts)]:
+        samples = len(next(iter(part.values())))
+        one = {name: value[:1] if len(value) == samples else value for name, value in part.items()}
+        try:
+            if model.config.is_encoder_decoder:
+                written(model, one, min(2, tokens))
+            else:
+                with torch.no_grad():
+                    model(**{name: value.to(device_of(model)) for name, value in one.items()})
+        except InputError:
+            raise
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            sizes = ", ".join(f"{name} {' × '.join(map(str, value.shape))}" for name, value in one.items())
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise InputError(f"{type(model).__name__} cannot read {what} ({sizes}): {reason}") from error
 
 
 def written(model: PreTrainedModel, given: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
@@ -40,7 +68,7 @@ def written(model: PreTrainedModel, given: dict[str, Tensor], tokens: int) -> di
 
 
 def _row(given: dict[str, Tensor], model: PreTrainedModel, tokens: int) -> Tensor:
-    device = next(weight.device for weight in model.parameters() if not weight.is_meta)
+    device = device_of(model)
     on_device = {name: value.to(device) for name, value in given.items()}
     count = len(next(iter(given.values())))
     ids = torch.full((count, 1), start_token(model), device=device)

@@ -17,6 +17,7 @@ from sinkscope.model.attached.checks import chosen_layers, layers_to_equip
 from sinkscope.model.attached.config import NAME, Attachment, attachment_of, become_attached, become_host, note
 from sinkscope.model.attached.families import sizes_of
 from sinkscope.model.attached.layer import HANDLES, equip, strip
+from sinkscope.model.attached.mark import mark, unmark
 from sinkscope.model.attached.shift import ordinary, outputs, shift
 from sinkscope.model.attached.sink import build
 from sinkscope.model.attached.start import changes, unchanged
@@ -76,6 +77,7 @@ def attach(
     given, on = (ordinary(model), "random inputs") if inputs is None else (checked_inputs(model, inputs)[0], "inputs")
     before = outputs(model, given)
     attachment = install(model, wanted, name, seed, chosen, sink_tokens)
+    mark(model)
     try:
         moved = shift(before, outputs(model, given), model.get_output_embeddings() is not None, on)
     except BaseException:
@@ -131,6 +133,7 @@ def detach(model: nn.Module) -> None:
     for module in list(model.modules()):
         if HANDLES in vars(module):
             strip(module)
+    unmark(model)
     remove_tokens(model)
     become_host(model.config)
     model.set_attn_implementation(attachment.implementation)

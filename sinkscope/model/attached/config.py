@@ -24,7 +24,8 @@ from sinkscope.model.attached.tokens import IMAGES
 
 NAME = IMPLEMENTATION  # model type in files, and attention implementation
 WARNING = "needs_sinkscope"  # attention implementation in files, which never exists
-VERSION = 2  # of what stands in files; 1 where older versions understand it too: all layers, no sink tokens
+VERSION = 3  # of what stands in files; before 3 the weights were not marked, before 2 there were no layers or tokens
+MARKED = 3  # the first version whose weights no host loads, whatever configuration it is handed
 SIZE = "hidden_size"  # a whole number of every host's configuration, under a name of its own in some
 NEEDS = "unknown to transformers: this model has an attention operation attached, load it with sinkscope"
 
@@ -70,7 +71,7 @@ class AttachedTo:
             "model_type": NAME,
             "attn_implementation": WARNING,
             **dict.fromkeys((SIZE, self.attribute_map.get(SIZE, SIZE)), NEEDS),  # type: ignore[attr-defined]
-            "version": 1 if layers is None and not tokens else VERSION,
+            "version": VERSION,
             "name": self.attachment.name,
             "attention": self.attachment.spec.to_dict(),
             **({} if layers is None else {"layers": list(layers)}),
@@ -105,6 +106,11 @@ class AttachedConfig(PreTrainedConfig):
                 "update sinkscope to load it"
             )
         super().__post_init__(**kwargs)
+
+    @property
+    def marked(self) -> bool:
+        """Whether the weights beside it are marked."""
+        return self.version >= MARKED
 
     @property
     def spec(self) -> AttentionSpec:

@@ -20,6 +20,7 @@ from sinkscope.errors import InputError
 from sinkscope.model.attached import layer
 from sinkscope.model.attached.attaching import install
 from sinkscope.model.attached.config import NAME, AttachedConfig, check_implementation
+from sinkscope.model.attached.mark import await_mark, mark
 
 AUTOS: tuple[Any, ...] = (
     AutoModel,
@@ -45,7 +46,11 @@ class _AttachedModel(PreTrainedModel):
             config = AttachedConfig.from_pretrained(name)
         check_implementation(kwargs.pop("attn_implementation", None))
         host = cls._host(config)
-        return _as_host(_attaching(host, config).from_pretrained(name, *args, config=config.host_config(), **kwargs))
+        attaching = _attaching(host, config, awaits_mark=config.marked)
+        model = attaching.from_pretrained(name, *args, config=config.host_config(), **kwargs)
+        if isinstance(model, tuple):  # with output_loading_info=True
+            return (_as_host(model[0]), *model[1:])
+        return _as_host(model)
 
     @classmethod
     def _from_config(cls, config: AttachedConfig, **kwargs: Any) -> PreTrainedModel:
@@ -75,8 +80,10 @@ def host_of(config: Any) -> Any:
     return config.host_config() if isinstance(config, AttachedConfig) else config
 
 
-def _attaching(host: type[PreTrainedModel], attached: AttachedConfig) -> type[PreTrainedModel]:
-    """The host's class, with the operation in place before weights are loaded.
+def _attaching(
+    host: type[PreTrainedModel], attached: AttachedConfig, awaits_mark: bool = False
+) -> type[PreTrainedModel]:
+    """The host's class, with the operation in place before weights are loaded, which are marked or not.
 
     It has the host's full name, under which transformers keeps what it knows of a class.
     """
@@ -84,6 +91,8 @@ def _attaching(host: type[PreTrainedModel], attached: AttachedConfig) -> type[Pr
     def build(self: PreTrainedModel, config: Any, *args: Any, **kwargs: Any) -> None:
         host.__init__(self, config, *args, **kwargs)
         install(self, attached.spec, attached.name, chosen=attached.chosen, sink_tokens=attached.tokens)
+        if awaits_mark:
+            await_mark(self)
 
     names = {"__init__": build, "__module__": host.__module__, "__qualname__": host.__qualname__}
     return type(host.__name__, (host,), names)
@@ -91,4 +100,5 @@ def _attaching(host: type[PreTrainedModel], attached: AttachedConfig) -> type[Pr
 
 def _as_host(model: PreTrainedModel) -> PreTrainedModel:
     model.__class__ = type(model).__bases__[0]
+    mark(model)
     return model

@@ -63,6 +63,8 @@ def _of_routed(at: ModuleCall, module: nn.Module, given: tuple[Tensor, Tensor]) 
     hidden, chosen = (tensor.reshape(-1, tensor.shape[-1]) for tensor in given)
     experts = len(module.down_proj)  # type: ignore[arg-type]
     peaks = torch.full((at.batch, experts), -torch.inf, device=hidden.device)
+    if not _are_the_models(at, len(hidden)):
+        return
     sample, counted = _rows(at, len(hidden), hidden.device)
     columns = _columns(module, hidden, chosen)
     for expert in chosen[counted].unique().tolist():
@@ -93,9 +95,17 @@ def _columns(module: nn.Module, hidden: Tensor, chosen: Tensor) -> int:
 
 def _of_all(at: ModuleCall, experts: int, output: Float[Tensor, "rows width"]) -> Iterable[Piece]:
     largest = output.detach().float().abs().amax(-1).view(experts, at.batch, -1)
+    if not _are_the_models(at, largest[0].numel()):
+        return
     _, counted = _rows(at, largest[0].numel(), output.device)
     largest = largest.masked_fill(~counted.view(at.batch, -1), -torch.inf)
     yield Piece("peak", largest.amax(-1).T, reduction="max")
+
+
+def _are_the_models(at: ModuleCall, rows: int) -> bool:
+    """Whether the flattened tokens are those that the mask speaks of: a canvas that is written on has its own."""
+    length = rows // at.batch
+    return at.real is None or at.real[:, at.start : at.start + length].shape[1] == length
 
 
 def _rows(at: ModuleCall, rows: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sinkscope.attention as zoo
-from sinkscope.attention.paths import flash, sdpa
+from sinkscope.attention.paths import chunked, flash, sdpa
 from tests.thinning import thinned
 
 from ..problems import HEADS, assert_close, build
@@ -21,24 +21,24 @@ CAUSAL = zoo.Causal()
 MASKS: dict[str, zoo.Mask] = {
     "causal": CAUSAL,
     "window of one": CAUSAL & zoo.Window(1),
-    "window": CAUSAL & zoo.Window(100),
-    "window beyond a block": CAUSAL & zoo.Window(400),
-    "window to both sides": zoo.Window(90),
+    "window": CAUSAL & zoo.Window(13),
+    "window beyond a block": CAUSAL & zoo.Window(50),
+    "window to both sides": zoo.Window(11),
     "document": CAUSAL & zoo.Document(),
     "documents without order": zoo.Document(),
-    "prefix": CAUSAL | zoo.Prefix(33),
-    "window beside first tokens": CAUSAL & (zoo.Window(50) | zoo.Prefix(4)),
-    "prefix of a document": (CAUSAL | zoo.Prefix(20)) & zoo.Document(),
+    "prefix": CAUSAL | zoo.Prefix(5),
+    "window beside first tokens": CAUSAL & (zoo.Window(7) | zoo.Prefix(4)),
+    "prefix of a document": (CAUSAL | zoo.Prefix(3)) & zoo.Document(),
     "without": CAUSAL & zoo.Without((0, 5)),
     "full": zoo.Full(),
 }
 SPECS = ("softmax", "sink_logit", "kv_bias", "softmax_off_by_one", "differential")
 PADDING: dict[str, tuple[slice, ...] | None] = {
     "none": None,
-    "left": (slice(0, 280), slice(0, 17), slice(0, 0)),
-    "right": (slice(0, 0), slice(300, None), slice(540, None)),
+    "left": (slice(0, 38), slice(0, 5), slice(0, 0)),
+    "right": (slice(0, 0), slice(41, None), slice(74, None)),
 }
-KEYS = 557  # three blocks, the last an odd one
+KEYS = 77  # three blocks of 32, the last an odd one
 
 
 def padded(name: str) -> Tensor | None:
@@ -53,7 +53,7 @@ def padded(name: str) -> Tensor | None:
 
 def bound(mask: str, padding: str = "none", queries: int = KEYS) -> zoo.Visibility:
     places, random = torch.arange(KEYS), torch.Generator().manual_seed(3)
-    numbers = torch.stack([torch.bucketize(places, torch.tensor(row)) for row in ([50, 300], [256, 512], [1, 530])])
+    numbers = torch.stack([torch.bucketize(places, torch.tensor(row)) for row in ([7, 41], [32, 64], [1, 74])])
     if "without order" in mask:
         numbers = torch.randint(0, 5, (3, KEYS), generator=random)
         numbers[0] = 7 - numbers[0].sort().values  # numbers that fall, each document in one piece
@@ -67,15 +67,25 @@ def both_ways(name: str, visibility: zoo.Visibility, kv_heads: int, path: str) -
     for parameter in operation.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     queries = visibility.query.count
-    shapes = ((HEADS, queries), (kv_heads, KEYS), (kv_heads, KEYS))
+    keys = visibility.key.count
+    shapes = ((HEADS, queries), (kv_heads, keys), (kv_heads, keys))
     given = [torch.randn(3, heads, n, 8, dtype=torch.float64, requires_grad=True) for heads, n in shapes]
     output = operation(*given, visibility, path=path).output
     return [output, *torch.autograd.grad(output, [*given, *operation.parameters()], torch.randn_like(output))]
 
 
-CASES = list(product(SPECS, MASKS, PADDING, (4, 2), (KEYS, 300, 5)))
+CASES = list(product(SPECS, MASKS, PADDING, (4, 2), (KEYS, 41, 5)))
 
 
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """As many blocks as thousands of tokens have."""
+    monkeypatch.setattr(flash, "ROWS", 32)
+    monkeypatch.setattr(chunked, "ROWS", 16)
+    monkeypatch.setattr(chunked, "SMALL", 32)
+
+
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(("name", "mask", "padding", "kv_heads", "queries"), thinned(CASES, 24), ids=str)
 def test_blocks_equal_the_reference(name, mask, padding, kv_heads, queries):
     visibility = bound(mask, padding, queries)
@@ -84,6 +94,25 @@ def test_blocks_equal_the_reference(name, mask, padding, kv_heads, queries):
         assert_close(one, other, 1e-9)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPECS)
+def test_blocks_of_the_size_in_use_equal_the_reference(name, monkeypatch):
+    """On the flash kernel, and without it."""
+    keys = 2 * flash.ROWS + 45
+    places, real = torch.arange(keys), torch.ones(3, keys, dtype=torch.long)
+    real[0, : flash.ROWS + 24] = 0
+    documents = torch.stack([places // 150, places // 301, places // 401])
+    mask = CAUSAL & (zoo.Window(300) | zoo.Prefix(4)) & zoo.Document()
+    visibility = zoo.Visibility.of(mask, keys, keys, attention_mask=real, documents=documents)
+    found = [both_ways(name, visibility, 2, "sdpa")]
+    monkeypatch.setattr(flash, "fits", lambda *tensors: False)
+    found.append(both_ways(name, visibility, 2, "sdpa"))
+    for one, other, expected in zip(*found, both_ways(name, visibility, 2, "reference"), strict=True):
+        assert_close(one, expected, 1e-9)
+        assert_close(other, expected, 1e-9)
+
+
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("mask", ["window", "document", "prefix"])
 @pytest.mark.parametrize("name", ["softmax", "sink_logit", "kv_bias", "differential"])
 def test_blocks_where_there_is_no_flash_kernel(name, mask, monkeypatch):
@@ -131,6 +160,7 @@ def largest(run: Callable[[], Tensor]) -> int:
     return mode.elements
 
 
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("fits", [True, False])
 @pytest.mark.parametrize(
     ("name", "mask"),
@@ -149,9 +179,9 @@ def test_no_tensor_grows_with_the_square_of_the_context(name, mask, fits, monkey
         monkeypatch.setattr(flash, "fits", lambda *tensors: False)
     operation = build(zoo.CATALOG[name])
     sizes = []
-    for tokens in (512, 2048):
+    for tokens in (128, 512):
         query, key = (torch.randn(1, heads, tokens, 8, requires_grad=True) for heads in (HEADS, 2))
-        documents = torch.arange(tokens)[None] // 100
+        documents = torch.arange(tokens)[None] // 25
         visibility = zoo.Visibility.of(mask, tokens, tokens, documents=documents)
         sizes.append(largest(lambda q=query, k=key, seen=visibility: operation(q, k, k, seen, path="sdpa").output))
     assert sizes[1] <= 4.2 * sizes[0]

@@ -17,6 +17,7 @@ def folders(place: Path) -> set[str]:
     return {path.name for path in place.iterdir()} if place.is_dir() else set()
 
 
+@pytest.mark.slow
 def test_what_is_measured_differently_has_a_folder_of_its_own(sinkscope, model, text, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text(text.read_text()[::-1])
@@ -50,6 +51,7 @@ def test_a_shipped_model_at_its_defaults_has_a_plain_name(sinkscope, tmp_path):
         assert results_folder("measure", None, ["nano"], ["natural"], context) == Path("sinkscope-measure/nano-natural")
 
 
+@pytest.mark.slow
 def test_tables_of_before_do_not_stay_beside_new_ones(sinkscope, model, text, tmp_path):
     whole = ("--tokens", 16, "--samples", 4)
     assert sinkscope("measure", model, "--text", text, *whole, "--out", "found").code == 0

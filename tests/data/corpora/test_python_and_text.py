@@ -53,6 +53,7 @@ def test_the_digest_sees_names_and_texts(notes: str, tmp_path: Path):
 
 
 @given(st.lists(st.tuples(st.text(max_size=4), st.text(max_size=4)), max_size=3), st.data())
+@pytest.mark.slow
 def test_no_two_sequences_of_documents_share_a_digest(pairs: list[tuple[str, str]], data: st.DataObject):
     other = data.draw(st.lists(st.tuples(st.text(max_size=4), st.text(max_size=4)), max_size=3))
     hexdigests = []

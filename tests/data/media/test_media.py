@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
-from transformers import AutoFeatureExtractor, AutoImageProcessor
+from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
+from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from sinkscope.data import Reading
-from sinkscope.data.media import MEDIA, media_digest, media_reading
+from sinkscope.data.media import MEDIA, PROMPT, media_digest, media_reading
 from sinkscope.data.media.files import read_recording
 from sinkscope.data.media.written import written
 from sinkscope.errors import InputError, UnsupportedModelError
@@ -20,6 +22,7 @@ from tests.families.processors import (
     images,
     recordings,
     saved_clip,
+    saved_hearing,
     saved_vit,
     saved_wav2vec2,
     saved_whisper,
@@ -79,6 +82,48 @@ def test_a_model_that_reads_text_too_is_given_a_prompt(tmp_path: Path) -> None:
     assert part["input_ids"].tolist() == [[2, 3, 4]] * 3
     assert 'each with the text "a b c"' in found.description
     assert found.one(64)["pixel_values"].shape[0] == 1
+
+
+def test_a_recording_stands_in_a_text(tmp_path: Path) -> None:
+    """As many places as the model hears frames, where the text says so, and the prompt behind them."""
+    place, folder = saved_hearing(tmp_path / "model"), recordings(tmp_path / "sounds", (1600, 3200, 1600))
+    found = read("audio", place, folder, prompt="a b c d")
+    assert [len(part["input_ids"]) for part in found.parts] == [2, 1]
+    for part, heard in zip(found.parts, (2, 5), strict=True):
+        for row, mask in zip(part["input_ids"], part["feature_attention_mask"], strict=True):
+            places = (row == 95).nonzero()[:, 0]
+            frames = int(mask.sum())
+            assert len(places) == ((frames - 1) // 2 + 1 - 2) // 2 + 1 == heard
+            after = row[places[-1] :].tolist()
+            assert [2, 3, 4, 5] in [after[at : at + 4] for at in range(len(after))]
+    assert 'each with the text "a b c d"' in found.description
+    extractor = AutoFeatureExtractor.from_pretrained(place)
+    alone = extractor([read_recording(folder / "1.wav", RATE)], sampling_rate=RATE, return_tensors="pt")
+    assert torch.equal(found.parts[1]["input_features"], alone["input_features"])
+    assert f'each with the text "{PROMPT}"' in read("audio", place, folder).description
+
+
+@pytest.mark.parametrize("saved", [saved_hearing, saved_whisper])
+def test_a_processor_whose_sizes_are_not_the_models_is_said(saved: Callable[..., Path], tmp_path: Path) -> None:
+    place, folder = saved(tmp_path / "model"), recordings(tmp_path / "sounds")
+    kind = AutoFeatureExtractor.from_pretrained(place)
+    other = type(kind)(feature_size=10, chunk_length=1)
+    if saved is saved_hearing:
+        processor = AutoProcessor.from_pretrained(place)
+        processor.feature_extractor = other
+        processor.save_pretrained(place)
+    else:
+        other.save_pretrained(place)
+    with pytest.raises(InputError, match=r"what its processor makes of recordings \(.*1 × 10 × 100") as said:
+        read("audio", place, folder)
+    assert "\n" not in str(said.value)
+
+
+def test_an_image_processor_of_another_size_is_said(tmp_path: Path) -> None:
+    place, folder = saved_vit(tmp_path / "vit"), images(tmp_path / "images")
+    ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(place)
+    with pytest.raises(InputError, match=r"cannot read what its processor makes of images \(pixel_values 1 × 3 × 32"):
+        read("images", place, folder)
 
 
 def test_what_a_model_does_not_read_is_said(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -28,7 +27,7 @@ def build(kind: str, host: str = "eager", seed: int = 0) -> PreTrainedModel:
     """A random model of fp32 in eval mode: matrices as wide as their rows, queries and keys sharpened."""
     config = shrunk(kind, CORRECTIONS.get(kind))
     config.use_cache = False
-    cls = getattr(transformers, str(zoo.class_name(kind)))
+    cls = zoo.model_class(kind)
     with torch.device("meta"):
         size = sum(parameter.numel() for parameter in cls._from_config(config).parameters())
     if size > LARGEST:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -55,8 +55,10 @@ def outcome(
     hosts: Sequence[str] = HOSTS,
     paddings: Sequence[Padding] = PADDINGS,
     inputs: str | None = None,
+    observers: Sequence[Literal["all"] | None] = (None, "all"),
 ) -> Result:
-    """Build a model type, measure it and compare; `inputs`: by their name, else the richest that it takes."""
+    """Build a model type, measure it and compare; `inputs`: by their name, else the richest that it takes; `observers`:
+    what `measure` is asked for, without a padding and with one."""
     given, built, name = None, False, str(zoo.class_name(kind))
     try:
         model = build(kind)
@@ -84,7 +86,7 @@ def outcome(
                 if padding in paddings:
                     notes += _compared(model, given, padding, host, read)
             if not any("takes no" in note for note in notes):
-                _run_all(model, given, host, paddings)
+                _run_all(model, given, host, paddings, observers)
     except Crash as error:
         return Result(kind, name, "crash", given.name, str(error))
     except Different as error:
@@ -92,8 +94,21 @@ def outcome(
     except (UnsupportedModelError, InputError) as error:
         return Result(kind, name, "refused", given.name, _reason(error))
     except Exception as error:
+        if refused := _refusal(model, given):
+            return Result(kind, name, "refused", given.name, refused)
         return Result(kind, name, "crash", given.name, f"{type(error).__name__}: {_line(error)[:150]}")
     return Result(kind, name, "equal", given.name, "; ".join(dict.fromkeys(notes)))
+
+
+def _refusal(model: PreTrainedModel, given: Given) -> str | None:
+    """Why `measure` does not measure a model whose own code ends in an error; None where it says nothing."""
+    try:
+        measure(model, given.whole(), [AttentionReceived()])
+    except UnsupportedModelError as error:
+        return _reason(error)
+    except Exception:
+        return None
+    return None
 
 
 def _obstacle(model: PreTrainedModel, given: Given, host: str, plain: Any) -> str | None:
@@ -262,10 +277,16 @@ def _missing(measurement: Measurement, maps: Maps) -> Iterator[str]:
             raise Different(f"{count} layers of {len(maps)} measured, and the record does not say so")
 
 
-def _run_all(model: PreTrainedModel, given: Given, host: str, paddings: Sequence[Padding]) -> None:
+def _run_all(
+    model: PreTrainedModel,
+    given: Given,
+    host: str,
+    paddings: Sequence[Padding],
+    asked: Sequence[Literal["all"] | None],
+) -> None:
     """Run what `measure` runs when nothing is said, and all observers there are: none may end in an error."""
     for padding in given.paddings[:2]:
-        for observers in (None, "all") if padding in paddings else ():
+        for observers in asked if padding in paddings else ():
             try:
                 measure(model, given.padded(padding), observers)
             except (UnsupportedModelError, InputError):

@@ -39,19 +39,22 @@ NEMOTRON = {
     "chunk_size": 8,
 }
 DEPTH = {
-    "backbone_config": {"out_features": ["stage1", "stage2"], "out_indices": [1, 2]},
+    "backbone_config": {"out_features": ["stage1", "stage2"], "out_indices": [1, 2], "reshape_hidden_states": False},
     "neck_hidden_sizes": [16, 32],
     "reassemble_factors": [2, 1],
 }
-SCALES = {"encoder_in_channels": [32, 64, 128], "decoder_in_channels": [32, 32, 32]}
+SCALES = {"encoder_in_channels": [32, 64, 128], "decoder_in_channels": [32, 32, 32], "backbone_config": ...}
+OF_RESNET = {**SCALES, "encoder_in_channels": [512, 1024, 2048]}
 HIERA: dict[str, Any] = {
     "backbone_channel_list": [128, 64, 32, 16],
     "backbone_config": {
         "hidden_size": 16,
         "embed_dim_per_stage": [16, 32, 64, 128],
         "num_attention_heads_per_stage": [1, 2, 4, 8],
-        "blocks_per_stage": [1, 1, 1, 1],
-        "global_attention_blocks": [2],
+        "blocks_per_stage": [1, 1, 2, 1],
+        "global_attention_blocks": [3],
+        "window_size_per_stage": [4, 4, 4, 4],
+        "window_positional_embedding_background_size": [4, 4],
     },
 }
 STAGES = {"depths": [1, 1], "num_heads": [2, 4], "embed_dim": 16, "window_size": 4, "image_size": 32, "patch_size": 4}
@@ -90,7 +93,7 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
     "wav2vec2-conformer": {"vocab_size": 32},
     "longcat_flash": {"zero_expert_num": 2, "n_routed_experts": 4},
     "xmod": {"default_language": "en_XX"},
-    "lw_detr": {"backbone_config": {"num_windows": 4, "image_size": 32}},
+    "lw_detr": {"backbone_config": {"num_windows": 4, "image_size": 32}, "projector_scale_factors": [1.0]},
     "qwen4_exp_text": QSA,
     "qwen4_exp": {"text_config": QSA},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2},
@@ -155,9 +158,16 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
             "depths": [1, 1, 1, 1],
         }
     },
-    "rt_detr": SCALES,
-    "rt_detr_v2": SCALES,
+    "rt_detr": OF_RESNET,
+    "rt_detr_v2": OF_RESNET,
+    "pp_doclayout_v4": OF_RESNET,
     "d_fine": SCALES,
+    "deimv2": SCALES,
+    "levit": {"patch_size": 16},
+    "grounding-dino": {"num_queries": 2},
+    "mm-grounding-dino": {"num_queries": 2},
+    "mobilevitv2": {"image_size": 64},
+    "diffusion_gemma": {"text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}},
     "sam2": HIERA,
     "sam2_vision_model": HIERA,
     "sam2_hiera_det_model": HIERA["backbone_config"],

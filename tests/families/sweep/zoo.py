@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -74,6 +75,13 @@ def class_name(kind: str) -> str | None:
         if found:
             return found if isinstance(found, str) else found[0]
     return None
+
+
+def model_class(kind: str) -> type[Any]:
+    """The class itself, also where transformers does not export it."""
+    name = str(class_name(kind))
+    code = config_class(kind).__module__.replace("configuration_", "modeling_")
+    return getattr(transformers, name, None) or getattr(importlib.import_module(code), name)
 
 
 def config_class(kind: str) -> type[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from sinkscope.errors import UnsupportedModelError
 from sinkscope.interventions import ForbidSink
 from sinkscope.model.attached import layer as attached_layer
 from tests.model.attached.hosts import HOSTS, host, inputs, output, stir
+from tests.thinning import thinned
 
 BOTH = [ss.AttentionReceived(), ss.SlotReceived()]
 
@@ -39,8 +41,11 @@ def received(weights: Tensor, causal: bool) -> Tensor:
     return weights.sum(-2) / (torch.arange(keys, 0, -1) if causal else keys)
 
 
-@pytest.mark.parametrize("spec", ["softmax", "softmax_off_by_one", "kv_bias", "sigmoid", "gated_head", "softpick"])
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gemma3_text", "gpt_oss", "phi3", "mixtral", "olmo2"])
+SPECS = ["softmax", "softmax_off_by_one", "kv_bias", "sigmoid", "gated_head", "softpick"]
+DECODERS = ["llama", "mistral", "gemma2", "gemma3_text", "gpt_oss", "phi3", "mixtral", "olmo2"]
+
+
+@pytest.mark.parametrize(("name", "spec"), thinned(list(product(DECODERS, SPECS)), 3))
 def test_what_is_measured_are_the_weights_of_the_operation(name: str, spec: str) -> None:
     if (name, spec) == ("gpt_oss", "sigmoid"):
         pytest.skip("refused: a host's own sink competes with nothing under sigmoid weights")
@@ -54,7 +59,7 @@ def test_what_is_measured_are_the_weights_of_the_operation(name: str, spec: str)
         torch.testing.assert_close(ours, received(weights, causal=True), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", thinned(HOSTS, 3))
 def test_observation_changes_no_bit(name: str) -> None:
     model, given = attached(name, AttentionSpec(slots=(LogitSlot(),), output=(HeadGate(),))), inputs(name)
     before = output(model, given)

@@ -17,6 +17,7 @@ from sinkscope.errors import InputError
 from sinkscope.model import LabConfig, LabForCausalLM, load
 from sinkscope.probes import AttentionReceived, measure
 from tests.model.positions.models import SCHEMES, SIZES, build, in_chunks
+from tests.thinning import thinned
 
 CLOSE: dict[str, float] = {"atol": 3e-5, "rtol": 1e-4}
 PACKED = zoo.AttentionSpec(mask=zoo.Causal() & zoo.Document())
@@ -46,7 +47,7 @@ def test_cached_decoding_and_chunked_prefill_equal_the_full_forward(scheme, atte
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("attention", zoo.CATALOG)
+@pytest.mark.parametrize("attention", thinned(zoo.CATALOG, 3))
 def test_every_operation_takes_biases_and_sink_tokens(attention, ids):
     """But for a feature map, which has no logits to add a bias to."""
     has_logits = not isinstance(zoo.CATALOG[attention].similarity, zoo.Kernel)
@@ -67,7 +68,7 @@ def test_padded_rows_equal_the_rows_alone(scheme, side, ids):
     assert_close(logits[1], model(ids[1:]).logits[0], **CLOSE)
 
 
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("cache", ["dynamic", pytest.param("static", marks=pytest.mark.slow)])
 def test_generate_equals_greedy_decoding_by_hand(scheme, cache, ids):
     model, prompt = build(**scheme), ids[:, :6]
     expected = prompt

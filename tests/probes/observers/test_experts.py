@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.probes import every, measure
-from sinkscope.probes.observers.experts import ExpertPeaks
+from sinkscope.probes.observers.experts import ExpertPeaks, _of_routed
+from sinkscope.probes.observers.observer import ModuleCall
 from tests.probes.conftest import build
 
 IDS = torch.randint(3, 97, (3, 12), generator=torch.Generator().manual_seed(5))
@@ -72,3 +73,14 @@ def test_a_dense_model_has_none() -> None:
         measure(model, IDS, [ExpertPeaks()])
     assert ExpertPeaks() in every()
     assert "no experts" in measure(model, IDS, "all").record["not_applicable"]["ExpertPeaks"]
+
+
+def test_experts_of_other_tokens_than_those_of_the_mask_say_nothing() -> None:
+    """Such as those of a canvas that a model writes on beside its text."""
+    experts = next(module for name, module in build("mixtral").named_modules() if name.endswith("experts"))
+    real = torch.ones(2, 6, dtype=torch.bool)
+    hidden, chosen = torch.randn(2 * 6, 32), torch.zeros(2 * 6, 1, dtype=torch.long)
+    [piece] = _of_routed(ModuleCall(2, 0, real, 0), experts, (hidden, chosen))
+    assert piece.values.shape[0] == 2
+    other = (torch.randn(2 * 10, 32), torch.zeros(2 * 10, 1, dtype=torch.long))
+    assert list(_of_routed(ModuleCall(2, 0, real, 0), experts, other)) == []

@@ -1,0 +1,97 @@
+"""Attention functions by name: transformers' own, and any function as `module:function`."""
+
+from __future__ import annotations
+
+import importlib
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sinkscope.attention.oracle.styles import STYLES, Style, Unmasked
+from sinkscope.errors import InputError, unknown
+
+EAGER = "transformers.models.llama.modeling_llama:eager_attention_forward"  # which most models have a copy of
+FLASH = "flash_attention"
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An attention function, how it is called, and the precision in which it is compared unless another is named."""
+
+    function: Callable[..., Any]
+    style: Style
+    dtype: torch.dtype = torch.float32
+
+
+def backend(name: str) -> Backend:
+    """The attention function of a name.
+
+    `eager` (that of Llama, of which most models have a copy), any name that transformers' attention interface knows
+    (`sdpa`, `flex_attention`, `flash_attention_2` …; `flash` is the newest flash attention that is installed), or
+    `module:function`, with modules in the working directory found first. Raises `InputError` for an unknown name, for
+    what is not installed here, and for a module that cannot be imported.
+    """
+    if ":" in name:
+        return Backend(_imported(name), STYLES["plain"])
+    if name == "eager":
+        return Backend(_imported(EAGER), STYLES["transformers"])
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    known = sorted(each for each in ALL_ATTENTION_FUNCTIONS if not each.startswith("paged|"))
+    if name == "flash":
+        name = _newest([each for each in known if each.startswith(FLASH)])
+    if name not in known:
+        raise unknown("backend", name, ["eager", "flash", *known, "module:function"])
+    function = ALL_ATTENTION_FUNCTIONS[name]
+    if not name.startswith(FLASH):
+        return Backend(function, STYLES["transformers"])
+    if not _installed(name):
+        raise InputError(f"{name} is not installed here")
+    return Backend(function, Unmasked(name), torch.bfloat16)
+
+
+def _newest(names: list[str]) -> str:
+    found = next((name for name in sorted(names, reverse=True) if _installed(name)), None)
+    if found is None:
+        raise InputError(f"no flash attention is installed here: none of {', '.join(names)}")
+    return found
+
+
+def _installed(name: str) -> bool:
+    from transformers import utils
+
+    number = name.removeprefix(FLASH + "_")
+    check = getattr(utils, f"is_flash_attn_{number}_available", None)
+    return check is None or bool(check())
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    module_name, _, path = name.partition(":")
+    try:
+        with _working_directory():
+            found = operator.attrgetter(path)(importlib.import_module(module_name))
+    except AttributeError as error:
+        raise InputError(f"'{name}': {error}") from error
+    except Exception as error:  # a module of the user's may raise anything as it is imported
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"'{name}': module '{module_name}' cannot be imported ({reason})") from error
+    if not callable(found):
+        raise InputError(f"'{name}' is no function, but of type {type(found).__name__}")
+    return found
+
+
+@contextmanager
+def _working_directory() -> Iterator[None]:
+    """While active, modules are found in the working directory too, as `python -m` finds them."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)

@@ -1,0 +1,103 @@
+"""Numbers that stand in tables of the documentation are those that the commands above them write."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import sinkscope as ss
+from sinkscope.cli import main
+from sinkscope.data import build_inputs
+from sinkscope.model import load_tokenizer
+
+DOCS = Path(__file__).parent.parent / "docs"
+TEXT = re.compile(r"^```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SAMPLES = ("--samples", "20")
+
+
+def tables(page: str) -> list[list[list[str]]]:
+    """The words of each block of text, line by line."""
+    return [[line.split() for line in block.splitlines()] for block in TEXT.findall((DOCS / page).read_text())]
+
+
+def rows(page: str, head: str) -> list[list[str]]:
+    """The cells of the Markdown table that begins with this head."""
+    lines = (DOCS / page).read_text().partition(f"\n{head}")[2].splitlines()
+    start = [line.strip("|").split("|") for line in lines[2:]]
+    return [[cell.strip() for cell in row] for row in start[: next(i for i, row in enumerate(start) if len(row) < 3)]]
+
+
+def says(written: str, number: float) -> bool:
+    """Whether a written number is this one, in the digits that it has."""
+    digits = len(written.partition(".")[2])
+    return abs(float(written) - number) <= 0.51 * 10**-digits
+
+
+def test_a_written_number_is_compared_in_its_digits() -> None:
+    assert says("0.52", 0.5168)
+    assert not says("0.52", 0.5268)
+    assert says("100", 99.7)
+
+
+@pytest.fixture(scope="module")
+def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the command of the page on mechanisms leaves."""
+    folder = tmp_path_factory.mktemp("nano")
+    assert main(["measure", "nano", *SAMPLES, "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "file"), [(0, "heads.csv"), (1, "depths.csv")])
+def test_the_tables_of_mechanisms_are_what_is_measured(nano: Path, number: int, file: str) -> None:
+    (names, *lines), found = tables("by_which_mechanism.md")[number], pd.read_csv(nano / file)
+    keys = [name for name in ("layer", "head", "depth") if name in names]
+    assert len(lines) >= 4
+    for line in lines:
+        row = dict(zip(names, line, strict=True))
+        at = found
+        for key in keys:
+            at = at[at[key] == int(row[key])]
+        [(_, there)] = at.iterrows()
+        for name, written in row.items():
+            value = there[name]
+            assert value == written if isinstance(value, str) else says(written, float(value)), (name, written, value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["forbid-sink", "zero-massive", "suppress-bands"])
+def test_the_table_of_interventions_is_what_they_do(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [row] = [row for row in rows("does_it_matter.md", "| `--what`") if row[0] == f"`{what}`"]
+    assert main(["intervene", "nano", "--what", what, *SAMPLES, "--out", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    for metric, number, controls in (("loss", row[2], row[3]), ("kl", row[4], row[5])):
+        written, stands_out = number.removesuffix(" (less)").strip("*"), number.startswith("*")
+        values = [control[metric] for control in found["controls"]]
+        low, high = controls.split(" – ")
+        assert says(written, found["intervened"][metric])
+        assert says(low, min(values))
+        assert says(high, max(values))
+        assert found["stands_out"][metric] == stands_out
+        assert not stands_out or (number.endswith("(less)") == (found["intervened"][metric] < min(values)))
+    assert says(row[6].strip("*"), found["intervened"]["sink_rate"])
+
+
+@pytest.mark.slow
+def test_the_kinds_of_tokens_of_the_encoder_are_what_is_measured() -> None:
+    model, tokenizer = ss.load("nano-encoder"), load_tokenizer("nano-encoder")
+    size = model.config.vocab_size
+    text = build_inputs("natural", tokenizer=tokenizer, vocab_size=size, tokens=128, samples=100, seed=0)
+    found = ss.measure(model, text.input_ids, [ss.AttentionReceived("all")], tokenizer=tokenizer).token_kinds()
+    written = rows("encoder_and_hybrid.md", "| kind | tokens")
+    assert [row[0].strip("`") for row in written] == found["kind"].tolist()
+    for row, (_, there) in zip(written, found.iterrows(), strict=True):
+        assert says(row[1], there["occurrences"])
+        assert says(row[2], there["alpha"])
+        assert says(row[3], there["alpha"] * 128)
+        assert says(row[4].removesuffix(" %"), there["sink_rate"])

@@ -1,0 +1,37 @@
+"""Mutants of training and of its data."""
+
+from tools.mutants_known.mutant import Mutant, of
+
+loss = of("training/loss.py", "tests/training/test_loss.py")
+schedule = of("training/schedule.py", "tests/training/test_schedule.py")
+penalty = of("training/penalty.py", "tests/training/test_penalty.py")
+muon = of("training/optimizers/muon.py", "tests/training/optimizers")
+decay = of("training/optimizers/base.py", "tests/training/optimizers")
+windows = of("data/windows.py", "tests/data/test_windows.py", "tests/data/test_prepared.py")
+
+MUTANTS: tuple[Mutant, ...] = (
+    loss(
+        "one token of the prefix is scored",
+        'window["labels"][: self.prefix] = UNSCORED',
+        'window["labels"][: self.prefix - 1] = UNSCORED',
+    ),
+    schedule("no warm-up", "return lr * step / self.warmup if step < self.warmup else lr", "return lr"),
+    schedule("half a period too much", "math.cos(math.pi * progress)", "math.cos(2 * math.pi * progress)"),
+    penalty(
+        "variance in place of its square",
+        "centered.square().mean(1).square() + GUARD",
+        "centered.square().mean(1) + GUARD",
+    ),
+    muon(
+        "the output layer is orthogonalized",
+        "if parameter.ndim == 2 and id(parameter) not in outside]",
+        "if parameter.ndim == 2]",
+    ),
+    decay("norms always decay", "return self.decay_norms or parameter.ndim >= 2", "return True"),
+    windows("labels see the interventions", "input_ids = labels.clone()", "input_ids = labels"),
+    windows(
+        "documents are not counted from the window's first",
+        "torch.from_numpy(numbers - numbers[0])",
+        "torch.from_numpy(numbers)",
+    ),
+)
