@@ -3,5 +3,6 @@
 from sinkscope.caches.layers.hybrid import HybridSinkWindow
 from sinkscope.caches.layers.shown import Shown
 from sinkscope.caches.layers.sink_window import SinkWindow
+from sinkscope.caches.layers.slots import HybridSlotsLayer, KeptSets, SlotsLayer
 
-__all__ = ["HybridSinkWindow", "Shown", "SinkWindow"]
+__all__ = ["HybridSinkWindow", "HybridSlotsLayer", "KeptSets", "Shown", "SinkWindow", "SlotsLayer"]

@@ -1,0 +1,206 @@
+"""How many keys each layer and head may keep."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from sinkscope.errors import InputError
+from sinkscope.measurements import Measurement
+
+
+class Budget(ABC):
+    """Stored keys per head: a number for each layer, spread over its heads."""
+
+    @abstractmethod
+    def of_layer(self, layer: int, layers: int, tokens: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
+        """Keys that a head of a layer may keep on average, per row of so many real `tokens`; at least 1.
+
+        `layer` counts the `layers` that evict.
+        """
+
+    def of_heads(
+        self, scores: Float[Tensor, "batch kv_heads key"], count: Int[Tensor, " batch"], layer: int
+    ) -> Int[Tensor, "batch kv_heads"]:
+        """What each head may keep, where a layer's heads may keep `count` on average: the same for all."""
+        return count[:, None].expand(scores.shape[:2]).clone()
+
+    @property
+    def number(self) -> int | None:
+        """The smallest budget of a head, where it does not depend on the text."""
+        return None
+
+    def fits(self, layers: int, heads: int) -> str | None:
+        """Why it is not for a model of so many evicting layers and key-value heads; None where it is."""
+        return None
+
+
+@dataclass(frozen=True)
+class Uniform(Budget):
+    """The same everywhere: a number of keys, or, below or at 1.0, a share of the text's tokens (rounded down)."""
+
+    keys: int | float
+
+    def __post_init__(self) -> None:
+        keys = self.keys
+        if isinstance(keys, bool) or not isinstance(keys, int | float) or (isinstance(keys, int) and keys < 1):
+            raise InputError(f"budget is {keys!r}, expected a number of keys (1, 2, …) or a share (0 < share ≤ 1.0)")
+        if isinstance(keys, float) and not 0 < keys <= 1:
+            raise InputError(f"budget is {keys!r}: a share is above 0 and at most 1.0; a number of keys has no point")
+
+    @property
+    def number(self) -> int | None:
+        return self.keys if isinstance(self.keys, int) else None
+
+    def of_layer(self, layer: int, layers: int, tokens: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
+        if isinstance(self.keys, int):
+            return torch.full_like(tokens, self.keys)
+        return (tokens.double() * self.keys + 1e-9).long().clamp(min=1)  # 0.29 · 100 is 28.999…
+
+
+@dataclass(frozen=True)
+class Pyramid(Budget):
+    """More in early layers, less in late ones, `mean` on average: linear from 2·n − n/β down to n/β.
+
+    Where the first layers would get more than the whole text, they get that, and the last ones the more. Source: Cai
+    et al. 2024, whose β is 20; ours counts the window of recent tokens as part of the budget.
+    """
+
+    mean: Budget | int | float
+    beta: float = 20.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", budget_of(self.mean))
+        if not self.beta >= 1:
+            raise InputError(f"Pyramid: beta is {self.beta!r}, expected at least 1")
+
+    @property
+    def number(self) -> int | None:
+        inner = self._inner.number
+        return None if inner is None else max(1, int(inner / self.beta))
+
+    @property
+    def _inner(self) -> Budget:
+        return budget_of(self.mean)
+
+    def of_layer(self, layer: int, layers: int, tokens: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
+        mean = self._inner.of_layer(layer, layers, tokens).double()
+        if layers == 1:
+            return mean.long()
+        most = torch.minimum(2 * mean - mean / self.beta, torch.maximum(tokens.double(), mean))
+        least = 2 * mean - most
+        return (most - (most - least) * layer / (layers - 1)).round().long().clamp(min=1)
+
+
+@dataclass(frozen=True)
+class AdaptiveHeads(Budget):
+    """A layer's keys go to the heads that have the highest scores; each head has its share `alpha` for sure.
+
+    Source: Feng et al. 2024 (Ada-KV), whose α is 0.2. It compares scores of different heads, so it is for policies
+    whose scores are attention.
+    """
+
+    mean: Budget | int | float
+    alpha: float = 0.2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", budget_of(self.mean))
+        if not 0 <= self.alpha <= 1:
+            raise InputError(f"AdaptiveHeads: alpha is {self.alpha!r}, expected a share between 0 and 1")
+
+    @property
+    def number(self) -> int | None:
+        inner = budget_of(self.mean).number
+        return None if inner is None else max(1, int(inner * self.alpha))
+
+    def of_layer(self, layer: int, layers: int, tokens: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
+        return budget_of(self.mean).of_layer(layer, layers, tokens)
+
+    def of_heads(
+        self, scores: Float[Tensor, "batch kv_heads key"], count: Int[Tensor, " batch"], layer: int
+    ) -> Int[Tensor, "batch kv_heads"]:
+        heads, keys = scores.shape[1:]
+        safe = (count * self.alpha).long().clamp(min=1)[:, None]
+        ranked = scores.sort(-1, descending=True).values
+        sure = torch.arange(keys, device=scores.device) < safe[..., None]
+        counts = (ranked > -torch.inf).masked_fill(sure, value=True) & (ranked > -torch.inf)
+        open_ = torch.where(sure, -torch.inf, ranked).flatten(1)
+        left = (count * heads)[:, None] - (sure & counts).sum((1, 2))[:, None]
+        order = open_.argsort(dim=-1, descending=True, stable=True)
+        taken = torch.zeros_like(open_, dtype=torch.bool)
+        taken.scatter_(1, order, torch.arange(heads * keys, device=scores.device) < left)
+        taken &= open_ > -torch.inf
+        return ((sure & counts) | taken.view_as(counts)).sum(-1).clamp(min=1)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadClasses(Budget):
+    """Heads that retrieve keep every token; the others, that stream, keep `small` (a budget).
+
+    `retrieves`: (evicting layer, head), True for heads that keep all; a key-value head does where any query head of its
+    group does. Source: Xiao et al. 2025 (DuoAttention), who learn the classes.
+    """
+
+    retrieves: np.ndarray
+    small: Budget | int | float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "small", budget_of(self.small))
+        found = np.asarray(self.retrieves)
+        if found.ndim != 2 or found.dtype != bool:
+            raise InputError(f"HeadClasses: retrieves is {found.dtype} {found.shape}, expected booleans (layer, head)")
+
+    @classmethod
+    def of(
+        cls, measurement: Measurement, small: Budget | int | float, quantile: float = 0.01, threshold: float = 0.85
+    ) -> HeadClasses:
+        """Heads retrieve unless sinks and window hold `threshold` of the attention of all but `quantile` of queries.
+
+        The measurement must have observed `WindowMass`, on texts that ask for what stands far back. A mean over queries
+        calls heads streaming that retrieve once in a while, and what they retrieve is lost.
+        """
+        for name, share in (("quantile", quantile), ("threshold", threshold)):
+            if not 0 <= share <= 1:
+                raise InputError(f"HeadClasses.of: {name} is {share!r}, expected a share between 0 and 1")
+        data = measurement.data
+        if "window_mass" not in data:
+            raise InputError("HeadClasses.of: the measurement has no window_mass: observe sinkscope.probes.WindowMass")
+        mass = data["window_mass"].transpose("layer", "head", "sample", "position").values
+        mass = mass[data["stack"].values == "decoder"]
+        low = np.nanquantile(mass.reshape(*mass.shape[:2], -1), quantile, axis=-1)
+        return cls(low < threshold, small)
+
+    @property
+    def number(self) -> int | None:
+        return budget_of(self.small).number
+
+    def fits(self, layers: int, heads: int) -> str | None:
+        rows, columns = self.retrieves.shape
+        if rows == layers and columns % heads == 0:
+            return None
+        return (
+            f"HeadClasses: {columns} heads in {rows} layers are classified, but the model evicts from {layers} layers "
+            f"with {heads} key-value heads"
+        )
+
+    def of_layer(self, layer: int, layers: int, tokens: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
+        return budget_of(self.small).of_layer(layer, layers, tokens)
+
+    def of_heads(
+        self, scores: Float[Tensor, "batch kv_heads key"], count: Int[Tensor, " batch"], layer: int
+    ) -> Int[Tensor, "batch kv_heads"]:
+        groups = self.retrieves[layer].reshape(scores.shape[1], -1).any(-1)
+        return torch.where(torch.from_numpy(groups).to(scores.device), EVERYTHING, count[:, None])
+
+
+EVERYTHING = 2**62  # more keys than there are
+
+
+def budget_of(budget: Budget | int | float) -> Budget:
+    """A budget itself, or that number or share everywhere. Raises `InputError` for anything else."""
+    return budget if isinstance(budget, Budget) else Uniform(budget)

@@ -1,0 +1,140 @@
+"""What a policy sees of a pass through one attention layer: queries, all keys that are stored, and their places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from sinkscope.caches.rotation import Rotation
+
+ELEMENTS = 2**21  # weights held at once
+ROWS = 64  # queries of a chunk
+
+
+@dataclass(frozen=True, eq=False)
+class EvictionCall:
+    """Queries, keys and values as a layer's attention function received them, behind rotation and cache.
+
+    `key`, `value`: what is stored and what this pass adds, the last `query.shape[2]` of them; key-value heads may be
+    more than those of the cache (`cache_heads`), where it holds a latent for all heads. `places`: the column in the
+    whole sequence that each key came from, −1 for empty slots. `total`: columns after this pass;
+    `pads` of each row are padding on the left. `mask`: that of the attention function, (batch, 1 or heads, query, key),
+    booleans or addends; None where it is causal by place. `budget`: keys that a head of this layer may keep on average,
+    per row. `notes`: what the policy `needs`, by the note. `layer` counts the layers that evict, from 0; `ids`: the
+    pass's tokens, where it was given any; `rotation`: how the layer turns keys by place, where the policy asks for it.
+    """
+
+    query: Float[Tensor, "batch heads query dim"]
+    key: Float[Tensor, "batch kv_heads key dim"]
+    value: Float[Tensor, "batch kv_heads key value_dim"]
+    places: Int[Tensor, "batch kv_heads key"]
+    total: int
+    scaling: float
+    cache_heads: int
+    budget: Int[Tensor, " batch"]
+    module: nn.Module
+    layer: int = 0
+    layers: int = 1
+    pads: Int[Tensor, " batch"] | None = None
+    mask: Tensor | None = None
+    softcap: float | None = None
+    sink: Float[Tensor, " heads"] | None = None
+    ids: Int[Tensor, "batch query"] | None = None
+    rotation: Rotation | None = None
+    notes: Mapping[object, Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def real(self) -> Bool[Tensor, "batch kv_heads key"]:
+        """False for padding and empty slots."""
+        return self.places >= (0 if self.pads is None else self.pads[:, None, None].to(self.places.device))
+
+    @property
+    def group(self) -> int:
+        """Query heads per key-value head."""
+        return self.query.shape[1] // self.key.shape[1]
+
+    @property
+    def queries(self) -> int:
+        return self.query.shape[2]
+
+    @property
+    def new(self) -> slice:
+        """The keys that this pass added."""
+        return slice(self.key.shape[2] - self.queries, None)
+
+    @property
+    def positions(self) -> Int[Tensor, "batch kv_heads key"]:
+        """How many real tokens stand before each key."""
+        return self.places if self.pads is None else self.places - self.pads[:, None, None].to(self.places.device)
+
+    @property
+    def tokens(self) -> Int[Tensor, " batch"]:
+        """Real tokens so far, of each row."""
+        whole = torch.full(self.query.shape[:1], self.total, device=self.query.device)
+        return whole if self.pads is None else whole - self.pads.to(whole.device)
+
+    def weights(self, rows: slice = slice(None)) -> Float[Tensor, "batch kv_heads group n key"]:
+        """Attention weights of some queries of this pass, fp32; rows of padding are 0.
+
+        softmax(softcap(q·k · scaling) + mask), with the layer's learned sink in the denominator where it has one.
+        """
+        columns = torch.arange(self.total - self.queries, self.total, device=self.query.device)[rows]
+        scores = self._scores(self.query[:, :, rows])
+        if self.mask is not None:
+            mask = self.mask[:, :, rows, : self.key.shape[2]]
+            mask = mask[:, :, None] if mask.shape[1] == 1 else mask.unflatten(1, (-1, self.group))
+            hidden = ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
+            scores = scores if mask.dtype == torch.bool else scores + mask
+            scores = scores.masked_fill(hidden, -torch.inf)
+        elif self.queries > 1:
+            scores = scores.masked_fill(~self._visible(columns), -torch.inf)
+        return self._shares(scores, columns)
+
+    def weights_of(
+        self, query: Float[Tensor, "batch heads n dim"], columns: Int[Tensor, " n"]
+    ) -> Float[Tensor, "batch kv_heads group n key"]:
+        """The same of any queries, that stood in these columns and saw what came before them."""
+        return self._shares(self._scores(query).masked_fill(~self._visible(columns), -torch.inf), columns)
+
+    def row_parts(self) -> Iterator[slice]:
+        """This pass's queries, so many that their weights take at most about `ELEMENTS`."""
+        per_row = self.query.shape[0] * self.query.shape[1] * self.key.shape[2]
+        step = min(ROWS, max(1, ELEMENTS // per_row))
+        for start in range(0, self.queries, step):
+            yield slice(start, min(self.queries, start + step))
+
+    def received(self, rows: slice = slice(None)) -> Float[Tensor, "batch kv_heads key"]:
+        """What keys receive from some queries of this pass: the sum of their weights, mean over a head group."""
+        return self.weights(rows).sum(-2).mean(2)
+
+    def _scores(self, query: Tensor) -> Float[Tensor, "batch kv_heads group n key"]:
+        batch, _, n, dim = query.shape
+        packed = wide(query).reshape(batch, self.key.shape[1], self.group * n, dim)
+        scores = torch.matmul(packed, wide(self.key).mT).mul_(self.scaling)
+        if self.softcap is not None:
+            scores.div_(self.softcap).tanh_().mul_(self.softcap)
+        return scores.view(batch, self.key.shape[1], self.group, n, -1)
+
+    def _visible(self, columns: Tensor) -> Bool[Tensor, "batch kv_heads 1 n key"]:
+        return ((self.places[:, :, None] <= columns[:, None]) & self.real[:, :, None])[:, :, None]
+
+    def _shares(self, scores: Tensor, columns: Tensor) -> Tensor:
+        if self.sink is None:
+            weights = scores.softmax(-1)
+        else:
+            sink = self.sink.to(scores.dtype).view(1, -1, self.group, 1, 1).expand(*scores.shape[:-1], 1)
+            weights = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
+        if self.pads is None:
+            return weights
+        padding = columns < self.pads[:, None].to(columns.device)
+        return weights.masked_fill(padding[:, None, None, :, None], 0.0)  # a row of nothing but −inf is NaN
+
+
+def wide(x: Tensor) -> Tensor:
+    """What is computed with: fp32, or fp64 where the model is."""
+    return x if x.dtype == torch.float64 else x.float()

@@ -1,0 +1,264 @@
+"""A cache layer of kept sets: per head, in rectangles that are allocated once and overwritten in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer, LinearAttentionLayer
+
+from sinkscope.caches.following import Coming, FollowedLayer
+from sinkscope.caches.layers.groups import Group, join, split
+from sinkscope.caches.layers.rectangle import EMPTY, SPARE, Slots
+from sinkscope.caches.merging import merged
+from sinkscope.errors import InputError
+
+
+class KeptSets(FollowedLayer, DynamicLayer):
+    """What a layer of kept sets has beside the kind of transformers layer that it stands for.
+
+    `limits`: how many keys each head may keep, (batch, kv_heads), `rectangle` the largest of them, and `count` their
+    mean, (batch,); unknown before the first eviction. `whole`: nothing was dropped so far. `gaps`: some slots may be
+    empty. `rows`: what is known of each sample beside its keys. `groups`: where heads keep unlike numbers, two
+    rectangles in place of `slots`; `update` then returns tensors that only have the shape of keys and values. `met`:
+    what the pass under way brings, for as long as it is not attended.
+    """
+
+    is_sliding = False
+    is_croppable = False
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.slots = Slots()
+        self.seen = 0
+        self.whole, self.gaps = True, False
+        self.limits: Tensor | None = None
+        self.count: Tensor | None = None
+        self.rectangle = 0
+        self.rows: dict[object, Tensor] = {}
+        self.met: Coming | None = None
+        self.groups: list[Group] | None = None
+
+    @property
+    def places(self) -> Int[Tensor, "batch heads stored"]:
+        return self.slots["places"] if self.groups is None else join(self.groups)["places"]
+
+    @property
+    def used(self) -> int:
+        """Slots of the largest rectangle."""
+        return self.slots.used if self.groups is None else max(group.slots.used for group in self.groups)
+
+    @property
+    def held(self) -> list[Tensor]:
+        """All tensors of stored keys."""
+        return [rows for slots in self._all_slots() for rows in slots.rows.values()]
+
+    @property
+    def real(self) -> Bool[Tensor, "batch heads stored"]:
+        """Which slots hold a key of a real token."""
+        return self.real_among(self.places)
+
+    def real_among(self, places: Int[Tensor, "batch heads stored"]) -> Bool[Tensor, "batch heads stored"]:
+        """Which of these places are those of real tokens."""
+        return places >= (0 if self.pads is None else self.pads[:, None, None].to(places.device))
+
+    @property
+    def pads(self) -> Int[Tensor, " batch"] | None:
+        return self.rows.get("pads")
+
+    @property
+    def full(self) -> bool:
+        """Whether a head may hold more than it is to keep."""
+        return self.limits is not None and (self.slots.used > self.rectangle or self.gaps)
+
+    def notes_of(self, slots: Slots) -> Mapping[object, Tensor]:
+        """What is known of stored keys and of rows, by its name or note."""
+        return _Notes(slots, self.rows)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        coming = self.taken(key_states)
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        if coming.queries == 1:
+            columns = torch.tensor(coming.seen, device=key_states.device)[None]
+        else:
+            columns = torch.arange(coming.seen, coming.total, device=key_states.device)
+        new = {"keys": key_states, "values": value_states, "places": columns.expand(*key_states.shape[:2], -1)}
+        if self.groups is not None and coming.queries > 1:
+            self.slots, self.groups = join(self.groups), None
+        for slots, rows in self._shared(new):
+            slots.append(**rows)
+        if coming.pads is not None:
+            self.rows["pads"] = coming.pads
+        self.seen, self.met = coming.total, coming
+        if self.groups is not None:
+            return self._stand_in(key_states), self._stand_in(value_states)
+        return self.slots["keys"], self.slots["values"]
+
+    def regroup(self) -> None:
+        """Two rectangles in place of one, where heads keep unlike numbers and that saves enough."""
+        self.groups = split(self.slots)
+        if self.groups is not None:
+            self.slots = Slots()
+
+    def _shared(self, new: dict[str, Tensor]) -> list[tuple[Slots, dict[str, Tensor]]]:
+        if self.groups is None:
+            return [(self.slots, new)]
+        return [(group.slots, {name: rows[:, group.heads] for name, rows in new.items()}) for group in self.groups]
+
+    def _stand_in(self, like: Tensor) -> Tensor:
+        return like.new_zeros(1).expand(*like.shape[:2], self.used, like.shape[3])
+
+    def _all_slots(self) -> list[Slots]:
+        return [self.slots] if self.groups is None else [group.slots for group in self.groups]
+
+    def lazy_initialization(self, *args: Tensor, **kwargs: Any) -> None:
+        super().lazy_initialization(*args, **kwargs)
+        if args:  # transformers' own tensors stay empty: what is stored is in `slots`
+            self.keys = self.values = None
+
+    def get_seq_length(self) -> int:
+        return self.seen
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.used + query_length, self.seen - self.used
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def evict(
+        self,
+        scores: Float[Tensor, "batch heads stored"],
+        limits: Int[Tensor, "batch heads"],
+        count: Int[Tensor, " batch"],
+        merges: str | None = None,
+    ) -> None:
+        """Keep in each head the `limits` keys of highest score; of equal ones the newest. −inf is never kept.
+
+        `count`: what they are on average, which later steps are told as their budget. `merges`: how those that go are
+        merged into those that stay (`merging.merged`).
+
+        Raises `InputError` where a score is NaN, and where more keys have +inf, which must stay, than may be kept.
+        """
+        real = self.real
+        if bool((scores.isnan() & real).any()):
+            raise InputError("a policy's score is NaN: no key can be chosen by it")
+        scores = scores.masked_fill(~real, -torch.inf)
+        self.limits, self.rectangle, self.count = limits, int(limits.max()), count
+        must = (scores == torch.inf).sum(-1)
+        if bool((must > limits).any()):
+            raise InputError(
+                f"{int(must.max())} keys of a head are protected, but it may keep {int(limits.min())}: raise the "
+                "budget, or protect fewer"
+            )
+        held = torch.minimum(limits, (scores > -torch.inf).sum(-1))
+        width = int(held.max())
+        self.gaps = bool((held != width).any())
+        if not self.gaps and width == self.slots.used:
+            return
+        by_place = self.places.argsort(dim=-1, stable=True)
+        order = by_place.gather(-1, scores.gather(-1, by_place).argsort(dim=-1, stable=True))[..., -width:]
+        chosen = torch.arange(width, device=held.device) >= width - held[..., None]
+        places = self.places.gather(-1, order).masked_fill(~chosen, EMPTY)
+        index = order.gather(-1, places.argsort(dim=-1, stable=True))
+        rows = None
+        if merges is not None:
+            rows = merged(self.slots["keys"], self.slots["values"], index, places.sort(-1).values >= 0, real, merges)
+        self.slots.keep(index, max(SPARE, width // 8) if self.rectangle > width else 1)
+        self.places.copy_(places.sort(-1).values)
+        if rows is not None:
+            self.slots["keys"].copy_(rows[0])
+            self.slots["values"].copy_(rows[1])
+        self.whole = False
+
+    def evict_one(self, scores: Float[Tensor, "batch heads stored"]) -> None:
+        """The same after one further token, in place: the last slot takes that of the key that goes."""
+        assert self.limits is not None
+        surplus = self.slots.used > self.rectangle
+        if not surplus and not self.gaps:
+            return
+        self.whole = self.whole and not surplus
+        if not self.gaps and self.pads is None:
+            self.slots.overwrite(_oldest_of_lowest(scores, self.places))
+            return
+        real = self.real
+        over = (real.sum(-1) > self.limits)[..., None]
+        leaves = torch.where(over, real, ~real)
+        lowest = scores.masked_fill(~leaves, torch.inf).amin(-1, keepdim=True)
+        places = self.places.masked_fill(~(leaves & (scores.masked_fill(~real, -torch.inf) <= lowest)), self.seen)
+        index = places.argmin(-1, keepdim=True)
+        if surplus:
+            self.slots.overwrite(index)
+        else:
+            emptied = torch.where(over, EMPTY, self.places.gather(-1, index))
+            self.places.scatter_(-1, index, emptied)
+
+    def reset(self) -> None:
+        super().reset()
+        self.slots, self.rows = Slots(), {}
+        self.seen, self.whole, self.gaps, self.limits, self.count, self.rectangle = 0, True, False, None, None, 0
+        self.met = self.coming = self.groups = None
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self._over_batch(lambda rows: rows.index_select(0, beam_idx.to(rows.device)))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._over_batch(lambda rows: rows.repeat_interleave(repeats, dim=0))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self._over_batch(lambda rows: rows[indices])
+
+    def offload(self) -> None:
+        raise InputError("this cache keeps places and scores beside its keys and cannot be offloaded: leave it out")
+
+    prefetch = offload
+
+    def _over_batch(self, change: Callable[[Tensor], Tensor]) -> None:
+        with torch.inference_mode(False):
+            for slots in self._all_slots():
+                slots.over_batch(change)
+            self.rows = {name: change(rows) for name, rows in self.rows.items()}
+            self.limits = None if self.limits is None else change(self.limits)
+            self.count = None if self.count is None else change(self.count)
+
+
+class _Notes(Mapping[object, Tensor]):
+    """Rows of slots and those of samples, looked up when they are asked for."""
+
+    def __init__(self, slots: Slots, rows: Mapping[object, Tensor]) -> None:
+        self._slots, self._rows = slots, rows
+
+    def __getitem__(self, name: object) -> Tensor:
+        return self._slots[name] if name in self._slots else self._rows[name]
+
+    def __iter__(self) -> Iterator[object]:
+        return iter((*self._slots.rows, *self._rows))
+
+    def __len__(self) -> int:
+        return len(self._slots.rows) + len(self._rows)
+
+
+class SlotsLayer(KeptSets):
+    """A layer of full attention with kept sets."""
+
+
+class HybridSlotsLayer(KeptSets, LinearAttentionAndFullAttentionLayer):
+    """A layer of full attention with kept sets that has a recurrent state as well, which stays as it is."""
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        KeptSets.reorder_cache(self, beam_idx)
+        LinearAttentionLayer.reorder_cache(self, beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self.reorder_cache(indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self.reorder_cache(torch.arange(len(self.places)).repeat_interleave(repeats))
+
+
+def _oldest_of_lowest(scores: Tensor, places: Tensor) -> Int[Tensor, "batch heads 1"]:
+    lowest = scores.amin(-1, keepdim=True)
+    return torch.where(scores == lowest, places, torch.iinfo(places.dtype).max).argmin(-1, keepdim=True)

@@ -1,0 +1,64 @@
+"""Eviction policies: which stored keys stay. One line in `POLICIES` puts a policy on the command line."""
+
+from __future__ import annotations
+
+from sinkscope.caches.policies.expected import ExpectedAttention
+from sinkscope.caches.policies.fastgen import FastGen
+from sinkscope.caches.policies.images import ImageEdges, LookM
+from sinkscope.caches.policies.keys import KeyDiff, KeyNorm, LagKV
+from sinkscope.caches.policies.last_queries import TOVA, FastV, Scissorhands, SnapKV
+from sinkscope.caches.policies.places import RandomKeys, Streaming
+from sinkscope.caches.policies.policy import Policy
+from sinkscope.caches.policies.received import H2O, VATP, ObservedAttention
+from sinkscope.errors import InputError, unknown
+
+__all__ = [
+    "H2O",
+    "POLICIES",
+    "TOVA",
+    "VATP",
+    "ExpectedAttention",
+    "FastGen",
+    "FastV",
+    "ImageEdges",
+    "KeyDiff",
+    "KeyNorm",
+    "LagKV",
+    "LookM",
+    "ObservedAttention",
+    "Policy",
+    "RandomKeys",
+    "Scissorhands",
+    "SnapKV",
+    "Streaming",
+    "policy_of",
+]
+
+POLICIES: dict[str, type[Policy]] = {
+    "streaming": Streaming,
+    "random": RandomKeys,
+    "key-norm": KeyNorm,
+    "keydiff": KeyDiff,
+    "lagkv": LagKV,
+    "snapkv": SnapKV,
+    "tova": TOVA,
+    "scissorhands": Scissorhands,
+    "fastv": FastV,
+    "h2o": H2O,
+    "observed": ObservedAttention,
+    "vatp": VATP,
+    "expected": ExpectedAttention,
+    "fastgen": FastGen,
+    "look-m": LookM,
+}
+
+
+def policy_of(policy: Policy | str) -> Policy:
+    """The policy itself, or the one of that name with its defaults. Raises `InputError` for an unknown name."""
+    if isinstance(policy, Policy):
+        return policy
+    if not isinstance(policy, str):
+        raise InputError(f"policy: expected a policy or one of {', '.join(POLICIES)}, got {type(policy).__name__}")
+    if policy not in POLICIES:
+        raise unknown("policy", policy, POLICIES)
+    return POLICIES[policy]()

@@ -1,0 +1,94 @@
+"""Expected attention of the queries that are to come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from sinkscope.caches.call import EvictionCall, wide
+from sinkscope.caches.notes import Note, RowNote
+from sinkscope.caches.policies.policy import Policy, counted
+from sinkscope.caches.rotation import Rotation
+
+
+@dataclass(frozen=True)
+class QueryMoments(RowNote):
+    """Σ (1, q)(1, q)ᵀ over real queries behind the first `sinks`, turned back to place 0: (batch, heads, 1+d, 1+d).
+
+    fp64, since covariances are differences.
+    """
+
+    sinks: int
+
+    def after(self, call: EvictionCall, before: Tensor | None) -> Tensor:
+        columns = torch.arange(call.total - call.queries, call.total, device=call.query.device)
+        places = columns[None] - (0 if call.pads is None else call.pads[:, None].to(columns.device))
+        query = call.query.double()
+        if call.rotation is not None:
+            query = call.rotation.turn(query, -places[:, None].clamp(min=0))
+        one = torch.cat([query.new_ones(*query.shape[:3], 1), query], -1) * (places >= self.sinks)[:, None, :, None]
+        sums = one.mT @ one
+        return sums if before is None else before + sums
+
+
+@dataclass(frozen=True)
+class ExpectedAttention(Policy):
+    """What keys will receive if queries go on as they were: a normal distribution at the next `future` places.
+
+    With μ, Σ the mean and covariance of queries before rotation, R the mean rotation of the next places:
+    score = softmax_k(k·Rμ·s + kᵀRΣRᵀk·s²/2), mean over a head group, times ‖v_k‖₂. The first `sinks` tokens stay, and
+    their queries do not count. Source: Devoto et al. 2025. Theirs rebuilds queries from hidden states, family by
+    family; ours turns the layer's own queries back by its measured rotation, so any family will do. A softcap and a
+    learned sink are left out.
+    """
+
+    sinks: int = 4
+    future: int = 512
+
+    def __post_init__(self) -> None:
+        counted("ExpectedAttention", "sinks", self.sinks)
+        counted("ExpectedAttention", "future", self.future, least=1)
+
+    @property
+    def needs(self) -> tuple[Note, ...]:
+        return (QueryMoments(self.sinks),)
+
+    @property
+    def reads_rotation(self) -> bool:
+        return True
+
+    @property
+    def least(self) -> int:
+        return self.sinks + 1
+
+    def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
+        sums = call.notes[QueryMoments(self.sinks)]
+        count = sums[..., 0, 0].clamp(min=1)[..., None]
+        mean = sums[..., 0, 1:] / count
+        covariance = sums[..., 1:, 1:] / count[..., None] - mean[..., :, None] * mean[..., None, :]
+        if call.rotation is not None:
+            ahead = _mean_turn(call.rotation, mean.shape[-1], self.future, mean.device)
+            forward = call.rotation.turn(ahead.repeat(len(mean), 1, 1), call.tokens[:, None])
+            mean = (mean[:, :, None] @ forward[:, None])[:, :, 0]
+            covariance = forward.mT[:, None] @ covariance @ forward[:, None]
+        key = wide(call.key)
+        heads = (call.key.shape[1], call.group)
+        mean, covariance = (x.to(key.dtype).unflatten(1, heads) for x in (mean, covariance))
+        likely = torch.einsum("bhkd,bhgd->bhgk", key, mean) * call.scaling
+        likely += torch.einsum("bhkd,bhgde,bhke->bhgk", key, covariance, key) * (call.scaling**2 / 2)
+        others = call.real & (call.positions >= self.sinks)
+        share = likely.masked_fill(~others[:, :, None], -torch.inf).softmax(-1).mean(2)
+        return (share * wide(call.value).norm(dim=-1)).masked_fill(~others, torch.inf)
+
+
+@lru_cache(maxsize=64)
+def _mean_turn(rotation: Rotation, dim: int, future: int, device: torch.device) -> Float[Tensor, "1 dim dim"]:
+    """The matrix by which rows are multiplied to turn them forward by 0 … future − 1 places, on average."""
+    with torch.inference_mode(False):
+        one = torch.eye(dim, dtype=torch.float64, device=device)
+        places = torch.arange(future, dtype=torch.float64, device=device)
+        return torch.stack([rotation.turn(one, place.expand(dim)) for place in places]).mean(0)[None]

@@ -1,0 +1,109 @@
+"""Policies for texts with images in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from sinkscope.caches.call import EvictionCall
+from sinkscope.caches.notes import Marked, Note, Received, RowNote
+from sinkscope.caches.policies.policy import Policy, counted
+from sinkscope.errors import InputError
+
+NOWHERE = -(2**40)
+HOW = ("averaged", "pivot", "weighted")
+
+
+@dataclass(frozen=True)
+class Columns(RowNote):
+    """Where tokens of these ids stood, (batch, n), and a place far away where a row has fewer."""
+
+    ids: tuple[int, ...]
+
+    def after(self, call: EvictionCall, before: Tensor | None) -> Int[Tensor, "batch n"]:
+        if call.ids is None:
+            raise InputError("which tokens begin and end an image shows in input_ids: the model was given embeddings")
+        columns = torch.arange(call.total - call.queries, call.total, device=call.ids.device)
+        found = torch.isin(call.ids, torch.tensor(self.ids, device=call.ids.device))
+        there = columns.where(found, NOWHERE)[:, found.any(0)]
+        return there if before is None else torch.cat([before, there], 1)
+
+
+@dataclass(frozen=True)
+class ImageEdges(Policy):
+    """The first tokens, those around the borders of images, and the newest.
+
+    Where an image begins at column b and ends at e (tokens `begin`, `end`), [b − 4, b + 8) and [e − 8, e + 4) rank
+    above everything but the first `sinks` tokens and the newest `recent`, which stay; the rest ranks by place.
+    Source: Yang et al. 2024 (SEED-Story), whose window counts images; ours counts tokens, and where the budget does not
+    hold all borders, the newest stay.
+    """
+
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    sinks: int = 4
+    recent: int = 32
+
+    def __post_init__(self) -> None:
+        counted("ImageEdges", "sinks", self.sinks)
+        counted("ImageEdges", "recent", self.recent)
+        if not self.begin or not self.end:
+            raise InputError("ImageEdges: name the tokens that begin and end an image, e.g. ImageEdges((5,), (6,))")
+
+    @property
+    def needs(self) -> tuple[Note, ...]:
+        return (Columns(self.begin), Columns(self.end))
+
+    @property
+    def least(self) -> int:
+        return self.sinks + self.recent + 1
+
+    def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
+        begin, end = (call.places[..., None] - call.notes[note][:, None, None] for note in self.needs)
+        border = ((begin >= -4) & (begin < 8)).any(-1) | ((end >= -8) & (end < 4)).any(-1)
+        stays = (call.positions < self.sinks) | (call.places >= call.total - self.recent)
+        return (call.places + border * 2.0**40).double().masked_fill(stays, torch.inf)
+
+
+@dataclass(frozen=True)
+class LookM(Policy):
+    """Text first, images after it, by what they received; what goes is merged into what stays.
+
+    score = Σ_t A[t, k], below every text's for tokens of images (`image`: their ids); the first `sinks` tokens and the
+    newest `recent` stay. Each evicted key is merged, with its value, into the kept key c of highest cosine:
+    "averaged": c ← mean of c and its evicted ones; "pivot": of c and all (e + c) / 2; "weighted": of c and all
+    cos(e, c) · e. Source: Wan et al. 2024.
+    """
+
+    image: tuple[int, ...] = ()
+    sinks: int = 4
+    recent: int = 16
+    how: str = "pivot"
+
+    def __post_init__(self) -> None:
+        counted("LookM", "sinks", self.sinks)
+        counted("LookM", "recent", self.recent)
+        if self.how not in HOW:
+            raise InputError(f"LookM: how is {self.how!r}, expected one of {', '.join(HOW)}")
+
+    @property
+    def needs(self) -> tuple[Note, ...]:
+        return (Received(), *((Marked(self.image),) if self.image else ()))
+
+    @property
+    def least(self) -> int:
+        return self.sinks + self.recent + 1
+
+    @property
+    def merges(self) -> str | None:
+        return self.how
+
+    def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
+        score = call.notes[Received()]
+        if self.image:
+            score = score - call.notes[Marked(self.image)] * 2.0**20
+        stays = (call.positions < self.sinks) | (call.places >= call.total - self.recent)
+        return score.masked_fill(stays, torch.inf)

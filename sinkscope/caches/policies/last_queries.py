@@ -1,0 +1,138 @@
+"""Policies that ask what the last queries attend to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from sinkscope.caches.call import EvictionCall
+from sinkscope.caches.notes import LastQueries, Marked, Note
+from sinkscope.caches.policies.policy import Policy, counted
+from sinkscope.errors import InputError
+
+
+class _Window(Policy):
+    """Reads the weights of a window of queries, and keeps that window's own tokens."""
+
+    window: int
+    reads_weights = True
+
+    @property
+    def needs(self) -> tuple[Note, ...]:
+        return (LastQueries(self.window),)
+
+    def stays(self, score: Tensor, call: EvictionCall, recent: int) -> Float[Tensor, "batch kv_heads key"]:
+        return score.masked_fill(call.places >= call.total - recent, torch.inf)
+
+
+@dataclass(frozen=True)
+class SnapKV(_Window):
+    """Mean weight from the last `window` queries on what is before them, pooled over `kernel` neighbors.
+
+    score = avg_pool(mean_t A[t, k]) over stored keys in the order of their places, zeros beyond the ends, mean over a
+    head group; the window's own keys stay. While decoding, the last `window` queries are kept. Source: Li et al. 2024.
+    """
+
+    window: int = 32
+    kernel: int = 5
+
+    def __post_init__(self) -> None:
+        counted("SnapKV", "window", self.window, least=1)
+        counted("SnapKV", "kernel", self.kernel, least=1)
+        if self.kernel % 2 == 0:
+            raise InputError(f"SnapKV: kernel is {self.kernel}, expected an odd number, e.g. {self.kernel + 1}")
+
+    @property
+    def least(self) -> int:
+        return self.window + 1
+
+    def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
+        weights = LastQueries(self.window).weights(call)
+        before = call.real & (call.places < call.total - self.window)
+        mean = (weights.sum((2, 3)) / (weights.shape[2] * self.window)).masked_fill(~before, 0.0)
+        # What is no key before the window comes first, as the zeros that stand beyond the beginning.
+        order = call.places.masked_fill(~before, -1).argsort(-1)
+        pooled = functional.avg_pool1d(mean.gather(-1, order), self.kernel, stride=1, padding=self.kernel // 2)
+        score = torch.empty_like(mean).scatter_(-1, order, pooled)
+        return self.stays(score, call, self.window)
+
+
+@dataclass(frozen=True)
+class TOVA(_Window):
+    """Weight from the last query, mean over all heads, the same for each. Source: Oren et al. 2024."""
+
+    window = 1
+
+    def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
+        return _last(call)
+
+
+@dataclass(frozen=True)
+class Scissorhands(_Window):
+    """How many of the last `window` queries gave a key at least what is even: A[t, k] ≥ 1 / (keys that t sees).
+
+    Mean over a head group; the newest `recent` tokens stay. Source: Liu et al. 2023, who count the queries that gave
+    less, among the last 400.
+    """
+
+    window: int = 400
+    recent: int = 10
+
+    def __post_init__(self) -> None:
+        counted("Scissorhands", "window", self.window, least=1)
+        counted("Scissorhands", "recent", self.recent)
+
+    @property
+    def least(self) -> int:
+        return self.recent + 1
+
+    def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
+        weights = LastQueries(self.window).weights(call)
+        rows = weights.shape[3]
+        columns = torch.arange(call.total - rows, call.total, device=weights.device)
+        seen = ((call.places[:, :, None] <= columns[:, None]) & call.real[:, :, None]).sum(-1)[:, :, None, :, None]
+        even = (weights * seen >= 1) & (weights > 0)
+        return self.stays(even.float().sum(3).mean(2), call, self.recent)
+
+
+@dataclass(frozen=True)
+class FastV(_Window):
+    """Drop the tokens of images (`image`: their ids) that the last query attends to least; text goes last.
+
+    score = A[last, k], mean over heads, + 1 for what is no image. The first `layers` layers keep everything.
+    Source: Chen et al. 2024b. They rank once, behind layer `layers`, and drop the tokens from all later layers' hidden
+    states; here every later layer ranks its own keys, and no hidden state is dropped.
+    """
+
+    image: tuple[int, ...] = ()
+    layers: int = 2
+    window = 1
+
+    def __post_init__(self) -> None:
+        counted("FastV", "layers", self.layers)
+
+    @property
+    def needs(self) -> tuple[Note, ...]:
+        return (LastQueries(1), *((Marked(self.image),) if self.image else ()))
+
+    @property
+    def skipped(self) -> int:
+        return self.layers
+
+    def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
+        return _last(call) + (1 - call.notes[Marked(self.image)] if self.image else 0.0)
+
+
+def _last(call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
+    """Weight from the last query, mean over all heads, of keys of one place; 0 from heads that keep none of it."""
+    weights = LastQueries(1).weights(call).mean((2, 3))
+    if bool((call.places == call.places[:, :1]).all()):
+        return weights.mean(1, keepdim=True).expand_as(weights)
+    places = call.places.clamp(min=0).flatten(1)
+    sums = weights.new_zeros(len(weights), call.total)
+    sums.scatter_add_(1, places, weights.masked_fill(~call.real, 0.0).flatten(1))
+    return sums.gather(1, places).view_as(weights) / weights.shape[1]

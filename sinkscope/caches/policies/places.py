@@ -1,0 +1,60 @@
+"""Policies that look at where keys stand, and at nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from sinkscope.caches.call import EvictionCall
+from sinkscope.caches.policies.policy import Policy, counted
+
+
+@dataclass(frozen=True)
+class Streaming(Policy):
+    """The first `sinks` tokens and the newest ones, at their own places.
+
+    score = place. Source: Xiao et al. 2024. Ours leaves positions as they are; `StreamingCache` renumbers them.
+    """
+
+    sinks: int = 4
+
+    def __post_init__(self) -> None:
+        counted("Streaming", "sinks", self.sinks)
+
+    @property
+    def least(self) -> int:
+        return self.sinks + 1
+
+    def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
+        return call.places.double().masked_fill(call.positions < self.sinks, torch.inf)
+
+
+@dataclass(frozen=True)
+class RandomKeys(Policy):
+    """A random order of the places of each head: the control that spends the same budget.
+
+    The order is a function of `seed`, layer, head and position alone, so that it is the same in a batch, in chunks and
+    on every device.
+    """
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        counted("RandomKeys", "seed", self.seed)
+
+    def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
+        heads = torch.arange(call.places.shape[1], device=call.places.device)[:, None]
+        stream = (self.seed * 4099 + call.layer) * 4099 + heads
+        return _mixed(_mixed(stream) + call.positions).double()
+
+
+def _mixed(x: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+    """A scrambled number in 0 … 2^31 − 1 of the low 32 bits of `x` (the integer hash "lowbias32")."""
+    low = 0xFFFFFFFF
+    x = x & low
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & low
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & low
+    return (x ^ (x >> 16)) >> 1
