@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
+from benchmarks.memory import as_usual, keep
 from benchmarks.sides import Figure, at_most, beside, in_turns, report
 from sinkscope.attention import CATALOG, Visibility, explain
 
@@ -51,7 +52,8 @@ def side(name: str | None, length: int = LENGTH) -> Callable[[], object]:
 def peak(name: str, length: int) -> float:
     """Peak resident megabytes of a pass above what the process held before it."""
     command = [sys.executable, "-m", __spec__.name, "child", name, str(length)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=as_usual())
+    return float(done.stdout.split()[-1])
 
 
 def child(name: str, length: int) -> None:
@@ -75,6 +77,7 @@ def growth(name: str) -> Figure:
 
 
 def main() -> None:
+    keep()
     names = (*SOFTMAX, *ELEMENTWISE, *FURTHER)
     seconds = in_turns({"plain": side(None), **{name: side(name) for name in names}}, ROUNDS)
 

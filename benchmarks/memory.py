@@ -24,6 +24,18 @@ SETTINGS = {
 SIDE = "--memory-of-this-process"
 
 
+def keep() -> None:
+    """Start this process again as one that keeps freed memory, and so do its children: all sides alike."""
+    if any(os.environ.get(name) != value for name, value in SETTINGS["kept"].items()):
+        os.environ.update(SETTINGS["kept"])
+        os.execv(sys.executable, [sys.executable, *_module(), *sys.argv[1:]])
+
+
+def as_usual() -> dict[str, str]:
+    """The environment for a process whose memory is weighed: the allocator's own way of keeping it."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
+
+
 def in_both_settings(name: str, figures: Callable[[], list[Figure]]) -> None:
     """Report `figures` of a process that keeps freed memory and of one with glibc's defaults, one thread each.
 
@@ -34,8 +46,7 @@ def in_both_settings(name: str, figures: Callable[[], list[Figure]]) -> None:
         return
     found: list[Figure] = []
     for setting, variables in SETTINGS.items():
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
-        environment = clean | variables | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        environment = as_usual() | variables | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         command = [sys.executable, *_module(), *sys.argv[1:], SIDE]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
         for row in json.loads(done.stdout.splitlines()[-1]):

@@ -24,6 +24,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from benchmarks.memory import keep
 from benchmarks.sides import at_least, at_most, beside, report
 
 ROUNDS, THREADS = 3, 2
@@ -111,6 +112,7 @@ def _apart(side: str) -> dict[str, float]:
 
 
 def main() -> None:
+    keep()
     seen: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
     for _ in range(ROUNDS):
         for side in SIDES:

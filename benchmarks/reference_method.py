@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.memory import keep
 from benchmarks.sides import Figure, at_least, report
 
 SAMPLES, LENGTH, EPSILON, ROUNDS, BATCH = 100, 64, 0.3, 5, 20
@@ -74,6 +75,7 @@ def _largest(one: list[float], other: list[float]) -> float:
 
 
 def main() -> None:
+    keep()
     rounds = [{what: run(what) for what in ("maps", "measure")} for _ in range(ROUNDS)]
     sides = {what: min((each[what] for each in rounds), key=lambda side: side["seconds"]) for what in rounds[0]}
     maps, ours = sides["maps"], sides["measure"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 import sys
@@ -83,6 +84,7 @@ def _provenance() -> dict[str, object]:
     return {
         "versions": {package: version(package) for package in packages} | {"python": platform.python_version()},
         "machine": platform.machine(),
+        "malloc": {name: value for name, value in sorted(os.environ.items()) if name.startswith("MALLOC_")},
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
+from benchmarks.memory import keep
 from benchmarks.sides import at_least, beside, in_turns, report
 from sinkscope.model import LabConfig, LabForCausalLM
 
@@ -52,6 +53,7 @@ def run(model: PreTrainedModel) -> None:
 
 
 def main() -> None:
+    keep()
     lab = LabForCausalLM(LabConfig())
     llama = lab.to_llama()
     sigmoid = LabForCausalLM(LabConfig(attention="sigmoid"))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 
+from benchmarks.memory import keep
 from benchmarks.sides import at_most, in_turns, report
 from sinkscope.attention import CATALOG
 from sinkscope.model import LabConfig, LabForCausalLM
@@ -32,6 +33,7 @@ def step_of(name: str, ids: torch.Tensor) -> Callable[[], None]:
 
 
 def main() -> None:
+    keep()
     ids = torch.randint(0, LabConfig().vocab_size, (BATCH, CONTEXT), generator=torch.Generator().manual_seed(0))
     seconds = in_turns({name: step_of(name, ids) for name in CATALOG}, ROUNDS)
     others = [name for name in CATALOG if name != "softmax"]

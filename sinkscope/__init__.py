@@ -47,6 +47,7 @@ _HOME = {
     "train": "sinkscope.training",
     "SinkCallback": "sinkscope.training",
     "StreamingCache": "sinkscope.caches",
+    "evicting": "sinkscope.caches",
     "InputError": "sinkscope.errors",
 }
 
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from sinkscope import theory as theory
     from sinkscope import training as training
     from sinkscope.caches import StreamingCache as StreamingCache
+    from sinkscope.caches import evicting as evicting
     from sinkscope.errors import InputError as InputError
     from sinkscope.interventions import effect as effect
     from sinkscope.measurements import Measurement as Measurement

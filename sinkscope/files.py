@@ -128,7 +128,27 @@ def write_text(path: str | Path, text: str) -> None:
 
 def write_json(path: str | Path, value: Any) -> None:
     """Write JSON atomically; NaN and infinities are refused, since JSON has no such numbers."""
-    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+    write_text(path, indented(value) + "\n")
+
+
+def indented(value: Any, margin: str = "\n") -> str:
+    """What `json.dumps(value, indent=2, allow_nan=False)` says, in a fraction of its time.
+
+    Only containers of containers are walked over here; of the others, which hold most of the numbers, the encoder
+    written in C takes the line breaks as separators.
+    """
+    if not isinstance(value, dict | list | tuple) or not value:
+        return json.dumps(value, allow_nan=False)
+    deeper = margin + "  "
+    if not any(
+        isinstance(item, dict | list | tuple) for item in (value.values() if isinstance(value, dict) else value)
+    ):
+        flat = json.dumps(value, separators=("," + deeper, ": "), allow_nan=False)
+        return flat[0] + deeper + flat[1:-1] + margin + flat[-1]
+    if not isinstance(value, dict):
+        return "[" + deeper + ("," + deeper).join(indented(item, deeper) for item in value) + margin + "]"
+    pairs = (json.dumps({key: 0})[1:-2] + indented(item, deeper) for key, item in value.items())
+    return "{" + deeper + ("," + deeper).join(pairs) + margin + "}"
 
 
 def sha256(path: str | Path) -> str:

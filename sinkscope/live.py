@@ -23,7 +23,10 @@ def stderr() -> Console:
 
 def plain(value: object) -> Text:
     """Text that is shown as it is: no markup, no control characters, which a model's or a file's name may hold."""
-    return Text("".join(character if character.isprintable() or character == "\n" else "�" for character in str(value)))
+    text = str(value)
+    if text.isprintable():
+        return Text(text)
+    return Text("".join(character if character.isprintable() or character == "\n" else "�" for character in text))
 
 
 def bars(*columns: ProgressColumn, width: int | None = None) -> Progress:

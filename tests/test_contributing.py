@@ -29,6 +29,17 @@ USES = {
         assert abs(norms[1] / norms[0] - 0.5).max() < 1e-5
         assert ss.effect(model, ids, halved, controls=2).controls
     """,
+    "an eviction policy": """
+        from sinkscope.caches.policies import ValueNorm
+        with ss.evicting(model, "value-norm", 6) as cache:
+            model(ids, past_key_values=cache)
+        lengths = [layer.slots["values"].norm(dim=-1) for layer in cache.kept]
+        with ss.evicting(model, ValueNorm(), 20) as cache:
+            model(ids, past_key_values=cache)
+        for kept, layer in zip(lengths, cache.kept):
+            every = layer.slots["values"].norm(dim=-1).sort(-1).values
+            torch.testing.assert_close(kept.sort(-1).values, every[..., -6:])
+    """,
     "a metric per head": """
         m = ss.measure(model, ids)
         wanted = m.data["query_norm"].mean(("sample", "position")).values.ravel()
@@ -51,15 +62,16 @@ def applied(diff: str, copy: Path) -> list[str]:
     """Apply a diff; the old files that it changed. Added lines go below the line above them, or to the end."""
     changed = []
     for before, name, body in re.findall(r"--- (\S+)\n\+\+\+ b/(\S+)\n(.*?)(?=\n--- |\Z)", diff, flags=re.DOTALL):
-        path, lines = copy / name, body.splitlines()
-        added = "".join(f"{line[1:]}\n" for line in lines if line.startswith("+"))
+        path = copy / name
         if before == "/dev/null":
-            path.write_text(added)
+            path.write_text("".join(f"{line[1:]}\n" for line in body.splitlines() if line.startswith("+")))
             continue
         changed.append(name)
-        text, above = path.read_text(), next((line[1:] + "\n" for line in lines if line.startswith(" ")), "")
-        assert text.count(above) == 1 or not above, f"{name} has no line {above!r}"
-        path.write_text(text.replace(above, above + added) if above else text + added)
+        for lines in (hunk.splitlines() for hunk in re.split(r"^@@$", body, flags=re.MULTILINE) if hunk.strip()):
+            added = "".join(f"{line[1:]}\n" for line in lines if line.startswith("+"))
+            text, above = path.read_text(), next((line[1:] + "\n" for line in lines if line.startswith(" ")), "")
+            assert text.count(above) == 1 or not above, f"{name} has no line {above!r}"
+            path.write_text(text.replace(above, above + added) if above else text + added)
     return changed
 
 

@@ -13,9 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sinkscope.errors import InputError
-from sinkscope.files import cache_dir, replacing, sha256, sweep, write_json, write_text, writing
+from sinkscope.files import cache_dir, indented, replacing, sha256, sweep, write_json, write_text, writing
 
 
 def names(folder: Path) -> set[str]:
@@ -331,3 +333,18 @@ def test_a_kill_never_leaves_old_beside_new(tmp_path: Path, monkeypatch: pytest.
     replaced(folder, "a.csv")
     assert contents(folder) == {"a.csv": "a.csv"}
     assert names(folder) == {"a.csv"}
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.tuples(inner, inner),
+    )
+)
+def test_indented_json_is_what_json_writes(value: object) -> None:
+    assert indented(value) == json.dumps(value, indent=2, allow_nan=False)
+
+
+def test_indented_json_has_no_infinities() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        indented({"a": [{"b": [1, -math.inf]}]})

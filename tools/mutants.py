@@ -27,8 +27,12 @@ from queue import SimpleQueue
 
 from rich.console import Console
 
-from tools.mutants_known import MUTANTS, Mutant
+from tools.mutants_caches import STREAMING
+from tools.mutants_eviction import EVICTION
+from tools.mutants_known import MUTANTS as KNOWN
+from tools.mutants_known import Mutant
 
+MUTANTS = (*KNOWN, *STREAMING, *EVICTION)
 ROOT = Path(__file__).parent.parent
 COPIED = ("sinkscope", "tests", "tools", "benchmarks", "pyproject.toml", "docs", "results", "README.md")
 TOO_LONG = 600  # seconds: a mutant that makes tests hang is noticed as well

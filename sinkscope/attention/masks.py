@@ -46,6 +46,10 @@ class Combinable:
         """
         return None
 
+    def solid(self, query: Tokens, key: Tokens) -> bool:
+        """Whether queries see every column inside their span, padding aside; False where that is not known."""
+        return False
+
 
 @piece
 class Causal(Combinable):
@@ -60,6 +64,9 @@ class Causal(Combinable):
     def span(self, query: Tokens, key: Tokens) -> Span:
         stop = _columns(key, query.order, right=True)
         return torch.zeros_like(stop), stop
+
+    def solid(self, query: Tokens, key: Tokens) -> bool:
+        return True
 
 
 @piece
@@ -92,6 +99,9 @@ class Window(Combinable):
             _columns(key, query.order + self.size, right=False),
         )
 
+    def solid(self, query: Tokens, key: Tokens) -> bool:
+        return True
+
 
 @piece
 class Prefix(Combinable):
@@ -106,6 +116,9 @@ class Prefix(Combinable):
     def span(self, query: Tokens, key: Tokens) -> Span:
         stop = _columns(key, torch.full_like(query.order, self.length), right=False)
         return torch.zeros_like(stop), stop
+
+    def solid(self, query: Tokens, key: Tokens) -> bool:
+        return True
 
 
 @piece
@@ -133,6 +146,10 @@ class Document(Combinable):
         first = column.gather(1, start.clamp(max=key.count - 1))
         last = column.gather(1, (stop - 1).clamp(min=0))
         return first.where(start < stop, key.count), (last + 1).where(start < stop, 0)
+
+    def solid(self, query: Tokens, key: Tokens) -> bool:
+        """Where no number comes back after another one."""
+        return key.document is not None and bool((key.document[:, 1:] >= key.document[:, :-1]).all())
 
 
 @piece
@@ -187,6 +204,9 @@ class And(Combinable):
             return one or other
         return torch.maximum(one[0], other[0]), torch.minimum(one[1], other[1])
 
+    def solid(self, query: Tokens, key: Tokens) -> bool:
+        return self.first.solid(query, key) and self.second.solid(query, key)
+
 
 @piece
 class Or(Combinable):
@@ -204,6 +224,13 @@ class Or(Combinable):
         if one is None or other is None:
             return None
         return torch.minimum(one[0], other[0]), torch.maximum(one[1], other[1])
+
+    def solid(self, query: Tokens, key: Tokens) -> bool:
+        """Where both begin in the same column."""
+        if not (self.first.solid(query, key) and self.second.solid(query, key)):
+            return False
+        one, other = self.first.span(query, key), self.second.span(query, key)
+        return one is not None and other is not None and torch.equal(*torch.broadcast_tensors(one[0], other[0]))
 
 
 Mask = Annotated[

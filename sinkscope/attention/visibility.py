@@ -124,6 +124,11 @@ class Visibility:
         if not self.key.count or bool((order[:, 1:] < order[:, :-1]).any()):
             return None
         span = self.mask.span(self.query, self.key)
+        if span is not None and (real := self.key.valid) is not None:  # padding stands before or behind what is seen
+            columns = torch.arange(self.key.count, device=order.device)
+            first = columns.where(real, self.key.count).amin(-1, keepdim=True)
+            last = columns.where(real, -1).amax(-1, keepdim=True)
+            span = torch.maximum(span[0], first), torch.minimum(span[1], last + 1)
         if span is None or self.query.valid is None:
             return span
         awake = self.query.valid

@@ -2,7 +2,8 @@
 
 from sinkscope.caches.budgets import AdaptiveHeads, Budget, HeadClasses, Pyramid, Uniform, budget_of
 from sinkscope.caches.call import EvictionCall
-from sinkscope.caches.evicting import EvictingCache, evicting
+from sinkscope.caches.classes import head_effects
+from sinkscope.caches.eviction import EvictingCache, evicting
 from sinkscope.caches.following import Coming, FollowedLayer, FollowingCache
 from sinkscope.caches.notes import KeyNote, LastQueries, Received, RowNote
 from sinkscope.caches.policies import POLICIES, Policy, policy_of
@@ -36,6 +37,7 @@ __all__ = [
     "Uniform",
     "budget_of",
     "evicting",
+    "head_effects",
     "measured_rotations",
     "policy_of",
 ]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from sinkscope.errors import InputError
+from sinkscope.measurements import Measurement
 
 
 class Budget(ABC):
@@ -35,8 +35,9 @@ class Budget(ABC):
         """The smallest budget of a head, where it does not depend on the text."""
         return None
 
-    def check(self, layers: int, heads: int) -> None:
-        """Raise `InputError` where it is not for a model of so many evicting layers and key-value heads."""
+    def fits(self, layers: int, heads: int) -> str | None:
+        """Why it is not for a model of so many evicting layers and key-value heads; None where it is."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class AdaptiveHeads(Budget):
     def of_heads(
         self, scores: Float[Tensor, "batch kv_heads key"], count: Int[Tensor, " batch"], layer: int
     ) -> Int[Tensor, "batch kv_heads"]:
-        batch, heads, keys = scores.shape
+        heads, keys = scores.shape[1:]
         safe = (count * self.alpha).long().clamp(min=1)[:, None]
         ranked = scores.sort(-1, descending=True).values
         sure = torch.arange(keys, device=scores.device) < safe[..., None]
@@ -141,8 +142,8 @@ class AdaptiveHeads(Budget):
 class HeadClasses(Budget):
     """Heads that retrieve keep every token; the others, that stream, keep `small` (a budget).
 
-    `retrieves`: (evicting layer, kv_head), True for heads that keep all. See `sinkscope.caches.classes` for how heads
-    are classified. Source: Xiao et al. 2025 (DuoAttention), who learn the classes.
+    `retrieves`: (evicting layer, head), True for heads that keep all; a key-value head does where any query head of its
+    group does. Source: Xiao et al. 2025 (DuoAttention), who learn the classes.
     """
 
     retrieves: np.ndarray
@@ -152,18 +153,40 @@ class HeadClasses(Budget):
         object.__setattr__(self, "small", budget_of(self.small))
         found = np.asarray(self.retrieves)
         if found.ndim != 2 or found.dtype != bool:
-            raise InputError(f"HeadClasses: retrieves is {found.dtype} {found.shape}, expected booleans (layer, kv_head)")
+            raise InputError(f"HeadClasses: retrieves is {found.dtype} {found.shape}, expected booleans (layer, head)")
+
+    @classmethod
+    def of(
+        cls, measurement: Measurement, small: Budget | int | float, quantile: float = 0.01, threshold: float = 0.85
+    ) -> HeadClasses:
+        """Heads retrieve unless sinks and window hold `threshold` of the attention of all but `quantile` of queries.
+
+        The measurement must have observed `WindowMass`, on texts that ask for what stands far back. A mean over queries
+        calls heads streaming that retrieve once in a while, and what they retrieve is lost.
+        """
+        for name, share in (("quantile", quantile), ("threshold", threshold)):
+            if not 0 <= share <= 1:
+                raise InputError(f"HeadClasses.of: {name} is {share!r}, expected a share between 0 and 1")
+        data = measurement.data
+        if "window_mass" not in data:
+            raise InputError("HeadClasses.of: the measurement has no window_mass: observe sinkscope.probes.WindowMass")
+        mass = data["window_mass"].transpose("layer", "head", "sample", "position").values
+        mass = mass[data["stack"].values == "decoder"]
+        low = np.nanquantile(mass.reshape(*mass.shape[:2], -1), quantile, axis=-1)
+        return cls(low < threshold, small)
 
     @property
     def number(self) -> int | None:
         return budget_of(self.small).number
 
-    def check(self, layers: int, heads: int) -> None:
-        if self.retrieves.shape != (layers, heads):
-            raise InputError(
-                f"HeadClasses: classes of {self.retrieves.shape} (layers, kv heads), but the model evicts from "
-                f"{(layers, heads)}"
-            )
+    def fits(self, layers: int, heads: int) -> str | None:
+        rows, columns = self.retrieves.shape
+        if rows == layers and columns % heads == 0:
+            return None
+        return (
+            f"HeadClasses: {columns} heads in {rows} layers are classified, but the model evicts from {layers} layers "
+            f"with {heads} key-value heads"
+        )
 
     def of_layer(self, layer: int, layers: int, tokens: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
         return budget_of(self.small).of_layer(layer, layers, tokens)
@@ -171,8 +194,8 @@ class HeadClasses(Budget):
     def of_heads(
         self, scores: Float[Tensor, "batch kv_heads key"], count: Int[Tensor, " batch"], layer: int
     ) -> Int[Tensor, "batch kv_heads"]:
-        whole = torch.from_numpy(self.retrieves[layer]).to(scores.device)
-        return torch.where(whole, EVERYTHING, count[:, None])
+        groups = self.retrieves[layer].reshape(scores.shape[1], -1).any(-1)
+        return torch.where(torch.from_numpy(groups).to(scores.device), EVERYTHING, count[:, None])
 
 
 EVERYTHING = 2**62  # more keys than there are

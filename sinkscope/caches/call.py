@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,7 +22,7 @@ class EvictionCall:
 
     `key`, `value`: what is stored and what this pass adds, the last `query.shape[2]` of them; key-value heads may be
     more than those of the cache (`cache_heads`), where it holds a latent for all heads. `places`: the column in the
-    whole sequence that each key came from, `real` False for padding and empty slots. `total`: columns after this pass;
+    whole sequence that each key came from, −1 for empty slots. `total`: columns after this pass;
     `pads` of each row are padding on the left. `mask`: that of the attention function, (batch, 1 or heads, query, key),
     booleans or addends; None where it is causal by place. `budget`: keys that a head of this layer may keep on average,
     per row. `notes`: what the policy `needs`, by the note. `layer` counts the layers that evict, from 0; `ids`: the
@@ -32,10 +33,10 @@ class EvictionCall:
     key: Float[Tensor, "batch kv_heads key dim"]
     value: Float[Tensor, "batch kv_heads key value_dim"]
     places: Int[Tensor, "batch kv_heads key"]
-    real: Bool[Tensor, "batch kv_heads key"]
     total: int
     scaling: float
     cache_heads: int
+    budget: Int[Tensor, " batch"]
     module: nn.Module
     layer: int = 0
     layers: int = 1
@@ -45,8 +46,12 @@ class EvictionCall:
     sink: Float[Tensor, " heads"] | None = None
     ids: Int[Tensor, "batch query"] | None = None
     rotation: Rotation | None = None
-    budget: Int[Tensor, " batch"] | None = None
     notes: Mapping[object, Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def real(self) -> Bool[Tensor, "batch kv_heads key"]:
+        """False for padding and empty slots."""
+        return self.places >= (0 if self.pads is None else self.pads[:, None, None].to(self.places.device))
 
     @property
     def group(self) -> int:
@@ -72,10 +77,6 @@ class EvictionCall:
         """Real tokens so far, of each row."""
         whole = torch.full(self.query.shape[:1], self.total, device=self.query.device)
         return whole if self.pads is None else whole - self.pads.to(whole.device)
-
-    def noted(self, notes: Mapping[object, Tensor]) -> EvictionCall:
-        """The same call with these notes."""
-        return replace(self, notes=notes)
 
     def weights(self, rows: slice = slice(None)) -> Float[Tensor, "batch kv_heads group n key"]:
         """Attention weights of some queries of this pass, fp32; rows of padding are 0.

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
+from sinkscope.caches.layers.groups import Group, query_heads
 from sinkscope.caches.layers.slots import KeptSets
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import family
@@ -42,12 +43,10 @@ def by_place(
     own = _triangle(new, key.device) if mask is None else mask[..., -new:]
     own = own.expand(kept.shape[0], max(kept.shape[1], own.shape[1]), -1, -1)
     kept = kept.expand(-1, own.shape[1], -1, -1)
-    if own.dtype == torch.bool:
-        written = torch.cat([kept, own], -1)
-    else:
-        hidden = torch.finfo(own.dtype).min
-        written = torch.cat([torch.zeros_like(kept, dtype=own.dtype).masked_fill_(~kept, hidden), own], -1)
-    return arguments | {"attention_mask": written}
+    if own.dtype == torch.bool and implementation in (None, "eager"):  # which adds what it is given
+        own = addends(own, query.dtype)
+    kept = kept if own.dtype == torch.bool else addends(kept, own.dtype)
+    return arguments | {"attention_mask": torch.cat([kept, own], -1)}
 
 
 def is_bias(mask: Tensor | None) -> bool:
@@ -55,6 +54,41 @@ def is_bias(mask: Tensor | None) -> bool:
     if mask is None or not mask.is_floating_point():
         return False
     return bool(((mask != 0) & (mask > torch.finfo(mask.dtype).min / 2)).any())
+
+
+def is_plain(module: nn.Module, arguments: dict[str, Any]) -> bool:
+    """Whether an attention call is a softmax of scaled products and nothing more, so that heads may be taken apart."""
+    more = ("softcap", "s_aux", "sinks", "position_bias")
+    key = arguments["key"]
+    return (
+        all(arguments.get(name) is None for name in more)
+        and not arguments.get("dropout")
+        and not arguments.get("output_attentions")
+        and not hasattr(module, "operation")
+        and arguments["query"].shape[1] % key.shape[1] == 0
+    )
+
+
+def of_group(
+    group: Group, layer: KeptSets, implementation: str | None, arguments: dict[str, Any], of_each: int
+) -> dict[str, Any]:
+    """The arguments of an attention function for a group's heads and one query, with a mask where slots are empty."""
+    query = arguments["query"]
+    changed = {
+        "query": query[:, query_heads(group, of_each)],
+        "key": group.slots["keys"],
+        "value": group.slots["values"],
+    }
+    seen = layer.real_among(group.slots["places"])
+    mask = _of_queries(seen, changed["query"].shape[1])[:, :, None] if group.gaps else None
+    if mask is not None and implementation in (None, "eager"):
+        mask = addends(mask, query.dtype)
+    return arguments | changed | {"attention_mask": mask}
+
+
+def addends(visible: Bool[Tensor, "*shape"], dtype: torch.dtype) -> Tensor:
+    """0 for what is seen, the lowest number for the rest."""
+    return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
 
 
 def _of_queries(kept: Bool[Tensor, "batch kv_heads stored"], heads: int) -> Bool[Tensor, "batch heads stored"]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import device_of, evaluating, family, parameters, sink_tokens, text_config, unwrapped
+from sinkscope.hooks import device_of, evaluating, family, parameters, sink_tokens, text_config, unobserved, unwrapped
 
 Layout = Literal["half", "interleaved"]
 PLACES = (0, 1, 2, 3, 5, 17, 40, 41, 1009, 8191, 65521)  # the far ones tell slow frequencies apart
@@ -31,7 +31,7 @@ BASES = (10000.0, 500000.0, 1000000.0)
 
 @dataclass(frozen=True)
 class Rotation:
-    """A rotation of channel pairs by position: pair i is turned by position · frequencies[i] (Su et al., 2021).
+    """A rotation of channel pairs by position: pair i is turned by position · frequencies[i] (Su et al. 2021).
 
     With z_i the complex number whose parts are the two channels of pair i, x at position p holds z_i · exp(i p f_i).
     `start`: first of the 2n turned channels, for n frequencies in radians per position, negative where the model turns
@@ -99,7 +99,7 @@ def measured_rotations(model: nn.Module) -> dict[int, LayerRotation]:
     """
     model = unwrapped(model)
     _check(model)
-    cached = _cached(model)
+    cached = _cached(unobserved(model))  # nobody counts the pass, and nobody changes it
     found: dict[int, LayerRotation] = {}
     known: list[Rotation] = []
     for index, (keys, values) in sorted(cached.layers.items()):

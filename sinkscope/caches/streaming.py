@@ -40,7 +40,7 @@ _said: set[str] = set()
 
 
 class StreamingCache(FollowingCache):
-    """Keep the first `sinks` tokens and the last `window`, the query among them (StreamingLLM, Xiao et al., 2023).
+    """Keep the first `sinks` tokens and the last `window`, the query among them (StreamingLLM, Xiao et al. 2024).
 
         model.generate(ids, past_key_values=StreamingCache(model, sinks=4, window=1020))
 
@@ -48,7 +48,7 @@ class StreamingCache(FollowingCache):
     text, and from sink j at the one that `distance` says, for a query at place t and n = sinks + window:
 
     - "cache": n − 1 − j, as if nothing had been between (StreamingLLM).
-    - "ceiling": min(t − j, window), one step beyond the window (LM-Infinite, Han et al., 2024).
+    - "ceiling": min(t − j, window), one step beyond the window (LM-Infinite, Han et al. 2024).
     - "original": t − j, which grows for ever; for comparison.
 
     Time and memory of a step do not depend on what was seen. Only sinks are turned, from their originals, by the

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from jaxtyping import Float
@@ -155,12 +156,18 @@ def dispatches(module: nn.Module) -> bool:
         forward = vars(cls).get("forward")
         if forward is None:
             continue
-        names = set(getattr(getattr(inspect.unwrap(forward), "__code__", None), "co_names", ()))
+        names = _names_in(forward)
         if "ALL_ATTENTION_FUNCTIONS" in names or {"get_interface", "_attn_implementation"} <= names:
             return True
         if "super" not in names:
             return False
     return False
+
+
+@lru_cache(maxsize=4096)
+def _names_in(forward: Any) -> frozenset[str]:
+    """Names that a function uses."""
+    return frozenset(getattr(getattr(inspect.unwrap(forward), "__code__", None), "co_names", ()))
 
 
 def has_attention(model: nn.Module) -> bool:
@@ -289,7 +296,12 @@ def _side(parts: list[str]) -> str:
 
 def _takes_cache(module: nn.Module) -> bool:
     """Whether the layer can go on with keys of earlier passes, as only causal ones do."""
-    return "past_key_values" in inspect.signature(module.forward).parameters
+    return "past_key_values" in _parameters_of(getattr(module.forward, "__func__", module.forward))
+
+
+@lru_cache(maxsize=4096)
+def _parameters_of(forward: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(forward).parameters)
 
 
 def _stack_of(model: PreTrainedModel, path: str) -> str:

@@ -10,6 +10,7 @@ from sinkscope.measurements import compare as compare
 from sinkscope.probes.measuring import measure as measure
 from sinkscope.probes.observers.bands import SpectralBands as SpectralBands
 from sinkscope.probes.observers.diagonal import SelfAttention as SelfAttention
+from sinkscope.probes.observers.diagonal import WindowMass as WindowMass
 from sinkscope.probes.observers.entropy import AttentionEntropy as AttentionEntropy
 from sinkscope.probes.observers.experts import ExpertPeaks as ExpertPeaks
 from sinkscope.probes.observers.geometry import HiddenSimilarity as HiddenSimilarity

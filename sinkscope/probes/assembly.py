@@ -70,14 +70,13 @@ def assemble(batches: Sequence[Batch], observers: Sequence[Observer], facts: Map
     found, broken = list(_found(batches, observers)), _non_finite(batches)
     places = _Places.of(batches)
     samples = sum(batch.size for batch in batches)
-    coordinates = _coordinates(found, places) | _extra(found, observers)
-    data = xr.Dataset(_variables(found, places, samples), coords=coordinates)
-    data["tokens"] = (("sample", "layer"), _tokens(batches, places.layers))
-    if (ids := _token_ids(batches)) is not None and "position" in data.dims:
-        data = data.assign_coords(token_id=(("sample", "position"), _at_positions(ids, data["position"].values)))
-    record = {**facts, "samples": samples, "tokens": int(data["tokens"].max())}
-    data.attrs["record"] = json.dumps(record | ({"non_finite": broken} if broken else {}))
-    return Measurement(data)
+    coordinates: dict[str, Any] = _coordinates(found, places) | _extra(found, observers)
+    if (ids := _token_ids(batches)) is not None and "position" in coordinates:
+        coordinates["token_id"] = (("sample", "position"), _at_positions(ids, np.array(coordinates["position"][1])))
+    tokens = _tokens(batches, places.layers)
+    record = {**facts, "samples": samples, "tokens": int(tokens.max())} | ({"non_finite": broken} if broken else {})
+    variables = _variables(found, places, samples) | {"tokens": (("sample", "layer"), tokens)}
+    return Measurement(xr.Dataset(variables, coordinates, {"record": json.dumps(record)}))
 
 
 def compact(
@@ -88,6 +87,8 @@ def compact(
     missing = real.shape[1] - values.shape[2]
     if missing > 0:
         values = torch.cat([values, values.new_full((*values.shape[:2], missing, *extra), torch.nan)], 2)
+    if bool(real.all()):
+        return values[:, :, : real.shape[1]]
     order = torch.argsort((~real).int(), dim=-1, stable=True)
     tail = torch.arange(real.shape[1]) >= real.sum(-1, keepdim=True)
     shape = (len(real), 1, real.shape[1], *(1 for _ in extra))
@@ -173,7 +174,9 @@ def _fill(view: np.ndarray, item: _Found, column: Mapping[int, int]) -> None:
     else:
         lead = 2
         view = view[:, : values.shape[1]]
-    if item.positions is not None:
+    if isinstance(item.positions, range):  # then the columns are all positions, and these the first of them
+        _put(view, lead, slice(0, len(item.positions)), values, item.array.extra)
+    elif item.positions is not None:
         known = [index for index, position in enumerate(item.positions) if position in column]
         values = values.take(known, axis=lead)
         target = [column[item.positions[index]] for index in known]
@@ -182,7 +185,9 @@ def _fill(view: np.ndarray, item: _Found, column: Mapping[int, int]) -> None:
         _put(view, lead, None, values, item.array.extra)
 
 
-def _put(view: np.ndarray, lead: int, target: list[int] | None, values: np.ndarray, extra: tuple[str, ...]) -> None:
+def _put(
+    view: np.ndarray, lead: int, target: list[int] | slice | None, values: np.ndarray, extra: tuple[str, ...]
+) -> None:
     ends = tuple(slice(0, length) for length in values.shape[values.ndim - len(extra) :])
     place = (slice(None),) * lead + (() if target is None else (target,)) + ends
     view[place] = values

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal
 
 from huggingface_hub.errors import StrictDataclassError
@@ -145,7 +145,7 @@ class Recipe(Part):
             raise InputError(
                 f"recipe field 'micro_batch' = {self.micro_batch} does not divide batch_size = {self.batch_size}"
             )
-        check_fit(self._resolved(), self.operations, self.loss, self.data)
+        check_fit(self._resolved().config, self.operations, self.loss, self.data)
         return self
 
     def lab_config(self, tokenizer: PreTrainedTokenizerBase) -> LabConfig:
@@ -187,9 +187,8 @@ class Recipe(Part):
         for name in type(self).model_fields:
             if isinstance(part := getattr(self, name), BaseModel):
                 values[name] = without_defaults(part, values[name])
-        config, usual = self._resolved(), _usual()
-        sizes = [name for name in FIELDS_OF_MODEL if name not in FROM_ELSEWHERE and name != "vocab_size"]
-        model = {name: value for name in sizes if (value := getattr(config, name)) != getattr(usual, name)}
+        resolved = self._resolved()
+        config, model = resolved.config, dict(resolved.unusual)
         if "vocab_size" in self.model:
             model["vocab_size"] = config.vocab_size
         operations = per_layer(self.attention, config.num_hidden_layers)
@@ -227,17 +226,17 @@ class Recipe(Part):
             mask = mask | (prefix & Document() if apart else prefix)
         return replace(operation, mask=mask)
 
-    def _resolved(self) -> LabConfig:
+    def _resolved(self) -> _Resolved:
         """The model's configuration, shared by recipes that say the same of it: only read."""
         try:
             operations = [self._masked(operation).to_dict() for operation in self.operations]
             said = json.dumps([self.model, operations, self.context], sort_keys=True)
         except TypeError:  # a value that is not JSON: the configuration names it
-            return self._lab_config()
+            return _Resolved(self._lab_config())
         if said not in _RESOLVED:
             if len(_RESOLVED) >= MOST_RESOLVED:
                 _RESOLVED.clear()
-            _RESOLVED[said] = self._lab_config()
+            _RESOLVED[said] = _Resolved(self._lab_config())
         return _RESOLVED[said]
 
     def _lab_config(self, **given: Any) -> LabConfig:
@@ -249,7 +248,21 @@ class Recipe(Part):
 
 
 MOST_RESOLVED = 256
-_RESOLVED: dict[str, LabConfig] = {}
+_RESOLVED: dict[str, _Resolved] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class _Resolved:
+    """A model's configuration with what is asked of it again and again. Shared: only read."""
+
+    config: LabConfig
+
+    @cached_property
+    def unusual(self) -> Mapping[str, Any]:
+        """Its fields that differ from the defaults, those aside that stand elsewhere in a recipe."""
+        usual = _usual()
+        sizes = [name for name in FIELDS_OF_MODEL if name not in FROM_ELSEWHERE and name != "vocab_size"]
+        return {name: value for name in sizes if (value := getattr(self.config, name)) != getattr(usual, name)}
 
 
 @cache

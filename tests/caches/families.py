@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from tests.families.registry import COLLECTED, ENTRIES, FAMILIES, KINDS, REFUSED, Family
 
@@ -77,3 +80,8 @@ REFUSALS = {
 }
 STREAMS = {name: family for name, family in EVERY.items() if name not in REFUSALS}
 EXACT = ("minicpm3",)  # ill-conditioned: compared in fp64
+
+
+def slow_but(quick: Iterable[str], names: Iterable[str]) -> list[Any]:
+    """Parameters of a test that are slow but for a few."""
+    return [pytest.param(name, marks=() if name in set(quick) else pytest.mark.slow) for name in names]

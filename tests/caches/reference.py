@@ -27,8 +27,8 @@ class History:
     kept: dict[Head, set[int]] = field(default_factory=dict)
     given: dict[Head, dict[int, dict[int, float]]] = field(default_factory=dict)
     query: list[Tensor] = field(default_factory=list)  # (batch, heads, dim) of each column
-    key: Tensor = torch.empty(0)
-    value: Tensor = torch.empty(0)
+    key: Tensor = field(default_factory=lambda: torch.empty(0))
+    value: Tensor = field(default_factory=lambda: torch.empty(0))
     scaling: float = 1.0
     pads: list[int] = field(default_factory=list)
     notes: dict[Any, Any] = field(default_factory=dict)
@@ -45,9 +45,9 @@ class History:
         """Softmax of query t of a query head over those of `keys` that are not behind it."""
         seen = [k for k in sorted(keys) if k <= t]
         query, key = self.query[t][row, head].double(), self.key[row, head // self.group].double()
-        scores = [float(query @ key[k]) * self.scaling for k in seen]
-        total = sum(math.exp(s - max(scores)) for s in scores)
-        return {k: math.exp(s - max(scores)) / total for k, s in zip(seen, scores, strict=True)}
+        scores = (key[seen] @ query * self.scaling).tolist()
+        powers = [math.exp(score - max(scores)) for score in scores]
+        return {k: power / sum(powers) for k, power in zip(seen, powers, strict=True)}
 
     def of_group(self, kv_head: int) -> range:
         return range(kv_head * self.group, (kv_head + 1) * self.group)
@@ -59,7 +59,9 @@ Score = Callable[[History, int, int, int], float]  # history, row, key-value hea
 _histories: dict[int, History] = {}
 
 
-def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any) -> tuple[Tensor, None]:
+def _attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any
+) -> tuple[Tensor, None]:
     of = _histories[module.layer_idx]
     of.key, of.value, of.scaling = key, value, kwargs["scaling"]
     before = key.shape[2] - query.shape[2]
@@ -73,7 +75,8 @@ def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: 
             for t in sorted(new):
                 found = of.weights(row, head, t, of.kept[row, head // of.group])
                 of.given.setdefault((row, head), {})[t] = found
-                output[row, head, t - before] = sum(w * value[row, head // of.group, k] for k, w in found.items())
+                shares = value.new_tensor(list(found.values()))
+                output[row, head, t - before] = shares @ value[row, head // of.group, list(found)]
     return output.transpose(1, 2), None
 
 
@@ -159,13 +162,14 @@ def streaming(sinks: int) -> Score:
 
 
 def key_norm(of: History, row: int, head: int, k: int) -> float:
-    return -math.sqrt(sum(float(x) ** 2 for x in of.key[row, head, k]))
+    return -math.sqrt(sum(x**2 for x in of.key[row, head, k].tolist()))
 
 
 def keydiff(of: History, row: int, head: int, k: int) -> float:
-    unit = {j: of.key[row, head, j].double() / of.key[row, head, j].double().norm() for j in of.kept[row, head]}
-    anchor = sum(unit.values()) / len(unit)
-    return -float(unit[k] @ anchor / anchor.norm())  # type: ignore[union-attr,operator]
+    kept = sorted(of.kept[row, head])
+    unit = torch.stack([of.key[row, head, j].double() / of.key[row, head, j].double().norm() for j in kept])
+    anchor = unit.mean(0)
+    return -float(unit[kept.index(k)] @ anchor / anchor.norm())
 
 
 def h2o(recent: int) -> Score:
@@ -187,8 +191,11 @@ def vatp(sinks: int, recent: int) -> Score:
 
 def windowed(of: History, row: int, head: int, count: int) -> list[dict[int, float]]:
     """Weights of the last `count` queries, of every query head of a group, on what is kept now."""
-    queries = [t for t in range(of.total - count, of.total) if t >= of.pads[row]]
-    return [of.weights(row, h, t, of.kept[row, head]) for h in of.of_group(head) for t in queries]
+    name = ("windowed", row, head, of.total, count)
+    if name not in of.notes:
+        queries = [t for t in range(of.total - count, of.total) if t >= of.pads[row]]
+        of.notes[name] = [of.weights(row, h, t, of.kept[row, head]) for h in of.of_group(head) for t in queries]
+    return of.notes[name]
 
 
 def snapkv(window: int, kernel: int) -> Score:
@@ -232,12 +239,12 @@ def lagkv(sinks: int, lag: int) -> Score:
             return 1.0
         own, following = (kept[sinks + p * lag : sinks + (p + 1) * lag] for p in (part, part + 1))
         both = [0.0] * lag
-        for x in (of.key[row, head].double(), of.value[row, head].double()):
+        for x in (of.key[row, head].double().tolist(), of.value[row, head].double().tolist()):
             spread = []
             for j in own:
-                low = [min(float(x[i, c]) for i in following) for c in range(x.shape[1])]
-                high = [max(float(x[i, c]) for i in following) for c in range(x.shape[1])]
-                share = [(float(x[j, c]) - low[c]) / (high[c] - low[c]) for c in range(x.shape[1])]
+                low = [min(x[i][c] for i in following) for c in range(len(x[j]))]
+                high = [max(x[i][c] for i in following) for c in range(len(x[j]))]
+                share = [(x[j][c] - low[c]) / (high[c] - low[c]) for c in range(len(x[j]))]
                 mean = sum(share) / len(share)
                 spread.append(math.sqrt(sum((s - mean) ** 2 for s in share) / (len(share) - 1)))
             total = sum(map(math.exp, spread))
@@ -298,7 +305,9 @@ def expected(sinks: int, future: int, frequencies: list[float]) -> Score:
         result = dict.fromkeys(keys, 0.0)
         place = of.total - of.pads[row]
         for h in of.of_group(head):
-            plain = [turned(of.query[t][row, h].double(), of.pads[row] - t) for t in range(of.pads[row] + sinks, of.total)]
+            plain = [
+                turned(of.query[t][row, h].double(), of.pads[row] - t) for t in range(of.pads[row] + sinks, of.total)
+            ]
             mean = sum(plain) / len(plain)
             covariance = sum(torch.outer(q - mean, q - mean) for q in plain) / len(plain)
             units = torch.eye(len(mean), dtype=torch.float64)

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkscope.caches import AdaptiveHeads, HeadClasses, Pyramid, Uniform, evicting
 from sinkscope.errors import InputError
+from sinkscope.measurements import Measurement
 from tests.families.registry import FAMILIES
 
 TOKENS = torch.tensor([100, 40])
@@ -75,6 +77,8 @@ def test_classes_keep_all_or_the_small_budget() -> None:
         (lambda: AdaptiveHeads(8, 1.5), "between 0 and 1"),
         (lambda: AdaptiveHeads(-8), "a number of keys"),
         (lambda: HeadClasses(np.zeros((2, 2)), 4), "expected booleans"),
+        (lambda: HeadClasses.of(Measurement(xr.Dataset()), 4), "no window_mass"),
+        (lambda: HeadClasses.of(Measurement(xr.Dataset()), 4, quantile=2), "between 0 and 1"),
     ],
 )
 def test_bad_input_is_refused(make: Any, says: str) -> None:
@@ -84,7 +88,5 @@ def test_bad_input_is_refused(make: Any, says: str) -> None:
 
 def test_classes_of_another_model_are_refused() -> None:
     budget = HeadClasses(np.zeros((3, 2), bool), 8)
-    with pytest.raises(InputError, match="evicts from"), evicting(FAMILIES["llama"].build("sdpa"), "streaming", budget):
+    with pytest.raises(InputError, match="classified"), evicting(FAMILIES["llama"].build("sdpa"), "streaming", budget):
         pass
-
-

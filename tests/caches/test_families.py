@@ -33,7 +33,9 @@ marked = [run if run[0] in FAST else pytest.param(*run, marks=pytest.mark.slow) 
 PROMPT, TOTAL, PADS, BUDGET = 20, 26, 7, 8
 
 
-def stepped(model: PreTrainedModel, ids: Tensor, policy: Policy, when: str, pads: int = 0) -> tuple[Tensor, EvictingCache]:
+def stepped(
+    model: PreTrainedModel, ids: Tensor, policy: Policy, when: str, pads: int = 0
+) -> tuple[Tensor, EvictingCache]:
     """Logits behind the prompt and each token, and the cache."""
     mask = torch.ones_like(ids)
     mask[-1, :pads] = 0
@@ -69,11 +71,7 @@ def test_decoding_is_that_of_a_cache_cut_by_hand(name: str, host: Host) -> None:
     model = family.build(host, torch.float64 if name in FAINT else torch.float32)
     ids = family.inputs(2, TOTAL)["input_ids"]
     logits, cache = stepped(model, ids, RandomKeys(), "prefill")
-    kept = {
-        index: layer.places[:, :, :BUDGET]
-        for index, layer in enumerate(cache.layers)
-        if layer in cache.kept
-    }
+    kept = {index: layer.places[:, :, :BUDGET] for index, layer in enumerate(cache.layers) if layer in cache.kept}
     assert all(bool((columns < PROMPT).all()) for columns in kept.values())
     wanted = cut_by_hand(model, ids, kept)
     with torch.no_grad():

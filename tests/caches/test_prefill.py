@@ -14,7 +14,7 @@ from sinkscope.caches.strict import at_once
 from sinkscope.errors import InputError
 from tests.caches import contract
 from tests.caches.contract import TOLERANCE, error, ids
-from tests.caches.families import STREAMS
+from tests.caches.families import STREAMS, slow_but
 from tests.families.registry import FAMILIES
 
 TOKENS = 45
@@ -41,7 +41,7 @@ def read(model: Any, tokens: Tensor, chunk: int, mask: Tensor | None = None, **o
 
 
 @pytest.mark.parametrize(("sinks", "window"), [(2, 6), (0, 5), (3, 1), (1, 2)])
-@pytest.mark.parametrize("chunk", [2, 7, 8, 9, 16, TOKENS])
+@pytest.mark.parametrize("chunk", [2, 7, 9, TOKENS])
 def test_every_chunk_gives_the_same(llama: Any, chunk: int, sinks: int, window: int) -> None:
     if (sinks, window) not in one_by_one:
         one_by_one[sinks, window] = read(llama, ids(1, TOKENS), 1, sinks=sinks, window=window)
@@ -66,7 +66,7 @@ def check_strict(name: str, host: Any) -> None:
         assert error(read(model, tokens, chunk), wanted) <= TOLERANCE, (name, chunk)
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", slow_but(("deepseek_v3", "gemma3", "gpt_oss"), FEW))
 def test_families_are_read_in_pieces(name: str) -> None:
     host = STREAMS[name].hosts[-1]
     assert at_once(contract.built(name, host), StreamingCache(contract.built(name, host), 2, 6))

@@ -12,6 +12,7 @@ from transformers import DynamicCache
 
 from sinkscope.caches import LayerRotation, Rotation, measured_rotations
 from sinkscope.errors import UnsupportedModelError
+from tests.caches.families import slow_but
 from tests.families.registry import COLLECTED, ENTRIES, FAMILIES, REFUSED, Family
 
 EVERY = FAMILIES | COLLECTED | ENTRIES | REFUSED
@@ -88,7 +89,7 @@ def test_angles_are_exact_far_out() -> None:
     assert (rotation.turn(x, torch.tensor([8_000, 80_000_000, -9_992_000])) - x).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", slow_but(("cohere", "nanochat", "deepseek_v3"), KNOWN))
 def test_the_layout_of_a_family_is_found(name: str) -> None:
     layout, start, width, part = KNOWN[name]
     for rotation in measured_rotations(EVERY[name].build(EVERY[name].hosts[0])).values():
@@ -100,12 +101,12 @@ def test_the_layout_of_a_family_is_found(name: str) -> None:
         assert (turned.frequencies[0] < 0) == (name == "nanochat")
 
 
-@pytest.mark.parametrize("name", TURNED)
+@pytest.mark.parametrize("name", slow_but(("llama", "phi", "gptj"), TURNED))
 def test_what_is_measured_turns_other_tokens_to_other_places(name: str) -> None:
     check_turned(EVERY[name].build(EVERY[name].hosts[0]))
 
 
-@pytest.mark.parametrize("name", STILL)
+@pytest.mark.parametrize("name", slow_but(("mpt", "flint"), STILL))
 def test_models_without_a_rotation_are_told(name: str) -> None:
     family = EVERY[name]
     found = measured_rotations(family.build(family.hosts[0]))
@@ -113,7 +114,7 @@ def test_models_without_a_rotation_are_told(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
-@pytest.mark.parametrize("name", ["llama", "gemma3", "cohere", "minicpm3"])
+@pytest.mark.parametrize("name", slow_but(("llama",), ("llama", "gemma3", "cohere", "minicpm3")))
 def test_the_type_of_the_weights_does_not_change_what_is_found(name: str, dtype: torch.dtype) -> None:
     family = EVERY[name]
     plain, found = (measured_rotations(family.build("sdpa", dtype=one)) for one in (torch.float32, dtype))
@@ -160,7 +161,7 @@ def test_frequencies_that_change_with_the_length_are_refused(kind: str) -> None:
         measured_rotations(model)
 
 
-@pytest.mark.parametrize("name", REFUSALS)
+@pytest.mark.parametrize("name", slow_but(("gpt2", "trocr", "inkling2", "minimax"), REFUSALS))
 def test_what_cannot_be_turned_is_refused_by_name(name: str) -> None:
     model = EVERY[name].build(EVERY[name].hosts[0])
     with pytest.raises(UnsupportedModelError, match=f"family '{model.config.model_type}'.*{REFUSALS[name]}"):

@@ -19,7 +19,7 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.model import LabConfig, LabForCausalLM
 from tests.caches import contract
 from tests.caches.contract import TOLERANCE, error, ids
-from tests.caches.families import REFUSALS, with_options
+from tests.caches.families import EVERY, REFUSALS, slow_but, with_options
 from tests.caches.test_streaming import stepped
 from tests.families.registry import COLLECTED, FAMILIES
 
@@ -75,8 +75,10 @@ def test_windows_of_the_model_are_left_alone_and_said(caplog: pytest.LogCaptureF
     assert [record.message.count("a window of its own, 5 tokens") for record in caplog.records] == [1]
 
 
-@pytest.mark.parametrize("name", ["mistral", "gpt2", "deepseek_v32", "bert_decoder", "mamba", "trocr"])
+@pytest.mark.parametrize("name", slow_but(("mistral", "deepseek_v32", "mamba"), REFUSALS))
 def test_models_that_would_be_wrong_are_refused_by_name(name: str) -> None:
+    if not EVERY[name].exists:
+        pytest.skip(f"the installed transformers has no {EVERY[name].config}")
     assert REFUSALS[name] in contract.refusal(name)
 
 
@@ -239,6 +241,16 @@ def test_the_lab_model_streams_and_is_observed(llama: Any) -> None:
     queries = torch.arange(20, 0, -1)
     seen_mass = received[1][0] * queries
     assert float(seen_mass.sum(-1).mean()) == pytest.approx(20, abs=1e-3)
+
+
+@torch.no_grad()
+def test_no_measurement_counts_the_pass_that_measures_the_model(llama: Any) -> None:
+    with sinkscope.observe(llama, sinkscope.AttentionReceived(positions="all"), sinkscope.HiddenNorms()) as seen:
+        cache = StreamingCache(llama, 2, 6)
+        llama(ids(2, 12), past_key_values=cache)
+    found = seen.measurement().data
+    assert dict(found.sizes)["sample"] == 2
+    assert dict(found.sizes)["position"] == 12
 
 
 @pytest.mark.parametrize("position", ["alibi", "relative_t5", "learned"])

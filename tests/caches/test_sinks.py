@@ -28,7 +28,9 @@ def model() -> PreTrainedModel:
     return FAMILIES["llama"].build("sdpa")
 
 
-def kept(model: PreTrainedModel, sinks: SinkSet, budget: int = 9, mask: Tensor | None = None) -> list[list[list[set[int]]]]:
+def kept(
+    model: PreTrainedModel, sinks: SinkSet, budget: int = 9, mask: Tensor | None = None
+) -> list[list[list[set[int]]]]:
     """The kept columns of each row of each head of each layer."""
     with evicting(model, Protect(RandomKeys(), sinks, recent=3), budget) as cache, torch.no_grad():
         model(IDS, attention_mask=mask, past_key_values=cache)

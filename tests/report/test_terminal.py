@@ -84,3 +84,16 @@ def test_a_verdict_stays_beside_its_claim(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert out.split().count("experiment") == 1
     assert "2.8 min  inconclusive" in out
+
+
+@pytest.mark.parametrize("width", [17, 40, 80])
+@pytest.mark.parametrize("names", [("name", "loss", "sinks"), ("", "", "")])
+def test_lines_that_fit_are_those_of_a_table_that_breaks_them(capsys, monkeypatch, names, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    rows = [(f"run {index}" * (index % 3), f"{index / 7:.2f}", *(("测试",) if index % 2 else ())) for index in range(9)]
+    shown = table(names, rows)
+    show(shown)
+    written = capsys.readouterr().out
+    monkeypatch.setattr(type(shown), "_fits", lambda self, widths: False)
+    show(shown)
+    assert written == capsys.readouterr().out

@@ -14,10 +14,13 @@ import pytest
 from sinkscope.attention import CATALOG
 from sinkscope.claims import COLUMNS
 from sinkscope.theory import CHECKS, TOPICS
+from tests.caches import contract as streams
+from tests.caches.families import EVERY as EVERY_STREAM
+from tests.caches.families import REFUSALS, STREAMS
 from tests.families import contract
 from tests.families.registry import COLLECTED, FAMILIES, REFUSED
 from tests.families.sweep import table as sweep
-from tools import families_page, findings_page, observers_page, zoo_page
+from tools import families_page, findings_page, observers_page, streaming_page, zoo_page
 from tools.pages import DOCS
 
 ERROR = 3  # the column of the table of families whose digits are those of the machine
@@ -135,3 +138,31 @@ def test_the_docs_show_the_claims_of_the_code():
     )
     assert {row[column("verdict")] for row in shown} == {"supported"}
     assert all(f"### {topic.capitalize()}\n" in page for topic in TOPICS)
+
+
+def test_the_docs_list_every_family_that_streams_and_none_is_red() -> None:
+    rows = cells(committed(streaming_page.PAGE))
+    shown = [(name, host, turned) for name, host, turned, *_ in rows]
+    hosts = [(name, host) for name, family in STREAMS.items() for host in family.hosts]
+    assert [row[0] for row in shown] == [name for name, _ in hosts] + list(REFUSALS)
+    for (name, host), (_, written, *_) in zip(hosts, shown, strict=False):
+        assert written in (host, "its own"), name
+    for name, _, turned, _, looped, generated in rows:
+        if name in REFUSALS:
+            assert turned.startswith("refused: ")
+            assert REFUSALS[name] in turned
+        else:
+            assert float(looped) <= streams.TOLERANCE
+            assert generated == "writes no text" or float(generated) <= streams.TOLERANCE
+
+
+@pytest.mark.slow
+def test_the_table_of_streams_is_made_of_the_same_rows() -> None:
+    rows, shown = (
+        cells(page) for page in (streaming_page.pages()[streaming_page.PAGE], committed(streaming_page.PAGE))
+    )
+    missing = [name for name in (*STREAMS, *REFUSALS) if not EVERY_STREAM[name].exists]
+    assert [row[:4] for row in rows] == [row[:4] for row in shown if row[0] not in missing]
+    assert all(
+        float(error) <= streams.TOLERANCE for row in rows for error in row[4:] if error.startswith(tuple("0123456789"))
+    )

@@ -63,7 +63,7 @@ def test_a_mask_joined_with_causality_is_one_run_with_the_mask_so_written() -> N
     )
     assert joined.hash({}) == written.hash({})
     assert load_recipe("nano", ["attention={mask: {kind: full}}"]).hash({}) == load_recipe("nano").hash({})
-    assert joined.lab_config.__self__._resolved().spec.mask == Causal() & Window(4)
+    assert joined.lab_config.__self__._resolved().config.spec.mask == Causal() & Window(4)
 
 
 def test_a_document_does_not_see_another_one_s_prefix(tiny: Callable[..., Recipe]) -> None:

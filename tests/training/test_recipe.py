@@ -179,6 +179,6 @@ def test_recipes_share_a_model_s_configuration_only_where_they_say_the_same_of_i
     usual, gelu, longer = (changed("nano", changes) for changes in ({}, {"model.ffn": "gelu"}, {"context": 256}))
     assert "ffn" not in usual.decisive()["model"]
     assert gelu.decisive()["model"]["ffn"] == "gelu"
-    assert usual._resolved().max_position_embeddings == 128
-    assert longer._resolved().max_position_embeddings == 256
+    assert usual._resolved().config.max_position_embeddings == 128
+    assert longer._resolved().config.max_position_embeddings == 256
     assert changed("nano", {"optimizer.lr": 1e-3})._resolved() is usual._resolved()

@@ -1,5 +1,5 @@
-"""Softmax attention on the CPU's flash kernel: under any mask in blocks of queries, on the keys within their reach, and
-with slots that need no further key, since only the log-sum-exp changes.
+"""Softmax attention on the CPU's flash kernel: causal squares as such, any other mask written in blocks of queries, on
+the keys within their reach, and with slots that need no further key, since only the log-sum-exp changes.
 
 With slots of logits b and values v*, and L' = log(e^L + Σ e^b), the output y is e^(L − L') times the kernel's plus
 Σ e^(b − L') v*. The kernel's backward pass, given y and L', computes exactly the gradients of q, k and v; a slot's own
@@ -9,15 +9,18 @@ CPU would silently be wrong. Kept for the backward pass are queries, keys, value
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from sinkscope.attention.paths.blocks import RowBlock, rows_of
+from sinkscope.attention.paths.squares import Square, squares_of
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 
@@ -56,6 +59,16 @@ class _Map:
     def is_whole(self) -> bool:
         """Whether one call of the kernel does it, without a written mask."""
         return self.visibility.is_causal_square or self.visibility.is_full
+
+    @cached_property
+    def squares(self) -> list[tuple[slice, Square]] | None:
+        """Samples and causal squares that the kernel gets at once; None where the mask is not made of those."""
+        found = squares_of(self.visibility)
+        if found is None or (len(found) > 1 and self.visibility.query.count <= ROWS):
+            return None
+        if len(found) == 1:
+            return [(slice(None), square) for square in found[0]]
+        return [(slice(at, at + 1), square) for at, squares in enumerate(found) for square in squares]
 
     def blocks(self, batch: int) -> Iterator[tuple[slice, RowBlock]]:
         """Samples and queries that the kernel gets at once."""
@@ -131,6 +144,8 @@ def _forward(query: Tensor, key: Tensor, value: Tensor, of: _Map) -> tuple[Tenso
     """Output and L of the tokens; of queries that see none, 0 and +inf, under which every share is exp(−inf) = 0."""
     if of.is_whole:
         return FORWARD(query, key, value, 0.0, of.visibility.is_causal_square, scale=of.scaling)
+    if of.squares is not None:
+        return _forward_squares(query, key, value, of.squares, of.scaling)
     output, lse = torch.empty_like(query), None
     for samples, block in of.blocks(len(query)):
         rows, keys = (samples, slice(None), block.rows), (samples, slice(None), block.keys)
@@ -154,6 +169,8 @@ def _backward(
     if of.is_whole:
         causal = of.visibility.is_causal_square
         return BACKWARD(upstream, query, key, value, output, total, 0.0, causal, scale=of.scaling)
+    if of.squares is not None:
+        return _backward_squares(upstream, query, key, value, output, total, of.squares, of.scaling)
     wide = torch.promote_types(query.dtype, torch.float32)  # of sums over blocks
     to_query, to_key, to_value = torch.empty_like(query), *(torch.zeros_like(x, dtype=wide) for x in (key, value))
     for samples, block in of.blocks(len(query)):
@@ -164,3 +181,63 @@ def _backward(
         to_key[keys] += parts[1]
         to_value[keys] += parts[2]
     return to_query, to_key.to(key.dtype), to_value.to(value.dtype)
+
+
+def _forward_squares(
+    query: Tensor, key: Tensor, value: Tensor, squares: Sequence[tuple[slice, Square]], scaling: float
+) -> tuple[Tensor, Tensor]:
+    output, lse = torch.empty_like(query), None
+    seen = 0
+    for samples, square in squares:
+        at = (samples, slice(None), slice(square.start, square.stop))
+        part, total = FORWARD(query[at], key[at], value[at], 0.0, True, scale=scaling)
+        if square.ahead > square.start + 1:
+            first = (samples, slice(None), slice(square.start, square.ahead))
+            ahead = slice(0, square.ahead - square.start)
+            with _disable_current_modes():  # who watches the kernel sees the square's L, which this completes
+                some, known = FORWARD(query[first], key[first], value[first], 0.0, scale=scaling)
+            part[:, :, ahead], total[:, :, ahead] = some, known
+        if part.shape == query.shape:
+            return part, total
+        lse = total.new_full(query.shape[:3], torch.inf) if lse is None else lse
+        output[at], lse[at] = part, total
+        seen += part.shape[0] * part.shape[2]
+    if lse is None:
+        lse = torch.full(query.shape[:3], torch.inf, dtype=torch.promote_types(query.dtype, torch.float32))
+    if seen < query.shape[0] * query.shape[2]:
+        output.masked_fill_((lse == torch.inf)[..., None], 0.0)
+    return output, lse
+
+
+def _backward_squares(
+    upstream: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    total: Tensor,
+    squares: Sequence[tuple[slice, Square]],
+    scaling: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """No two squares share a token, so nothing is added up between them."""
+    given: list[Tensor] = []
+    for samples, square in squares:
+        at = (samples, slice(None), slice(square.start, square.stop))
+        above = upstream[at]
+        if has_prefix := square.ahead > square.start + 1:
+            ahead = slice(0, square.ahead - square.start)
+            above = above.clone()
+            above[:, :, ahead] = 0.0  # these rows are taken below
+        parts = BACKWARD(above, query[at], key[at], value[at], output[at], total[at], 0.0, True, scale=scaling)
+        if has_prefix:
+            first = (samples, slice(None), slice(square.start, square.ahead))
+            known = (query[first], key[first], value[first], output[first], total[first], 0.0, False)
+            for part, more in zip(parts, BACKWARD(upstream[first], *known, scale=scaling), strict=True):
+                part[:, :, ahead] += more
+        if parts[0].shape == query.shape:
+            return parts[0], parts[1], parts[2]
+        given = given or [torch.zeros_like(x) for x in (query, key, value)]
+        for whole, part in zip(given, parts, strict=True):
+            whole[at] = part
+    to_query, to_key, to_value = given or [torch.zeros_like(x) for x in (query, key, value)]
+    return to_query, to_key, to_value

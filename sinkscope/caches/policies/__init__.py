@@ -12,6 +12,28 @@ from sinkscope.caches.policies.policy import Policy
 from sinkscope.caches.policies.received import H2O, VATP, ObservedAttention
 from sinkscope.errors import InputError, unknown
 
+__all__ = [
+    "H2O",
+    "POLICIES",
+    "TOVA",
+    "VATP",
+    "ExpectedAttention",
+    "FastGen",
+    "FastV",
+    "ImageEdges",
+    "KeyDiff",
+    "KeyNorm",
+    "LagKV",
+    "LookM",
+    "ObservedAttention",
+    "Policy",
+    "RandomKeys",
+    "Scissorhands",
+    "SnapKV",
+    "Streaming",
+    "policy_of",
+]
+
 POLICIES: dict[str, type[Policy]] = {
     "streaming": Streaming,
     "random": RandomKeys,
@@ -32,7 +54,7 @@ POLICIES: dict[str, type[Policy]] = {
 
 
 def policy_of(policy: Policy | str) -> Policy:
-    """The policy itself, or the one of that name with its defaults. Raises `InputError` for a name that there is not."""
+    """The policy itself, or the one of that name with its defaults. Raises `InputError` for an unknown name."""
     if isinstance(policy, Policy):
         return policy
     if not isinstance(policy, str):

@@ -63,7 +63,7 @@ class FastGen(Policy):
         sets = self._sets(call, before)
         newest = call.places >= call.total - (before * self.window).long()[..., None]
         sets = [*sets, sets[2] | newest, torch.ones_like(newest)]
-        kept = sum((chosen[..., None] == number) & found for number, found in enumerate(sets)) > 0
+        kept = torch.stack([(chosen[..., None] == number) & found for number, found in enumerate(sets)]).any(0)
         return call.places.double().masked_fill(~kept, -torch.inf)
 
     def classes(self, call: EvictionCall) -> Int[Tensor, "batch kv_heads pair"]:
@@ -83,7 +83,9 @@ class FastGen(Policy):
         enough = torch.cat([mass / queries >= self.threshold, torch.ones_like(mass[:1], dtype=torch.bool)])
         return torch.stack([enough.int().argmax(0), tokens], -1)
 
-    def _sets(self, call: EvictionCall, tokens: Int[Tensor, "batch kv_heads"]) -> list[Bool[Tensor, "batch kv_heads key"]]:
+    def _sets(
+        self, call: EvictionCall, tokens: Int[Tensor, "batch kv_heads"]
+    ) -> list[Bool[Tensor, "batch kv_heads key"]]:
         """Special tokens; with punctuation; with heavy hitters of a text of so many `tokens`."""
         special = (call.positions < self.first) & call.real
         special = special | (call.notes[Marked(self.special)] > 0) if self.special else special

@@ -36,8 +36,8 @@ class Columns(RowNote):
 class ImageEdges(Policy):
     """The first tokens, those around the borders of images, and the newest.
 
-    Where an image begins at column b and ends at e (tokens `begin`, `end`), [b − 4, b + 8) and [e − 8, e + 4) rank above
-    everything but the first `sinks` tokens and the newest `recent`, which stay; the rest ranks by place.
+    Where an image begins at column b and ends at e (tokens `begin`, `end`), [b − 4, b + 8) and [e − 8, e + 4) rank
+    above everything but the first `sinks` tokens and the newest `recent`, which stay; the rest ranks by place.
     Source: Yang et al. 2024 (SEED-Story), whose window counts images; ours counts tokens, and where the budget does not
     hold all borders, the newest stay.
     """

@@ -53,8 +53,8 @@ class LagKV(Policy):
     """Keys and values that vary over channels, measured by the range of those that follow.
 
     Behind the first `sinks` tokens, stored keys are cut into parts of `lag`, in the order of their places. Of part p:
-    s = softmax_part(std_channel((x − min_{p+1} x) / (max_{p+1} x − min_{p+1} x))), for keys and for values; the score is
-    the rank of their mean within the part, over `lag`. Sinks, the last whole part and what is behind it have score 1;
+    s = softmax_part(std_channel((x − min_{p+1} x) / (max_{p+1} x − min_{p+1} x))), for keys and for values; the score
+    is the rank of their mean within the part, over `lag`. Sinks, the last part and what is behind it have score 1;
     a text of fewer than two parts is scored by place. Source: Liang et al. 2025.
     """
 

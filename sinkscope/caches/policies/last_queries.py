@@ -104,7 +104,7 @@ class FastV(_Window):
     """Drop the tokens of images (`image`: their ids) that the last query attends to least; text goes last.
 
     score = A[last, k], mean over heads, + 1 for what is no image. The first `layers` layers keep everything.
-    Source: Chen et al. 2024a. They rank once, behind layer `layers`, and drop the tokens from all later layers' hidden
+    Source: Chen et al. 2024b. They rank once, behind layer `layers`, and drop the tokens from all later layers' hidden
     states; here every later layer ranks its own keys, and no hidden state is dropped.
     """
 

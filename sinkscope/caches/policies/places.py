@@ -52,7 +52,7 @@ class RandomKeys(Policy):
 
 
 def _mixed(x: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """A scrambled number in 0 … 2^31 − 1 (Wellons 2018, "lowbias32"), of the low 32 bits of `x`."""
+    """A scrambled number in 0 … 2^31 − 1 of the low 32 bits of `x` (the integer hash "lowbias32")."""
     low = 0xFFFFFFFF
     x = x & low
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & low

@@ -80,7 +80,7 @@ class VATP(Policy):
 
 def recent_stay(score: Tensor, call: EvictionCall, share: float) -> Float[Tensor, "batch kv_heads key"]:
     """`score`, +inf for the newest tokens, as many as that share of the budget."""
-    if not share or call.budget is None:
+    if not share:
         return score
     newest = (call.budget * share).long()[:, None, None]
     return score.masked_fill(call.places >= call.total - newest, torch.inf)

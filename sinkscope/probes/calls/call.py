@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sinkscope.attention import Context, Operation, Weights, dot_product
 from sinkscope.hooks import Layer
+from sinkscope.probes.calls.arithmetic import UNIT, product, shares
 from sinkscope.probes.calls.masks import Columns, VisibleKeys, take
 from sinkscope.probes.calls.positions import locate
 
@@ -90,11 +91,11 @@ class AttentionCall:
 
     @cached_property
     def wide_query(self) -> Float[Tensor, "batch heads query dim"]:
-        return self.query.float()
+        return self.query.float().contiguous()
 
     @cached_property
     def wide_key(self) -> Float[Tensor, "batch kv_heads key dim"]:
-        return self.key.float()
+        return self.key.float().contiguous()
 
     @cached_property
     def lse(self) -> Float[Tensor, "batch heads query"]:
@@ -114,15 +115,37 @@ class AttentionCall:
             ignored = ignored | ~self.real[:, None, :]
         return self.lse.masked_fill(ignored, torch.inf)
 
-    def scores(self, samples: slice, rows: slice, columns: Columns) -> Float[Tensor, "batch heads query key"]:
-        """Logits in fp32, −inf where masked. Order: scale, softcap, position bias, mask; the sink is no column."""
-        query, key = self.wide_query[samples, :, rows], self.wide_key[samples]
-        if isinstance(columns, slice):
-            key = key[:, :, columns]
-        else:
-            index = columns[:, None, :, None].expand(-1, key.shape[1], -1, key.shape[-1])
-            key = key.gather(2, index)
-        scores = dot_product(query, key, self.scaling)
+    @property
+    def is_product(self) -> bool:
+        """Whether logits are scaling · q·k and what the mask leaves of them, nothing else."""
+        return self.is_softmax and self.softcap is None and self.bias is None and self.mask.only_hides
+
+    def weights(
+        self, samples: slice, rows: slice, columns: Columns, room: Float[Tensor, "_"] | None = None
+    ) -> Float[Tensor, "batch heads query key"]:
+        """exp(score − log-sum-exp) of a softmax in fp32, 0 where masked and for queries that count nowhere.
+
+        In the memory `room`, where that is given and can be used.
+        """
+        if not self.is_product:
+            return shares(self.scores(samples, rows, columns), self.counted_lse[samples, :, rows, None])
+        found = self._product(samples, rows, columns, room, UNIT, self._offsets[samples, :, rows])
+        self.mask.hide(found, samples, rows, columns)
+        return found.exp2_()
+
+    def scores(
+        self, samples: slice, rows: slice, columns: Columns, room: Float[Tensor, "_"] | None = None
+    ) -> Float[Tensor, "batch heads query key"]:
+        """Logits in fp32, −inf where masked. Order: scale, softcap, position bias, mask; the sink is no column.
+
+        In the memory `room`, where that is given and can be used.
+        """
+        if room is not None and self.is_product:
+            found = self._product(samples, rows, columns, room)
+            self.mask.hide(found, samples, rows, columns)
+            return found
+        query = self.wide_query[samples, :, rows]
+        scores = dot_product(query, self._keys_at(samples, columns), self.scaling)
         if self.softcap is not None:
             scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:
@@ -183,6 +206,29 @@ class AttentionCall:
         for sample in range(0, batch, samples):
             for row in range(0, queries, rows):
                 yield slice(sample, min(batch, sample + samples)), slice(row, min(queries, row + rows))
+
+    @cached_property
+    def _offsets(self) -> Float[Tensor, "batch heads query 1"]:
+        """log₂ of the weight that a score of 0 has; −inf for queries that count nowhere."""
+        return self.counted_lse.float()[..., None] * -UNIT
+
+    def _product(
+        self,
+        samples: slice,
+        rows: slice,
+        columns: Columns,
+        room: Tensor | None,
+        unit: float = 1.0,
+        offsets: Tensor | None = None,
+    ) -> Float[Tensor, "batch heads query key"]:
+        query, key = self.wide_query[samples, :, rows], self._keys_at(samples, columns)
+        return product(query, key, self.scaling * unit, offsets, room)
+
+    def _keys_at(self, samples: slice, columns: Columns) -> Float[Tensor, "batch kv_heads n dim"]:
+        key = self.wide_key[samples]
+        if isinstance(columns, slice):
+            return key[:, :, columns]
+        return key.gather(2, columns[:, None, :, None].expand(-1, key.shape[1], -1, key.shape[-1]))
 
     def _computed_lse(self) -> Float[Tensor, "batch heads query"]:
         lse = torch.empty(self.query.shape[:3], device=self.query.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,7 +23,8 @@ class Chunk:
 
     Rows of queries that do not count (padding) are 0. `slots`: weights on slots, where there are any; in a softmax one
     column for all of them together, and one for each entry that is no token. `scores`: the logits behind the weights, 0
-    where masked, where an observer asked for them and the layer is a softmax over tokens and slots alone.
+    where masked, where an observer asked for them and the layer is a softmax over tokens and slots alone. The next
+    chunk may be written over this one: what is kept of it has to be a copy.
     """
 
     samples: slice
@@ -48,20 +50,27 @@ def chunks(call: AttentionCall, with_scores: bool = False) -> Iterator[Chunk]:
 
 def _from_scores(call: AttentionCall, with_scores: bool) -> Iterator[Chunk]:
     lse = call.counted_lse[..., None]
+    room = call.query.new_empty(0, 0, dtype=torch.float32)
     slots = None if call.sink is None else (call.sink.expand(lse.shape[:3])[..., None] - lse).exp()
-    for samples, rows in call.parts():
+    for samples, rows in reversed(list(call.parts())):  # in causal layers the largest chunk is the last
         columns = call.mask.extent(samples, rows)
         if columns.start < columns.stop:
-            scores = call.scores(samples, rows, columns)
-            weights = shares(scores, lse[samples, :, rows], keep=with_scores)
+            # Fresh memory for each chunk would cost a quarter of the time.
+            need = call.heads * math.prod(part.stop - part.start for part in (samples, rows, columns))
+            if room.shape[1] < need:
+                room = room.new_empty(2 if with_scores else 1, need)
+            scores = None
             if with_scores:
+                scores = call.scores(samples, rows, columns, room[0])
+                weights = shares(scores, lse[samples, :, rows], room[1, :need].view(scores.shape))
                 _blank(call, scores, rows, columns)
+            else:
+                weights = call.weights(samples, rows, columns, room[0])
             slot = None if slots is None else slots[samples, :, rows]
             if call.entries is not None:
                 entries = call.entry_scores(samples, rows).sub_(lse[samples, :, rows]).exp_()
                 slot = entries if slot is None else torch.cat([slot, entries], -1)
-            shown = scores if with_scores and call.entries is None else None
-            yield Chunk(samples, rows, columns, weights, slot, shown)
+            yield Chunk(samples, rows, columns, weights, slot, scores if call.entries is None else None)
 
 
 def _blank(call: AttentionCall, scores: Tensor, rows: slice, columns: slice) -> None:

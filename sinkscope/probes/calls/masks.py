@@ -29,11 +29,22 @@ class VisibleKeys(ABC):
     def extent(self, samples: slice, rows: slice) -> slice:
         """A range of columns outside of which these rows see nothing."""
 
-    @abstractmethod
+    @property
+    def only_hides(self) -> bool:
+        """Whether it adds nothing to the scores of visible keys."""
+        return True
+
     def restrict(
         self, scores: Float[Tensor, "batch heads query key"], samples: slice, rows: slice, columns: Columns
     ) -> None:
         """Set scores of invisible keys to −inf, and add what the mask adds, in place."""
+        self.hide(scores, samples, rows, columns)
+
+    def hide(
+        self, scores: Float[Tensor, "batch heads query key"], samples: slice, rows: slice, columns: Columns
+    ) -> None:
+        """Set scores of invisible keys to −inf, in place."""
+        scores.masked_fill_(~self.visible(samples, rows, columns).to(scores.device), -torch.inf)
 
     @abstractmethod
     def visible(self, samples: slice, rows: slice, columns: Columns) -> Bool[Tensor, "_ _ query key"]:
@@ -95,14 +106,16 @@ class Rule(VisibleKeys):
         stop = last + 1 if self.causal else last + reach
         return slice(max(0, first - reach + 1), min(self.keys, stop))
 
-    def restrict(self, scores: Tensor, samples: slice, rows: slice, columns: Columns) -> None:
+    def hide(self, scores: Tensor, samples: slice, rows: slice, columns: Columns) -> None:
         if self.is_triangle and not self.causal:
             return
         if self.is_triangle and isinstance(columns, slice):  # columns left of the diagonal need no mask
             edge = min(max(self.start + rows.start + 1, columns.start), columns.stop)
-            scores = scores[..., edge - columns.start :]
-            columns = slice(edge, columns.stop)
-        scores.masked_fill_(~self.visible(samples, rows, columns).to(scores.device), -torch.inf)
+            right = scores[..., edge - columns.start :]
+            later = torch.ones(right.shape[-2:], dtype=torch.bool, device=scores.device)
+            right.masked_fill_(later.triu_(self.start + rows.start - edge + 1), -torch.inf)
+            return
+        super().hide(scores, samples, rows, columns)
 
     def visible(self, samples: slice, rows: slice, columns: Columns) -> Bool[Tensor, "_ _ query key"]:
         device = (
@@ -137,10 +150,14 @@ class Written(VisibleKeys):
     def extent(self, samples: slice, rows: slice) -> slice:
         return _extent(self.visible(samples, rows, slice(0, self.keys)))
 
+    @property
+    def only_hides(self) -> bool:
+        return self.mask.dtype == torch.bool
+
     def restrict(self, scores: Tensor, samples: slice, rows: slice, columns: Columns) -> None:
-        if self.mask.dtype != torch.bool:
+        if not self.only_hides:
             scores.add_(self._part(samples, rows, columns))
-        scores.masked_fill_(~self.visible(samples, rows, columns), -torch.inf)
+        self.hide(scores, samples, rows, columns)
 
     def visible(self, samples: slice, rows: slice, columns: Columns) -> Bool[Tensor, "_ _ query key"]:
         part = self._part(samples, rows, columns)
@@ -198,9 +215,6 @@ class Bound(VisibleKeys):
 
     def extent(self, samples: slice, rows: slice) -> slice:
         return _extent(self.visible(samples, rows, slice(0, self.keys)))
-
-    def restrict(self, scores: Tensor, samples: slice, rows: slice, columns: Columns) -> None:
-        scores.masked_fill_(~self.visible(samples, rows, columns), -torch.inf)
 
     def visible(self, samples: slice, rows: slice, columns: Columns) -> Bool[Tensor, "_ _ query key"]:
         dense = self.visibility.dense(rows)

@@ -72,19 +72,21 @@ def _moments(
     short = -queries % ROWS
     own = F.pad(key[:, start : start + queries], (0, 0, 0, short)).unflatten(1, (-1, ROWS))
     cut = F.pad(query, (0, 0, 0, short)).unflatten(2, (-1, ROWS))
+    sums = key[:, : start + queries].cumsum(1, dtype=torch.float64)[:, start:].to(key.dtype)
+    total = torch.linalg.vecdot(query, sums[:, None])
     before = key[:, :start]
-    sums, grams = own.sum(2), own.mT @ own
-    sums, grams = (_before(part, first) for part, first in ((sums, before.sum(1)), (grams, before.mT @ before)))
-    beside = (cut @ own[:, None].mT).tril()
-    total = (cut @ sums[:, None, :, :, None])[..., 0] + beside.sum(-1)
-    squares = ((cut @ grams[:, None]) * cut).sum(-1) + beside.square().sum(-1)
-    return total.flatten(2)[..., :queries], squares.flatten(2)[..., :queries]
+    grams = _before(own.mT @ own, before.mT @ before)
+    beside = (cut @ own[:, None].mT).tril_()
+    squares = torch.linalg.vecdot(cut @ grams[:, None], cut) + torch.linalg.vecdot(beside, beside)
+    return total, squares.flatten(2)[..., :queries]
 
 
-def _before(parts: Float[Tensor, "kv block *dims"], first: Float[Tensor, "kv *dims"]) -> Tensor:
-    """Of each block, the sum of all before it; added up in float64."""
-    total = parts.cumsum(1, dtype=torch.float64)
-    return (total - parts + first[:, None]).to(parts.dtype)
+def _before(parts: Float[Tensor, "kv block dim dim"], first: Float[Tensor, "kv dim dim"]) -> Tensor:
+    """Of each block, the sum of all before it; added up in float64, as a product, which is faster than a sum."""
+    blocks = parts.shape[1]
+    earlier = torch.ones(blocks, blocks, dtype=torch.float64, device=parts.device).tril(-1)
+    total = (earlier @ parts.flatten(2).double()).unflatten(2, parts.shape[2:])
+    return (total + first[:, None]).to(parts.dtype)
 
 
 def _of_all(query: Float[Tensor, "kv group query dim"], key: Float[Tensor, "kv key dim"]) -> tuple[Tensor, Tensor]:

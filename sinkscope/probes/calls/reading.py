@@ -258,7 +258,10 @@ def _with_operation(
     if not call.is_softmax or not operation.slots:
         return call
     logits = operation.slot_logits(call.wide_query, context)
-    if kernel_lse is not None:  # slots that are keys may have put as many empty queries in front
-        kernel_lse = kernel_lse[..., -call.query.shape[2] :]
     added = adds_slots(operation.slot_terms(context), call.query, call.value, visibility)
+    if kernel_lse is not None:
+        front = 0 if added else kernel_lse.shape[2] - call.query.shape[2]
+        # Slots that are keys may have put as many empty queries in front; the kernel may not have been given padding.
+        kernel_lse = kernel_lse[..., front:] if front in (0, operation.slots) else None
+        kernel_lse = _fitting(kernel_lse, call.query)
     return replace(call, sink=torch.logsumexp(logits, -1), kernel_lse=kernel_lse, kernel_has_sink=not added)

@@ -1,4 +1,4 @@
-"""How much tokens attend to themselves."""
+"""How much of its attention a query gives to itself, and to those that are near or first."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
+from sinkscope.errors import InputError
 from sinkscope.probes.calls.call import ROWS, AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
+from sinkscope.probes.calls.masks import Rule
 from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
 
 
@@ -39,6 +41,11 @@ class SelfAttention(Observer):
         if not _has_own(call) or self.reads_chunks(call):
             return
         lse, everything = call.counted_lse, slice(0, len(call.query))
+        if call.is_product and isinstance(call.mask, Rule):  # which shows each real query its own key
+            query = call.wide_query.unflatten(1, (-1, call.group))
+            own = torch.linalg.vecdot(query, call.wide_key[:, :, None, call.own_keys]).flatten(1, 2)
+            yield Piece("own", (own * call.scaling - lse).exp().sum(-1), None, everything)
+            return
         for start in range(0, call.query.shape[2], ROWS):  # blocks on the diagonal, of which that alone is kept
             rows = slice(start, min(call.query.shape[2], start + ROWS))
             columns = slice(call.own_keys.start + rows.start, call.own_keys.start + rows.stop)
@@ -54,3 +61,42 @@ class SelfAttention(Observer):
 def _has_own(call: AttentionCall) -> bool:
     """Whether each query has a key of its own."""
     return call.layer.stack != "cross" and call.own_keys.stop - call.own_keys.start == call.query.shape[2]
+
+
+@dataclass(frozen=True)
+class WindowMass(Observer):
+    """Σ A[t, k] over the first `sinks` real tokens and the last `recent` before t, t among them: `window_mass`.
+
+    (sample, layer, head, position), the position being the query's. What a head would lose of each query if it kept
+    sinks and a window alone; a head that retrieves once in a while shows in a low quantile, not in the mean. Only when
+    asked for ("all" leaves it out). Cost: the pass over all weights in chunks. Raises `InputError` for negative sizes.
+    """
+
+    sinks: int = 4
+    recent: int = 64
+
+    def __post_init__(self) -> None:
+        if self.sinks < 0 or self.recent < 1:
+            raise InputError(f"{self.sinks} sinks and {self.recent} recent tokens: at least 0 and 1")
+
+    @property
+    def reads_weights_alone(self) -> bool:
+        return True
+
+    def reads_chunks(self, call: AttentionCall) -> bool:
+        return call.layer.stack == "decoder"
+
+    def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
+        device = chunk.weights.device
+        queries = torch.arange(chunk.rows.start, chunk.rows.stop, device=device) + call.query_start
+        keys = torch.arange(chunk.columns.start, chunk.columns.stop, device=device) + call.key_start
+        first = (keys < self.sinks)[None, None]
+        if call.real_keys is not None:
+            real = call.real_keys[chunk.samples].to(device)
+            first = ((real.cumsum(-1) <= self.sinks) & real)[:, None, keys]
+        near = (queries[:, None] - keys < self.recent) & (keys <= queries[:, None])
+        mass = (chunk.weights * (first[:, :, None] | near)).sum(-1)
+        yield Piece("window", mass, call.query_start + chunk.rows.start, chunk.samples)
+
+    def arrays(self, found: LayerSums) -> dict[str, Array]:
+        return {"window_mass": Array(found.sums["window"], "query")} if "window" in found.sums else {}

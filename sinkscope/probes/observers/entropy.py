@@ -80,6 +80,12 @@ def _of_scores(call: AttentionCall, chunk: Chunk, scores: Tensor) -> Iterable[Pi
     lse = call.counted_lse[samples, :, rows]
     counted = lse != torch.inf
     linear = is_linear(call)
+    if linear and call.sink is None:
+        # Σ A (lse − s), which is Ent whatever the rounding of lse: A is rounded with it.
+        entropy = lse * chunk.weights.sum(-1) - torch.linalg.vecdot(chunk.weights, scores)
+        yield Piece("entropy", entropy.clamp(min=0).where(counted, 0.0).sum(-1), None, samples)
+        yield Piece("rows", counted.sum(-1).float(), None, samples)
+        return
     visible = None if linear else call.mask.visible(samples, rows, chunk.columns).to(lse.device)
     sink = None if call.sink is None else call.sink.expand_as(call.lse)[samples, :, rows]
     slots = 0 if sink is None else (sink > -torch.inf).int()  # a slot without any mass is none

@@ -10,7 +10,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from sinkscope.errors import InputError
-from sinkscope.probes.calls.arithmetic import shares
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
 from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
@@ -62,9 +61,8 @@ class ReceivedByLength(Observer):
         if not call.causal or not call.is_softmax:
             return
         columns, present = call.locate((self.position,))
-        lse = call.counted_lse[..., None]
         for samples, rows in call.parts(1):
-            weights = shares(call.scores(samples, rows, columns[samples]), lse[samples, :, rows])
+            weights = call.weights(samples, rows, columns[samples])
             weights = weights * present[samples, None, None, :]
             yield self._sums(call, weights[..., 0], samples, rows)
 

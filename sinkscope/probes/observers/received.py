@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import InputError
-from sinkscope.probes.calls.arithmetic import shares
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
 from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
@@ -61,9 +60,8 @@ class AttentionReceived(Observer):
         if self.reads_chunks(call) or self.chosen is None:
             return
         columns, present = call.locate(self.chosen)
-        lse = call.counted_lse[..., None]
         for samples, rows in call.parts(len(self.chosen)):
-            weights = shares(call.scores(samples, rows, columns[samples]), lse[samples, :, rows])
+            weights = call.weights(samples, rows, columns[samples])
             yield Piece("attention", weights.sum(-2) * present[samples, None, :], None, samples)
 
     def arrays(self, found: LayerSums) -> dict[str, Array]:

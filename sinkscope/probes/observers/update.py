@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.errors import InputError
-from sinkscope.probes.calls.arithmetic import shares
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
 from sinkscope.probes.observers.outputs import share
@@ -73,9 +72,8 @@ class SinkUpdate(Observer):
 def _weights(call: AttentionCall, columns: Tensor) -> Iterator[tuple[slice, slice, Float[Tensor, "batch heads q n"]]]:
     """Weights of all queries on a few columns (batch, n), as the layer used them."""
     if call.is_softmax:
-        lse = call.counted_lse[..., None]
         for samples, rows in call.parts(columns.shape[1]):
-            yield samples, rows, shares(call.scores(samples, rows, columns[samples]), lse[samples, :, rows])
+            yield samples, rows, call.weights(samples, rows, columns[samples])
         return
     for rows in call.row_parts():
         found = call.operation_weights(rows)

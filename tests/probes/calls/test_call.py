@@ -109,3 +109,48 @@ def test_positions_that_an_evicting_cache_dropped_are_absent() -> None:
     column, present = call.locate([0, 20, 29])
     assert present.tolist() == [[False, True, True]] * 2
     assert column.tolist()[0][1:] == [0, 9]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("chosen", [1, 5, 36])  # few and many: a product of few keys lies the other way round
+def test_weights_on_chosen_keys_are_those_of_the_map(options: str, chosen: int) -> None:
+    call = random_call(**OPTIONS[options])
+    whole, everything = written_out(call)[0], slice(0, 2)
+    columns = torch.stack([torch.randperm(37)[:chosen] for _ in range(2)])
+    for rows in (slice(0, 37), slice(3, 14)):
+        expected = whole[:, :, rows].gather(-1, columns[:, None, None].expand(-1, 4, rows.stop - rows.start, -1))
+        found = call.weights(everything, rows, columns)
+        torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=0)
+    room = torch.full((2 * 4 * 37 * 37 + 5,), torch.nan)
+    found = call.weights(everything, slice(0, 37), slice(0, 37), room)
+    torch.testing.assert_close(found.double(), whole, atol=1e-5, rtol=0)
+    assert call.is_product == (found.data_ptr() == room.data_ptr())
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("elements", [64 * 37 * 4, 2**21])
+def test_scores_beside_weights(options: str, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "ELEMENTS", elements)
+    call = random_call(**OPTIONS[options])
+    whole, lse = written_out(call)
+    for chunk in chunks(call, with_scores=True):
+        at = chunk.samples, slice(None), chunk.rows, chunk.columns
+        torch.testing.assert_close(chunk.weights.double(), whole[at], atol=1e-5, rtol=0)
+        assert chunk.scores is not None
+        scores = whole[at].log() + lse[at[:-1]][..., None]
+        expected = scores.where(scores > -torch.inf, 0.0)
+        torch.testing.assert_close(chunk.scores.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_rows_that_do_not_count_weigh_nothing() -> None:
+    real = torch.ones(2, 37, dtype=torch.bool)
+    real[1, :9] = False
+    call = replace(random_call(), real=real)
+    whole = written_out(call)[0] * real[:, None, :, None]
+    for with_scores in (False, True):
+        for chunk in chunks(call, with_scores):
+            expected = whole[chunk.samples, :, chunk.rows, chunk.columns]
+            torch.testing.assert_close(chunk.weights.double(), expected, atol=1e-5, rtol=0)
+    found = call.weights(slice(0, 2), slice(0, 37), torch.tensor([[0], [3]]))
+    assert not found[1, :, :9].any()
+    assert found.isfinite().all()

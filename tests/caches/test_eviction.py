@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import weakref
 from copy import deepcopy
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -17,8 +19,8 @@ from sinkscope.caches import POLICIES, AdaptiveHeads, EvictionCall, Policy, Prot
 from sinkscope.caches.layers.slots import SlotsLayer
 from sinkscope.caches.policies import H2O, FastV, KeyNorm, ObservedAttention, RandomKeys, SnapKV, Streaming
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.probes import measure
-from tests.families.registry import FAMILIES
+from sinkscope.probes import measure, observe
+from tests.families.registry import COLLECTED, FAMILIES
 
 IDS = torch.randint(3, 90, (2, 20), generator=torch.Generator().manual_seed(3))
 OPTIONS: dict[str, Any] = {"max_new_tokens": 8, "min_new_tokens": 8, "pad_token_id": 0, "do_sample": False}
@@ -128,7 +130,7 @@ def test_sums_grow_by_steps_as_in_one_pass(model: PreTrainedModel) -> None:
     found = []
     for cuts in ((0, 20), (0, 7, 8, 9, 15, 20)):
         with evicting(model, H2O(0.0), 64, "always") as cache:
-            for start, stop in zip(cuts, cuts[1:], strict=False):
+            for start, stop in pairwise(cuts):
                 model(IDS[:, start:stop], past_key_values=cache)
         found.append([layer.slots[note] for layer in cache.kept for note in H2O().needs])
     for one, other in zip(*found, strict=True):
@@ -148,7 +150,9 @@ def test_prompts_about_as_long_as_the_budget(model: PreTrainedModel, length: int
                     assert bool(logits.isfinite().all())
                 wanted = min(length + 3, 6) if when == "always" else min(length, 6) + 3
                 for layer in cache.kept:
-                    assert [len({p for p in head if p >= 0}) for row in layer.places.tolist() for head in row] == [wanted] * 4
+                    assert [len({p for p in head if p >= 0}) for row in layer.places.tolist() for head in row] == [
+                        wanted
+                    ] * 4
 
 
 class Even(Policy):
@@ -233,7 +237,10 @@ def test_bad_input_is_one_line(model: PreTrainedModel, policy: Any, budget: Any,
 
 @torch.no_grad()
 def test_a_share_that_cannot_hold_what_is_protected_is_refused(model: PreTrainedModel) -> None:
-    with evicting(model, Protect(KeyNorm(), SinkSet.first(2), 4), 0.25) as cache, pytest.raises(InputError, match="protected"):
+    with (
+        evicting(model, Protect(KeyNorm(), SinkSet.first(2), 4), 0.25) as cache,
+        pytest.raises(InputError, match="protected"),
+    ):
         model(IDS, past_key_values=cache)
 
 
@@ -273,7 +280,10 @@ def test_weights_that_are_not_the_layers_own_are_refused(model: PreTrainedModel)
     AttentionInterface.register("sdpa_of_other_queries", other)
     twin = deepcopy(model)
     twin.config._attn_implementation = "sdpa_of_other_queries"
-    with evicting(twin, ObservedAttention(), 8) as cache, pytest.raises(UnsupportedModelError, match="not that of softmax"):
+    with (
+        evicting(twin, ObservedAttention(), 8) as cache,
+        pytest.raises(UnsupportedModelError, match="not that of softmax"),
+    ):
         twin(IDS, past_key_values=cache)
 
 
@@ -353,3 +363,32 @@ def test_first_layers_may_keep_everything(model: PreTrainedModel) -> None:
         with evicting(model, policy, 8) as cache, torch.no_grad():
             model(IDS, past_key_values=cache)
         assert [layer.slots.used for layer in cache.kept] == [20, 8]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("doge", "adds numbers to scores"),
+        ("diffllama", "attends more than once"),
+        ("gptj", "code of its own"),
+        ("mistral", "no layer of plain full attention"),
+        ("deepseek_v32", "no layer of plain full attention"),
+    ],
+)
+@torch.no_grad()
+def test_families_that_cannot_evict_are_refused_by_name(name: str, says: str) -> None:
+    family = (FAMILIES | COLLECTED)[name]
+    model = family.build("eager")
+    with pytest.raises(UnsupportedModelError, match=says), evicting(model, "streaming", 8) as cache:
+        model(family.inputs(1, 20)["input_ids"], past_key_values=cache)
+
+
+@torch.no_grad()
+def test_what_is_observed_of_an_evicting_model_is_all_that_ran(model: PreTrainedModel) -> None:
+    """With room for all, what an observer sees through the cache is what it sees in one pass."""
+    whole = measure(model, {"input_ids": IDS}).data["attention_received"].values
+    with evicting(model, "h2o", 64, "always") as cache, observe(model) as seen:
+        for start, stop in ((0, 14), (14, 15), (15, 20)):
+            model(IDS[:, start:stop], past_key_values=cache)
+    found = seen.measurement().data["attention_received"].values
+    np.testing.assert_allclose(found, whole, atol=1e-5)

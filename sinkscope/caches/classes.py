@@ -1,0 +1,95 @@
+"""Which heads need the whole text: by what cutting one of them does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sinkscope.caches.masks import addends
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import Editor, attention_layers, editing, evaluating, family, text_config, unwrapped
+
+
+def head_effects(
+    model: nn.Module, inputs: Mapping[str, Any], sinks: int = 4, recent: int = 64
+) -> Float[np.ndarray, "layer kv_head"]:
+    """By how much the loss grows, in nats a token, if one key-value head sees its first and its last tokens alone.
+
+    A row for each layer of full attention. `inputs`: what the model takes, with input_ids; the mean is over all next
+    tokens that are real. Give texts that ask for what stands far back: on others, no head seems to be needed.
+    `HeadClasses(head_effects(...) > 0.01, small)` makes a budget of it. Cost: a pass for each head.
+
+    Raises `InputError` where no query is further from the start than `sinks` and `recent` reach.
+    """
+    model = unwrapped(model)
+    ids = inputs.get("input_ids")
+    if not isinstance(ids, Tensor) or ids.ndim != 2:
+        raise InputError("head_effects: inputs need input_ids (batch, tokens), of which the loss is that of the next")
+    if ids.shape[1] <= sinks + recent:
+        raise InputError(
+            f"head_effects: texts of {ids.shape[1]} tokens lie within {sinks} sinks and {recent} recent ones: give "
+            "longer texts"
+        )
+    kinds = getattr(text_config(model), "layer_types", None)
+    layers = [
+        module
+        for module, layer in attention_layers(model).items()
+        if layer.stack == "decoder" and (not kinds or kinds[layer.index] in ("full_attention", "hybrid"))
+    ]
+    config = text_config(model)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    real = inputs.get("attention_mask")
+    pads = torch.zeros(len(ids), 1) if real is None else (1 - real).sum(-1, keepdim=True)
+    cut = _Cut(sinks, recent, heads, pads.to(ids.device))
+    with evaluating(model), torch.no_grad(), editing(cut):
+        whole = _loss(model, inputs)
+        found = np.zeros((len(layers), heads))
+        for row, module in enumerate(layers):
+            for head in range(heads):
+                cut.module, cut.head = module, head
+                found[row, head] = _loss(model, inputs) - whole
+                cut.module = None
+    return found
+
+
+class _Cut(Editor):
+    """One key-value head of one module, without the middle of the text."""
+
+    def __init__(self, sinks: int, recent: int, heads: int, pads: Tensor) -> None:
+        self.sinks, self.recent, self.heads, self.pads = sinks, recent, heads, pads
+        self.module: nn.Module | None = None
+        self.head = 0
+
+    def edits(self, module: nn.Module) -> bool:
+        return module is self.module
+
+    def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
+        query, key, mask = arguments["query"], arguments["key"], arguments.get("attention_mask")
+        if implementation not in (None, "eager", "sdpa") or not (mask is None or isinstance(mask, Tensor)):
+            raise UnsupportedModelError(f"family '{family(module)}': heads are cut by masks of sdpa or eager attention")
+        at = torch.arange(key.shape[2], device=key.device)
+        near = (at[:, None] - at < self.recent) & (at <= at[:, None])
+        first = (at[None] - self.pads < self.sinks)[:, None, None]
+        causal = at <= at[:, None]
+        own = torch.arange(query.shape[1], device=key.device) // (query.shape[1] // self.heads) == self.head
+        seen = (near | (first & causal) | ~own[:, None, None]) & causal
+        if mask is None:
+            written = seen if implementation == "sdpa" else addends(seen, query.dtype)
+        elif mask.dtype == torch.bool:
+            written = mask[..., : key.shape[2]] & seen
+        else:
+            written = mask[..., : key.shape[2]].masked_fill(~seen, torch.finfo(mask.dtype).min)
+        return arguments | {"attention_mask": written}
+
+
+def _loss(model: nn.Module, inputs: Mapping[str, Any]) -> float:
+    logits, ids, real = model(**inputs).logits[:, :-1].float(), inputs["input_ids"][:, 1:], inputs.get("attention_mask")
+    losses = functional.cross_entropy(logits.flatten(0, 1), ids.flatten(), reduction="none").view_as(ids)
+    counts = torch.ones_like(losses) if real is None else real[:, :-1].to(losses.dtype)
+    return float((losses * counts).sum() / counts.sum())

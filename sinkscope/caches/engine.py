@@ -1,0 +1,253 @@
+"""The editor of attention calls that scores keys after each call, and drops some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sinkscope.caches.budgets import Budget
+from sinkscope.caches.call import EvictionCall, wide
+from sinkscope.caches.layers.groups import Group, attended, query_heads
+from sinkscope.caches.layers.rectangle import Slots
+from sinkscope.caches.layers.slots import KeptSets
+from sinkscope.caches.masks import by_place, is_bias, is_plain, of_group
+from sinkscope.caches.notes import KeyNote, Note, RowNote
+from sinkscope.caches.policies import Policy
+from sinkscope.caches.rotation import Rotation
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import Editor, Forward, family
+
+When = Literal["prefill", "always"]
+AGREES = 0.02  # of the largest output: by how much a layer's own output may differ from what its weights say
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What is evicted when. `rotations`: how evicting layers turn their keys, by number, where the policy asks."""
+
+    policy: Policy
+    budget: Budget
+    when: When
+    rotations: Mapping[int, Rotation | None] = field(default_factory=dict)
+
+
+@dataclass
+class Progress:
+    """Of a cache: layers that the pass under way, or one that was broken off, has not evicted from."""
+
+    unfinished: int = 0
+
+
+@dataclass(eq=False)
+class _Met:
+    """A layer between its `update` and the end of its attention call."""
+
+    layer: KeptSets
+    call: EvictionCall
+    plain: bool
+    query: Tensor | None = None
+    calls: Sequence[EvictionCall] = ()  # where the layer has groups of heads
+
+
+class Engine(Editor):
+    """Scores after each attention call, and evicts. Shared by the copies of a cache, one of which runs at a time."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.open = True
+        self.modules = set(model.modules())
+        self.plan: Plan | None = None
+        self.layers: list[KeptSets] = []
+        self.progress = Progress()
+        self.forward: Forward | None = None
+        self.met: dict[nn.Module, _Met] = {}
+        self.of: dict[nn.Module, KeptSets] = {}  # whose keys each module attended to in this pass
+        self.mask: Tensor | None = None
+        self.checked: set[int] = set()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Engine:
+        return self
+
+    def start(self, plan: Plan, layers: list[KeptSets], progress: Progress, forward: Forward) -> None:
+        """A pass begins. Raises `InputError` where the one before it broke off."""
+        if progress.unfinished:
+            raise InputError("a pass with this cache was broken off, so its layers differ: start again with a new one")
+        self.stop()
+        self.plan, self.layers, self.progress, self.forward = plan, layers, progress, forward
+        progress.unfinished = len(layers)
+        for layer in layers:
+            layer.met = None
+
+    def stop(self) -> None:
+        """A pass has ended: nothing of it is held."""
+        self.plan, self.layers, self.forward, self.mask = None, [], None, None
+        self.met.clear()
+        self.of.clear()
+
+    def edits(self, module: nn.Module) -> bool:
+        return self.plan is not None and module in self.modules
+
+    def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
+        number = next((n for n, layer in enumerate(self.layers) if layer.met is not None), None)
+        if number is None:  # an encoder's, or a window's: none that has just been given new keys
+            if module in self.of:
+                raise _refuse(
+                    module, "attends more than once to the keys of one pass, which are evicted after the first"
+                )
+            return arguments
+        layer, mask = self.layers[number], arguments.get("attention_mask")
+        if isinstance(mask, Tensor) and mask is not self.mask:  # of a pass, most layers are given the same
+            if is_bias(mask):
+                raise _refuse(
+                    module, "its mask adds numbers to scores, which belong to keys in ways that are not known"
+                )
+            self.mask = mask
+        layer.met, self.of[module] = None, layer
+        if layer.groups is not None:
+            return self._given_groups(layer, number, module, implementation, arguments)
+        arguments = by_place(layer, module, implementation, arguments)
+        self.met[module] = _Met(
+            layer, self._call(layer, number, module, arguments), _may_group(module, implementation, arguments)
+        )
+        return arguments
+
+    def _given_groups(
+        self, layer: KeptSets, number: int, module: nn.Module, implementation: str | None, given: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The function runs for the first group of heads; what the others give is made in `returned`."""
+        groups = layer.groups or []
+        if given["key"].stride(2) or not is_plain(module, given):
+            raise _refuse(module, "its keys were changed between the cache and the attention function")
+        of_each = given["query"].shape[1] // sum(len(group.heads) for group in groups)
+        shares = [of_group(group, layer, implementation, given, of_each) for group in groups]
+        calls = [self._call(layer, number, module, *both) for both in zip(shares, groups, strict=True)]
+        self.met[module] = _Met(layer, calls[0], True, given["query"], calls)
+        return shares[0]
+
+    def returned(self, module: nn.Module, output: Tensor) -> Tensor:
+        met = self.met.pop(module, None)
+        if met is None:
+            return output
+        assert self.plan is not None
+        with torch.no_grad():
+            output = self._after_groups(met, self.plan, output) if met.calls else self._after(met, self.plan, output)
+        self.progress.unfinished -= 1
+        if not self.progress.unfinished:
+            self.stop()
+        return output
+
+    def _call(
+        self, layer: KeptSets, number: int, module: nn.Module, given: Mapping[str, Any], group: Group | None = None
+    ) -> EvictionCall:
+        assert self.plan is not None
+        assert self.forward is not None
+        query, key, value = given["query"], given["key"], given["value"]
+        slots = layer.slots if group is None else group.slots
+        places = slots["places"]
+        stored = places.shape
+        if key.shape[2] != stored[2] or key.shape[1] % stored[1]:
+            raise _refuse(module, f"attends to {key.shape[2]} keys where the cache stores {stored[2]}")
+        mask, scaling, sink = given.get("attention_mask"), given.get("scaling"), given.get("s_aux")
+        more = key.shape[1] // stored[1]
+        return EvictionCall(
+            query=query,
+            key=key,
+            value=value,
+            places=places.repeat_interleave(more, 1) if more > 1 else places,
+            total=layer.seen,
+            scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+            cache_heads=stored[1],
+            module=module,
+            layer=number,
+            layers=len(self.layers),
+            pads=layer.pads,
+            mask=mask if isinstance(mask, Tensor) else None,
+            softcap=given.get("softcap"),
+            sink=sink,
+            ids=self.forward.ids,
+            rotation=self.plan.rotations.get(number),
+            budget=self._budget(layer, number, query),
+            notes=layer.notes_of(slots),
+        )
+
+    def _budget(self, layer: KeptSets, number: int, query: Tensor) -> Tensor:
+        """Keys that a head may keep on average: for a token that follows, what was decided on the pass before."""
+        assert self.plan is not None
+        if query.shape[2] == 1 and layer.count is not None:
+            return layer.count
+        tokens = torch.full(query.shape[:1], layer.seen, device=query.device)
+        tokens = tokens if layer.pads is None else tokens - layer.pads.to(query.device)
+        return self.plan.budget.of_layer(number, len(self.layers), tokens)
+
+    def _after(self, met: _Met, plan: Plan, output: Tensor) -> Tensor:
+        """Take notes of a call that ran, score, and evict."""
+        policy, layer, call = plan.policy, met.layer, met.call
+        if policy.reads_weights and call.layer not in self.checked:
+            _check_weights(call, output)
+            self.checked.add(call.layer)
+        _noted(layer, layer.slots, call, policy.needs)
+        several = call.queries > 1 or layer.limits is None
+        if call.layer < policy.skipped:
+            policy.score(call)
+        elif several:
+            scores = _pooled(policy.score(call), call.cache_heads)
+            ranked = scores.masked_fill(~layer.real, -torch.inf)
+            limits = plan.budget.of_heads(ranked, call.budget, call.layer)
+            layer.evict(scores, limits, call.budget, policy.merges)
+            if plan.when == "prefill" and met.plain and layer.gaps:
+                layer.regroup()
+        elif plan.when == "always" and layer.limits is not None and (policy.drops or policy.merges):
+            layer.evict(_pooled(policy.score(call), call.cache_heads), layer.limits, call.budget, policy.merges)
+        elif plan.when == "always" and layer.full:
+            layer.evict_one(_pooled(policy.score(call), call.cache_heads))
+        return output
+
+    def _after_groups(self, met: _Met, plan: Plan, output: Tensor) -> Tensor:
+        """One token on two rectangles: the other group's output, and notes of both."""
+        assert met.query is not None
+        assert met.layer.groups is not None
+        least = 0 if met.layer.pads is None else met.layer.pads[:, None, None].to(output.device)
+        joined = output.new_empty(*output.shape[:2], met.query.shape[1], output.shape[3])
+        for number, (group, call) in enumerate(zip(met.layer.groups, met.calls, strict=True)):
+            made = output if not number else attended(group, call.query, least, call.scaling).transpose(1, 2)
+            joined[:, :, query_heads(group, call.group)] = made
+            _noted(met.layer, group.slots, call, [note for note in plan.policy.needs if isinstance(note, KeyNote)])
+        whole = replace(met.call, query=met.query.detach())
+        _noted(met.layer, met.layer.groups[0].slots, whole, [n for n in plan.policy.needs if isinstance(n, RowNote)])
+        return joined
+
+
+def _may_group(module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> bool:
+    """Whether heads may be taken apart at later calls like this one."""
+    return implementation in (None, "eager", "sdpa") and is_plain(module, arguments)
+
+
+def _noted(layer: KeptSets, slots: Slots, call: EvictionCall, needs: Sequence[Note]) -> None:
+    """Add this pass to the notes; each may look at those before it, as the call does."""
+    for note in needs:
+        if isinstance(note, KeyNote):
+            slots.note(note, note.of_new(call))
+            note.add(call, slots[note])
+        else:
+            layer.rows[note] = note.after(call, layer.rows.get(note))
+
+
+def _pooled(scores: Tensor, heads: int) -> Tensor:
+    """Scores of the heads that the cache has: those that share a latent are averaged."""
+    return scores if scores.shape[1] == heads else scores.unflatten(1, (heads, -1)).mean(2)
+
+
+def _check_weights(call: EvictionCall, output: Tensor) -> None:
+    """Refuse a layer whose output is not what the weights give that a policy is shown."""
+    weights = call.weights(slice(-1, None)).flatten(1, 2)
+    value = wide(call.value).repeat_interleave(call.group, 1)
+    own, found = wide(output[:, -1]), torch.matmul(weights, value)[:, :, 0]
+    if own.shape != found.shape or bool((own - found).abs().max() > AGREES * own.abs().max() + 1e-6):
+        raise _refuse(call.module, "its output is not that of softmax attention as a policy is shown it")
+
+
+def _refuse(module: nn.Module, reason: str) -> UnsupportedModelError:
+    return UnsupportedModelError(f"family '{family(module)}', {type(module).__name__}: {reason}")

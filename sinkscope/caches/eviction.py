@@ -1,0 +1,144 @@
+"""Eviction inside anybody's unmodified `generate()`: an editor of attention calls that scores keys and drops some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, get_args
+
+from torch import Tensor, nn
+from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer
+
+from sinkscope.caches.budgets import Budget, budget_of
+from sinkscope.caches.engine import Engine, Plan, Progress, When
+from sinkscope.caches.following import FollowingCache
+from sinkscope.caches.layers.slots import HybridSlotsLayer, KeptSets, SlotsLayer
+from sinkscope.caches.policies import Policy, policy_of
+from sinkscope.caches.rotation import Rotation, measured_rotations
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import Forward, attention_layers, editing, family, own_attention, text_config, unwrapped
+
+
+class EvictingCache(FollowingCache):
+    """A cache that keeps a budget of keys per head, chosen by a policy. Made by `evicting`, and used inside it.
+
+    Layers of full attention evict; sliding windows and recurrent states stay as transformers has them (`left_alone`).
+    """
+
+    def __init__(self, model: nn.Module, policy: Policy, budget: Budget, when: When) -> None:
+        super().__init__(model)
+        self.engine: Engine | None = None
+        self.progress = Progress()
+        kinds = getattr(text_config(model), "layer_types", None)
+        layers: list[Any] = list(self.layers)
+        evicting = [_layer(layer, kinds[index] if kinds else None) for index, layer in enumerate(layers)]
+        if not any(evicting):
+            found = ", ".join(sorted({type(layer).__name__ for layer in layers})) or "no layers"
+            raise UnsupportedModelError(
+                f"family '{family(model)}' has no layer of plain full attention to evict from: its cache has {found}"
+            )
+        self.layers: list[Any] = [made or layer for made, layer in zip(evicting, layers, strict=True)]
+        self.plan = Plan(policy, budget, when, self._rotations(model) if policy.reads_rotation else {})
+
+    @property
+    def kept(self) -> list[KeptSets]:
+        """The layers that evict."""
+        return [layer for layer in self.layers if isinstance(layer, KeptSets)]
+
+    @property
+    def left_alone(self) -> list[int]:
+        """Layers that keep what transformers keeps."""
+        return [index for index, layer in enumerate(self.layers) if not isinstance(layer, KeptSets)]
+
+    def begin(self, forward: Forward, given: Mapping[str, Any]) -> dict[str, Any]:
+        if self.engine is None or not self.engine.open:
+            raise InputError(
+                "the block of `evicting` that made this cache has ended: its keys can be read, not added to"
+            )
+        mask = given.get("attention_mask")
+        if mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 2):
+            raise InputError("this cache writes the masks itself: give the attention_mask as (batch, tokens)")
+        self.engine.start(self.plan, self.kept, self.progress, forward)
+        self.progress.unfinished = 0  # until it is known that the pass is none to be refused
+        added = super().begin(forward, given)
+        self.progress.unfinished = len(self.kept)
+        return added
+
+    def reset(self) -> None:
+        super().reset()
+        self.progress.unfinished = 0
+
+    def _rotations(self, model: nn.Module) -> dict[int, Rotation | None]:
+        """How each evicting layer turns its keys, and its queries alike.
+
+        Raises `UnsupportedModelError` where a latent is cached.
+        """
+        found = measured_rotations(model)
+        if any(rotation.values is not None for rotation in found.values()):
+            raise UnsupportedModelError(
+                f"family '{family(model)}' caches a latent and turns a part of it: its queries cannot be turned back"
+            )
+        indices = [index for index, layer in enumerate(self.layers) if isinstance(layer, KeptSets)]
+        return {number: found[index].keys for number, index in enumerate(indices)}
+
+
+@contextmanager
+def evicting(
+    model: nn.Module, policy: Policy | str, budget: Budget | int | float, when: When = "prefill"
+) -> Iterator[EvictingCache]:
+    """A cache for `model.generate(..., past_key_values=cache)` that keeps a budget of keys in each head.
+
+    `policy`: a `Policy`, or a name of `POLICIES` with its defaults. `budget`: stored keys per head, a share (0, 1] of
+    the tokens, or a `Budget`. `when`: "prefill" evicts after every pass of more than one token, and decoded tokens are
+    added; "always" evicts after these as well, one key for each. Positions are true ones throughout. Padding on the
+    left is followed: a row keeps what it would keep alone. Several caches of a model may be used in turns.
+
+    Raises `InputError` for a budget that the policy cannot keep to, and `UnsupportedModelError` for models in which
+    nothing can be evicted, or whose attention is none of transformers' attention functions.
+    """
+    if when not in get_args(When):
+        raise InputError(f"when is {when!r}, expected one of {', '.join(get_args(When))}")
+    policy, budget, model = policy_of(policy), budget_of(budget), unwrapped(model)
+    if budget.number is not None and budget.number < policy.least:
+        raise InputError(
+            f"a budget of {budget.number} keys per head is too small for {type(policy).__name__}, which always keeps "
+            f"{policy.least - 1}: give at least {policy.least}"
+        )
+    cache = EvictingCache(model, policy, budget, when)
+    _check_model(model, cache)
+    engine = cache.engine = Engine(model)
+    try:
+        with editing(engine):
+            yield cache
+    finally:
+        engine.stop()
+        engine.open = False
+        engine.modules.clear()
+
+
+def _check_model(model: nn.Module, cache: EvictingCache) -> None:
+    if any(True for _ in own_attention(model)):
+        raise UnsupportedModelError(
+            f"family '{family(model)}' computes attention in code of its own, where keys cannot be told apart: "
+            "eviction needs attention that dispatches through transformers' AttentionInterface"
+        )
+    attention_layers(model)
+    config = text_config(model)
+    if getattr(config, "num_kv_shared_layers", 0) or getattr(config, "shares_kv", False):
+        raise UnsupportedModelError(
+            f"family '{family(model)}' has layers that read another layer's keys and would not see what is evicted"
+        )
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    if (reason := cache.plan.budget.fits(len(cache.kept), heads)) is not None:
+        raise InputError(reason)
+
+
+def _layer(layer: Any, kind: str | None) -> KeptSets | None:
+    """What evicts in place of a transformers layer; None where it is to stay as it is."""
+    if kind not in (None, "full_attention", "hybrid") and not isinstance(layer, LinearAttentionAndFullAttentionLayer):
+        return None
+    if type(layer) is DynamicLayer:
+        return SlotsLayer()
+    if type(layer) is LinearAttentionAndFullAttentionLayer:
+        return HybridSlotsLayer(number_of_states=layer.number_of_states)
+    return None

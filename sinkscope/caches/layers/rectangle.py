@@ -1,0 +1,112 @@
+"""Rows of what is known of stored keys, in rectangles that are allocated once and overwritten in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+SPARE = 16  # further slots where a rectangle grows; an eighth of what it holds where that is more
+EMPTY = -1  # the place of a slot that holds nothing
+
+
+class Slots:
+    """Rows of what is known of each stored key, (batch, heads, capacity, …) each: keys, values, places, and notes.
+
+    Whatever moves a key moves its rows in all of them. The first `used` slots count.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[object, Tensor] = {}
+        self.used = 0
+
+    @classmethod
+    def of(cls, rows: Mapping[object, Tensor], room: int) -> Slots:
+        """Copies of these rows, with room for more."""
+        made = cls()
+        made.used = next(iter(rows.values())).shape[2]
+        for name, old in rows.items():
+            made.rows[name] = _allocated(old, (*old.shape[:2], made.used + room, *old.shape[3:])).zero_()
+            made.rows[name][:, :, : made.used].copy_(old)
+        return made
+
+    def __getitem__(self, name: object) -> Tensor:
+        return self.rows[name].narrow(2, 0, self.used)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.rows
+
+    def append(self, **new: Tensor) -> None:
+        """Further slots, with these rows; notes that are not among them get theirs by `note`.
+
+        The first rows are held as they are: most of them go at once, and what stays is copied.
+        """
+        count = next(iter(new.values())).shape[2]
+        if not self.rows:
+            self.rows.update(new)
+            self.used = count
+            return
+        if self.used + count > self._capacity:
+            self._grow(self.used + count, new)
+        for name, rows in new.items():
+            self.rows[name].narrow(2, self.used, count).copy_(rows)
+        self.used += count
+
+    def note(self, name: object, rows: Tensor) -> None:
+        """Rows of a note for the last slots, as many as `rows` has."""
+        if name not in self.rows:
+            shape = (*rows.shape[:2], self._capacity, *rows.shape[3:])
+            self.rows[name] = _allocated(rows, shape).zero_()
+        self.rows[name][:, :, self.used - rows.shape[2] : self.used].copy_(rows)
+
+    def keep(self, index: Int[Tensor, "batch heads n"], room: int) -> None:
+        """Only the slots of `index`, in its order, in new rectangles with `room` more."""
+        for name, rows in self.rows.items():
+            kept = _taken(rows, index)
+            self.rows[name] = _allocated(kept, (*kept.shape[:2], kept.shape[2] + room, *kept.shape[3:])).zero_()
+            self.rows[name][:, :, : kept.shape[2]].copy_(kept)
+        self.used = index.shape[2]
+
+    def overwrite(self, index: Int[Tensor, "batch heads 1"]) -> None:
+        """The last slot takes the place of that of `index`, in each head."""
+        last = self.used - 1
+        for rows in self.rows.values():
+            rows.scatter_(2, _wide(index, rows), rows.narrow(2, last, 1).clone())
+        self.used = last
+
+    def over_batch(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Samples chosen, repeated or permuted."""
+        self.rows = {name: change(rows) for name, rows in self.rows.items()}
+
+    @property
+    def _capacity(self) -> int:
+        return next(iter(self.rows.values())).shape[2]
+
+    def _grow(self, needed: int, new: dict[str, Tensor]) -> None:
+        capacity = needed + max(SPARE, needed // 8)
+        for name, like in (new | self.rows).items():
+            rows = _allocated(like, (*like.shape[:2], capacity, *like.shape[3:])).zero_()
+            if name in self.rows:
+                rows[:, :, : self.used].copy_(self.rows[name][:, :, : self.used])
+            self.rows[name] = rows
+
+
+def _allocated(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Memory that may be written to later, in whatever mode the model ran."""
+    with torch.inference_mode(False):
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+
+
+def _wide(index: Int[Tensor, "batch heads n"], rows: Tensor) -> Tensor:
+    """The index of each slot, for rows of further dimensions, and of several heads to one of the cache's."""
+    if rows.shape[1] != index.shape[1]:
+        index = index.repeat_interleave(rows.shape[1] // index.shape[1], 1)
+    if rows.ndim == 3:
+        return index
+    return index.reshape(*index.shape, *(1,) * (rows.ndim - 3)).expand(-1, -1, -1, *rows.shape[3:])
+
+
+def _taken(rows: Tensor, index: Int[Tensor, "batch heads n"]) -> Tensor:
+    return rows.gather(2, _wide(index, rows))
