@@ -97,8 +97,8 @@ def test_no_measured_sink_is_said() -> None:
 def test_the_recent_part_fits_the_smallest_budget_and_is_a_policys_own_as_well() -> None:
     [arm, *_] = policy_arms(["snapkv"], [12, 0.9], context=CONTEXT)
     with arm.open(llama()) as cache:
-        assert cache.policy.recent == 3
-        assert cache.policy.policy == SnapKV(window=3)
+        assert cache.plan.policy.recent == 3
+        assert cache.plan.policy.policy == SnapKV(window=3)
 
 
 @pytest.mark.parametrize(
