@@ -7,7 +7,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -64,8 +64,9 @@ def beside(what: str, side: float, against: float, unit: str = "s") -> Figure:
     return Figure(what, side, against, unit, "none", True)
 
 
-def report(name: str, figures: list[Figure]) -> None:
-    """Print both sides and the ratio of each figure; with `--save`, keep them under results/ with their provenance."""
+def report(name: str, figures: list[Figure], details: Mapping[str, object] | None = None) -> None:
+    """Print both sides and the ratio of each figure; with `--save`, keep them under results/ with their provenance, and
+    with whatever else was found."""
     for figure in figures:
         mark = "no bound" if figure.bound == "none" else "reached" if figure.reached else "NOT REACHED"
         sides = f"{figure.side:.4g} {figure.unit} against {figure.against:.4g} {figure.unit}"
@@ -74,7 +75,8 @@ def report(name: str, figures: list[Figure]) -> None:
         from sinkscope.files import write_json
 
         rows = [asdict(figure) | {"ratio": figure.ratio} for figure in figures]
-        write_json(RESULTS / f"{name}.json", {"figures": rows, "provenance": _provenance()})
+        more = {"details": dict(details)} if details else {}
+        write_json(RESULTS / f"{name}.json", {"figures": rows, **more, "provenance": _provenance()})
 
 
 def _provenance() -> dict[str, object]:

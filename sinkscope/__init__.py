@@ -20,6 +20,7 @@ _ROOMS = (
     "caches",
     "model",
     "data",
+    "evaluate",
     "training",
     "survey",
     "theory",
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from sinkscope import attention as attention
     from sinkscope import caches as caches
     from sinkscope import data as data
+    from sinkscope import evaluate as evaluate
     from sinkscope import experiments as experiments
     from sinkscope import interventions as interventions
     from sinkscope import measurements as measurements

@@ -10,7 +10,20 @@ from typing import Annotated, TextIO
 
 import typer
 
-from sinkscope.cli import demo, experiment, generate, intervene, kernels, measure, report, survey, theory, train, zoo
+from sinkscope.cli import (
+    cache,
+    demo,
+    experiment,
+    generate,
+    intervene,
+    kernels,
+    measure,
+    report,
+    survey,
+    theory,
+    train,
+    zoo,
+)
 from sinkscope.cli.options import BAD_INPUT
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import fail, note
@@ -56,6 +69,11 @@ app.command(
     cls=intervene.ListingNames,
     epilog="Example: sinkscope intervene nano --what zero-sink-heads --samples 50",
 )(intervene.intervene)
+app.command(
+    "cache",
+    cls=cache.ListingPolicies,
+    epilog="Example: sinkscope cache nano-recall --policy snapkv --budget 25% --protect measured",
+)(cache.cache)
 app.command("generate", epilog="Example: sinkscope generate nano --stream --sinks 1 --window 127 --max-tokens 500")(
     generate.generate
 )

@@ -13,7 +13,7 @@ def facts(runs: Sequence[StoredRun], records: Mapping[str, Mapping[str, Any]]) -
     versions: dict[str, str] = {}
     for source in (*(run.record for run in runs), *records.values()):
         versions |= {name: str(version) for name, version in source.get("versions", {}).items()}
-    lines = {"versions": _joined(versions.items())} if versions else {}
+    lines = {"versions": joined(versions.items())} if versions else {}
     lines |= {f"run {run.label}": _run(run) for run in runs if run.record}
     return lines | {f"measurement {name}": _measurement(record) for name, record in records.items()}
 
@@ -32,7 +32,7 @@ def _run(run: StoredRun) -> str:
         "text sha256": str(data.get("text_sha256", ""))[:16],
         **{key: record.get("host", {}).get(key) for key in ("device", "threads")},
     }
-    return _joined(shown.items())
+    return joined(shown.items())
 
 
 def _measurement(record: Mapping[str, Any]) -> str:
@@ -48,8 +48,9 @@ def _measurement(record: Mapping[str, Any]) -> str:
         "at position 0": given.get("first"),
         "ids sha256": str(given.get("sha256", ""))[:16],
     }
-    return _joined(shown.items())
+    return joined(shown.items())
 
 
-def _joined(pairs: Iterable[tuple[str, Any]]) -> str:
+def joined(pairs: Iterable[tuple[str, Any]]) -> str:
+    """Names and values in one line, without those that are empty."""
     return " · ".join(f"{name} {value}" for name, value in pairs if value not in (None, ""))

@@ -15,7 +15,7 @@ from sinkscope.files import check_writable
 if TYPE_CHECKING:
     from typer import Context
 
-Kind = Literal["measure", "intervene", "survey"]
+Kind = Literal["measure", "intervene", "survey", "cache"]
 
 INDIFFERENT = {"out", "as_json", "device", "batch_size", "maps"}  # options that change no number
 NAMED = {"kind", "what"}  # options that the folder's name spells out
@@ -26,6 +26,7 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
     ),
     "intervene": ("effect.json", "table.csv", "figure.html"),
     "survey": ("survey.json", "survey.html", "table.csv", "table.md"),
+    "cache": ("comparison.nc", "comparison.json", "table.csv", "figure.html"),
 }
 """What each command may leave in its folder."""
 
@@ -34,6 +35,7 @@ MARKS: Mapping[str, Kind] = {
     "domains.json": "measure",
     "effect.json": "intervene",
     "survey.json": "survey",
+    "comparison.nc": "cache",
 }
 """The files by which a folder is known to be a command's."""
 
