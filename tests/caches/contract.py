@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sinkscope import hooks
 from sinkscope.caches import LayerRotation, Rotation, StreamingCache
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks import family, has_attention
+from sinkscope.hooks import has_attention
 from tests.caches.families import EVERY, EXACT, REFUSALS, STREAMS
 from tests.caches.oracle import oracle
 from tests.families.registry import Host
@@ -106,7 +107,7 @@ def turned(model: nn.Module, rotations: list[LayerRotation]) -> str:
         if rotation is not None
     )
     if not kinds:
-        return "nothing (ALiBi)" if family(model) in ("bloom", "mpt") else "nothing (no positions)"
+        return "nothing (ALiBi)" if hooks.family(model) in ("bloom", "mpt") else "nothing (no positions)"
     return ", ".join(kinds)
 
 
