@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from sinkscope.caches import EvictionCall, Policy, Protect, SinkSet, evicting, policy_of
-from sinkscope.caches.engine import When
+from sinkscope.caches.eviction import When
 from sinkscope.errors import InputError
 from sinkscope.evaluate.arms import Arm
 from sinkscope.measurements import Measurement

@@ -203,8 +203,6 @@ class Passes:
         end = self.model.register_forward_hook(self._end, always_call=True, prepend=first)
         stack.callback(begin.remove)
         stack.callback(end.remove)
-        _following.append(self)
-        stack.callback(_following.remove, self)
 
     @property
     def now(self) -> Pass:
@@ -247,14 +245,6 @@ class Passes:
             if not met(done):
                 raise UnsupportedModelError(otherwise)
         return None if self._closed is None else self._closed(done, output)
-
-
-_following: list[Passes] = []
-
-
-def is_followed(model: nn.Module) -> bool:
-    """Whether passes of this model are observed or changed just now, so that one more would be too."""
-    return any(passes.model is model for passes in _following)
 
 
 def arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

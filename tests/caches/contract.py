@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sinkscope import hooks
 from sinkscope.caches import LayerRotation, Rotation, StreamingCache
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import has_attention
@@ -106,7 +107,7 @@ def turned(model: nn.Module, rotations: list[LayerRotation]) -> str:
         if rotation is not None
     )
     if not kinds:
-        return "nothing (ALiBi)" if model.config.model_type in ("bloom", "mpt") else "nothing (no positions)"
+        return "nothing (ALiBi)" if hooks.family(model) in ("bloom", "mpt") else "nothing (no positions)"
     return ", ".join(kinds)
 
 

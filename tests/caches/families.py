@@ -22,7 +22,7 @@ WRITERS = (
 )
 OWN = ("bloom", "mpt", "falcon", "falcon_alibi", "gptj", "gpt_neo", "codegen", "xglm", "gpt_neox_japanese", "trocr")
 MIXED = {"layer_types": ["sliding_attention", "full_attention"]}
-SCALED = {
+SCALED: dict[str, dict[str, Any]] = {
     "linear": {"factor": 4.0},
     "yarn": {"factor": 4.0, "original_max_position_embeddings": 64},
     "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64},
