@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sinkscope.claims import tally
+from sinkscope.experiments import SHIPPED
 from sinkscope.experiments.questions import QUESTIONS
 from sinkscope.report.experiments.entry import Entry, Judged, runs_of
 from sinkscope.report.experiments.names import cost, counted, effect, number, said
@@ -14,16 +15,16 @@ from sinkscope.report.experiments.page import made_by
 from sinkscope.report.stored import entries_of, read_findings, records_in
 from tools.findings_figures import dots, mean, metrics_of, values_of
 from tools.findings_text import BEFORE, MADE_BY, NOT_RUN
-from tools.pages import DOCS, ROOT, write
+from tools.pages import DOCS, write
 
 PAGE, FIGURES = "findings.md", "figures/findings"
-RESULTS = ROOT / "results" / "experiments"
 COMPLETE = ("nano",)  # the scale at which every question is answered, be it with "not run"
 MOST_METRICS = 8
+SOME = "runs of some variations alone"
 VERDICTS = ("experiment", "claim", "asked", "found", "seeds", "verdict")
 
 
-def entries(results: Path = RESULTS) -> list[Entry]:
+def entries(results: Path = SHIPPED) -> list[Entry]:
     """Every question at the scale of the page, and the records of other scales."""
     return entries_of([read_findings(record) for record in records_in(results)], QUESTIONS, COMPLETE)
 
@@ -44,7 +45,13 @@ def page(entries: Sequence[Entry]) -> str:
 
 
 def _ran(entries: Sequence[Entry]) -> list[Entry]:
-    return [entry for entry in entries if entry.findings is not None]
+    """Those of which a claim can be judged: a baseline that other questions share does not make one that was run."""
+    return [entry for entry in entries if any(judged.verdict.evidence for judged in entry.claims) or _without(entry)]
+
+
+def _without(entry: Entry) -> bool:
+    """Whether it has runs and no claims."""
+    return entry.findings is not None and not entry.claims
 
 
 def _page(entries: Sequence[Entry], ran: Sequence[Entry]) -> Iterator[str]:
@@ -59,9 +66,9 @@ def _page(entries: Sequence[Entry], ran: Sequence[Entry]) -> Iterator[str]:
         yield "\n## The experiments"
     for entry in ran:
         yield from _experiment(entry)
-    absent = [entry for entry in entries if entry.findings is None]
+    absent = [entry for entry in entries if _key(entry) not in {_key(one) for one in ran}]
     if absent:
-        rows = [_row((_name(entry), entry.asks, entry.source, entry.reason)) for entry in absent]
+        rows = [_row((_name(entry), entry.asks, entry.source, entry.reason or SOME)) for entry in absent]
         yield NOT_RUN.format(rows="\n".join(rows)).rstrip()
     facts = [f"- {name}: {line}" for name, line in made_by(ran).items()]
     yield MADE_BY.format(facts="\n".join(facts) or "No experiment has a record yet.").rstrip() + "\n"
@@ -180,5 +187,5 @@ def _key(entry: Entry) -> str:
 
 if __name__ == "__main__":
     folders = [Path(argument) for argument in sys.argv[1:3]]
-    results, docs = (*folders, *(RESULTS, DOCS)[len(folders) :])
+    results, docs = (*folders, *(SHIPPED, DOCS)[len(folders) :])
     write(pages(entries(results)), docs)

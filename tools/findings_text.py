@@ -9,9 +9,9 @@ had been supported.
 {tally}. All runs together are {runs} and {hours} of training.
 
 The page is written by `python -m tools.findings_page` from the records in
-`results/experiments`, and nothing in it was typed by hand but this introduction. `sinkscope experiment verdict --all`
-judges the same records on the terminal; `sinkscope report results/experiments` turns them into a page with the curves
-of every run.
+`sinkscope/experiments/records`, and nothing in it was typed by hand but this introduction. A claim is judged on every
+run that it reads, whatever question that run was made for. `sinkscope experiment verdict --all` judges the same records
+on the terminal; `sinkscope report sinkscope/experiments/records` turns them into a page with the curves of every run.
 
 ## What models of this size can show
 

@@ -19,6 +19,7 @@ from sinkscope.experiments.effects import (
 )
 from sinkscope.experiments.findings import Findings, verdicts
 from sinkscope.experiments.observed import Observed
+from sinkscope.experiments.pooled import SHIPPED, Known, known, pooled
 from sinkscope.experiments.question import (
     RECIPE_OF,
     SCALES,
@@ -32,8 +33,11 @@ from sinkscope.experiments.question import (
     within,
 )
 from sinkscope.experiments.questions import QUESTIONS, find, questions_in
+from sinkscope.experiments.queue.plan import Planned, plan, require_hours
 
 if TYPE_CHECKING:
+    from sinkscope.experiments.queue.working import Queue as Queue
+    from sinkscope.experiments.queue.working import work_off as work_off
     from sinkscope.experiments.running import Progress as Progress
     from sinkscope.experiments.running import backend_named as backend_named
     from sinkscope.experiments.running import run as run
@@ -42,21 +46,27 @@ if TYPE_CHECKING:
 
 LATER = {
     "Progress": "running",
+    "Queue": "queue.working",
     "RunStore": "sweep.store",
     "Sweep": "sweep.sweeping",
     "backend_named": "running",
     "run": "running",
+    "work_off": "queue.working",
 }
 
 __all__ = [
     "QUESTIONS",
     "RECIPE_OF",
     "SCALES",
+    "SHIPPED",
     "Assertion",
     "Findings",
+    "Known",
     "Observed",
+    "Planned",
     "Progress",
     "Question",
+    "Queue",
     "RunStore",
     "Sweep",
     "Variation",
@@ -67,16 +77,21 @@ __all__ = [
     "find",
     "gap",
     "gap_at_equal_loss",
+    "known",
     "level",
     "peak",
+    "plan",
+    "pooled",
     "questions_in",
     "range_of",
     "recipe",
+    "require_hours",
     "rising",
     "run",
     "task",
     "verdicts",
     "within",
+    "work_off",
 ]
 
 

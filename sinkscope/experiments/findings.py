@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,10 +82,12 @@ class _Asked(Mapping[str, Observed]):
 
     def __init__(self, question: Question, runs: Mapping[str, Observed]) -> None:
         self.question, self.runs = question, runs
+        self.asked: set[str] = set()
         self.missing: list[str] = []
         self.diverged: list[str] = []
 
     def __getitem__(self, label: str) -> Observed:
+        self.asked.add(label)
         if label not in self.runs:
             labels = [variation.label for variation in self.question.variations]
             if label not in labels:
@@ -132,6 +135,33 @@ def _judged(question: Question, assertion: Assertion, findings: Findings) -> Ver
         if math.isnan(value) and asked.diverged:
             notes.setdefault(f"undecided: '{asked.diverged[0]}' diverged", []).append(seed)
     return assertion.claim.judge(evidence, "; ".join(f"{_named(seeds)} {what}" for what, seeds in notes.items()))
+
+
+def labels_read(question: Question, assertion: Assertion) -> list[str]:
+    """The variations whose runs an effect reads, in the question's order, seen on made-up runs."""
+    runs = {variation.label: _made_up() for variation in question.variations}
+    asked = _Asked(question, runs)
+    with suppress(KeyError, ArithmeticError, ValueError):
+        assertion.effect(asked)
+    return [label for label in runs if label in asked.asked]
+
+
+def _made_up() -> Observed:
+    return Observed("", "finished", 0, _Ones(), tuple(range(5)), _Falling())
+
+
+class _Ones(dict[str, float]):
+    """Metrics that are all 1."""
+
+    def get(self, key: str, default: object = None) -> float:
+        return 1.0
+
+
+class _Falling(dict[str, tuple[float, ...]]):
+    """Curves that all fall to 1."""
+
+    def get(self, key: str, default: object = None) -> tuple[float, ...]:
+        return (5.0, 4.0, 3.0, 2.0, 1.0)
 
 
 def _named(seeds: list[int]) -> str:

@@ -112,8 +112,12 @@ class Question:
             raise InputError(f"experiment '{self.name}' is not run at scale '{scale}': {self.not_at[scale]}")
         if seeds < 1:
             raise InputError(f"seeds = {seeds}: at least 1")
-        return {
-            (variation.label, seed): self.base(scale, {**self.shared, **variation.changes, "seed": seed})
-            for variation in self.variations
-            for seed in range(seeds)
-        }
+        labels = [variation.label for variation in self.variations]
+        return {(label, seed): self.job(label, seed, scale) for label in labels for seed in range(seeds)}
+
+    def job(self, label: str, seed: int, scale: str) -> Job:
+        """The job of one variation and seed. Raises `InputError` for an unknown label and wrong recipes."""
+        changes = {variation.label: variation.changes for variation in self.variations}
+        if label not in changes:
+            raise unknown(f"variation of experiment '{self.name}'", label, changes)
+        return self.base(scale, {**self.shared, **changes[label], "seed": seed})
