@@ -10,7 +10,7 @@ from sinkscope.claims import tally
 from sinkscope.experiments import SHIPPED
 from sinkscope.experiments.questions import QUESTIONS
 from sinkscope.report.experiments.entry import Entry, Judged, runs_of
-from sinkscope.report.experiments.names import cost, counted, effect, number, said
+from sinkscope.report.experiments.names import cost, counted, effect, number, said, sizes
 from sinkscope.report.experiments.page import made_by
 from sinkscope.report.stored import entries_of, read_findings, records_in
 from tools.findings_figures import dots, mean, metrics_of, values_of
@@ -21,7 +21,7 @@ PAGE, FIGURES = "findings.md", "figures/findings"
 COMPLETE = ("nano",)  # the scale at which every question is answered, be it with "not run"
 MOST_METRICS = 8
 SOME = "runs of some variations alone"
-VERDICTS = ("experiment", "claim", "asked", "found", "seeds", "verdict")
+VERDICTS = ("experiment", "claim", "asked", "found (95 % interval)", "could show", "seeds", "verdict")
 
 
 def entries(results: Path = SHIPPED) -> list[Entry]:
@@ -46,12 +46,13 @@ def page(entries: Sequence[Entry]) -> str:
 
 def _ran(entries: Sequence[Entry]) -> list[Entry]:
     """Those of which a claim can be judged: a baseline that other questions share does not make one that was run."""
-    return [entry for entry in entries if any(judged.verdict.evidence for judged in entry.claims) or _without(entry)]
+    return [entry for entry in entries if any(judged.verdict.evidence for judged in entry.claims) or _whole(entry)]
 
 
-def _without(entry: Entry) -> bool:
-    """Whether it has runs and no claims."""
-    return entry.findings is not None and not entry.claims
+def _whole(entry: Entry) -> bool:
+    """Whether every variation has runs."""
+    runs = entry.findings.runs if entry.findings is not None else {}
+    return all(runs.get(variation.label) for variation in entry.variations)
 
 
 def _page(entries: Sequence[Entry], ran: Sequence[Entry]) -> Iterator[str]:
@@ -80,7 +81,7 @@ def _experiment(entry: Entry) -> Iterator[str]:
     if entry.note:
         yield f"{escaped(entry.note)}\n"
     for judged in entry.claims:
-        yield f"- {_told(judged)}"
+        yield f"- {_told(entry, judged)}"
     for label, run in entry.runs:
         if run.status != "finished":
             reason = f": {escaped(run.reason)}" if run.reason else ""
@@ -105,23 +106,25 @@ def _varied(entry: Entry) -> str:
     return f"{what} of the {kind}{base}; {amount}. Source: {escaped(entry.source)}."
 
 
-def _told(judged: Judged) -> str:
+def _told(entry: Entry, judged: Judged) -> str:
     verdict = judged.verdict
-    found = f"found {effect(verdict.residual, verdict.spread)}" if verdict.residual is not None else "nothing found"
+    found = f"found {effect(verdict)}" if verdict.residual is not None else "nothing found"
     reason = f"; {escaped(verdict.reason)}" if verdict.reason else ""
-    seeds = counted(len(verdict.evidence), "seed")
+    part = "primary" if judged is entry.claims[0] else "exploratory"
+    shown = f", these seeds could have shown {verdict.shown_at_least}" if verdict.least is not None else ""
     return (
-        f"**{verdict.outcome}**: {escaped(verdict.claim.statement)} "
-        f"({found} in {seeds}, asked {escaped(str(verdict.claim.rule))}{reason})"
+        f"**{verdict.said}** ({part}): {escaped(verdict.claim.statement)} "
+        f"({found} in {sizes(verdict)} seeds, asked {escaped(str(verdict.claim.rule))}{shown}{reason})"
     )
 
 
 def _verdict(entry: Entry, judged: Judged) -> tuple[str, ...]:
     verdict = judged.verdict
-    found = effect(verdict.residual, verdict.spread)
+    found = effect(verdict)
     link = f"[{_name(entry)}](#{_key(entry)})"
-    seeds = str(len(verdict.evidence))
-    return link, escaped(verdict.claim.statement), escaped(str(verdict.claim.rule)), found, seeds, verdict.outcome
+    asked = escaped(str(verdict.claim.rule))
+    statement = escaped(verdict.claim.statement)
+    return link, statement, asked, found, verdict.shown_at_least, sizes(verdict), verdict.said
 
 
 def _columns(entry: Entry, metric: str) -> tuple[str, ...]:

@@ -191,12 +191,13 @@ def _show_verdicts(judged: list[tuple[Question, Findings | None, Verdict]]) -> N
         (
             question.name,
             *cells(verdict, "statement", "asked", "found", "cases"),
+            verdict.shown_at_least,
             "–" if found is None else hours(found.seconds),
             *cells(verdict, "verdict"),
         )
         for question, found, verdict in judged
     ]
-    columns = ("experiment", "claim", "asked", "effect ± spread", "seeds", "cost", "verdict")
+    columns = ("experiment", "claim", "asked", "effect (95 % interval)", "seeds", "could show", "cost", "verdict")
     show(table(columns, rows, numbers_from=len(columns)))
 
 

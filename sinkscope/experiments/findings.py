@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sinkscope.claims import Evidence, Verdict
+from sinkscope.claims import Claim, Evidence, Verdict
 from sinkscope.errors import InputError, unknown
+from sinkscope.experiments.contrasts import Contrast
+from sinkscope.experiments.equal_loss import SeedWise
 from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.question import Assertion, Question
 from sinkscope.files import write_json
@@ -107,7 +109,8 @@ class _Asked(Mapping[str, Observed]):
 def verdicts(question: Question, findings: Findings | None, scale: str = "nano") -> list[Verdict]:
     """A verdict on each claim of a question, from what was found; "not run at this scale" without it.
 
-    A claim is judged on the seeds that have the runs which its effect reads; a seed without one of them is left out,
+    A claim about a sum of means (`Contrast`), such as a difference of two runs, is judged on all runs of a variation.
+    Any other is judged on the seeds that have the runs which its effect reads; a seed without one of them is left out,
     and the reason names it. A run that diverged is there: an effect that its numbers cannot tell is NaN and undecided.
     Raises `InputError` for an effect that reads a run of no variation.
     """
@@ -118,6 +121,8 @@ def verdicts(question: Question, findings: Findings | None, scale: str = "nano")
 
 
 def _judged(question: Question, assertion: Assertion, findings: Findings) -> Verdict:
+    if isinstance(assertion.effect, Contrast):
+        return _over_runs(question, assertion.claim, assertion.effect, findings)
     evidence: list[Evidence] = []
     notes: dict[str, list[int]] = {}
     for seed in range(findings.seeds):
@@ -134,7 +139,36 @@ def _judged(question: Question, assertion: Assertion, findings: Findings) -> Ver
         evidence.append(Evidence(f"seed {seed}", value))
         if math.isnan(value) and asked.diverged:
             notes.setdefault(f"undecided: '{asked.diverged[0]}' diverged", []).append(seed)
+        elif math.isnan(value) and isinstance(assertion.effect, SeedWise):
+            notes.setdefault(f"refused: {assertion.effect.refusal}", []).append(seed)
     return assertion.claim.judge(evidence, "; ".join(f"{_named(seeds)} {what}" for what, seeds in notes.items()))
+
+
+def _over_runs(question: Question, claim: Claim, effect: Contrast, findings: Findings) -> Verdict:
+    """The verdict on a sum of means: every run of a variation counts, whether others share its seed or not.
+
+    A finished run that was read before the metric was kept has no value, and is left out.
+    """
+    labels = [variation.label for variation in question.variations]
+    runs: dict[str, list[Observed]] = {}
+    values: dict[int, dict[str, float]] = {}
+    notes: list[str] = []
+    for label in effect.labels:
+        if label not in labels:
+            raise unknown(f"variation of experiment '{question.name}'", label, labels)
+        found = {seed: (run, effect.of(label, run)) for seed, run in sorted(findings.runs.get(label, {}).items())}
+        if blank := [seed for seed, (run, value) in found.items() if math.isnan(value) and not run.diverged]:
+            notes.append(f"{_named(blank)} left out: not measured in '{label}'")
+        runs[label] = [run for seed, (run, _) in found.items() if seed not in blank]
+        if gone := [seed for seed, (run, _) in found.items() if run.diverged]:
+            notes.append(f"{_named(gone)} undecided: '{label}' diverged")
+        if not runs[label]:
+            return claim.not_run("; ".join(notes) or f"no run of '{label}'")
+        for seed, (_, value) in found.items():
+            values.setdefault(seed, {})[label] = value
+    whole = {seed: math.fsum(each.values()) for seed, each in values.items() if len(each) == len(effect.labels)}
+    evidence = [Evidence(f"seed {seed}", value + effect.constant) for seed, value in sorted(whole.items())]
+    return claim.judge(evidence, "; ".join(notes), over=effect.over(runs))
 
 
 def labels_read(question: Question, assertion: Assertion) -> list[str]:

@@ -68,13 +68,14 @@ def test_verdicts_come_from_what_was_kept(sinkscope, results):
         assert {verdict["outcome"] for verdict in other.json["verdicts"]} == {"not run at this scale"}
 
 
-def test_a_verdict_shows_effect_spread_seeds_and_cost(sinkscope, results, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+def test_a_verdict_shows_effect_interval_seeds_and_cost(sinkscope, results, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
     table = sinkscope("experiment", "verdict", "fixed-token", "--results", str(results)).out
-    assert table.splitlines()[0].split()[3:] == ["effect", "±", "spread", "seeds", "cost", "verdict"]
+    head = " ".join(table.splitlines()[0].split())
+    assert head == "experiment claim asked effect (95 % interval) seeds could show cost verdict"
     said = " ".join(table.split())
-    assert "3 0.15 h supported" in said
-    assert "± 1" in said
+    assert "12 (12 to 12) 3 and 3 3 0.15 h supported" in said
+    assert "inconclusive" in said
 
 
 @pytest.mark.parametrize(
@@ -143,8 +144,10 @@ def test_a_run_says_where_its_record_is(sinkscope, monkeypatch, tmp_path):
     answer = sinkscope(*command)
     assert (answer.code, path.is_file()) == (0, True)
     assert f"record: {path}" in " ".join(answer.err.split())
-    claims = len(QUESTIONS["fixed-token"].assertions)
-    assert answer.out.strip().splitlines()[-1] == f"{claims} inconclusive"  # one seed is not three
+    last = answer.out.strip().splitlines()[-1]
+    assert (
+        last == "2 inconclusive, 3 not run at this scale"
+    )  # one seed is not three, and three metrics were not measured
     assert sinkscope(*command, "--json").json["record"] == str(path)
 
 
@@ -158,7 +161,7 @@ def test_failed_runs_are_told_and_make_the_exit_code_1(sinkscope, monkeypatch, t
     answer = sinkscope(*swept(monkeypatch, tmp_path / "runs", tmp_path / "kept", failing))
     assert answer.code == 1
     assert "BOS at 0, seed 0 failed: no room" in answer.err
-    assert "left out: no run of 'BOS at 0'" in " ".join(answer.out.split())
+    assert "not run at this scale (no run of 'BOS at 0')" in " ".join(answer.out.split())
 
 
 def test_nothing_to_judge_is_one_line(sinkscope, tmp_path):
