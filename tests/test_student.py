@@ -7,7 +7,7 @@ import math
 import mpmath
 import pytest
 
-from sinkscope.student import cumulative, quantile
+from sinkscope.student import cumulative, holm, quantile
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,10 @@ def test_a_quantile_is_where_the_distribution_has_its_share(p, df):
 def test_ends_and_what_is_no_number():
     assert (cumulative(math.inf, 3), cumulative(-math.inf, 3)) == (1.0, 0.0)
     assert math.isnan(cumulative(math.nan, 3))
+
+
+def test_holm_s_correction():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+    assert holm([0.02]) == [0.02]

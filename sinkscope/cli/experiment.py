@@ -126,7 +126,7 @@ def verdict_(
     A run counts wherever a claim reads it, whatever question its record was made for.
     """
     from sinkscope.claims import tally
-    from sinkscope.experiments import QUESTIONS, find, known, verdicts
+    from sinkscope.experiments import QUESTIONS, find, holds_after_holm, known, verdicts
 
     if every == (name is not None):
         raise InputError("name one experiment, or pass --all")
@@ -134,10 +134,17 @@ def verdict_(
     records = known(folders_of(results), scale, own=questions)
     entries = [(question, records.of(question)) for question in questions]
     judged = [(question, found, verdicts(question, found, scale)) for question, found in entries]
+    held = holds_after_holm([(question, verdict) for question, _, made in judged for verdict in made])
     if as_json:
-        described = [{"experiment": q.name, **verdict.to_dict()} for q, _, made in judged for verdict in made]
+        described = [
+            {"experiment": q.name, "primary": verdict.claim.name == q.primary, **verdict.to_dict()}
+            for q, _, made in judged
+            for verdict in made
+        ]
         costs = {q.name: found.cost for q, found, _ in judged if found is not None}
-        show_json({"scale": scale, "verdicts": described, "costs": costs, "notes": list(records.notes)})
+        show_json(
+            {"scale": scale, "verdicts": described, "costs": costs, "notes": list(records.notes), "after_holm": held}
+        )
         return
     _show_verdicts([(question, found, verdict) for question, found, made in judged for verdict in made])
     runs = [
@@ -146,6 +153,9 @@ def verdict_(
     shared = {run.run: run.seconds for run in runs}  # several questions may read a run
     outcomes = tally(verdict for _, _, made in judged for verdict in made)
     show(plain(f"\n{outcomes}; {len(shared)} runs of {hours(math.fsum(shared.values()))}"))
+    if every and held:
+        kept = ", ".join(name for name, holds in held.items() if holds) or "none"
+        show(plain(f"primary claims that hold after Holm's correction for {len(held)} of them: {kept}"))
     for line in records.notes:
         note(line)
 

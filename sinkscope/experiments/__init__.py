@@ -19,7 +19,7 @@ from sinkscope.experiments.effects import (
     range_of,
     rising,
 )
-from sinkscope.experiments.findings import Findings, verdicts
+from sinkscope.experiments.findings import Findings, holds_after_holm, verdicts
 from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.pooled import SHIPPED, Known, known, pooled
 from sinkscope.experiments.question import (
@@ -81,6 +81,7 @@ __all__ = [
     "find",
     "gap",
     "gap_at_equal_loss",
+    "holds_after_holm",
     "known",
     "level",
     "log_ratio",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from sinkscope.experiments.equal_loss import SeedWise
 from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.question import Assertion, Question
 from sinkscope.files import write_json
+from sinkscope.student import holm
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,13 @@ def _over_runs(question: Question, claim: Claim, effect: Contrast, findings: Fin
     whole = {seed: math.fsum(each.values()) for seed, each in values.items() if len(each) == len(effect.labels)}
     evidence = [Evidence(f"seed {seed}", value + effect.constant) for seed, value in sorted(whole.items())]
     return claim.judge(evidence, "; ".join(notes), over=effect.over(runs))
+
+
+def holds_after_holm(judged: Sequence[tuple[Question, Verdict]]) -> dict[str, bool]:
+    """Of each question whose primary claim has a p-value: whether it holds at 5 % after Holm's correction for all."""
+    primaries = [(q.name, v.p) for q, v in judged if v.claim.name == q.primary and v.p is not None]
+    corrected = holm([p for _, p in primaries])
+    return {name: p <= 0.05 for (name, _), p in zip(primaries, corrected, strict=True)}
 
 
 def labels_read(question: Question, assertion: Assertion) -> list[str]:

@@ -54,15 +54,17 @@ def test_verdicts_come_from_what_was_kept(sinkscope, results):
     answer = json.loads(sinkscope("experiment", "verdict", "fixed-token", "--json", "--results", str(results)).out)
     assert [verdict["outcome"] for verdict in answer["verdicts"]] == ["supported"] * 3 + ["inconclusive", "supported"]
     assert answer["verdicts"][2]["residual"] == 11.0
+    assert [verdict["primary"] for verdict in answer["verdicts"]] == [True, False, False, False, False]
+    assert answer["after_holm"] == {"fixed-token": True}
     assert answer["costs"] == {"fixed-token": {"runs": 9, "seconds": 540.0, "seconds_per_run": 60.0}}
     table = " ".join(sinkscope("experiment", "verdict", "--all", "--results", str(results)).out.split())
     assert "not run at this scale" in table
-    assert table.endswith("9 runs of 0.15 h")
+    assert "9 runs of 0.15 h primary claims that hold after Holm's correction for" in table
     shared = json.loads((results / "nano" / "fixed-token.json").read_text()) | {"question": "fixed-positions"}
     (results / "nano" / "fixed-positions.json").write_text(json.dumps(shared))  # which reads the same runs
     again = " ".join(sinkscope("experiment", "verdict", "--all", "--results", str(results)).out.split())
     (results / "nano" / "fixed-positions.json").unlink()
-    assert again.endswith("9 runs of 0.15 h")
+    assert "; 9 runs of 0.15 h" in again
     for scale in ("mini", "paper"):
         other = sinkscope("experiment", "verdict", "--all", "--scale", scale, "--json", "--results", str(results))
         assert {verdict["outcome"] for verdict in other.json["verdicts"]} == {"not run at this scale"}
