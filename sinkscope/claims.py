@@ -15,131 +15,51 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
 from sinkscope.errors import InputError
+from sinkscope.rules import (
+    UNDECIDED,
+    Above,
+    Below,
+    EachAbove,
+    EachWithin,
+    Evidence,
+    Judgment,
+    Outcome,
+    Rule,
+    SeedsAbove,
+    Within,
+)
+from sinkscope.student import Estimate
 
-Outcome = Literal["supported", "refuted", "inconclusive", "not run at this scale"]
+__all__ = [
+    "COLUMNS",
+    "Above",
+    "Below",
+    "Claim",
+    "EachAbove",
+    "EachWithin",
+    "Evidence",
+    "Judgment",
+    "Outcome",
+    "Rule",
+    "SeedsAbove",
+    "Verdict",
+    "Within",
+    "cells",
+    "markdown",
+    "tally",
+]
+
 COLUMNS = ("claim", "statement", "source", "asked", "found", "cases", "verdict")
 
 _STRICT = ConfigDict(extra="forbid", ser_json_inf_nan="strings")  # JSON has no infinity; text round-trips
 _Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-_Limit = Annotated[float, Field(allow_inf_nan=False)]
-
-
-@validated(frozen=True, config=_STRICT)
-class Evidence:
-    """One number and where it was found: `Evidence("T = 64, seed 1", 3e-8)`."""
-
-    case: str
-    value: float
-
-
-@dataclass(frozen=True)
-class Judgment:
-    """What a rule makes of the numbers. `residual` is the one that decides, `spread` how far replicates differ."""
-
-    outcome: Outcome
-    residual: float
-    spread: float = 0.0
-    worst: Evidence | None = None
-
-
-@validated(frozen=True, config=_STRICT)
-class EachWithin:
-    """|x| ≤ tolerance in every case: identities up to rounding, and bounds by how far they are overstepped.
-
-    The residual is the largest |x|. NaN is beyond every tolerance.
-    """
-
-    tolerance: Annotated[_Limit, Field(ge=0)]
-    kind: Literal["each_within"] = "each_within"
-
-    def __str__(self) -> str:
-        return f"≤ {self.tolerance:g}"
-
-    def judge(self, evidence: Sequence[Evidence]) -> Judgment:
-        worst = max(evidence, key=lambda found: math.inf if math.isnan(found.value) else abs(found.value))
-        residual = abs(worst.value)
-        return Judgment("supported" if residual <= self.tolerance else "refuted", residual, worst=worst)
-
-
-@validated(frozen=True, config=_STRICT)
-class EachAbove:
-    """x > margin in every case: differences that must be there. The residual is the smallest x."""
-
-    margin: _Limit
-    kind: Literal["each_above"] = "each_above"
-
-    def __str__(self) -> str:
-        return f"> {self.margin:g}"
-
-    def judge(self, evidence: Sequence[Evidence]) -> Judgment:
-        worst = min(evidence, key=lambda found: -math.inf if math.isnan(found.value) else found.value)
-        return Judgment("supported" if worst.value > self.margin else "refuted", worst.value, worst=worst)
-
-
-@validated(frozen=True, config=_STRICT)
-class SeedsAbove:
-    """x > margin, where each number is the effect in one seed.
-
-    Supported where all seeds exceed the margin, refuted where none does, inconclusive where they disagree, where there
-    are fewer than `seeds`, and where one is NaN. The residual is their mean, the spread half the way from the smallest
-    to the largest.
-    """
-
-    margin: _Limit
-    seeds: Annotated[int, Field(ge=1)] = 3
-    kind: Literal["seeds_above"] = "seeds_above"
-
-    def __str__(self) -> str:
-        return f"> {self.margin:g} in {self.seeds} seeds"
-
-    def judge(self, evidence: Sequence[Evidence]) -> Judgment:
-        return _of_seeds(evidence, self.seeds, lambda value: value > self.margin)
-
-
-@validated(frozen=True, config=_STRICT)
-class SeedsBelow:
-    """x < limit, where each number is the effect in one seed. Verdict, residual and spread as in `SeedsAbove`."""
-
-    limit: _Limit
-    seeds: Annotated[int, Field(ge=1)] = 3
-    kind: Literal["seeds_below"] = "seeds_below"
-
-    def __str__(self) -> str:
-        return f"< {self.limit:g} in {self.seeds} seeds"
-
-    def judge(self, evidence: Sequence[Evidence]) -> Judgment:
-        return _of_seeds(evidence, self.seeds, lambda value: value < self.limit)
-
-
-@validated(frozen=True, config=_STRICT)
-class SeedsWithin:
-    """|x| ≤ tolerance, where each number is the effect in one seed: equal within noise.
-
-    Supported where all seeds are within the tolerance, refuted where all exceed it, inconclusive where they disagree,
-    where there are fewer than `seeds`, and where one is NaN. The residual is their mean, the spread half the way from
-    the smallest to the largest.
-    """
-
-    tolerance: Annotated[_Limit, Field(ge=0)]
-    seeds: Annotated[int, Field(ge=1)] = 3
-    kind: Literal["seeds_within"] = "seeds_within"
-
-    def __str__(self) -> str:
-        return f"|x| ≤ {self.tolerance:g} in {self.seeds} seeds"
-
-    def judge(self, evidence: Sequence[Evidence]) -> Judgment:
-        return _of_seeds(evidence, self.seeds, lambda value: abs(value) <= self.tolerance)
-
-
-Rule = Annotated[EachWithin | EachAbove | SeedsAbove | SeedsBelow | SeedsWithin, Field(discriminator="kind")]
 
 
 @validated(frozen=True, config=_STRICT)
@@ -154,15 +74,34 @@ class Claim:
     source: _Words
     rule: Rule
 
-    def judge(self, evidence: Iterable[Evidence], reason: str = "") -> Verdict:
-        """The verdict that the rule reaches on these numbers; without any, that it was not run."""
+    def judge(self, evidence: Iterable[Evidence], reason: str = "", over: Estimate | None = None) -> Verdict:
+        """The verdict that the rule reaches on these numbers; without any, that it was not run.
+
+        `over`: an effect made of more seeds than the evidence names, such as a difference of runs that do not share
+        theirs; only for rules that judge intervals.
+        """
         found = tuple(evidence)
-        if not found:
+        rule = self.rule
+        by_interval = over is not None and isinstance(rule, Above | Below | Within)
+        if not found and not by_interval:
             return self.not_run(reason or "nothing was measured")
-        judged = self.rule.judge(found)
+        judged = rule.weigh(over) if over and isinstance(rule, Above | Below | Within) else rule.judge(found)
         if judged.outcome == "refuted" and judged.worst is not None and not reason:
             reason = f"{judged.worst.case}: {judged.worst.value:.3g}"
-        return Verdict(self, judged.outcome, judged.residual, judged.spread, found, reason)
+        least, p, n = judged.least, judged.p, judged.n
+        return Verdict(
+            self,
+            judged.outcome,
+            judged.residual,
+            judged.spread,
+            found,
+            reason,
+            judged.kind,
+            judged.interval,
+            n,
+            p,
+            least,
+        )
 
     def not_run(self, reason: str) -> Verdict:
         """The verdict on a claim that could not be tried, and why."""
@@ -174,7 +113,7 @@ class Verdict:
     """A claim, what was found, and what follows.
 
     `residual` and `spread` as the claim's rule defines them, None where nothing was run. `reason`: why it is refuted,
-    undecided or not run, in a phrase.
+    undecided or not run, in a phrase. The rest as in `Judgment`; all of it is logarithms where the rule is of a ratio.
     """
 
     claim: Claim
@@ -183,6 +122,39 @@ class Verdict:
     spread: float | None = None
     evidence: tuple[Evidence, ...] = ()
     reason: str = ""
+    kind: str = ""
+    interval: tuple[float, float] | None = None
+    n: tuple[int, ...] = ()
+    p: float | None = None
+    least: float | None = None
+
+    @property
+    def ratio(self) -> bool:
+        """Whether its numbers are logarithms of ratios."""
+        return isinstance(self.claim.rule, Above) and self.claim.rule.ratio
+
+    @property
+    def found(self) -> str:
+        """The effect with its interval, or its spread: `3.1 (1.2 to 5)`; a ratio as `1.4 times (1.1 to 1.8)`."""
+        if self.residual is None:
+            return "–"
+        if self.interval is None or any(map(math.isnan, self.interval)):
+            return self._said(self.residual) + (f" ± {self.spread:.2g}" if self.spread else "")
+        low, high = map(self._said, self.interval)
+        return f"{self._said(self.residual)}{' times' if self.ratio else ''} ({low} to {high})"
+
+    @property
+    def shown_at_least(self) -> str:
+        """The smallest effect that these seeds could have shown, in the claim's units."""
+        return "–" if self.least is None or math.isnan(self.least) else self._said(self.least)
+
+    @property
+    def said(self) -> str:
+        """The outcome in words: with its kind where that says more."""
+        return f"{self.outcome}: {self.kind}" if self.kind and self.kind != UNDECIDED else self.outcome
+
+    def _said(self, value: float) -> str:
+        return f"{math.exp(value) if self.ratio else value:.2g}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able data; NaN and infinities as text."""
@@ -201,12 +173,10 @@ class Verdict:
     @property
     def row(self) -> tuple[str, ...]:
         """The cells of `COLUMNS`, as text."""
-        found = "–" if self.residual is None else f"{self.residual:.2g}"
-        spread = f" ± {self.spread:.2g}" if self.spread else ""
-        verdict = f"{self.outcome} ({self.reason})" if self.reason else self.outcome
+        verdict = f"{self.said} ({self.reason})" if self.reason else self.said
         claim = self.claim
-        cases = str(len(self.evidence))
-        return claim.name, claim.statement, claim.source, str(claim.rule), found + spread, cases, verdict
+        cases = " and ".join(map(str, self.n)) or str(len(self.evidence))
+        return claim.name, claim.statement, claim.source, str(claim.rule), self.found, cases, verdict
 
 
 def cells(verdict: Verdict, *columns: str) -> tuple[str, ...]:
@@ -229,17 +199,6 @@ def markdown(verdicts: Iterable[Verdict]) -> str:
         cells = (" ".join(cell.replace("|", "\\|").split()) for cell in verdict.row)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _of_seeds(evidence: Sequence[Evidence], seeds: int, holds: Callable[[float], bool]) -> Judgment:
-    """All seeds or none: what at least `seeds` replicates agree on."""
-    values = [found.value for found in evidence]
-    mean, spread = math.fsum(values) / len(values), (max(values) - min(values)) / 2
-    outcome: Outcome = "inconclusive"
-    if len(values) >= seeds and not any(map(math.isnan, values)):
-        held = [holds(value) for value in values]
-        outcome = "supported" if all(held) else "inconclusive" if any(held) else "refuted"
-    return Judgment(outcome, mean, spread)
 
 
 def _adapter() -> Any:  # a TypeAdapter[Verdict]; runtime checkers of annotations do not know that type

@@ -9,14 +9,15 @@ import pytest
 
 from sinkscope.claims import (
     COLUMNS,
+    Above,
+    Below,
     Claim,
     EachAbove,
     EachWithin,
     Evidence,
     SeedsAbove,
-    SeedsBelow,
-    SeedsWithin,
     Verdict,
+    Within,
     markdown,
     tally,
 )
@@ -45,15 +46,23 @@ def found(*values: float) -> list[Evidence]:
         (SeedsAbove(1), (0, 2, 4), "inconclusive", 2),
         (SeedsAbove(1), (2, 3), "inconclusive", 2.5),
         (SeedsAbove(1, seeds=2), (2, 3), "supported", 2.5),
-        (SeedsBelow(1), (0, -3, 0.9), "supported", -0.7),
-        (SeedsBelow(1), (1, 2, 3), "refuted", 2),
-        (SeedsBelow(1), (0, 2, 4), "inconclusive", 2),
-        (SeedsBelow(1), (0, 0), "inconclusive", 0),
-        (SeedsWithin(1), (-1, 1, 0.3), "supported", 0.1),
-        (SeedsWithin(1), (-1.1, 1.1, 3), "refuted", 1),
-        (SeedsWithin(1), (0, 0, 1.1), "inconclusive", 1.1 / 3),
-        (SeedsWithin(1), (0, 0), "inconclusive", 0),
-        (SeedsWithin(0), (0, 0, 0), "supported", 0),
+        (Above(1), (2, 2.2, 2.4), "supported", 2.2),
+        (Above(1), (1.1, 2, 4), "inconclusive", 7.1 / 3),  # each is beyond, and the bound is not
+        (Above(1), (0.4, 0.5, 0.6), "refuted", 0.5),
+        (Above(1), (-3, -3.1, -3.2), "refuted", -3.1),
+        (Above(1), (2, 2), "inconclusive", 2),
+        (Above(1), (2, 2, 2), "supported", 2),
+        (Above(1.25, ratio=True), (0.5, 0.5, 0.5), "supported", 0.5),
+        (Above(1.25, ratio=True), (0.2, 0.2, 0.2), "refuted", 0.2),
+        (Below(1), (0, -0.3, 0.1), "supported", -0.2 / 3),
+        (Below(1), (2, 2.1, 2.2), "refuted", 2.1),
+        (Below(1), (0, 2, 4), "inconclusive", 2),
+        (Below(1), (0, 0), "inconclusive", 0),
+        (Within(1), (-0.1, 0.1, 0.3), "supported", 0.1),
+        (Within(1), (2.9, 3, 3.1), "refuted", 3),
+        (Within(1), (-1.1, 1.1, 3), "inconclusive", 1),
+        (Within(1), (0, 0), "inconclusive", 0),
+        (Within(0), (0, 0, 0), "supported", 0),
     ],
 )
 def test_a_rule_decides(rule, values, outcome, residual):
@@ -69,7 +78,7 @@ def test_nan_refutes_what_every_case_must_show(rule, values):
     assert math.isnan(verdict.residual)
 
 
-@pytest.mark.parametrize("rule", [SeedsAbove(0), SeedsBelow(9), SeedsWithin(2)])
+@pytest.mark.parametrize("rule", [SeedsAbove(0), Above(0), Below(9), Within(2)])
 @pytest.mark.parametrize("known", [1, -5])  # where one seed alone would leave the others agreed
 def test_a_run_that_diverged_decides_nothing(rule, known):
     assert claim(rule).judge(found(known, math.nan, known)).outcome == "inconclusive"
@@ -79,6 +88,37 @@ def test_the_spread_is_half_the_range_of_the_seeds():
     verdict = claim(SeedsAbove(0)).judge(found(1, 2, 5))
     assert verdict.spread == 2
     assert verdict.row[4] == "2.7 ± 2"
+
+
+@pytest.mark.parametrize(
+    ("rule", "values", "kind"),
+    [
+        (Above(1), (0.4, 0.5, 0.6), "smaller than asked"),
+        (Above(1), (-3, -3.1, -3.2), "reversed"),
+        (Above(0), (-3, -3.1, -3.2), "reversed"),
+        (Above(-1), (-3, -3.1, -3.2), "smaller than asked"),
+        (Below(1), (2, 2.1, 2.2), "larger than asked"),
+        (Within(1), (2.9, 3, 3.1), "different"),
+        (Above(1), (0, 1, 4), "undecided"),
+        (Above(1), (9, 9), "too few seeds"),
+        (Above(1), (2, 2.1, 2.2), ""),
+    ],
+)
+def test_in_which_way_it_is_refuted_or_undecided(rule, values, kind):
+    verdict = claim(rule).judge(found(*values))
+    assert verdict.kind == kind
+    assert verdict.said == (f"{verdict.outcome}: {kind}" if kind not in ("", "undecided") else verdict.outcome)
+
+
+def test_a_verdict_has_its_interval_and_what_its_seeds_could_have_shown():
+    verdict = claim(Above(1)).judge(found(1, 2, 3))  # t at 97.5 % and 95 % with two degrees of freedom
+    assert verdict.interval == pytest.approx((2 - 4.30265 / math.sqrt(3), 2 + 4.30265 / math.sqrt(3)), abs=1e-4)
+    assert verdict.least == pytest.approx(1 + 2.91999 / math.sqrt(3), abs=1e-4)
+    assert verdict.row[4] == "2 (-0.48 to 4.5)"
+    assert claim(Above(1)).judge(found(*(verdict.least + shift + 1e-6 for shift in (-1, 0, 1)))).outcome == "supported"
+    assert claim(Above(1)).judge(found(*(verdict.least + shift - 1e-6 for shift in (-1, 0, 1)))).outcome != "supported"
+    ratio = claim(Above(1.25, ratio=True)).judge(found(*map(math.log, (1.9, 2.0, 2.1))))
+    assert ratio.row[4].startswith("2 times (1.8 to")
 
 
 def test_a_refuted_claim_names_its_worst_case():
@@ -98,8 +138,10 @@ def test_without_numbers_it_was_not_run():
         claim().judge(found(1e-9, 0.1 + 0.2)),
         claim(EachAbove(0.5)).judge(found(math.inf)),
         claim(SeedsAbove(0.5)).judge(found(1, 2, 3)),
-        claim(SeedsBelow(0.5)).judge(found(1, 2, 3)),
-        claim(SeedsWithin(0.5)).judge(found(1, 2, 3)),
+        claim(Above(0.5)).judge(found(1, 2, 3)),
+        claim(Above(1.5, ratio=True)).judge(found(1, 2)),
+        claim(Below(0.5)).judge(found(1, 2, 3)),
+        claim(Within(0.5)).judge(found(1, 2, 3)),
         claim().not_run("too large"),
     ],
     ids=lambda verdict: f"{verdict.claim.rule.kind} {verdict.outcome}",
@@ -140,9 +182,10 @@ def test_a_wrong_record_is_refused_in_a_line(change, told):
         lambda: EachWithin(-1),
         lambda: EachAbove(math.nan),
         lambda: SeedsAbove(0, seeds=0),
-        lambda: SeedsBelow(0, seeds=0),
-        lambda: SeedsWithin(-1),
-        lambda: SeedsWithin(1, seeds=0),
+        lambda: Above(0, seeds=1),
+        lambda: Below(math.inf),
+        lambda: Within(-1),
+        lambda: Within(1, seeds=1),
     ],
 )
 def test_an_impossible_rule_fails_where_it_is_written(make):

@@ -13,7 +13,7 @@ from sinkscope.cli import main
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-RECORDS = ROOT / "results" / "experiments"
+RECORDS = ROOT / "sinkscope" / "experiments" / "records"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LONG = {"README", "theory", "encoder_and_hybrid", "which_tokens", "does_it_matter", "survey", "by_which_mechanism"}
 LONG |= {"synthetic_tasks", "does_my_model_have_a_sink", "which_policy"}

@@ -7,23 +7,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sinkscope.claims import tally
+from sinkscope.experiments import SHIPPED
 from sinkscope.experiments.questions import QUESTIONS
 from sinkscope.report.experiments.entry import Entry, Judged, runs_of
-from sinkscope.report.experiments.names import cost, counted, effect, number, said
+from sinkscope.report.experiments.names import cost, counted, effect, number, said, sizes
 from sinkscope.report.experiments.page import made_by
 from sinkscope.report.stored import entries_of, read_findings, records_in
 from tools.findings_figures import dots, mean, metrics_of, values_of
 from tools.findings_text import BEFORE, MADE_BY, NOT_RUN
-from tools.pages import DOCS, ROOT, write
+from tools.pages import DOCS, write
 
 PAGE, FIGURES = "findings.md", "figures/findings"
-RESULTS = ROOT / "results" / "experiments"
 COMPLETE = ("nano",)  # the scale at which every question is answered, be it with "not run"
 MOST_METRICS = 8
-VERDICTS = ("experiment", "claim", "asked", "found", "seeds", "verdict")
+SOME = "runs of some variations alone"
+VERDICTS = ("experiment", "claim", "asked", "found (95 % interval)", "could show", "seeds", "verdict")
 
 
-def entries(results: Path = RESULTS) -> list[Entry]:
+def entries(results: Path = SHIPPED) -> list[Entry]:
     """Every question at the scale of the page, and the records of other scales."""
     return entries_of([read_findings(record) for record in records_in(results)], QUESTIONS, COMPLETE)
 
@@ -44,7 +45,14 @@ def page(entries: Sequence[Entry]) -> str:
 
 
 def _ran(entries: Sequence[Entry]) -> list[Entry]:
-    return [entry for entry in entries if entry.findings is not None]
+    """Those of which a claim can be judged: a baseline that other questions share does not make one that was run."""
+    return [entry for entry in entries if any(judged.verdict.evidence for judged in entry.claims) or _whole(entry)]
+
+
+def _whole(entry: Entry) -> bool:
+    """Whether every variation has runs."""
+    runs = entry.findings.runs if entry.findings is not None else {}
+    return all(runs.get(variation.label) for variation in entry.variations)
 
 
 def _page(entries: Sequence[Entry], ran: Sequence[Entry]) -> Iterator[str]:
@@ -59,9 +67,9 @@ def _page(entries: Sequence[Entry], ran: Sequence[Entry]) -> Iterator[str]:
         yield "\n## The experiments"
     for entry in ran:
         yield from _experiment(entry)
-    absent = [entry for entry in entries if entry.findings is None]
+    absent = [entry for entry in entries if _key(entry) not in {_key(one) for one in ran}]
     if absent:
-        rows = [_row((_name(entry), entry.asks, entry.source, entry.reason)) for entry in absent]
+        rows = [_row((_name(entry), entry.asks, entry.source, entry.reason or SOME)) for entry in absent]
         yield NOT_RUN.format(rows="\n".join(rows)).rstrip()
     facts = [f"- {name}: {line}" for name, line in made_by(ran).items()]
     yield MADE_BY.format(facts="\n".join(facts) or "No experiment has a record yet.").rstrip() + "\n"
@@ -73,7 +81,7 @@ def _experiment(entry: Entry) -> Iterator[str]:
     if entry.note:
         yield f"{escaped(entry.note)}\n"
     for judged in entry.claims:
-        yield f"- {_told(judged)}"
+        yield f"- {_told(entry, judged)}"
     for label, run in entry.runs:
         if run.status != "finished":
             reason = f": {escaped(run.reason)}" if run.reason else ""
@@ -98,23 +106,25 @@ def _varied(entry: Entry) -> str:
     return f"{what} of the {kind}{base}; {amount}. Source: {escaped(entry.source)}."
 
 
-def _told(judged: Judged) -> str:
+def _told(entry: Entry, judged: Judged) -> str:
     verdict = judged.verdict
-    found = f"found {effect(verdict.residual, verdict.spread)}" if verdict.residual is not None else "nothing found"
+    found = f"found {effect(verdict)}" if verdict.residual is not None else "nothing found"
     reason = f"; {escaped(verdict.reason)}" if verdict.reason else ""
-    seeds = counted(len(verdict.evidence), "seed")
+    part = "primary" if judged is entry.claims[0] else "exploratory"
+    shown = f", these seeds could have shown {verdict.shown_at_least}" if verdict.least is not None else ""
     return (
-        f"**{verdict.outcome}**: {escaped(verdict.claim.statement)} "
-        f"({found} in {seeds}, asked {escaped(str(verdict.claim.rule))}{reason})"
+        f"**{verdict.said}** ({part}): {escaped(verdict.claim.statement)} "
+        f"({found} in {sizes(verdict)} seeds, asked {escaped(str(verdict.claim.rule))}{shown}{reason})"
     )
 
 
 def _verdict(entry: Entry, judged: Judged) -> tuple[str, ...]:
     verdict = judged.verdict
-    found = effect(verdict.residual, verdict.spread)
+    found = effect(verdict)
     link = f"[{_name(entry)}](#{_key(entry)})"
-    seeds = str(len(verdict.evidence))
-    return link, escaped(verdict.claim.statement), escaped(str(verdict.claim.rule)), found, seeds, verdict.outcome
+    asked = escaped(str(verdict.claim.rule))
+    statement = escaped(verdict.claim.statement)
+    return link, statement, asked, found, verdict.shown_at_least, sizes(verdict), verdict.said
 
 
 def _columns(entry: Entry, metric: str) -> tuple[str, ...]:
@@ -180,5 +190,5 @@ def _key(entry: Entry) -> str:
 
 if __name__ == "__main__":
     folders = [Path(argument) for argument in sys.argv[1:3]]
-    results, docs = (*folders, *(RESULTS, DOCS)[len(folders) :])
+    results, docs = (*folders, *(SHIPPED, DOCS)[len(folders) :])
     write(pages(entries(results)), docs)

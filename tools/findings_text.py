@@ -9,9 +9,9 @@ had been supported.
 {tally}. All runs together are {runs} and {hours} of training.
 
 The page is written by `python -m tools.findings_page` from the records in
-`results/experiments`, and nothing in it was typed by hand but this introduction. `sinkscope experiment verdict --all`
-judges the same records on the terminal; `sinkscope report results/experiments` turns them into a page with the curves
-of every run.
+`sinkscope/experiments/records`, and nothing in it was typed by hand but this introduction. A claim is judged on every
+run that it reads, whatever question that run was made for. `sinkscope experiment verdict --all` judges the same records
+on the terminal; `sinkscope report sinkscope/experiments/records` turns them into a page with the curves of every run.
 
 ## What models of this size can show
 
@@ -21,17 +21,24 @@ training the recipe `60m` repeats, has 136 million parameters with its embedding
 reads 20,000 batches of 512 windows with 2,048 tokens, 21 billion tokens: some 3,400 times as many. Other sources
 cited here measure models of up to 405 billion parameters. So:
 
-- **Directions can be decided, digits cannot.** "The sink rate is higher with A than with B by more than 3 points in
-  each of three seeds" is a claim that these runs can refute. They cannot say how high it is in a model a hundred
-  times larger. So published values stand beside ours in columns and axes of their own.
+- **Directions can be decided, digits cannot.** "The sink rate is higher with A than with B by more than 3 points"
+  is a claim that these runs can refute. They cannot say how high it is in a model a hundred times larger.
+  So published values stand beside ours in columns and axes of their own.
 - **The sink is there because a BOS is fixed at position 0.** Without a token that always comes first these models
   form no sink in 1,500 steps, while larger ones do in 20,000. What the literature varies *without* a fixed BOS
   either cannot be varied here, or is varied in models that have one, and then means something slightly different.
 - **The models are undertrained.** Whatever slows learning also lowers the sink rate at equal steps. So operations
   are compared once more at equal validation loss, where the curves reach a common loss.
-- **Three seeds are few.** Spread is half the distance from the smallest to the largest effect. A claim is
-  *supported* where every seed passes, *refuted* where none does, and *inconclusive* where seeds disagree or are too
-  few.
+- **Three seeds are few.** So each effect stands with its 95 % interval: Welch's for a difference of two runs, each
+  with all its seeds, Student's for a number that is made within a seed. A claim is *supported* where the one-sided
+  95 % bound lies beyond the margin. It is *refuted* where the whole interval lies on the wrong side: *reversed*
+  (beyond zero) or *smaller than asked* (within the margin; for limits, *larger than asked* or *different*). Else it is
+  *inconclusive*: undecided, or too few seeds. Equality is decided by two one-sided tests, a series by a fitted line.
+  *Could show* is the smallest effect (for a limit the largest) that these seeds, differing as they do, could have
+  shown to pass. This rule replaced "every seed passes" when seeds 0 to 2 of many runs were known; margins stayed, save
+  those of norms and kurtoses, which are ratios now.
+- **Equal loss is read around a point.** The mean of five evaluations around the one that reaches the loss; refused
+  where the control's sink there is less than half of its final one, since there is little to be missing.
 - **A sink rate of zero is a weak zero.** It means that no head passed the threshold of 0.3, not that attention was
   uniform.
 

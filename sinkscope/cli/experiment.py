@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from sinkscope.cli.experiment_queue import queue_
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from sinkscope.claims import Verdict
     from sinkscope.experiments import Findings, Question
 
-app = typer.Typer(no_args_is_help=True, help="Ask the paper's questions: list, show, run, verdict.")
+app = typer.Typer(no_args_is_help=True, help="Ask the paper's questions: list, show, run, queue, verdict.")
+app.command("queue", epilog="Example: sinkscope experiment queue --hours 8 --plan")(queue_)
 FAILED = 1  # exit code where runs failed
 RESULTS = Path("results/experiments")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment's name, or a Python file that holds one.")]
@@ -24,16 +26,19 @@ Scale = Annotated[str, typer.Option(metavar="nano|mini|paper", help="How large t
 WHERE = "Where runs are trained; none: only judge those that exist."
 REUSE = "Take runs whose folders are gone from any record under --results; do not train them again."
 Results = Annotated[Path, typer.Option(help="Folder of the records.")]
+KNOWN = "Folder of the records; without it those that come with the package, and results/experiments before them."
+Records = Annotated[Path | None, typer.Option("--results", help=KNOWN)]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
 
 @app.command("list", epilog="Example: sinkscope experiment list")
-def list_(scale: Scale = "nano", results: Results = RESULTS, as_json: Json = False) -> None:
+def list_(scale: Scale = "nano", results: Records = None, as_json: Json = False) -> None:
     """List every question, and what is known at a scale."""
     from sinkscope.claims import tally
-    from sinkscope.experiments import QUESTIONS, verdicts
+    from sinkscope.experiments import QUESTIONS, known, verdicts
 
-    rows = [(q, verdicts(q, _found(q, scale, results), scale)) for q in QUESTIONS.values()]
+    records = known(folders_of(results), scale)
+    rows = [(q, verdicts(q, records.of(q), scale)) for q in QUESTIONS.values()]
     if as_json:
         show_json(
             {"experiments": [{"name": q.name, "asks": q.asks, "source": q.source, "known": tally(v)} for q, v in rows]}
@@ -113,22 +118,33 @@ def verdict_(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A name, or a Python file.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Judge every experiment.")] = False,
     scale: Scale = "nano",
-    results: Results = RESULTS,
+    results: Records = None,
     as_json: Json = False,
 ) -> None:
-    """Judge the claims again from stored records; train nothing."""
+    """Judge the claims again from stored records; train nothing.
+
+    A run counts wherever a claim reads it, whatever question its record was made for.
+    """
     from sinkscope.claims import tally
-    from sinkscope.experiments import QUESTIONS, find, verdicts
+    from sinkscope.experiments import QUESTIONS, find, holds_after_holm, known, verdicts
 
     if every == (name is not None):
         raise InputError("name one experiment, or pass --all")
     questions = list(QUESTIONS.values()) if name is None else [find(name)]
-    entries = [(question, _found(question, scale, results)) for question in questions]
+    records = known(folders_of(results), scale, own=questions)
+    entries = [(question, records.of(question)) for question in questions]
     judged = [(question, found, verdicts(question, found, scale)) for question, found in entries]
+    held = holds_after_holm([(question, verdict) for question, _, made in judged for verdict in made])
     if as_json:
-        described = [{"experiment": q.name, **verdict.to_dict()} for q, _, made in judged for verdict in made]
+        described = [
+            {"experiment": q.name, "primary": verdict.claim.name == q.primary, **verdict.to_dict()}
+            for q, _, made in judged
+            for verdict in made
+        ]
         costs = {q.name: found.cost for q, found, _ in judged if found is not None}
-        show_json({"scale": scale, "verdicts": described, "costs": costs})
+        show_json(
+            {"scale": scale, "verdicts": described, "costs": costs, "notes": list(records.notes), "after_holm": held}
+        )
         return
     _show_verdicts([(question, found, verdict) for question, found, made in judged for verdict in made])
     runs = [
@@ -137,15 +153,18 @@ def verdict_(
     shared = {run.run: run.seconds for run in runs}  # several questions may read a run
     outcomes = tally(verdict for _, _, made in judged for verdict in made)
     show(plain(f"\n{outcomes}; {len(shared)} runs of {hours(math.fsum(shared.values()))}"))
+    if every and held:
+        kept = ", ".join(name for name, holds in held.items() if holds) or "none"
+        show(plain(f"primary claims that hold after Holm's correction for {len(held)} of them: {kept}"))
+    for line in records.notes:
+        note(line)
 
 
-def _found(question: Question, scale: str, results: Path) -> Findings | None:
-    from sinkscope.errors import unknown
-    from sinkscope.experiments import SCALES, findings
+def folders_of(results: Path | None) -> list[Path]:
+    """Where records are read: the folder that was named, or one's own and those that come with the package."""
+    from sinkscope.experiments import SHIPPED
 
-    if scale not in SCALES:
-        raise unknown("scale", scale, SCALES)
-    return findings.read(results, question.name, scale)
+    return [RESULTS, SHIPPED] if results is None else [results]
 
 
 def _show_findings(question: Question, found: Findings, record: Path, as_json: bool) -> None:
@@ -182,12 +201,13 @@ def _show_verdicts(judged: list[tuple[Question, Findings | None, Verdict]]) -> N
         (
             question.name,
             *cells(verdict, "statement", "asked", "found", "cases"),
+            verdict.shown_at_least,
             "–" if found is None else hours(found.seconds),
             *cells(verdict, "verdict"),
         )
         for question, found, verdict in judged
     ]
-    columns = ("experiment", "claim", "asked", "effect ± spread", "seeds", "cost", "verdict")
+    columns = ("experiment", "claim", "asked", "effect (95 % interval)", "seeds", "could show", "cost", "verdict")
     show(table(columns, rows, numbers_from=len(columns)))
 
 

@@ -15,6 +15,7 @@ from sinkscope.report.terminal import flat, plain, stderr, table
 
 if TYPE_CHECKING:
     from sinkscope.experiments import Progress, Sweep
+    from sinkscope.experiments.jobs import Job
 
 SHOWN = (("validation_loss", "loss"), ("sink/position_0", "sink"))
 OLD = "old"  # the state of a run that existed before
@@ -26,7 +27,7 @@ def watching(out: Path) -> Watch[Progress]:
     return Watch(rows.view, rows.lines, stderr(), every=1.0)
 
 
-class _Reader:
+class Reader:
     """What the logs of runs say; those of settled runs are read once."""
 
     def __init__(self, out: Path) -> None:
@@ -46,12 +47,12 @@ class _Reader:
             self.settled[name] = row
         return row
 
-    def share(self, progress: Progress, name: str, state: str) -> float:
+    def share(self, jobs: Mapping[str, Job], name: str, state: str) -> float:
         """Which part of a run is made, 0 to 1."""
         if state in ("done", "failed"):
             return 1.0
         if name not in self.lengths:
-            fields = flat(progress.jobs[name].model_dump(mode="json"))
+            fields = flat(jobs[name].model_dump(mode="json"))
             self.lengths[name] = next((value for field, value in fields if field.split(".")[-1] == "steps"), 0)
         steps = self.lengths[name]
         return min(1.0, self.newest(name, state).get("step", 0) / steps) if steps else 0.0
@@ -61,7 +62,7 @@ class _Rows:
     """The question's variations × seeds; a cell is a run."""
 
     def __init__(self, out: Path) -> None:
-        self.reader = _Reader(out)
+        self.reader = Reader(out)
         self.settled: list[str] = []  # names of runs, in the order in which they were seen to be
         self.began: tuple[float, float] | None = None  # when, and how many runs were made by then, in parts
 
@@ -91,10 +92,10 @@ class _Rows:
             return values(newest) or "done"
         if state != "running":
             return state
-        return f"{100 * self.reader.share(progress, name, state):.0f} % {values(newest)}".strip()
+        return f"{100 * self.reader.share(progress.jobs, name, state):.0f} % {values(newest)}".strip()
 
     def _left(self, progress: Progress, states: Mapping[str, str]) -> str:
-        made = sum(self.reader.share(progress, name, state) for name, state in states.items())
+        made = sum(self.reader.share(progress.jobs, name, state) for name, state in states.items())
         if self.began is None:
             self.began = (time.monotonic(), made)
         seconds = seconds_left(made - self.began[1], len(states) - made, time.monotonic() - self.began[0])

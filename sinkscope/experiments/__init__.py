@@ -13,12 +13,15 @@ from sinkscope.experiments.effects import (
     gap,
     gap_at_equal_loss,
     level,
+    log_ratio,
+    log_ratio_at_equal_loss,
     peak,
     range_of,
     rising,
 )
-from sinkscope.experiments.findings import Findings, verdicts
+from sinkscope.experiments.findings import Findings, holds_after_holm, verdicts
 from sinkscope.experiments.observed import Observed
+from sinkscope.experiments.pooled import SHIPPED, Known, known, pooled
 from sinkscope.experiments.question import (
     RECIPE_OF,
     SCALES,
@@ -26,14 +29,18 @@ from sinkscope.experiments.question import (
     Question,
     Variation,
     above,
+    above_ratio,
     below,
     recipe,
     task,
     within,
 )
 from sinkscope.experiments.questions import QUESTIONS, find, questions_in
+from sinkscope.experiments.queue.plan import Planned, plan, require_hours
 
 if TYPE_CHECKING:
+    from sinkscope.experiments.queue.working import Queue as Queue
+    from sinkscope.experiments.queue.working import work_off as work_off
     from sinkscope.experiments.running import Progress as Progress
     from sinkscope.experiments.running import backend_named as backend_named
     from sinkscope.experiments.running import run as run
@@ -42,41 +49,56 @@ if TYPE_CHECKING:
 
 LATER = {
     "Progress": "running",
+    "Queue": "queue.working",
     "RunStore": "sweep.store",
     "Sweep": "sweep.sweeping",
     "backend_named": "running",
     "run": "running",
+    "work_off": "queue.working",
 }
 
 __all__ = [
     "QUESTIONS",
     "RECIPE_OF",
     "SCALES",
+    "SHIPPED",
     "Assertion",
     "Findings",
+    "Known",
     "Observed",
+    "Planned",
     "Progress",
     "Question",
+    "Queue",
     "RunStore",
     "Sweep",
     "Variation",
     "above",
+    "above_ratio",
     "backend_named",
     "below",
     "diverges",
     "find",
     "gap",
     "gap_at_equal_loss",
+    "holds_after_holm",
+    "known",
     "level",
+    "log_ratio",
+    "log_ratio_at_equal_loss",
     "peak",
+    "plan",
+    "pooled",
     "questions_in",
     "range_of",
     "recipe",
+    "require_hours",
     "rising",
     "run",
     "task",
     "verdicts",
     "within",
+    "work_off",
 ]
 
 

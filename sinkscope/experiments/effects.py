@@ -4,35 +4,50 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 import numpy as np
 
 from sinkscope import ranks
+from sinkscope.experiments.contrasts import gap, level, log_ratio, metric_gap, off, rising
+from sinkscope.experiments.equal_loss import (
+    LOSS,
+    NORM_RATIO,
+    SINK,
+    at_equal_loss,
+    gap_at_equal_loss,
+    log_ratio_at_equal_loss,
+)
 from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.question import Runs, SeedEffect
 
-LOSS, SINK, NORM_RATIO = "validation_loss", "sink/position_0", "sink/hidden_norm_ratio"
-
-
-def gap(metric: str, larger: str, smaller: str) -> SeedEffect:
-    """metric(larger) − metric(smaller)."""
-    return lambda runs: runs[larger][metric] - runs[smaller][metric]
-
-
-def level(metric: str, label: str) -> SeedEffect:
-    """The metric itself."""
-    return lambda runs: runs[label][metric]
-
-
-def off(metric: str, label: str, expected: float) -> SeedEffect:
-    """metric − expected."""
-    return lambda runs: runs[label][metric] - expected
-
-
-def metric_gap(label: str, larger: str, smaller: str) -> SeedEffect:
-    """Two metrics of one run: larger − smaller."""
-    return lambda runs: runs[label][larger] - runs[label][smaller]
+__all__ = [
+    "LOSS",
+    "NORM_RATIO",
+    "SINK",
+    "at_equal_loss",
+    "curve_correlation",
+    "diverges",
+    "fails",
+    "gap",
+    "gap_at_equal_loss",
+    "half_way",
+    "largest",
+    "largest_of",
+    "last",
+    "least",
+    "least_of",
+    "level",
+    "log_ratio",
+    "log_ratio_at_equal_loss",
+    "maximum_at",
+    "metric_gap",
+    "off",
+    "peak",
+    "quotient",
+    "range_of",
+    "rank_correlation",
+    "rising",
+]
 
 
 def quotient(label: str, metric: str, over: str) -> SeedEffect:
@@ -41,21 +56,6 @@ def quotient(label: str, metric: str, over: str) -> SeedEffect:
     def effect(runs: Runs) -> float:
         divisor = runs[label][over]
         return runs[label][metric] / divisor if divisor else math.nan
-
-    return effect
-
-
-def rising(metric: str, labels: Sequence[str]) -> SeedEffect:
-    """The smallest step of a series that should rise: above −x where no step falls by x or more."""
-    return lambda runs: least(runs[after][metric] - runs[before][metric] for before, after in pairwise(labels))
-
-
-def rise(metric: str, labels: Sequence[str], slack: float) -> SeedEffect:
-    """Last minus first of a series that should rise; its worst step where one falls by `slack` or more."""
-
-    def effect(runs: Runs) -> float:
-        step = rising(metric, labels)(runs)
-        return step if math.isnan(step) or step <= -slack else runs[labels[-1]][metric] - runs[labels[0]][metric]
 
     return effect
 
@@ -105,20 +105,6 @@ def range_of(metric: str, labels: Sequence[str]) -> SeedEffect:
     return effect
 
 
-def at_equal_loss(label: str, beside: str, metric: str = SINK) -> SeedEffect:
-    """A curve's value where the validation loss is the one that the slower of two runs ends with."""
-    return lambda runs: when_loss_is(runs[label], largest((runs[label]["loss"], runs[beside]["loss"])), metric)
-
-
-def gap_at_equal_loss(larger: str, smaller: str, metric: str = SINK) -> SeedEffect:
-    """The difference when both have the validation loss that the slower one ends with.
-
-    Each curve is read where it first reaches that loss, interpolated between evaluations. An operation that learns
-    slowly has a low sink rate at equal steps for that reason alone.
-    """
-    return lambda runs: at_equal_loss(larger, smaller, metric)(runs) - at_equal_loss(smaller, larger, metric)(runs)
-
-
 def curve_correlation(label: str, one: str, other: str) -> SeedEffect:
     """Spearman's ρ of two curves of one run, −1 to 1; "step" is the curve of the steps themselves."""
 
@@ -142,21 +128,6 @@ def fails(label: str, beside: str, by: float) -> SeedEffect:
         return 1.0 if runs[label].diverged else math.nan if math.isnan(behind) else float(behind > by)
 
     return effect
-
-
-def when_loss_is(run: Observed, loss: float, metric: str) -> float:
-    """A curve's value where the validation loss first falls to `loss`; NaN where it never does."""
-    losses, values = run.curves.get(LOSS, ()), run.curves.get(metric, ())
-    known = [(a, b) for a, b in zip(losses, values, strict=False) if not (math.isnan(a) or math.isnan(b))]
-    before: tuple[float, float] | None = None
-    for reached, value in known:
-        if reached <= loss:
-            if before is None or before[0] == reached:
-                return value
-            share = (before[0] - loss) / (before[0] - reached)
-            return before[1] + share * (value - before[1])
-        before = (reached, value)
-    return math.nan
 
 
 def last(run: Observed, metric: str, share: float = 1.0) -> float:

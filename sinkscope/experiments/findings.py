@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sinkscope.claims import Evidence, Verdict
+from sinkscope.claims import Claim, Evidence, Verdict
 from sinkscope.errors import InputError, unknown
+from sinkscope.experiments.contrasts import Contrast
+from sinkscope.experiments.equal_loss import SeedWise
 from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.question import Assertion, Question
 from sinkscope.files import write_json
+from sinkscope.student import holm
 
 
 @dataclass(frozen=True)
@@ -81,10 +85,12 @@ class _Asked(Mapping[str, Observed]):
 
     def __init__(self, question: Question, runs: Mapping[str, Observed]) -> None:
         self.question, self.runs = question, runs
+        self.asked: set[str] = set()
         self.missing: list[str] = []
         self.diverged: list[str] = []
 
     def __getitem__(self, label: str) -> Observed:
+        self.asked.add(label)
         if label not in self.runs:
             labels = [variation.label for variation in self.question.variations]
             if label not in labels:
@@ -104,7 +110,8 @@ class _Asked(Mapping[str, Observed]):
 def verdicts(question: Question, findings: Findings | None, scale: str = "nano") -> list[Verdict]:
     """A verdict on each claim of a question, from what was found; "not run at this scale" without it.
 
-    A claim is judged on the seeds that have the runs which its effect reads; a seed without one of them is left out,
+    A claim about a sum of means (`Contrast`), such as a difference of two runs, is judged on all runs of a variation.
+    Any other is judged on the seeds that have the runs which its effect reads; a seed without one of them is left out,
     and the reason names it. A run that diverged is there: an effect that its numbers cannot tell is NaN and undecided.
     Raises `InputError` for an effect that reads a run of no variation.
     """
@@ -115,6 +122,8 @@ def verdicts(question: Question, findings: Findings | None, scale: str = "nano")
 
 
 def _judged(question: Question, assertion: Assertion, findings: Findings) -> Verdict:
+    if isinstance(assertion.effect, Contrast):
+        return _over_runs(question, assertion.claim, assertion.effect, findings)
     evidence: list[Evidence] = []
     notes: dict[str, list[int]] = {}
     for seed in range(findings.seeds):
@@ -131,7 +140,70 @@ def _judged(question: Question, assertion: Assertion, findings: Findings) -> Ver
         evidence.append(Evidence(f"seed {seed}", value))
         if math.isnan(value) and asked.diverged:
             notes.setdefault(f"undecided: '{asked.diverged[0]}' diverged", []).append(seed)
+        elif math.isnan(value) and isinstance(assertion.effect, SeedWise):
+            notes.setdefault(f"refused: {assertion.effect.refusal}", []).append(seed)
     return assertion.claim.judge(evidence, "; ".join(f"{_named(seeds)} {what}" for what, seeds in notes.items()))
+
+
+def _over_runs(question: Question, claim: Claim, effect: Contrast, findings: Findings) -> Verdict:
+    """The verdict on a sum of means: every run of a variation counts, whether others share its seed or not.
+
+    A finished run that was read before the metric was kept has no value, and is left out.
+    """
+    labels = [variation.label for variation in question.variations]
+    runs: dict[str, list[Observed]] = {}
+    values: dict[int, dict[str, float]] = {}
+    notes: list[str] = []
+    for label in effect.labels:
+        if label not in labels:
+            raise unknown(f"variation of experiment '{question.name}'", label, labels)
+        found = {seed: (run, effect.of(label, run)) for seed, run in sorted(findings.runs.get(label, {}).items())}
+        if blank := [seed for seed, (run, value) in found.items() if math.isnan(value) and not run.diverged]:
+            notes.append(f"{_named(blank)} left out: not measured in '{label}'")
+        runs[label] = [run for seed, (run, _) in found.items() if seed not in blank]
+        if gone := [seed for seed, (run, _) in found.items() if run.diverged]:
+            notes.append(f"{_named(gone)} undecided: '{label}' diverged")
+        if not runs[label]:
+            return claim.not_run("; ".join(notes) or f"no run of '{label}'")
+        for seed, (_, value) in found.items():
+            values.setdefault(seed, {})[label] = value
+    whole = {seed: math.fsum(each.values()) for seed, each in values.items() if len(each) == len(effect.labels)}
+    evidence = [Evidence(f"seed {seed}", value + effect.constant) for seed, value in sorted(whole.items())]
+    return claim.judge(evidence, "; ".join(notes), over=effect.over(runs))
+
+
+def holds_after_holm(judged: Sequence[tuple[Question, Verdict]]) -> dict[str, bool]:
+    """Of each question whose primary claim has a p-value: whether it holds at 5 % after Holm's correction for all."""
+    primaries = [(q.name, v.p) for q, v in judged if v.claim.name == q.primary and v.p is not None]
+    corrected = holm([p for _, p in primaries])
+    return {name: p <= 0.05 for (name, _), p in zip(primaries, corrected, strict=True)}
+
+
+def labels_read(question: Question, assertion: Assertion) -> list[str]:
+    """The variations whose runs an effect reads, in the question's order, seen on made-up runs."""
+    runs = {variation.label: _made_up() for variation in question.variations}
+    asked = _Asked(question, runs)
+    with suppress(KeyError, ArithmeticError, ValueError):
+        assertion.effect(asked)
+    return [label for label in runs if label in asked.asked]
+
+
+def _made_up() -> Observed:
+    return Observed("", "finished", 0, _Ones(), tuple(range(5)), _Falling())
+
+
+class _Ones(dict[str, float]):
+    """Metrics that are all 1."""
+
+    def get(self, key: str, default: object = None) -> float:
+        return 1.0
+
+
+class _Falling(dict[str, tuple[float, ...]]):
+    """Curves that all fall to 1."""
+
+    def get(self, key: str, default: object = None) -> tuple[float, ...]:
+        return (5.0, 4.0, 3.0, 2.0, 1.0)
 
 
 def _named(seeds: list[int]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from sinkscope.claims import Claim, SeedsAbove, SeedsBelow, SeedsWithin
+from sinkscope.claims import Above, Below, Claim, Within
 from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.observed import Observed
 
@@ -59,18 +59,23 @@ class Assertion:
 
 
 def above(margin: float, effect: SeedEffect, name: str, statement: str, source: str) -> Assertion:
-    """The claim that an effect exceeds a margin, in the units of its metric, in each of three seeds."""
-    return Assertion(Claim(name, statement, source, SeedsAbove(margin)), effect)
+    """The claim that an effect exceeds a margin, in the units of its metric, by its interval over seeds."""
+    return Assertion(Claim(name, statement, source, Above(margin)), effect)
+
+
+def above_ratio(margin: float, effect: SeedEffect, name: str, statement: str, source: str) -> Assertion:
+    """The claim that a ratio exceeds a margin; the effect is its logarithm, such as `log_ratio`."""
+    return Assertion(Claim(name, statement, source, Above(margin, ratio=True)), effect)
 
 
 def below(limit: float, effect: SeedEffect, name: str, statement: str, source: str) -> Assertion:
-    """The claim that an effect stays below a limit, in the units of its metric, in each of three seeds."""
-    return Assertion(Claim(name, statement, source, SeedsBelow(limit)), effect)
+    """The claim that an effect stays below a limit, in the units of its metric, by its interval over seeds."""
+    return Assertion(Claim(name, statement, source, Below(limit)), effect)
 
 
 def within(tolerance: float, effect: SeedEffect, name: str, statement: str, source: str) -> Assertion:
-    """The claim that an effect is zero within a tolerance, in the units of its metric, in each of three seeds."""
-    return Assertion(Claim(name, statement, source, SeedsWithin(tolerance)), effect)
+    """The claim that an effect is zero within a tolerance, in the units of its metric, by two one-sided tests."""
+    return Assertion(Claim(name, statement, source, Within(tolerance)), effect)
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,8 @@ class Question:
 
     `shared`: changes of every variation. `not_at`: scales at which the question cannot be
     asked, and why. `base`: what is varied, a recipe or a `task`. `shown`: metrics in a table of the runs. `note`: what
-    a reader must know of how the question came about. Raises `InputError` for two variations of one label.
+    a reader must know of how the question came about. The first claim is the primary one, the others are exploratory.
+    Raises `InputError` for two variations of one label.
     """
 
     name: str
@@ -101,6 +107,11 @@ class Question:
         if not self.variations or not self.assertions:
             raise InputError(f"experiment '{self.name}': needs variations and claims")
 
+    @property
+    def primary(self) -> str:
+        """The name of the claim that answers the question."""
+        return self.assertions[0].claim.name
+
     def recipes(self, scale: str, seeds: int) -> dict[tuple[str, int], Job]:
         """The job of every variation and seed (0, 1, …) at a scale.
 
@@ -112,8 +123,12 @@ class Question:
             raise InputError(f"experiment '{self.name}' is not run at scale '{scale}': {self.not_at[scale]}")
         if seeds < 1:
             raise InputError(f"seeds = {seeds}: at least 1")
-        return {
-            (variation.label, seed): self.base(scale, {**self.shared, **variation.changes, "seed": seed})
-            for variation in self.variations
-            for seed in range(seeds)
-        }
+        labels = [variation.label for variation in self.variations]
+        return {(label, seed): self.job(label, seed, scale) for label in labels for seed in range(seeds)}
+
+    def job(self, label: str, seed: int, scale: str) -> Job:
+        """The job of one variation and seed. Raises `InputError` for an unknown label and wrong recipes."""
+        changes = {variation.label: variation.changes for variation in self.variations}
+        if label not in changes:
+            raise unknown(f"variation of experiment '{self.name}'", label, changes)
+        return self.base(scale, {**self.shared, **changes[label], "seed": seed})

@@ -10,7 +10,7 @@ from typing import Any
 
 from sinkscope.claims import Verdict
 from sinkscope.errors import InputError
-from sinkscope.experiments import QUESTIONS, SCALES, Findings, Question, questions_in
+from sinkscope.experiments import QUESTIONS, SCALES, Findings, Question, pooled, questions_in
 from sinkscope.measurements import Measurement
 from sinkscope.report.experiments.entry import Entry, entry, unknown_entry
 from sinkscope.report.runs import StoredRun, read_run
@@ -55,11 +55,18 @@ def read(paths: Iterable[Path]) -> Stored:
 
 
 def entries_of(findings: Sequence[Findings], questions: Mapping[str, Question], scales: Iterable[str]) -> list[Entry]:
-    """The findings with their questions in the order of these; at `scales` also the questions without findings."""
+    """The findings with their questions in the order of these; at `scales` also the questions without findings.
+
+    A run of one record counts for every question that asks for it, as for `experiment verdict`.
+    """
     known = {(found.question, found.scale): found for found in findings}
     complete = tuple(scales)
+    by_scale: dict[str, dict[str, Findings]] = {scale: {} for scale in SCALES}
+    for found in findings:
+        by_scale[found.scale][found.question] = found
+    together = {scale: pooled(records, scale, questions) for scale, records in by_scale.items()}
     places = [(name, scale) for scale in SCALES for name in questions if (name, scale) in known or scale in complete]
-    asked = [entry(questions[name], known.get((name, scale)), scale) for name, scale in places]
+    asked = [entry(questions[name], together[scale].of(questions[name]), scale) for name, scale in places]
     return [*asked, *(unknown_entry(found) for key, found in known.items() if key not in places)]
 
 
@@ -75,7 +82,7 @@ def read_findings(path: Path) -> Findings:
 
 
 def records_in(folder: Path) -> list[Path]:
-    """The records of experiments in `results/experiments`, or in the folder of one scale in it."""
+    """The records of experiments in a folder such as `results/experiments`, or in that of one scale in it."""
     if folder.name in SCALES:
         return sorted(folder.glob("*.json"))
     return [path for scale in SCALES for path in sorted((folder / scale).glob("*.json"))]

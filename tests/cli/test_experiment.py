@@ -54,27 +54,30 @@ def test_verdicts_come_from_what_was_kept(sinkscope, results):
     answer = json.loads(sinkscope("experiment", "verdict", "fixed-token", "--json", "--results", str(results)).out)
     assert [verdict["outcome"] for verdict in answer["verdicts"]] == ["supported"] * 3 + ["inconclusive", "supported"]
     assert answer["verdicts"][2]["residual"] == 11.0
+    assert [verdict["primary"] for verdict in answer["verdicts"]] == [True, False, False, False, False]
+    assert answer["after_holm"] == {"fixed-token": True}
     assert answer["costs"] == {"fixed-token": {"runs": 9, "seconds": 540.0, "seconds_per_run": 60.0}}
     table = " ".join(sinkscope("experiment", "verdict", "--all", "--results", str(results)).out.split())
     assert "not run at this scale" in table
-    assert table.endswith("9 runs of 0.15 h")
+    assert "9 runs of 0.15 h primary claims that hold after Holm's correction for" in table
     shared = json.loads((results / "nano" / "fixed-token.json").read_text()) | {"question": "fixed-positions"}
     (results / "nano" / "fixed-positions.json").write_text(json.dumps(shared))  # which reads the same runs
     again = " ".join(sinkscope("experiment", "verdict", "--all", "--results", str(results)).out.split())
     (results / "nano" / "fixed-positions.json").unlink()
-    assert again.endswith("9 runs of 0.15 h")
+    assert "; 9 runs of 0.15 h" in again
     for scale in ("mini", "paper"):
         other = sinkscope("experiment", "verdict", "--all", "--scale", scale, "--json", "--results", str(results))
         assert {verdict["outcome"] for verdict in other.json["verdicts"]} == {"not run at this scale"}
 
 
-def test_a_verdict_shows_effect_spread_seeds_and_cost(sinkscope, results, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+def test_a_verdict_shows_effect_interval_seeds_and_cost(sinkscope, results, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
     table = sinkscope("experiment", "verdict", "fixed-token", "--results", str(results)).out
-    assert table.splitlines()[0].split()[3:] == ["effect", "±", "spread", "seeds", "cost", "verdict"]
+    head = " ".join(table.splitlines()[0].split())
+    assert head == "experiment claim asked effect (95 % interval) seeds could show cost verdict"
     said = " ".join(table.split())
-    assert "3 0.15 h supported" in said
-    assert "± 1" in said
+    assert "12 (12 to 12) 3 and 3 3 0.15 h supported" in said
+    assert "inconclusive" in said
 
 
 @pytest.mark.parametrize(
@@ -143,8 +146,10 @@ def test_a_run_says_where_its_record_is(sinkscope, monkeypatch, tmp_path):
     answer = sinkscope(*command)
     assert (answer.code, path.is_file()) == (0, True)
     assert f"record: {path}" in " ".join(answer.err.split())
-    claims = len(QUESTIONS["fixed-token"].assertions)
-    assert answer.out.strip().splitlines()[-1] == f"{claims} inconclusive"  # one seed is not three
+    last = answer.out.strip().splitlines()[-1]
+    assert (
+        last == "2 inconclusive, 3 not run at this scale"
+    )  # one seed is not three, and three metrics were not measured
     assert sinkscope(*command, "--json").json["record"] == str(path)
 
 
@@ -158,7 +163,7 @@ def test_failed_runs_are_told_and_make_the_exit_code_1(sinkscope, monkeypatch, t
     answer = sinkscope(*swept(monkeypatch, tmp_path / "runs", tmp_path / "kept", failing))
     assert answer.code == 1
     assert "BOS at 0, seed 0 failed: no room" in answer.err
-    assert "left out: no run of 'BOS at 0'" in " ".join(answer.out.split())
+    assert "not run at this scale (no run of 'BOS at 0')" in " ".join(answer.out.split())
 
 
 def test_nothing_to_judge_is_one_line(sinkscope, tmp_path):

@@ -9,12 +9,14 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from sinkscope.experiments import Question
+from sinkscope.experiments import Observed, Question
+from sinkscope.experiments.jobs import LabTraining
 from sinkscope.experiments.sweep.sweeping import Sweep
 from sinkscope.experiments.sweep.worker import SETTLED, work
 from sinkscope.training import Run
 from tests.training.helpers import rows
 
+HOST = {"device": "cpu", "threads": 1, "system": "Linux", "machine": "x86_64"}
 TIMES = ("seconds", "seconds_per_run")
 LONGER = {"steps": 60, "save_every": 15, "eval_every": 30}  # long enough to be killed amid, with checkpoints
 
@@ -48,6 +50,15 @@ def written(question: Question, path: Path) -> Path:
         f"mine = Question('mine', 'Is it?', 'a test', ({variations},), claims, {dict(question.shared)!r})\n"
     )
     return path
+
+
+def planted(name, out, seed=0, value=1.0, version="1", layout=LabTraining.layout):
+    """The folder of a finished run, as far as findings read it."""
+    (out / name).mkdir(parents=True)
+    record = {"status": "finished", "data": {}, "host": HOST, "versions": {"torch": version}}
+    (out / name / "record.json").write_text(json.dumps(record))
+    told = Observed(name, "finished", seed, {"sink_0": value}, layout=layout)
+    (out / name / "observed.json").write_text(json.dumps(told.to_dict()))
 
 
 def assert_same_runs(one: Path, other: Path) -> None:

@@ -12,6 +12,7 @@ from sinkscope.experiments import (
     gap,
     gap_at_equal_loss,
     level,
+    log_ratio,
     peak,
     range_of,
     rising,
@@ -33,9 +34,8 @@ from sinkscope.experiments.effects import (
     off,
     quotient,
     rank_correlation,
-    rise,
-    when_loss_is,
 )
+from sinkscope.experiments.equal_loss import around_loss
 
 
 def seen(value: float, curve: tuple[tuple[float, float], ...] = (), status: str = "finished") -> Observed:
@@ -57,8 +57,10 @@ RUNS = {
     [
         (gap("m", "b", "a"), 3.0),
         (level("m", "c"), 6.0),
-        (rising("m", "abc"), 2.0),
-        (rising("m", "bac"), -3.0),
+        (rising("m", "ab"), 3.0),
+        (rising("m", "abc"), 5.0),
+        (rising("m", "cba"), -5.0),
+        (rising("m", "bac"), 2.0),
         (peak("m", "abc", at="c"), 2.0),
         (peak("m", "abc", at="a"), -5.0),
         (range_of("m", "abc"), 5.0),
@@ -71,10 +73,7 @@ RUNS = {
         (rank_correlation("m", "acb"), 0.5),
         (least_of("m", "cab"), 1.0),
         (largest_of("m", "acb"), 6.0),
-        (rise("m", "abc", 1.0), 5.0),
-        (rise("m", "acb", 1.0), -2.0),
-        (rise("m", "acb", 2.0), -2.0),
-        (rise("m", "acb", 2.1), 3.0),
+        (log_ratio("m", "b", "a"), math.log(4.0)),
         (off("m", "b", 5.0), -1.0),
         (metric_gap("two", "m", "n"), 6.0),
         (quotient("two", "m", "n"), 4.0),
@@ -86,7 +85,7 @@ RUNS = {
     ],
 )
 def test_effects(effect, expected):
-    assert effect(RUNS) == expected
+    assert effect(RUNS) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +102,8 @@ def test_effects(effect, expected):
         least_of("m", ("a", "gone")),
         least_of("m", ("gone", "a")),
         largest_of("m", ("a", "gone")),
-        rise("m", ("a", "gone", "b"), 1.0),
+        rising("m", ("a", "gone", "b")),
+        log_ratio("m", "a", "gone"),
         lambda runs: largest(runs["two"][name] for name in ("m", "missing")),
         lambda runs: least(runs["two"][name] for name in ("missing", "m")),
         quotient("two", "m", "missing"),
@@ -119,21 +119,37 @@ def test_what_is_missing_is_not_a_number(effect):
     assert math.isnan(effect(RUNS))
 
 
-def test_a_curve_is_read_where_the_loss_first_arrives():
-    run = seen(0.0, ((4.0, 0.0), (3.0, 2.0), (2.0, 10.0), (2.5, 99.0)))
-    assert when_loss_is(run, 3.0, "sink/position_0") == 2.0
-    assert when_loss_is(run, 2.25, "sink/position_0") == 8.0
-    assert when_loss_is(run, 5.0, "sink/position_0") == 0.0
-    assert math.isnan(when_loss_is(run, 1.0, "sink/position_0"))
+def test_a_curve_is_read_around_the_place_where_the_loss_first_arrives():
+    losses, rates = (6.0, 5.0, 4.0, 3.0, 2.0, 2.5, 1.0), (0.0, 1.0, 2.0, math.nan, 6.0, 7.0, 9.0)
+    run = seen(0.0, tuple(zip(losses, rates, strict=True)))
+    assert around_loss(run, 3.0, SINK) == pytest.approx((1 + 2 + 6 + 7) / 4)
+    assert around_loss(run, 3.5, SINK) == around_loss(run, 3.0, SINK)
+    assert around_loss(run, 9.0, SINK) == pytest.approx((0 + 1 + 2) / 3)
+    assert around_loss(run, 1.0, SINK) == pytest.approx((6 + 7 + 9) / 3)
+    assert math.isnan(around_loss(run, 0.5, SINK))
+
+
+def straight(losses, rates):
+    return seen(0.0, tuple(zip(losses, rates, strict=True)))
+
+
+FAST = straight((8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0), (0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 10.0))
+SLOW = straight((8.0, 7.5, 7.0, 6.5, 6.0, 5.5, 5.0), (0.0, 0.0, 1.0, 1.0, 1.0, 4.0, 4.0))
 
 
 def test_at_equal_loss_a_slow_learner_is_compared_with_an_early_state():
-    """The fast run is at 8 % when its loss is what the slow one ends with, not at its final 20 %."""
-    fast = seen(0.0, ((4.0, 0.0), (3.0, 8.0), (2.0, 20.0)))
-    slow = seen(0.0, ((4.0, 0.0), (3.5, 1.0), (3.0, 6.0)))
-    runs = {"fast": fast, "slow": slow}
-    assert gap("loss", "slow", "fast")(runs) == 1.0
-    assert gap_at_equal_loss("fast", "slow")(runs) == 2.0
+    """The fast run is near 6 % when its loss is what the slow one ends with, not at its final 10 %."""
+    runs = {"fast": FAST, "slow": SLOW}
+    assert gap("loss", "slow", "fast")(runs) == 3.0
+    assert at_equal_loss("fast", "slow")(runs) == pytest.approx((2 + 4 + 6 + 8 + 10) / 5)
+    assert gap_at_equal_loss("fast", "slow")(runs) == pytest.approx(6.0 - (1 + 4 + 4) / 3)
+
+
+def test_at_equal_loss_nothing_is_said_where_the_control_has_no_sink_yet():
+    late = straight((8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0), (0.0, 0.0, 0.0, 0.0, 1.0, 10.0, 10.0))
+    assert math.isnan(gap_at_equal_loss("late", "slow")({"late": late, "slow": SLOW}))
+    assert math.isnan(at_equal_loss("slow", "late")({"late": late, "slow": SLOW}))
+    assert not math.isnan(gap_at_equal_loss("slow", "late")({"late": late, "slow": SLOW}))
 
 
 def test_a_run_fails_that_diverges_or_ends_far_above_another():
@@ -149,8 +165,8 @@ def test_over_zero_there_is_no_quotient():
 
 
 def test_a_claim_about_several_at_equal_loss_is_about_the_least():
-    curves = {"a": (1.0, 5.0), "b": (9.0, 3.0), "base": (0.0, 7.0)}
-    runs = {label: seen(0.0, ((4.0, first), (2.0, last))) for label, (first, last) in curves.items()}
+    curves = {"a": (5.0, 5.0), "b": (3.0, 3.0), "base": (7.0, 7.0)}
+    runs = {label: straight((4.0, 2.0), rates) for label, rates in curves.items()}
     assert at_equal_loss("a", "base")(runs) == 5.0
     assert all_keep_sink(("a", "b"), "base", "a test")[1].effect(runs) == 3.0
 

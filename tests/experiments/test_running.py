@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 
 from sinkscope.errors import InputError
-from sinkscope.experiments import Observed, Variation, run, verdicts
+from sinkscope.experiments import Variation, run, verdicts
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.jobs import LabTraining
 from sinkscope.experiments.running import BACKENDS
@@ -21,9 +21,7 @@ from sinkscope.experiments.sweep.worker import BUSY, SETTLED, work
 from sinkscope.training import Run
 
 from .conftest import recipes
-from .helpers import Here
-
-HOST = {"device": "cpu", "threads": 1, "system": "Linux", "machine": "x86_64"}
+from .helpers import HOST, Here, planted
 
 
 @pytest.fixture(scope="module")
@@ -68,15 +66,6 @@ def test_what_there_is_can_be_judged_without_making_more(small, copy):
     assert not found.failed
     assert len(list(copy["out"].glob("*/record.json"))) == 4
     assert [verdict.outcome for verdict in verdicts(more, found)] == ["supported", "refuted"]
-
-
-def planted(name, out, seed=0, value=1.0, version="1", layout=LabTraining.layout):
-    """The folder of a finished run, as far as findings read it."""
-    (out / name).mkdir(parents=True)
-    record = {"status": "finished", "data": {}, "host": HOST, "versions": {"torch": version}}
-    (out / name / "record.json").write_text(json.dumps(record))
-    told = Observed(name, "finished", seed, {"sink_0": value}, layout=layout)
-    (out / name / "observed.json").write_text(json.dumps(told.to_dict()))
 
 
 def planting(*failing, **told):

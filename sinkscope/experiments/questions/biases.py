@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sinkscope.experiments.assertions import POINTS, keeps_sink, less_massive, less_sink
-from sinkscope.experiments.effects import gap, level, rise
+from sinkscope.experiments.effects import gap, level, rising
 from sinkscope.experiments.question import Assertion, Question, above
 from sinkscope.experiments.questions.variations import SOFTMAX, model, operation
 
@@ -100,10 +100,10 @@ def _length_decides(direction: str, published: str) -> tuple[Assertion, ...]:
     return (
         above(
             1.0,
-            rise("slot", labels, 1.0),
+            rising("slot", labels),
             f"{direction}: shorter is better",
             f"the shorter the fixed value ('{direction}', norms 20, 5, 1), the more heads have their sink on the bias: "
-            "more than 1 point of them, and no step falls by as much",
+            "more than 1 point of them along the fitted line",
             f"{TABLE_5}: {published}",
         ),
         above(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sinkscope.experiments.effects import gap, level, metric_gap, quotient, rise
+from sinkscope.experiments.effects import gap, level, metric_gap, quotient, rising
 from sinkscope.experiments.observed import OTHERS
 from sinkscope.experiments.question import Question, Variation, above, below
 from sinkscope.experiments.questions.variations import SOFTMAX, model
@@ -108,9 +108,9 @@ over_mixing = Question(
         ),
         above(
             1.0,
-            rise("sink_0", tuple(f"{layers} layers" for layers in DEPTHS), 1.0),
+            rising("sink_0", tuple(f"{layers} layers" for layers in DEPTHS)),
             "deeper, stronger",
-            "the sink rate rises with depth (2, 4, 8 layers) by more than 1 point, and no step falls by as much",
+            "the sink rate rises with depth (2, 4, 8 layers) by more than 1 point along the fitted line",
             f"{BARBERO}: Llama-3.1 of 8, 70 and 405 billion parameters, 45.97, 73.49, 78.29 %",
         ),
     ),

@@ -16,7 +16,7 @@ from sinkscope.experiments.effects import (
     least,
     level,
     metric_gap,
-    rise,
+    rising,
 )
 from sinkscope.experiments.question import Question, Variation, above, below
 from sinkscope.experiments.questions.variations import relative, times
@@ -40,11 +40,11 @@ metric = Question(
         *(
             above(
                 1.0,
-                rise(f"sink_0/tokens={tokens}/epsilon={epsilon:g}", ("lr / 8", "lr / 4", "lr"), 1.0),
+                rising(f"sink_0/tokens={tokens}/epsilon={epsilon:g}", ("lr / 8", "lr / 4", "lr")),
                 f"order at {epsilon:g} on {tokens} tokens",
                 f"at a threshold of {epsilon:g} on {tokens} tokens the sink rate rises with the learning rate of "
                 "training "
-                "(an eighth, a quarter, all of it): by more than 1 point in all, and no step falls by as much",
+                "(an eighth, a quarter, all of it): by more than 1 point along the fitted line",
                 FIGURE_3,
             )
             for tokens in LENGTHS

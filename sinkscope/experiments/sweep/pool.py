@@ -59,10 +59,10 @@ def work_locally(jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep:
     """
     require_workers(workers)
     with tempfile.TemporaryDirectory(prefix="sinkscope-sweep-") as scratch:
-        return drive(jobs, _Pool(jobs, out, Path(scratch), threads_each(workers)), workers, watch)
+        return drive(jobs, Pool(jobs, out, Path(scratch), threads_each(workers)), workers, watch)
 
 
-class _Pool:
+class Pool:
     """Worker processes: idle ones, and those at work by the name of the run. An idle one is taken before a new one."""
 
     def __init__(self, jobs: Jobs, out: Path, scratch: Path, threads: int) -> None:

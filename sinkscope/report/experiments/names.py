@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from sinkscope.claims import Verdict
+
 TITLES: Mapping[str, str] = {
     "sink/position_0": "sink rate at position 0 (%)",
     "validation_loss": "validation loss (nats)",
@@ -104,9 +106,21 @@ def number(value: float | None) -> str:
     return f"{value + 0.0:.3g}".replace("-", "−")  # minus zero plus zero is zero
 
 
-def effect(residual: float | None, spread: float | None) -> str:
-    """What a claim found, with its spread: "4.21 ± 0.3"."""
-    return number(residual) if not spread else f"{number(residual)} ± {spread:.2g}"
+def effect(verdict: Verdict) -> str:
+    """What a claim found, with its 95 % interval: "4.21 (1.2 to 7.3)"; ratios as "1.4 times (1.1 to 1.8)"."""
+
+    def shown(value: float | None) -> str:
+        return number(math.exp(value) if verdict.ratio and value is not None else value)
+
+    if verdict.interval is None:
+        return shown(verdict.residual) if not verdict.spread else f"{shown(verdict.residual)} ± {verdict.spread:.2g}"
+    low, high = map(shown, verdict.interval)
+    return f"{shown(verdict.residual)}{' times' if verdict.ratio else ''} ({low} to {high})"
+
+
+def sizes(verdict: Verdict) -> str:
+    """How many seeds decided it: "3", or "3 and 10" for runs that have seeds of their own."""
+    return " and ".join(map(str, verdict.n)) or str(len(verdict.evidence))
 
 
 def cost(seconds: float | int) -> str:

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from sinkscope.claims import Outcome, tally
 from sinkscope.report.experiments import figures, tables
 from sinkscope.report.experiments.entry import Entry, Judged, runs_of
-from sinkscope.report.experiments.names import cost, counted, effect
+from sinkscope.report.experiments.names import cost, counted, effect, sizes
 from sinkscope.report.page import Headline, Page, Section, Widget, render
 from sinkscope.theme import INK, template
 
@@ -207,8 +207,8 @@ def _claim(entry: Entry, judged: Judged, place: str, links: dict[tuple[str, int]
     verdict, claim = judged.verdict, judged.verdict.claim
     reason = f" ({verdict.reason})" if verdict.reason else ""
     numbers = tables.claim_numbers(entry, judged, links) if verdict.evidence else ""
-    found = f"found {effect(verdict.residual, verdict.spread)}" if verdict.residual is not None else "nothing found"
-    return f"""<details class="claim" id="{place}"><summary>{tables.pill(verdict.outcome)}
+    found = f"found {effect(verdict)}, {sizes(verdict)} seeds" if verdict.residual is not None else "nothing found"
+    return f"""<details class="claim" id="{place}"><summary>{tables.pill(verdict.outcome)} {escape(verdict.kind)}
 <b>{escape(claim.name)}</b>: {escape(claim.statement)}</summary>
 <p class="note">{escape(f"asked {claim.rule}, {found}{reason} · {claim.source}")}</p>{numbers}</details>"""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from sinkscope.experiments import Observed, Variation
 from sinkscope.report.experiments.entry import FAILED, USUAL, Entry, Judged, evidence
-from sinkscope.report.experiments.names import cost, effect, number, said
+from sinkscope.report.experiments.names import cost, effect, number, said, sizes
 
 MISSING = "–"
 WORDS_OF = {"not run at this scale": "not run"}
@@ -97,17 +97,18 @@ def runs_table(runs: Sequence[tuple[str, Observed]], metrics: Sequence[str], pre
 def verdict_row(entry: Entry, judged: Judged, place: str, several_scales: bool) -> str:
     """A row of the table over all experiments, which the page's script filters by its data."""
     verdict = judged.verdict
-    seeds = str(entry.findings.seeds) if entry.findings else MISSING
+    seeds = sizes(verdict) if verdict.residual is not None else MISSING
     spent = cost(entry.seconds) if entry.findings else MISSING
     name = f"{entry.name} ({entry.scale})" if several_scales else entry.name
-    reason = f'<span class="why">{escape(verdict.reason)}</span>' if verdict.reason else ""
+    why = "; ".join(part for part in (verdict.kind, verdict.reason) if part)
+    reason = f'<span class="why">{escape(why)}</span>' if why else ""
     words = " ".join((name, entry.asks, verdict.claim.name, verdict.claim.statement, verdict.claim.source))
     return (
         f'<tr data-outcome="{escape(verdict.outcome)}" data-words="{escape(words.lower())}">'
         f'<th scope="row"><a href="#{place}">{escape(name)}</a></th>'
         f"<td>{_linked(escape(verdict.claim.statement), place)}</td>"
         f'<td class="tight">{escape(str(verdict.claim.rule))}</td>'
-        f'<td class="number">{effect(verdict.residual, verdict.spread)}</td>'
+        f'<td class="number">{effect(verdict)}</td>'
         f'<td class="number">{seeds}</td><td class="number">{spent}</td>'
         f"<td>{pill(verdict.outcome)}{reason}</td></tr>"
     )

@@ -1,10 +1,13 @@
+import math
+
 import torch
 
+from sinkscope.claims import Above, Claim, Evidence, SeedsAbove
 from sinkscope.experiments.jobs import backcopy_minimal
 from sinkscope.experiments.jobs.backcopy import Backcopy
 from sinkscope.experiments.jobs.backcopy_law import Sequences, tokenizer_of
 from sinkscope.experiments.jobs.conditional import Examples, OneLayer, TriggerConditional, read
-from sinkscope.report.experiments.names import TITLES_OF, cost, counted, effect, number, said, title
+from sinkscope.report.experiments.names import TITLES_OF, cost, counted, effect, number, said, sizes, title
 from sinkscope.training.kinds import LAB
 
 
@@ -48,8 +51,18 @@ def test_numbers_and_effects():
     assert number(-0.5) == "−0.5"
     assert number(-0.0) == "0"
     assert number(None) == number(float("nan")) == "–"
-    assert effect(4.2, 0.61) == "4.2 ± 0.61"
-    assert effect(0.0, 0.0) == "0"
+
+
+def test_effects_have_their_interval_and_ratios_say_so():
+    def told(rule, *values):
+        verdict = Claim("c", "s", "t", rule).judge([Evidence(f"seed {i}", value) for i, value in enumerate(values)])
+        return effect(verdict), sizes(verdict)
+
+    assert told(Above(1.0), 1.0, 2.0, 3.0) == ("2 (−0.484 to 4.48)", "3")
+    assert told(Above(1.0), 2.0) == ("2", "1")
+    assert told(Above(1.25, ratio=True), *[math.log(2.0)] * 3) == ("2 times (2 to 2)", "3")
+    assert told(SeedsAbove(1.0), 4.0, 5.0, 6.0) == ("5 ± 1", "3")
+    assert effect(Claim("c", "s", "t", Above(1.0)).not_run("no")) == "–"
 
 
 def test_costs():

@@ -1,0 +1,81 @@
+"""Which variations of which questions are the same run: told without torch, from a committed table.
+
+A run's folder is named by a hash of its text, so its name is known only where that text was prepared. What is compared
+here is the job without its seed: variations with one identity have, seed by seed, one run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sinkscope.experiments.question import SCALES, Question
+from sinkscope.experiments.questions import QUESTIONS
+
+TABLE = Path(__file__).parent / "identities.json"  # written by `python -m tools.identities_page`
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A variation's job without its seed. `kind`: recipe, or the task's name; `layout` and `steps` are the job's."""
+
+    key: str
+    kind: str
+    layout: int
+    steps: int
+
+
+def identities(question: Question, scale: str) -> dict[str, Identity]:
+    """The identity of each variation by its label, from the table or, for a user's own question, from its jobs.
+
+    Empty at a scale at which the question cannot be asked. Raises `InputError` for wrong recipes.
+    """
+    if scale in question.not_at:
+        return {}
+    known = _table().get(scale, {}).get(question.name)
+    if known is None or QUESTIONS.get(question.name) is not question:
+        return made(question, scale)
+    return {label: Identity(*entry) for label, entry in known.items()}
+
+
+def made(question: Question, scale: str) -> dict[str, Identity]:
+    """The same from the question's jobs, which need torch."""
+    if scale in question.not_at:
+        return {}
+    return {label: _of(job) for (label, _), job in question.recipes(scale, 1).items()}
+
+
+def table() -> dict[str, dict[str, dict[str, list[Any]]]]:
+    """What the committed table should hold: by scale, question and label."""
+    return {
+        scale: {
+            name: {label: list(vars(one).values()) for label, one in made(question, scale).items()}
+            for name, question in QUESTIONS.items()
+            if scale not in question.not_at
+        }
+        for scale in SCALES
+    }
+
+
+def _of(job: Any) -> Identity:
+    text = json.dumps([job.folder({}), job.reads], sort_keys=True)
+    fields = job.model_dump(mode="json")
+    kind = str(fields.get("task", "recipe"))
+    key = hashlib.sha256(f"{kind} {text}".encode()).hexdigest()[:12]
+    return Identity(key, kind, job.layout, _steps(fields))
+
+
+def _steps(fields: Mapping[str, Any]) -> int:
+    """The steps of a job, which the task of back-copying has in its recipe."""
+    own = fields.get("steps")
+    return int(own if own is not None else fields.get("recipe", {}).get("steps", 0))
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return json.loads(TABLE.read_text(encoding="utf-8")) if TABLE.is_file() else {}

@@ -1,0 +1,142 @@
+"""What is known: every run in the records of a scale, whatever question it was made for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sinkscope.errors import InputError, unknown
+from sinkscope.experiments import findings as kept
+from sinkscope.experiments.findings import Findings
+from sinkscope.experiments.identities import Identity, identities
+from sinkscope.experiments.observed import Observed
+from sinkscope.experiments.question import SCALES, Question
+from sinkscope.experiments.questions import QUESTIONS
+
+SHIPPED = Path(__file__).parent / "records"
+Key = tuple[str, int]  # an identity and a seed
+
+
+@dataclass(frozen=True)
+class Known:
+    """The records of a scale by question, and their runs by identity and seed.
+
+    `damaged`: why a question's record could not be read. `notes`: runs that stand in records and are not judged, and
+    why; in each case the run that is judged instead stands in an earlier folder, or in its question's own record.
+    """
+
+    scale: str
+    records: Mapping[str, Findings]
+    runs: Mapping[Key, Observed] = field(default_factory=dict)
+    damaged: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def of(self, question: Question) -> Findings | None:
+        """The findings of a question: its own record, and the runs that other questions' records hold of it.
+
+        None where there is no run of it at all. Raises `InputError` where its own record is damaged.
+        """
+        if question.name in self.damaged:
+            raise InputError(self.damaged[question.name])
+        own = self.records.get(question.name)
+        runs = {label: dict(seeds) for label, seeds in own.runs.items()} if own else {}
+        for label, one in identities(question, self.scale).items():
+            found = {seed: run for (key, seed), run in self.runs.items() if key == one.key}
+            merged = found | runs.get(label, {})
+            runs[label] = {seed: merged[seed] for seed in sorted(merged)}
+        if own is None and not any(runs.values()):
+            return None
+        failed = _still_failed(own.failed, runs) if own else {}
+        seeds = max([own.seeds if own else 0, *(seed + 1 for found in runs.values() for seed in found)])
+        return Findings(question.name, self.scale, seeds, runs, failed, own.provenance if own else {})
+
+
+def known(
+    folders: Iterable[Path], scale: str, questions: Mapping[str, Question] = QUESTIONS, own: Sequence[Question] = ()
+) -> Known:
+    """What the records in these folders hold; where two hold a run, the earlier folder's counts.
+
+    `own`: a user's questions beside the `questions`, whose records are read too. A run of another layout than its job
+    has today is left to its own question. Raises `InputError` for an unknown scale.
+    """
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    asked = {**questions, **{question.name: question for question in own}}
+    records: dict[str, Findings] = {}
+    damaged: dict[str, str] = {}
+    for folder in folders:
+        for name in sorted(path.stem for path in (folder / scale).glob("*.json")):
+            try:
+                found = kept.read(folder, name, scale)
+            except InputError as error:
+                damaged.setdefault(name, str(error))
+                continue
+            if found is not None:
+                records[name] = _merged(records[name], found) if name in records else found
+    return pooled(records, scale, asked, damaged)
+
+
+def pooled(
+    records: Mapping[str, Findings],
+    scale: str,
+    questions: Mapping[str, Question] = QUESTIONS,
+    damaged: Mapping[str, str] | None = None,
+) -> Known:
+    """Records of one scale, by question, taken together."""
+    runs: dict[Key, Observed] = {}
+    notes: list[str] = []
+    for name, question in questions.items():
+        if name in records:
+            notes += _pool(runs, records[name], identities(question, scale))
+    return Known(scale, records, runs, damaged or {}, tuple(notes))
+
+
+def _merged(first: Findings, second: Findings) -> Findings:
+    """Two records of one question; of a run that both have, the first's."""
+    runs = {
+        label: dict(sorted({**second.runs.get(label, {}), **first.runs.get(label, {})}.items()))
+        for label in dict.fromkeys([*first.runs, *second.runs])
+    }
+    failed = _still_failed({**second.failed, **first.failed}, runs)
+    provenance = first.provenance if first.runs else second.provenance
+    return Findings(first.question, first.scale, max(first.seeds, second.seeds), runs, failed, provenance)
+
+
+def _still_failed(
+    failed: Mapping[str, Mapping[int, str]], runs: Mapping[str, Mapping[int, Observed]]
+) -> dict[str, dict[int, str]]:
+    left = {
+        label: {seed: why for seed, why in seeds.items() if seed not in runs.get(label, {})}
+        for label, seeds in failed.items()
+    }
+    return {label: seeds for label, seeds in left.items() if seeds}
+
+
+def _pool(runs: dict[Key, Observed], record: Findings, ids: Mapping[str, Identity]) -> Iterator[str]:
+    """Adds a record's runs to those that are known; what cannot be added, in words."""
+    for label, seeds in record.runs.items():
+        if label not in ids:
+            continue
+        one = ids[label]
+        for seed, run in seeds.items():
+            said = f"{record.question}, {label}, seed {seed}"
+            if run.layout != one.layout:
+                yield f"{said}: read in layout {run.layout}, not {one.layout}: judged in its own question alone"
+                continue
+            before = runs.setdefault((one.key, seed), run)
+            if before.run != run.run:
+                yield f"{said}: made by another version of the code or of the text ({run.run}, not {before.run})"
+            elif not _alike(before, run):
+                yield f"{said}: the run {run.run} stands in two records with different numbers"
+
+
+def _alike(one: Observed, other: Observed) -> bool:
+    """Equal numbers and curves; what it cost may differ."""
+    return one.status == other.status and _same(one.metrics, other.metrics)
+
+
+def _same(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+    shared = one.keys() & other.keys()
+    return all(one[name] == other[name] or (math.isnan(one[name]) and math.isnan(other[name])) for name in shared)

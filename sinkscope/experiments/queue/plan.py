@@ -1,0 +1,145 @@
+"""What is missing, the most valuable first: the committed order, then what the most undecided claims lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from statistics import median
+
+from sinkscope.claims import Outcome
+from sinkscope.errors import InputError, unknown
+from sinkscope.experiments.findings import Findings, labels_read, verdicts
+from sinkscope.experiments.identities import Identity, identities
+from sinkscope.experiments.pooled import Key, Known
+from sinkscope.experiments.question import Question
+from sinkscope.experiments.questions import QUESTIONS
+from sinkscope.experiments.queue.order import ORDER, Wanted
+
+UNDECIDED: tuple[Outcome, ...] = ("inconclusive", "not run at this scale")
+FEWEST, MOST = 3, 10  # seeds: what a claim needs, and what no claim gets more of
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run that is missing. `claims`: how many undecided claims lack it; `seconds`: estimated, None where unknown."""
+
+    question: str
+    label: str
+    seed: int
+    why: str
+    claims: int
+    seconds: float | None
+    key: Key
+
+    @property
+    def called(self) -> str:
+        """What a person calls it."""
+        return f"{self.question}: {self.label}, seed {self.seed}"
+
+
+def plan(known: Known, questions: Mapping[str, Question] = QUESTIONS, order: Sequence[Wanted] = ORDER) -> list[Planned]:
+    """Every missing run once: those of `order`, then those that the most undecided claims lack.
+
+    An undecided claim lacks its first three seeds and, where it has these, the next one, up to ten. Among runs that as
+    many claims lack, the lower seed comes first, then the cheaper run. Raises `InputError` where the order names a
+    question or a variation that there is not.
+    """
+    scale = known.scale
+    ids = {name: identities(question, scale) for name, question in questions.items()}
+    lacking = _lacking(known, questions, ids)
+    pace = _pace(known)
+    made = set(known.runs)
+    found: list[Planned] = []
+
+    def add(name: str, label: str, seed: int, why: str) -> None:
+        one = ids[name][label]
+        if (key := (one.key, seed)) in made:
+            return
+        made.add(key)
+        seconds = pace[one.kind] * one.steps if one.kind in pace else None
+        found.append(Planned(name, label, seed, why, lacking.get(key, (0,))[0], _cost(known, one) or seconds, key))
+
+    for name, label, seed, why in _listed(questions, order, ids):
+        add(name, label, seed, why)
+    valued = [
+        (-claims, key[1], ids[name][label].steps, place, name, label)
+        for place, (key, (claims, name, label)) in enumerate(lacking.items())
+    ]
+    for claims, seed, _, _, name, label in sorted(valued):
+        add(name, label, seed, f"{-claims} undecided claim{'' if claims == -1 else 's'}")
+    return found
+
+
+def require_hours(hours: float | None) -> None:
+    """Raises `InputError` for hours that are not positive."""
+    if hours is not None and not hours > 0:
+        raise InputError(f"hours = {hours:g}: more than 0")
+
+
+def _listed(
+    questions: Mapping[str, Question], order: Sequence[Wanted], ids: Mapping[str, Mapping[str, Identity]]
+) -> Iterator[tuple[str, str, int, str]]:
+    for wanted in order:
+        if wanted.question not in questions:
+            raise unknown("experiment", wanted.question, questions)
+        labels = [variation.label for variation in questions[wanted.question].variations]
+        for label in wanted.labels:
+            if label not in labels:
+                raise unknown(f"variation of experiment '{wanted.question}'", label, labels)
+        for seed in wanted.seeds if ids[wanted.question] else ():
+            yield from ((wanted.question, label, seed, wanted.why) for label in wanted.labels or labels)
+
+
+def _lacking(
+    known: Known, questions: Mapping[str, Question], ids: Mapping[str, Mapping[str, Identity]]
+) -> dict[Key, tuple[int, str, str]]:
+    """How many undecided claims lack a run, and the first question and label that it stands under."""
+    found: dict[Key, tuple[int, str, str]] = {}
+    for name, question in questions.items():
+        if not ids[name] or name in known.damaged:
+            continue
+        findings = known.of(question)
+        for assertion, verdict in zip(question.assertions, verdicts(question, findings, known.scale), strict=True):
+            if verdict.outcome not in UNDECIDED:
+                continue
+            labels = labels_read(question, assertion)
+            for label, seed in _wanted(labels, findings):
+                key = (ids[name][label].key, seed)
+                if key not in known.runs:
+                    claims, *place = found.get(key, (0, name, label))
+                    found[key] = (claims + 1, str(place[0]), str(place[1]))
+    return found
+
+
+def _wanted(labels: Sequence[str], findings: Findings | None) -> Iterator[tuple[str, int]]:
+    """The first three seeds, or the next one of each label where all have these."""
+    runs = findings.runs if findings else {}
+    have = {label: set(runs.get(label, {})) for label in labels}
+    first = range(FEWEST)
+    if any(seed not in seeds for seeds in have.values() for seed in first):
+        yield from ((label, seed) for label in labels for seed in first)
+        return
+    fewest = min(len(seeds) for seeds in have.values()) if have else MOST
+    for label, seeds in have.items():
+        if len(seeds) == fewest and (seed := next(seed for seed in count() if seed not in seeds)) < MOST:
+            yield label, seed
+
+
+def _pace(known: Known) -> dict[str, float]:
+    """Seconds that a step takes, by the kind of job: the median over all runs that are known."""
+    paces: dict[str, list[float]] = {}
+    for name, findings in known.records.items():
+        if name not in QUESTIONS:
+            continue
+        ids = identities(QUESTIONS[name], known.scale)
+        for label, seeds in findings.runs.items():
+            if label in ids and ids[label].steps:
+                paces.setdefault(ids[label].kind, []).extend(run.seconds / ids[label].steps for run in seeds.values())
+    return {kind: median(values) for kind, values in paces.items() if values}
+
+
+def _cost(known: Known, one: Identity) -> float | None:
+    """What other seeds of the same run took."""
+    seconds = [run.seconds for (key, _), run in known.runs.items() if key == one.key]
+    return median(seconds) if seconds else None

@@ -1,0 +1,208 @@
+"""The work of a queue: one missing run after another, until the time is up or nothing is missing."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from filelock import FileLock
+
+from sinkscope.errors import InputError
+from sinkscope.experiments import findings as kept
+from sinkscope.experiments.findings import Findings
+from sinkscope.experiments.jobs import Job
+from sinkscope.experiments.pooled import SHIPPED, Key, known
+from sinkscope.experiments.provenance import provenance_of
+from sinkscope.experiments.question import Question
+from sinkscope.experiments.questions import QUESTIONS
+from sinkscope.experiments.queue.order import ORDER, Wanted
+from sinkscope.experiments.queue.plan import Planned, plan, require_hours
+from sinkscope.experiments.sweep.pool import Pool, threads_each
+from sinkscope.experiments.sweep.store import RunStore, observed
+from sinkscope.experiments.sweep.sweeping import AGAIN, Executor, require_workers
+from sinkscope.experiments.sweep.worker import BUSY, SETTLED
+from sinkscope.files import check_writable
+from sinkscope.training import Run
+
+NOTHING_TO_START = 5.0  # seconds until the records are read again, which another queue may have added to
+SECONDS = 3600.0
+
+
+@dataclass
+class Queue:
+    """Where a queue stands: runs by the name of their folder. `left`: seconds until the time is up, infinite without.
+
+    `elsewhere`: held by another process, which is making them; `failed` says why.
+    """
+
+    running: dict[str, Planned] = field(default_factory=dict)
+    elsewhere: dict[str, Planned] = field(default_factory=dict)
+    done: dict[str, Planned] = field(default_factory=dict)
+    failed: dict[str, tuple[Planned, str]] = field(default_factory=dict)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    missing: int = 0
+    left: float = math.inf
+
+
+Watch = Callable[[Queue], None]
+Hands = Callable[[Mapping[str, Job], Path, Path, int], Executor]  # of jobs, the runs' folder, a scratch folder, workers
+
+
+def processes(jobs: Mapping[str, Job], out: Path, scratch: Path, workers: int) -> Executor:
+    """Worker processes on this machine, which share its processors and GPUs."""
+    return Pool(jobs, out, scratch, threads_each(workers))
+
+
+def work_off(
+    *,
+    scale: str = "nano",
+    hours: float | None = None,
+    workers: int = 1,
+    out: Path = Path("runs"),
+    results: Path = Path("results/experiments"),
+    questions: Mapping[str, Question] = QUESTIONS,
+    order: Sequence[Wanted] = ORDER,
+    folders: Iterable[Path] = (SHIPPED,),
+    hands: Hands = processes,
+    watch: Watch = lambda queue: None,
+) -> Queue:
+    """Make the most valuable missing runs, `workers` at a time, for so many hours by a clock that never jumps.
+
+    What is missing is planned anew whenever a run ends, from the records under `results` and in `folders`. A finished
+    run is added to the record of its question under `results`. A run that the time, or a kill, cuts off keeps its
+    checkpoints, and the next queue goes on with it. A run that another process holds is left to it, so queues that
+    share `out` and `results` share the work. A run that fails is noted and does not stop the others.
+
+    Raises `InputError` for fewer than one worker, hours that are not positive, an unknown scale, a damaged record (to
+    which no run could be added), and folders that cannot be written.
+    """
+    require_workers(workers)
+    require_hours(hours)
+    places = [results, *folders]
+    records = known(places, scale, questions)  # bad input is reported before anything is written
+    if records.damaged:
+        raise InputError(next(iter(records.damaged.values())))
+    plan(records, questions, order)
+    check_writable(results)
+    check_writable(out)
+    with tempfile.TemporaryDirectory(prefix="sinkscope-queue-") as scratch:
+        queue = Queue()
+        executor = hands(queue.jobs, out, Path(scratch), workers)
+        end = math.inf if hours is None else time.monotonic() + SECONDS * hours
+        work = _Work(queue, executor, RunStore(out), results, places, scale, questions, order)
+        try:
+            while work.goes_on(end, workers):
+                watch(queue)
+                work.settle()
+        finally:
+            executor.stop()
+    queue.running = {}
+    watch(queue)
+    return queue
+
+
+@dataclass
+class _Work:
+    """What the loop of a queue holds between two looks."""
+
+    queue: Queue
+    executor: Executor
+    store: RunStore
+    results: Path
+    places: Sequence[Path]
+    scale: str
+    questions: Mapping[str, Question]
+    order: Sequence[Wanted]
+    again: dict[Key, float] = field(default_factory=dict)  # when a run that another process holds is tried again
+    unmakeable: set[Key] = field(default_factory=set)
+    look: float = -math.inf  # when to plan again
+
+    def goes_on(self, end: float, workers: int) -> bool:
+        """Starts what can be started; whether there is anything to wait for."""
+        queue, now = self.queue, time.monotonic()
+        queue.left = end - now
+        if now >= end:
+            return False
+        while len(queue.running) < workers and time.monotonic() >= self.look:
+            if not self._start():
+                self.look = time.monotonic() + min(NOTHING_TO_START, AGAIN)
+        return bool(queue.running or queue.elsewhere)
+
+    def settle(self) -> None:
+        """Waits a moment, and takes in what has ended."""
+        for ended in self.executor.ended():
+            planned = self.queue.running.pop(ended.name)
+            self.look = -math.inf
+            if ended.code == BUSY:
+                self.queue.elsewhere[ended.name] = planned
+                self.again[planned.key] = time.monotonic() + AGAIN
+            elif ended.code == SETTLED:
+                self._keep(ended.name, planned)
+            else:
+                self._failed(ended.name, planned, ended.reason or f"exit code {ended.code}, without a message")
+
+    def _start(self) -> bool:
+        """Starts the most valuable run that can be started; False where there is none."""
+        missing = plan(known(self.places, self.scale, self.questions), self.questions, self.order)
+        running = {planned.key for planned in self.queue.running.values()}
+        missing = [each for each in missing if each.key not in self.unmakeable]
+        self.queue.missing = len(missing)
+        still = {each.key for each in missing}
+        self.queue.elsewhere = {name: each for name, each in self.queue.elsewhere.items() if each.key in still}
+        for planned in missing:
+            if planned.key in running or time.monotonic() < self.again.get(planned.key, -math.inf):
+                continue
+            job = self.questions[planned.question].job(planned.label, planned.seed, self.scale)
+            try:
+                name = self.store.run(job).path.name
+            except InputError as error:
+                self._failed(planned.called, planned, str(error))
+                return True
+            self.queue.elsewhere.pop(name, None)
+            self.queue.jobs[name] = job
+            self.queue.running[name] = planned
+            self.executor.start(name)
+            return True
+        return False
+
+    def _keep(self, name: str, planned: Planned) -> None:
+        try:
+            keep(self.results, self.scale, self.questions[planned.question], planned, Run(self.store.path / name))
+        except InputError as error:
+            self._failed(name, planned, str(error))
+        else:
+            self.queue.done[name] = planned
+
+    def _failed(self, name: str, planned: Planned, why: str) -> None:
+        self.unmakeable.add(planned.key)
+        self.queue.failed[name] = (planned, why)
+
+
+def keep(results: Path, scale: str, question: Question, planned: Planned, run: Run) -> None:
+    """Add a settled run to the record of its question, as `experiment run` would write it; once, however often called.
+
+    Held by a lock, since another queue may add to the same record.
+    """
+    found = observed(run)
+    path = kept.path_of(results, question.name, scale)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.parent / f".{question.name}.lock"):
+        before = kept.read(results, question.name, scale) or Findings(question.name, scale, 0, {})
+        runs = {v.label: dict(before.runs.get(v.label, {})) for v in question.variations}
+        runs |= {label: dict(seeds) for label, seeds in before.runs.items() if label not in runs}
+        if runs[planned.label].get(planned.seed) == found:
+            return
+        others = {one.run for seeds in runs.values() for one in seeds.values()} - {found.run}
+        runs[planned.label] = dict(sorted({**runs[planned.label], planned.seed: found}.items()))
+        failed = {
+            label: {seed: why for seed, why in seeds.items() if (label, seed) != (planned.label, planned.seed)}
+            for label, seeds in before.failed.items()
+        }
+        recorded = [(before.provenance, len(others))] if before.provenance else []
+        seeds = max(before.seeds, planned.seed + 1)
+        provenance = provenance_of([run], recorded)
+        kept.write(results, Findings(question.name, scale, seeds, runs, failed, provenance))

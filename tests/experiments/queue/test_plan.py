@@ -1,0 +1,95 @@
+"""Which run is worth most: the written order, then what undecided claims lack."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sinkscope.errors import InputError
+from sinkscope.experiments import QUESTIONS, SHIPPED, Findings, Observed, gap, known, level, pooled
+from sinkscope.experiments.findings import labels_read
+from sinkscope.experiments.identities import identities
+from sinkscope.experiments.jobs import LabTraining
+from sinkscope.experiments.queue.order import ORDER, Wanted
+from sinkscope.experiments.queue.plan import plan
+from tests.experiments.conftest import claimed
+
+
+def run(label: str, seed: int, value: float = 0.0) -> Observed:
+    metrics = {"sink_0": value}
+    return Observed(f"{label}-{seed}", "finished", seed, metrics, seconds=24.0, layout=LabTraining.layout)
+
+
+def planned(question, runs, order=()):
+    found = Findings(question.name, "nano", 3, runs)
+    return plan(pooled({question.name: found}, "nano", {question.name: question}), {question.name: question}, order)
+
+
+def test_the_committed_order_names_what_there_is():
+    for wanted in ORDER:
+        labels = [variation.label for variation in QUESTIONS[wanted.question].variations]
+        assert set(wanted.labels) <= set(labels), wanted
+        assert "nano" not in QUESTIONS[wanted.question].not_at
+
+
+def test_no_run_is_planned_twice_and_none_that_is_known():
+    records = known([SHIPPED], "nano")
+    found = plan(records)
+    keys = [each.key for each in found]
+    assert len(keys) == len(set(keys)) > 100
+    assert not set(keys) & records.runs.keys()
+    assert all(each.seconds is not None for each in found)
+    listed = [each for each in found if each.why in {wanted.why for wanted in ORDER}]
+    assert found[: len(listed)] == listed
+
+
+def test_the_run_that_more_claims_lack_comes_first(small):
+    question = small()
+    runs = {"one": {}, "two": {seed: run("two", seed) for seed in range(3)}}
+    asked = replace(
+        question,
+        assertions=(
+            claimed(3, 0.0, gap("sink_0", "one", "two")),
+            claimed(3, 0.0, level("sink_0", "one")),
+        ),
+    )
+    assert [(each.label, each.seed, each.claims) for each in planned(asked, runs)] == [
+        ("one", seed, 2) for seed in range(3)
+    ]
+    first = planned(asked, runs, (Wanted("small", ("two",), (7,), "wanted"),))[0]
+    assert (first.called, first.why) == ("small: two, seed 7", "wanted")
+
+
+def test_an_undecided_claim_with_three_seeds_lacks_the_next(small):
+    question = replace(small(), assertions=(claimed(3, 0.0, level("sink_0", "one")),))
+    undecided = {"one": {seed: run("one", seed, value) for seed, value in enumerate((5.0, -5.0, 1.0))}}
+    assert [(each.label, each.seed) for each in planned(question, undecided)] == [("one", 3)]
+    decided = {"one": {seed: run("one", seed, 50.0 + seed) for seed in range(3)}}
+    assert planned(question, decided) == []
+
+
+def test_estimates_are_those_of_other_seeds_or_of_the_steps(small):
+    question = small()
+    found = planned(question, {"one": {0: run("one", 0)}})
+    assert {each.seconds for each in found if each.label == "one"} == {24.0}
+
+
+def test_which_runs_a_claim_reads_is_seen_without_runs():
+    for question in QUESTIONS.values():
+        labels = [variation.label for variation in question.variations]
+        for assertion in question.assertions:
+            assert set(labels_read(question, assertion)) <= set(labels)
+            assert labels_read(question, assertion), assertion.claim.name
+
+
+def test_an_order_that_names_nothing_is_bad_input(small):
+    with pytest.raises(InputError, match="did you mean 'small'"):
+        planned(small(), {}, (Wanted("smal", ("one",), (0,), ""),))
+    with pytest.raises(InputError, match="unknown variation of experiment 'small' 'three'"):
+        planned(small(), {}, (Wanted("small", ("three",), (0,), ""),))
+
+
+def test_at_scales_where_nothing_is_known_a_plan_has_no_estimates():
+    assert {each.seconds for each in plan(known([], "mini"))} == {None}
+    assert identities(QUESTIONS["prefix"], "nano") == {}

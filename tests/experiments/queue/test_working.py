@@ -1,0 +1,160 @@
+"""A queue makes what is missing, whatever interrupts it, and shares the work with another."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sinkscope.errors import InputError
+from sinkscope.experiments import known, verdicts
+from sinkscope.experiments.queue import working
+from tests.experiments.helpers import timeless
+from tests.experiments.queue.conftest import Planting
+
+
+def record(folder: Path) -> object:
+    return timeless(folder / "results" / "nano" / "small.json")
+
+
+def seeds(found) -> dict[str, list[int]]:
+    return {label: list(runs) for label, runs in found.runs.items()}
+
+
+def test_a_queue_makes_what_is_missing_the_most_valuable_first(queue, question, tmp_path):
+    hands = Planting()
+    done = queue(hands)
+    called = [planned.called for planned in done.done.values()]
+    assert called[0] == "small: two, seed 1"
+    assert sorted(called[1:6]) == sorted(
+        f"small: {label}, seed {seed}" for label in ("one", "two") for seed in range(3) if (label, seed) != ("two", 1)
+    )
+    assert len(set(hands.started)) == len(hands.started)
+    assert hands.stopped
+    found = known([tmp_path / "here" / "results"], "nano", {"small": question}).of(question)
+    assert all(list(range(3)) == made[:3] for made in seeds(found).values())
+    assert {verdict.outcome for verdict in verdicts(question, found)} <= {"supported", "refuted"}
+    assert found.provenance["hosts"][0]["runs"] == len(hands.started)
+
+
+def test_nothing_is_made_twice(queue):
+    queue(Planting())
+    again = Planting()
+    assert (queue(again).done, again.started) == ({}, [])
+
+
+class Killed(BaseException):
+    """As a kill is, nothing may catch it."""
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_a_kill_loses_nothing(queue, tmp_path, at):
+    """After a run was made, and before its record was written."""
+    queue(Planting(), tmp_path / "calm")
+    hands = Planting()
+
+    def killed() -> object:
+        if len(hands.started) > at:
+            raise Killed
+        return Planting.ended(hands)
+
+    hands.ended = killed
+    with pytest.raises(Killed):
+        queue(hands, tmp_path / "killed")
+    assert hands.stopped
+    queue(Planting(), tmp_path / "killed")
+    assert record(tmp_path / "killed") == record(tmp_path / "calm")
+
+
+def test_two_queues_share_the_work(queue, tmp_path, monkeypatch):
+    """Each run is made by one of them, and both records' runs are there at the end."""
+    monkeypatch.setattr(working, "AGAIN", 0.05)
+    monkeypatch.setattr(working, "NOTHING_TO_START", 0.05)
+    held, made = threading.Lock(), []
+
+    class Sharing(Planting):
+        def make(self, name: str) -> bool:
+            with held:
+                if name in made:
+                    return (self.out / name).exists()  # finished, or busy
+                made.append(name)
+            time.sleep(0.02)
+            return super().make(name)
+
+    queues = [threading.Thread(target=queue, args=(Sharing(), tmp_path / "shared")) for _ in range(2)]
+    for thread in queues:
+        thread.start()
+    for thread in queues:
+        thread.join(60)
+    assert len(made) == len(set(made)) >= 6
+    queue(Planting(), tmp_path / "calm")
+    assert record(tmp_path / "shared") == record(tmp_path / "calm")
+
+
+def test_a_run_that_another_process_holds_is_left_to_it_and_then_taken_up(queue, monkeypatch):
+    monkeypatch.setattr(working, "AGAIN", 0.02)
+    monkeypatch.setattr(working, "NOTHING_TO_START", 0.02)
+
+    class Busy(Planting):
+        def make(self, name: str) -> bool:
+            return (
+                self.started.count(name) > 1 and super().make(name) if name == self.started[0] else super().make(name)
+            )
+
+    hands = Busy()
+    found = queue(hands)
+    assert hands.started.count(hands.started[0]) == 2
+    assert hands.started[1] != hands.started[0]
+    assert hands.started[0] in found.done
+    assert not found.elsewhere
+
+
+def test_a_run_that_fails_is_told_and_does_not_stop_the_others(queue):
+    hands = Planting(failing=(0,))
+    found = queue(hands)
+    assert [why for _, why in found.failed.values()] == ["no room"]
+    assert hands.started.count(hands.started[0]) == 1
+    assert len(found.done) >= 5
+
+
+def test_the_time_is_that_of_a_clock_that_never_jumps(queue, monkeypatch):
+    jumps = iter(range(10**9))
+    monkeypatch.setattr(time, "time", lambda: 1e9 * (-1) ** next(jumps))
+    assert len(queue(Planting(), hours=1.0).done) >= 6
+
+
+def test_when_the_time_is_up_nothing_new_is_started(queue, tmp_path):
+    slow = Planting(before=lambda name: time.sleep(0.05))
+    found = queue(slow, hours=0.04 / 3600)
+    assert len(slow.started) == 1
+    assert slow.stopped
+    assert (found.running, found.done) == ({}, {name: found.done[name] for name in found.done})
+    rest = Planting()
+    queue(rest)
+    assert len({*slow.started, *rest.started}) >= 6
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"hours": 0.0}, "hours = 0: more than 0"),
+        ({"hours": float("nan")}, "hours = nan: more than 0"),
+        ({"workers": 0}, "workers = 0"),
+        ({"scale": "nanoo"}, "did you mean 'nano'"),
+    ],
+)
+def test_bad_input_before_anything_is_written(queue, tmp_path, more, words):
+    with pytest.raises(InputError, match=words):
+        queue(Planting(), **more)
+    assert not (tmp_path / "here").exists()
+
+
+def test_a_damaged_record_is_kept_and_told_of(queue, tmp_path):
+    path = tmp_path / "here" / "results" / "nano" / "small.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    with pytest.raises(InputError, match="cannot read"):
+        queue(Planting())
+    assert path.read_text() == "{"

@@ -1,0 +1,91 @@
+"""What is known is known whatever question it was made for; what cannot be told apart is reported."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sinkscope.errors import InputError
+from sinkscope.experiments import QUESTIONS, SHIPPED, Findings, Observed, known
+from sinkscope.experiments import findings as kept
+
+NAMES = ("emergence", "inputs", "biases")  # questions that share their softmax
+LAYOUT = 4
+
+
+def run(seed: int, value: float = 1.0, name: str = "softmax", layout: int = LAYOUT) -> Observed:
+    return Observed(f"{name}-{seed}", "finished", seed, {"sink_0": value}, layout=layout)
+
+
+def written(folder: Path, question: str, *runs: Observed, label: str = "softmax") -> None:
+    kept.write(folder, Findings(question, "nano", 1, {label: {one.seed: one for one in runs}}))
+
+
+def test_a_run_counts_for_every_question_that_asks_for_it(tmp_path):
+    written(tmp_path, "emergence", run(0), run(3))
+    found = known([tmp_path], "nano")
+    for name in ("inputs", "biases"):
+        assert found.of(QUESTIONS[name]).runs["softmax"] == {0: run(0), 3: run(3)}
+        assert found.of(QUESTIONS[name]).seeds == 4
+    assert found.of(QUESTIONS["learning-rate"]).runs == {"lr / 8": {}, "lr / 4": {}, "lr": {0: run(0), 3: run(3)}}
+    assert found.of(QUESTIONS["backcopy"]) is None
+    assert found.notes == ()
+
+
+def test_a_question_s_own_record_and_an_earlier_folder_come_first(tmp_path):
+    written(tmp_path / "a", "emergence", run(0, 1.0))
+    written(tmp_path / "b", "emergence", run(0, 2.0), run(1, 2.0))
+    written(tmp_path / "b", "biases", run(0, 3.0))
+    found = known([tmp_path / "a", tmp_path / "b"], "nano")
+    values = {name: found.of(QUESTIONS[name]).runs["softmax"][0]["sink_0"] for name in NAMES}
+    assert values == {"emergence": 1.0, "biases": 3.0, "inputs": 1.0}
+    assert found.of(QUESTIONS["emergence"]).runs["softmax"][1]["sink_0"] == 2.0
+    assert found.notes == ("biases, softmax, seed 0: the run softmax-0 stands in two records with different numbers",)
+
+
+def test_a_run_of_another_version_of_the_code_is_reported_and_not_mixed(tmp_path):
+    written(tmp_path, "emergence", run(0))
+    written(tmp_path, "biases", run(0, name="old"))
+    (note,) = known([tmp_path], "nano").notes
+    assert "another version of the code or of the text (old-0, not softmax-0)" in note
+
+
+def test_a_run_that_was_read_in_another_layout_is_left_to_its_question(tmp_path):
+    written(tmp_path, "emergence", run(0, layout=LAYOUT - 1))
+    found = known([tmp_path], "nano")
+    assert found.of(QUESTIONS["biases"]) is None
+    assert found.of(QUESTIONS["emergence"]).runs["softmax"] == {0: run(0, layout=LAYOUT - 1)}
+    assert "read in layout 3, not 4" in found.notes[0]
+
+
+def test_a_damaged_record_stops_its_own_question_alone(tmp_path):
+    written(tmp_path, "emergence", run(0))
+    kept.path_of(tmp_path, "biases", "nano").write_text("{")
+    found = known([tmp_path], "nano")
+    assert found.of(QUESTIONS["inputs"]) is not None
+    with pytest.raises(InputError, match="cannot read"):
+        found.of(QUESTIONS["biases"])
+
+
+def test_what_failed_and_was_made_elsewhere_did_not_fail(tmp_path):
+    written(tmp_path, "emergence", run(0))
+    failed = Findings("biases", "nano", 2, {}, {"softmax": {0: "no room", 1: "no room"}})
+    kept.write(tmp_path, failed)
+    assert known([tmp_path], "nano").of(QUESTIONS["biases"]).failed == {"softmax": {1: "no room"}}
+
+
+def test_our_records_come_with_the_package():
+    found = known([SHIPPED], "nano")
+    assert len(found.runs) > 90
+    assert not found.damaged
+    assert set(found.records) <= set(QUESTIONS)
+    sources = {name for name, record in found.records.items() if record.runs}
+    assert sources == set(found.records)
+
+
+def test_a_user_s_own_question_is_pooled_too(tmp_path):
+    written(tmp_path, "emergence", run(0))
+    mine = replace(QUESTIONS["inputs"], name="mine")
+    assert known([tmp_path], "nano", own=[mine]).of(mine).runs["softmax"] == {0: run(0)}
