@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tools.mutants_known import Mutant
 
 REFERENCE = "tests/caches/policies/test_reference.py"
-EVICTING = "tests/caches/test_eviction.py"
+EVICTING = "tests/caches/test_eviction.py", "tests/caches/test_refused_evictions.py"
 FAMILIES = "tests/caches/test_families.py"
 GROUPS = "tests/caches/layers/test_groups.py"
 BUDGETS = "tests/caches/test_budgets.py"
@@ -19,14 +19,14 @@ def _of(file: str, *tests: str) -> Callable[[str, str, str], Mutant]:
     return lambda name, old, new: Mutant(name, f"sinkscope/caches/{file}", old, new, tests)
 
 
-call = _of("call.py", REFERENCE, EVICTING)
-engine = _of("engine.py", REFERENCE, EVICTING)
-evicting = _of("eviction.py", EVICTING)
-slots = _of("layers/slots.py", REFERENCE, EVICTING)
-rectangle = _of("layers/rectangle.py", REFERENCE, EVICTING)
+call = _of("call.py", REFERENCE, *EVICTING)
+engine = _of("engine.py", REFERENCE, *EVICTING)
+evicting = _of("eviction.py", *EVICTING)
+slots = _of("layers/slots.py", REFERENCE, *EVICTING)
+rectangle = _of("layers/rectangle.py", REFERENCE, *EVICTING)
 groups = _of("layers/groups.py", GROUPS)
-masks = _of("masks.py", REFERENCE, EVICTING, GROUPS)
-notes = _of("notes.py", REFERENCE, EVICTING)
+masks = _of("masks.py", REFERENCE, *EVICTING, GROUPS)
+notes = _of("notes.py", REFERENCE, *EVICTING)
 merging = _of("merging.py", REFERENCE)
 budgets = _of("budgets.py", BUDGETS)
 sinks = _of("sinks.py", SINKS)

@@ -86,7 +86,7 @@ def run_(
 
     Exits with 1 if a run failed; the others are still trained and judged.
     """
-    from sinkscope.cli.experiment_live import watching
+    from sinkscope.cli.live.experiment import watching
     from sinkscope.experiments import backend_named, find, findings, run
 
     question = find(name)

@@ -11,7 +11,7 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from sinkscope.cli.experiment_live import Reader, duration, values
+from sinkscope.cli.live.experiment import Reader, duration, values
 from sinkscope.errors import InputError
 from sinkscope.live import Watch
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table

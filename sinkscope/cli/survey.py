@@ -114,7 +114,7 @@ def _spec(models: list[str], given: dict[str, Any]) -> SurveySpec:
 
 
 def _run(spec: SurveySpec, folder: Path, others: Path | None) -> Survey:
-    from sinkscope.cli.survey_live import watching
+    from sinkscope.cli.live.survey import watching
     from sinkscope.report.survey_page import write_survey_page
     from sinkscope.survey import survey as run_survey
 

@@ -81,8 +81,9 @@ def _of_scores(call: AttentionCall, chunk: Chunk, scores: Tensor) -> Iterable[Pi
     counted = lse != torch.inf
     linear = is_linear(call)
     if linear and call.sink is None:
-        # Σ A (lse − s), which is Ent whatever the rounding of lse: A is rounded with it.
-        entropy = lse * chunk.weights.sum(-1) - torch.linalg.vecdot(chunk.weights, scores)
+        # Σ A (lse − s). The difference comes first: two sums as large as lse would leave few digits of their own.
+        below = scores - lse.where(counted, 0.0)[..., None]
+        entropy = -torch.linalg.vecdot(chunk.weights.to(below.dtype), below)
         yield Piece("entropy", entropy.clamp(min=0).where(counted, 0.0).sum(-1), None, samples)
         yield Piece("rows", counted.sum(-1).float(), None, samples)
         return
@@ -95,7 +96,7 @@ def _of_scores(call: AttentionCall, chunk: Chunk, scores: Tensor) -> Iterable[Pi
     logits = scores - offset[..., None]
     if visible is not None:
         logits.masked_fill_(~visible, 0.0)
-    mean = torch.linalg.vecdot(chunk.weights, logits)  # what is hidden has weight 0
+    mean = torch.linalg.vecdot(chunk.weights.to(logits.dtype), logits)  # what is hidden has weight 0
     if sink is not None and chunk.slots is not None:
         sink = (sink - offset).where(sink > -torch.inf, 0.0)
         mean = mean + chunk.slots[..., 0] * sink

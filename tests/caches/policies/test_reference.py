@@ -22,7 +22,7 @@ from sinkscope.caches.policies import (
     SnapKV,
     Streaming,
 )
-from tests.caches import reference
+from tests.caches import naive_scores, reference
 from tests.families.registry import FAMILIES
 
 PROMPT, TOTAL, BUDGET, PADS = 22, 30, 12, [0, 5]
@@ -31,28 +31,28 @@ FREQUENCIES = [10000.0 ** (-i / 4) for i in range(4)]  # of 8 channels
 IDS = torch.randint(3, 90, (2, TOTAL), generator=torch.Generator().manual_seed(3))
 
 CASES: dict[str, tuple[Policy, reference.Score]] = {
-    "streaming": (Streaming(3), reference.streaming(3)),
-    "random": (RandomKeys(5), reference.shuffled(5)),
-    "key-norm": (POLICIES["key-norm"](), reference.key_norm),
-    "keydiff": (POLICIES["keydiff"](), reference.keydiff),
-    "lagkv": (LagKV(2, 4), reference.lagkv(2, 4)),
-    "snapkv": (SnapKV(4, 3), reference.snapkv(4, 3)),
-    "tova": (POLICIES["tova"](), reference.tova),
-    "scissorhands": (Scissorhands(9, 3), reference.scissorhands(9, 3)),
-    "fastv": (FastV(IMAGE, 0), reference.fastv(set(IMAGE), IDS)),
-    "h2o": (H2O(), reference.h2o(BUDGET // 2)),
-    "observed": (POLICIES["observed"](), reference.observed),
-    "vatp": (VATP(2, 0.25), reference.vatp(2, BUDGET // 4)),
-    "expected": (ExpectedAttention(2, 9), reference.expected(2, 9, FREQUENCIES)),
-    "fastgen": (FastGen((), IMAGE, 1, 0.2, 0.2, 0.7), reference.fastgen(set(IMAGE), 0.2, 0.2, 0.7, IDS)),
-    "look-m": (LookM(IMAGE, 2, 3), reference.look_m(set(IMAGE), 2, 3, IDS)),
+    "streaming": (Streaming(3), naive_scores.streaming(3)),
+    "random": (RandomKeys(5), naive_scores.shuffled(5)),
+    "key-norm": (POLICIES["key-norm"](), naive_scores.key_norm),
+    "keydiff": (POLICIES["keydiff"](), naive_scores.keydiff),
+    "lagkv": (LagKV(2, 4), naive_scores.lagkv(2, 4)),
+    "snapkv": (SnapKV(4, 3), naive_scores.snapkv(4, 3)),
+    "tova": (POLICIES["tova"](), naive_scores.tova),
+    "scissorhands": (Scissorhands(9, 3), naive_scores.scissorhands(9, 3)),
+    "fastv": (FastV(IMAGE, 0), naive_scores.fastv(set(IMAGE), IDS)),
+    "h2o": (H2O(), naive_scores.h2o(BUDGET // 2)),
+    "observed": (POLICIES["observed"](), naive_scores.observed),
+    "vatp": (VATP(2, 0.25), naive_scores.vatp(2, BUDGET // 4)),
+    "expected": (ExpectedAttention(2, 9), naive_scores.expected(2, 9, FREQUENCIES)),
+    "fastgen": (FastGen((), IMAGE, 1, 0.2, 0.2, 0.7), naive_scores.fastgen(set(IMAGE), 0.2, 0.2, 0.7, IDS)),
+    "look-m": (LookM(IMAGE, 2, 3), naive_scores.look_m(set(IMAGE), 2, 3, IDS)),
 }
 MORE: dict[str, tuple[Policy, reference.Score]] = {
-    "averaged": (LookM(IMAGE, 2, 3, "averaged"), reference.look_m(set(IMAGE), 2, 3, IDS)),
-    "weighted": (LookM(IMAGE, 2, 3, "weighted"), reference.look_m(set(IMAGE), 2, 3, IDS)),
+    "averaged": (LookM(IMAGE, 2, 3, "averaged"), naive_scores.look_m(set(IMAGE), 2, 3, IDS)),
+    "weighted": (LookM(IMAGE, 2, 3, "weighted"), naive_scores.look_m(set(IMAGE), 2, 3, IDS)),
     "image edges": (
         ImageEdges((int(IDS[0, 10]),), (int(IDS[1, 19]),), 1, 2),
-        reference.image_edges(int(IDS[0, 10]), int(IDS[1, 19]), 1, 2, IDS),
+        naive_scores.image_edges(int(IDS[0, 10]), int(IDS[1, 19]), 1, 2, IDS),
     ),
 }
 

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from sinkscope.cli import survey_live
+from sinkscope.cli.live import survey as survey_live
 from sinkscope.survey import Progress, Row
 
 DONE = Row(model="a", label="[red]a", input="random", status="measured", sink_rate=12.5, low=10.0, high=15.0)
@@ -24,7 +24,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> list[str]:
     """What was on the screen after each stage."""
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=100, highlight=False, color_system=None)
-    for module in ("sinkscope.cli.survey_live.stderr", "sinkscope.report.terminal.stderr"):
+    for module in ("sinkscope.cli.live.survey.stderr", "sinkscope.report.terminal.stderr"):
         monkeypatch.setattr(module, lambda: console)
     screens = []
     with survey_live.watching() as watch:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sinkscope.cli import experiment_live
-from sinkscope.cli.experiment_live import duration, seconds_left
+from sinkscope.cli.live import experiment as experiment_live
+from sinkscope.cli.live.experiment import duration, seconds_left
 from sinkscope.experiments import jobs
 from sinkscope.experiments.running import Progress
 from sinkscope.experiments.sweep.sweeping import Sweep
@@ -45,7 +45,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, out: Path, stages: list, terminal: bo
     """What was on the screen after each stage, an hour apart."""
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=120, highlight=False, color_system=None)
-    for module in ("sinkscope.cli.experiment_live.stderr", "sinkscope.report.terminal.stderr"):
+    for module in ("sinkscope.cli.live.experiment.stderr", "sinkscope.report.terminal.stderr"):
         monkeypatch.setattr(module, lambda: console)
     clock = iter(range(0, 10**7, 3600))
     now = [0.0]
