@@ -109,3 +109,17 @@ def tiny_llama() -> LlamaForCausalLM:
             layer.self_attn.q_proj.weight *= 16
             layer.self_attn.k_proj.weight *= 16
     return model
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """What the package has logged so far."""
+    said: list[str] = []
+    handler, logger = logging.Handler(), logging.getLogger("sinkscope")
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    yield said
+    logger.removeHandler(handler)
+    logger.setLevel(level)

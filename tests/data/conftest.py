@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import logging
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,20 +15,6 @@ def prose(seed: int, words: int) -> str:
     """Text that spells a special token, has letters of several bytes, and differs from seed to seed."""
     draw = random.Random(seed)
     return f"text {seed}\n" + " ".join(draw.choice(WORDS) for _ in range(words)) + "\n"
-
-
-@pytest.fixture
-def logged() -> Iterator[list[str]]:
-    """What the package has logged so far."""
-    said: list[str] = []
-    handler, logger = logging.Handler(), logging.getLogger("sinkscope")
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    logger.addHandler(handler)
-    yield said
-    logger.removeHandler(handler)
-    logger.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

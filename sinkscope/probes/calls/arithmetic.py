@@ -42,21 +42,20 @@ def product(
     query: Float[Tensor, "batch heads query dim"],
     key: Float[Tensor, "batch kv_heads key dim"],
     scaling: float,
-    offsets: Float[Tensor, "batch heads query 1"] | None,
     room: Float[Tensor, "_"] | None = None,
 ) -> Float[Tensor, "batch heads query key"]:
-    """offsets + scaling · q·k in one pass, in the memory `room` where that is given; no offsets: 0.
+    """scaling · q·k, in the memory `room` where that is given. Grouped queries meet the key head of their group.
 
-    Grouped queries meet the key head of their group.
+    The log-sum-exp is no part of the product, although that would spare a pass: a score must be rounded as it was in
+    the layer that gave the log-sum-exp, or large ones give weights of 1 + 1e-5.
     """
     groups, keys, dim = key.shape[0] * key.shape[1], key.shape[2], key.shape[3]
     left, right = query.reshape(groups, -1, dim), key.reshape(groups, keys, dim)
-    start = query.new_zeros(1, 1, 1) if offsets is None else offsets.reshape(groups, -1, 1)
-    beta, shape = 0 if offsets is None else 1, (*query.shape[:3], keys)
+    start, shape = query.new_zeros(1, 1, 1), (*query.shape[:3], keys)
     if room is None and 2 * keys <= left.shape[1]:  # as k·q, few rows of many, which takes a third of the time
-        return torch.baddbmm(start.mT, right, left.mT, beta=beta, alpha=scaling).mT.reshape(shape)
+        return torch.baddbmm(start, right, left.mT, beta=0, alpha=scaling).mT.reshape(shape)
     out = query.new_empty(shape) if room is None else room[: math.prod(shape)].view(shape)
-    torch.baddbmm(start, left, right.mT, beta=beta, alpha=scaling, out=out.view(groups, -1, keys))
+    torch.baddbmm(start, left, right.mT, beta=0, alpha=scaling, out=out.view(groups, -1, keys))
     return out
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sinkscope.attention import Context, Operation, Weights, dot_product
 from sinkscope.hooks import Layer
-from sinkscope.probes.calls.arithmetic import UNIT, product, shares
+from sinkscope.probes.calls.arithmetic import product, shares
 from sinkscope.probes.calls.masks import Columns, VisibleKeys, take
 from sinkscope.probes.calls.positions import locate
 
@@ -129,9 +129,9 @@ class AttentionCall:
         """
         if not self.is_product:
             return shares(self.scores(samples, rows, columns), self.counted_lse[samples, :, rows, None])
-        found = self._product(samples, rows, columns, room, UNIT, self._offsets[samples, :, rows])
+        found = self._product(samples, rows, columns, room)
         self.mask.hide(found, samples, rows, columns)
-        return found.exp2_()
+        return shares(found, self.counted_lse[samples, :, rows, None])
 
     def scores(
         self, samples: slice, rows: slice, columns: Columns, room: Float[Tensor, "_"] | None = None
@@ -207,22 +207,10 @@ class AttentionCall:
             for row in range(0, queries, rows):
                 yield slice(sample, min(batch, sample + samples)), slice(row, min(queries, row + rows))
 
-    @cached_property
-    def _offsets(self) -> Float[Tensor, "batch heads query 1"]:
-        """log₂ of the weight that a score of 0 has; −inf for queries that count nowhere."""
-        return self.counted_lse.float()[..., None] * -UNIT
-
     def _product(
-        self,
-        samples: slice,
-        rows: slice,
-        columns: Columns,
-        room: Tensor | None,
-        unit: float = 1.0,
-        offsets: Tensor | None = None,
+        self, samples: slice, rows: slice, columns: Columns, room: Tensor | None
     ) -> Float[Tensor, "batch heads query key"]:
-        query, key = self.wide_query[samples, :, rows], self._keys_at(samples, columns)
-        return product(query, key, self.scaling * unit, offsets, room)
+        return product(self.wide_query[samples, :, rows], self._keys_at(samples, columns), self.scaling, room)
 
     def _keys_at(self, samples: slice, columns: Columns) -> Float[Tensor, "batch kv_heads n dim"]:
         key = self.wide_key[samples]
