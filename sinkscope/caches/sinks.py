@@ -14,7 +14,7 @@ from torch import Tensor
 from sinkscope.caches.call import EvictionCall
 from sinkscope.caches.notes import Marked, Note, Received
 from sinkscope.errors import InputError
-from sinkscope.measurements import Measurement
+from sinkscope.measurements import Measurement, comparable_places
 
 ONLINE_QUERIES = 16  # that must see a token before what it receives says something
 
@@ -39,7 +39,8 @@ class SinkSet(ABC):
     def of(measurement: Measurement, epsilon: float = 0.3) -> SinkSet:
         """The positions that are sinks in a measurement, head by head: mean α over samples above `epsilon`.
 
-        A key-value head has those of all query heads of its group. Raises `InputError` where attention received was not
+        Positions that at most half of the queries see are none: few queries say nothing yet (`strongest_position` has
+        the same rule). A key-value head has those of all query heads of its group. Raises `InputError` where attention received was not
         measured, and for an epsilon outside (0, 1).
         """
         _check(epsilon)
@@ -49,7 +50,7 @@ class SinkSet(ABC):
         decoder = data["stack"].values == "decoder"
         with np.errstate(invalid="ignore"):
             alpha = data["attention_received"].transpose("sample", "layer", "head", "position").values[:, decoder]
-            known = ~np.isnan(alpha)
+            known = ~np.isnan(alpha) & comparable_places(data)[:, decoder][:, :, None]
             mean = np.where(known, alpha, 0).sum(0) / np.maximum(known.sum(0), 1)
         return _Measured(mean > epsilon, tuple(int(index) for index in data["layer_index"].values[decoder]))
 

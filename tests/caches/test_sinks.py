@@ -57,7 +57,10 @@ def planted(layers: int, heads: int, sinks: dict[tuple[int, int], float]) -> Mea
     for (layer, head), position in sinks.items():
         alpha[0, layer, head, int(position)] = 0.9
     data = xr.Dataset(
-        {"attention_received": (("sample", "layer", "head", "position"), alpha)},
+        {
+            "attention_received": (("sample", "layer", "head", "position"), alpha),
+            "tokens": (("sample", "layer"), np.full((1, layers), 30)),
+        },
         coords={"stack": ("layer", ["decoder"] * layers), "layer_index": ("layer", list(range(layers)))},
     )
     return Measurement(data)
@@ -75,13 +78,19 @@ def test_measured_sinks_are_those_of_the_heads_group(model: PreTrainedModel) -> 
     assert both.most == 2
 
 
+def test_what_few_queries_see_is_no_measured_sink() -> None:
+    assert SinkSet.of(planted(2, 4, {(0, 1): 14, (1, 2): 3})).most == 1
+    assert SinkSet.of(planted(2, 4, {(0, 1): 15, (1, 2): 29})).most == 0
+
+
 def test_a_real_measurement_protects_its_own_sinks(model: PreTrainedModel) -> None:
     measured = measure(model, {"input_ids": IDS[:1]})
     alpha = measured.data["attention_received"].values[0]
     found = kept(model, SinkSet.of(measured, epsilon=0.2), budget=30)
     for layer in range(2):
         for head in range(4):
-            assert {int(p) for p in np.flatnonzero(alpha[layer, head] > 0.2)} <= found[layer][0][head // 2]
+            sinks = np.flatnonzero(alpha[layer, head][: IDS.shape[1] // 2] > 0.2)
+            assert {int(position) for position in sinks} <= found[layer][0][head // 2]
 
 
 def test_sinks_found_online_are_those_of_the_sums(model: PreTrainedModel) -> None:
