@@ -40,8 +40,8 @@ class SinkSet(ABC):
         """The positions that are sinks in a measurement, head by head: mean α over samples above `epsilon`.
 
         Positions that at most half of the queries see are none: few queries say nothing yet (`strongest_position` has
-        the same rule). A key-value head has those of all query heads of its group. Raises `InputError` where attention received was not
-        measured, and for an epsilon outside (0, 1).
+        the same rule). A key-value head has those of all query heads of its group. Raises `InputError` where attention
+        received was not measured, and for an epsilon outside (0, 1).
         """
         _check(epsilon)
         data = measurement.data
