@@ -1,6 +1,6 @@
 """The zoo: attention operations as values, their masks, the reference, the fast paths and the catalog."""
 
-from sinkscope.attention.catalog import CATALOG, ENTRIES, SECTIONS, Entry, name_of, named, resolve
+from sinkscope.attention.catalog import ALIASES, CATALOG, ENTRIES, SECTIONS, Entry, name_of, named, resolve
 from sinkscope.attention.context import Bias, Context
 from sinkscope.attention.difference import Difference
 from sinkscope.attention.functional import Explanation, attend, explain
@@ -37,6 +37,7 @@ from sinkscope.attention.tokens import Tokens
 from sinkscope.attention.visibility import Kept, Visibility, held_columns
 
 __all__ = [
+    "ALIASES",
     "CATALOG",
     "ENTRIES",
     "PARITY_CASES",

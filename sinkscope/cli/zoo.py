@@ -29,8 +29,9 @@ def zoo(
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
     """List the attention operations, or show one: formula, where it acts, options, published effect, path, source."""
-    from sinkscope.attention import ENTRIES, SECTIONS
+    from sinkscope.attention import ALIASES, ENTRIES, SECTIONS
 
+    name = ALIASES.get(name, name) if name is not None else None
     if name is not None and name not in ENTRIES:
         raise unknown("attention operation", name, ENTRIES)
     if name is not None:

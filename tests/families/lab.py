@@ -8,14 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.attention import CATALOG, named
+from sinkscope.attention import CATALOG
 from sinkscope.model.config import LabConfig
 from sinkscope.model.lab import LabForCausalLM
 from tests.families.contract import Row, compare
 from tests.families.inputs import VOCABULARY
 from tests.families.registry import FAMILIES
 
-OPERATIONS = tuple(name for name, spec in CATALOG.items() if named(spec) == {"name": name})  # each under one name
 SHARPNESS = 5.0  # on queries and keys, which takes attention far from uniform
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 
@@ -47,7 +46,7 @@ def check(attention: str) -> Row:
 
 def rows() -> Iterator[Row]:
     """A row for each operation of the catalog."""
-    return map(check, OPERATIONS)
+    return map(check, CATALOG)
 
 
 def _as_measured(weights: Float[Tensor, "batch heads query key"], metric_weights: str) -> Tensor:

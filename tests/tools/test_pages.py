@@ -11,13 +11,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from sinkscope.attention import CATALOG
 from sinkscope.claims import COLUMNS
 from sinkscope.theory import CHECKS, TOPICS
 from tests.caches import contract as streams
 from tests.caches.families import EVERY as EVERY_STREAM
 from tests.caches.families import REFUSALS, STREAMS
 from tests.families import contract
-from tests.families.lab import OPERATIONS
 from tests.families.registry import COLLECTED, FAMILIES, REFUSED
 from tests.families.sweep import table as sweep
 from tools import families_page, findings_page, observers_page, streaming_page, zoo_page
@@ -28,7 +28,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 EXPECTED = (
     [(name, host) for name, family in FAMILIES.items() for host in family.hosts]
     + [(name, "its own") for name in COLLECTED]
-    + [(f"lab: {name}", "its own") for name in OPERATIONS]
+    + [(f"lab: {name}", "its own") for name in CATALOG]
     + [(name, "its own") for name in REFUSED]
 )
 

@@ -11,6 +11,9 @@ from sinkscope.errors import InputError, unknown
 SECTIONS: tuple[Section, ...] = (softmaxes.SECTION, grid.SECTION, biases.SECTION, gates.SECTION, gates.BEYOND)
 ENTRIES: dict[str, Entry] = {name: entry for section in SECTIONS for name, entry in section.entries.items()}
 CATALOG: dict[str, AttentionSpec] = {name: entry.spec for name, entry in ENTRIES.items()}
+# Other papers' names of the same operation. The explicit attention bias of Sun et al. 2024 puts its learned pair behind
+# the keys, that of Gu et al. before them: a softmax does not know the order of its keys.
+ALIASES = {"explicit_attention_bias": "kv_bias"}
 
 
 def resolve(attention: AttentionSpec | Mapping[str, Any] | str | object) -> AttentionSpec:
@@ -26,6 +29,7 @@ def resolve(attention: AttentionSpec | Mapping[str, Any] | str | object) -> Atte
     if "name" not in given:
         return AttentionSpec.from_dict(given)
     name = str(given.pop("name"))
+    name = ALIASES.get(name, name)
     if name not in ENTRIES:
         raise unknown("attention operation", name, ENTRIES)
     return ENTRIES[name].make(**given)
@@ -53,4 +57,4 @@ def name_of(spec: AttentionSpec) -> str:
     return f"{found['name']}({options})" if options else str(found["name"])
 
 
-__all__ = ["CATALOG", "ENTRIES", "SECTIONS", "Entry", "Section", "name_of", "named", "resolve"]
+__all__ = ["ALIASES", "CATALOG", "ENTRIES", "SECTIONS", "Entry", "Section", "name_of", "named", "resolve"]

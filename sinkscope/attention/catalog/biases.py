@@ -26,18 +26,6 @@ def kv_bias() -> AttentionSpec:
 
 
 @line(
-    formula="A = softmax([q·K, q·k'] / √d), y = A [V; v']",
-    rows=BOTH,
-    source="Sun et al. 2024",
-    acts=f"k', v' {PER_HEAD}",
-    effect="no massive activations in GPT-2, loss 3.04 as without [Sun et al.]",
-)
-def explicit_attention_bias() -> AttentionSpec:
-    # Their pair stands behind the keys, that of Gu et al. before them: a softmax does not know the order of its keys.
-    return kv_bias()
-
-
-@line(
     formula="A = softmax([q·k*, q·K] / √d), y = A [v*; V]",
     rows=BOTH,
     source="Gu et al. 2025, appendix",

@@ -21,7 +21,6 @@ NAMED = [
     ("differential(lambda_init=0.5)", {"name": "differential", "lambda_init": 0.5}),
     ("sigmoid_bias", {"name": "sigmoid_bias", "bias": 0}),
 ]
-SAME = {"explicit_attention_bias": "kv_bias"}  # two names of one operation, from two papers
 NAMELESS = [
     zoo.AttentionSpec(slots=(zoo.KeySlot(value="learned", d_a=3),)),
     zoo.AttentionSpec(mask=zoo.Causal() & zoo.Window(3)),
@@ -45,7 +44,7 @@ WRONG = [
 def test_defaults_are_what_the_line_makes(name: str) -> None:
     entry = ENTRIES[name]
     assert entry.make(**entry.options) == entry.spec == zoo.resolve({"name": name, **entry.options})
-    assert zoo.named(entry.spec) == {"name": SAME.get(name, name)}
+    assert zoo.named(entry.spec) == {"name": name}
 
 
 @pytest.mark.parametrize(("name", "options"), NAMED)
@@ -88,8 +87,7 @@ def test_a_lab_configuration_stores_a_plain_spec(tmp_path) -> None:
 
 
 def test_the_explicit_bias_of_sun_is_the_key_value_bias_of_gu_behind_the_keys_instead_of_before() -> None:
-    assert zoo.CATALOG["explicit_attention_bias"] == zoo.CATALOG["kv_bias"]
-    assert zoo.name_of(zoo.CATALOG["explicit_attention_bias"]) == "kv_bias"
+    assert zoo.resolve("explicit_attention_bias") == zoo.CATALOG["kv_bias"]
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 3, 7, 4, dtype=torch.float64) for _ in range(3))
     own, carried = torch.randn(3, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
@@ -98,7 +96,7 @@ def test_the_explicit_bias_of_sun_is_the_key_value_bias_of_gu_behind_the_keys_in
     )
     allowed = torch.cat([torch.ones(7, 7).tril(), torch.ones(7, 1)], 1).bool()
     theirs = torch.nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=allowed)
-    operation = zoo.CATALOG["explicit_attention_bias"].build(heads=3, kv_heads=3, head_dim=4, hidden_size=12)
+    operation = zoo.resolve("explicit_attention_bias").build(heads=3, kv_heads=3, head_dim=4, hidden_size=12)
     parameters = dict(zip(operation.state_dict(), (own, carried), strict=True))
     ours = zoo.attend(query, key, value, "explicit_attention_bias", parameters=parameters)
     torch.testing.assert_close(ours.output, theirs, atol=1e-12, rtol=1e-12)
