@@ -60,9 +60,16 @@ class _Map:
         """Whether one call of the kernel does it, without a written mask."""
         return self.visibility.is_causal_square or self.visibility.is_full
 
-    @cached_property
+    @property
     def squares(self) -> list[tuple[slice, Square]] | None:
-        """Samples and causal squares that the kernel gets at once; None where the mask is not made of those."""
+        """Samples and causal squares that the kernel gets at once; None where the mask is not made of those.
+
+        None in a compiled graph too, which no number of a mask may decide.
+        """
+        return None if torch.compiler.is_compiling() else self._squares
+
+    @cached_property
+    def _squares(self) -> list[tuple[slice, Square]] | None:
         found = squares_of(self.visibility)
         if found is None or (len(found) > 1 and self.visibility.query.count <= ROWS):
             return None
