@@ -10,6 +10,7 @@ REFERENCE = "tests/caches/policies/test_reference.py"
 EVICTING = "tests/caches/test_eviction.py", "tests/caches/test_refused_evictions.py"
 FAMILIES = "tests/caches/test_families.py"
 GROUPS = "tests/caches/layers/test_groups.py"
+MASKS = "tests/caches/test_masks.py"
 BUDGETS = "tests/caches/test_budgets.py"
 SINKS = "tests/caches/test_sinks.py"
 CLASSES = "tests/caches/test_classes.py"
@@ -25,10 +26,10 @@ evicting = _of("eviction.py", *EVICTING)
 slots = _of("layers/slots.py", REFERENCE, *EVICTING)
 rectangle = _of("layers/rectangle.py", REFERENCE, *EVICTING)
 groups = _of("layers/groups.py", GROUPS)
-masks = _of("masks.py", REFERENCE, *EVICTING, GROUPS)
+masks = _of("masks.py", MASKS, REFERENCE, *EVICTING, GROUPS)
 notes = _of("notes.py", REFERENCE, *EVICTING)
 merging = _of("merging.py", REFERENCE)
-budgets = _of("budgets.py", BUDGETS)
+budgets = _of("budgets.py", BUDGETS, CLASSES)
 sinks = _of("sinks.py", SINKS)
 protect = _of("protect.py", SINKS)
 classes = _of("classes.py", CLASSES)
@@ -97,19 +98,14 @@ EVICTION: tuple[Mutant, ...] = (
         "with torch.inference_mode(torch.is_inference_mode_enabled()):\n        return torch.empty(shape",
     ),
     groups(
-        "heads change places",
-        "order[:cut].sort().values, order[cut:].sort().values",
-        "order[:cut].sort().values, order[cut:].sort().values.flip(0).roll(1)",
+        "queries of other heads",
+        "(group.heads[:, None] * of_each",
+        "(group.heads.flip(0)[:, None] * of_each",
     ),
     groups(
         "empty slots are seen",
         'mask = (group.slots["places"] >= least)[:, :, None] if group.gaps else None',
         "mask = None",
-    ),
-    groups(
-        "joined at the wrong end",
-        "used - group.slots.used :] = group.slots[name]",
-        ": group.slots.used] = group.slots[name]",
     ),
     masks(
         "all that is stored is seen",

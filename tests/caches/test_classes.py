@@ -86,6 +86,14 @@ def test_what_nobody_reads_has_no_effect(model: LlamaForCausalLM) -> None:
         assert all(abs(found[layer, head]) > 1e-6 for layer, head in ((0, 0), (0, 1), (1, 0)))
 
 
+def test_sinks_and_window_stay(model: LlamaForCausalLM) -> None:
+    inputs = {"input_ids": IDS}
+    but_one = head_effects(model, inputs, LENGTH - 1 - RECENT, RECENT)  # the last query alone misses a key: not scored
+    np.testing.assert_allclose(but_one, 0, atol=1e-6)
+    assert np.abs(head_effects(model, inputs, 0, RECENT)).max() > 1e-4
+    assert np.abs(head_effects(model, inputs, 0, LENGTH - 2)).max() < np.abs(head_effects(model, inputs, 0, 1)).max()
+
+
 @pytest.mark.parametrize(
     ("inputs", "says"),
     [({"input_ids": IDS[:, :10]}, "give longer texts"), ({"inputs_embeds": torch.zeros(1, 9, 64)}, "need input_ids")],

@@ -164,3 +164,9 @@ def test_bad_input_is_refused(llama: Any, tokens: Tensor, given: dict[str, Any],
 def test_another_model_is_refused(llama: Any) -> None:
     with pytest.raises(InputError, match="another model"):
         StreamingCache(llama, 2, 6).prefill(deepcopy(llama), ids(1, 9))
+
+
+@pytest.mark.parametrize(("name", "together"), [("llama", True), ("falcon_h1", False), ("doge", False)])
+def test_who_reads_several_tokens_at_once(name: str, together: bool) -> None:
+    model = FAMILIES[name].build("eager" if name == "doge" else "sdpa")
+    assert at_once(model, StreamingCache(model, 2, 6)) is together

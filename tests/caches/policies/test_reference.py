@@ -50,6 +50,7 @@ CASES: dict[str, tuple[Policy, reference.Score]] = {
 MORE: dict[str, tuple[Policy, reference.Score]] = {
     "averaged": (LookM(IMAGE, 2, 3, "averaged"), naive_scores.look_m(set(IMAGE), 2, 3, IDS)),
     "weighted": (LookM(IMAGE, 2, 3, "weighted"), naive_scores.look_m(set(IMAGE), 2, 3, IDS)),
+    "fastgen, small sets": (FastGen((), IMAGE, 1, 0.2, 0.2, 0.3), naive_scores.fastgen(set(IMAGE), 0.2, 0.2, 0.3, IDS)),
     "image edges": (
         ImageEdges((int(IDS[0, 10]),), (int(IDS[1, 19]),), 1, 2),
         naive_scores.image_edges(int(IDS[0, 10]), int(IDS[1, 19]), 1, 2, IDS),
@@ -92,6 +93,7 @@ def test_every_policy_has_a_reference() -> None:
 
 
 FAST = {*((name, "always") for name in CASES if name != "expected"), ("key-norm", "prefill"), ("expected", "prefill")}
+FAST |= {("image edges", "prefill"), ("image edges", "always"), ("fastgen, small sets", "prefill")}
 RUNS = [(name, when) for name in CASES | MORE for when in ("prefill", "always")]
 
 
