@@ -110,3 +110,12 @@ def test_kept_sets_and_logits_are_those_of_the_loops(model: PreTrainedModel, nam
         assert sets == wanted_sets
         torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=1e-4)
     model.set_attn_implementation("eager")
+
+
+def test_borders_of_an_image_reach_eight_tokens_inside_and_four_outside(model: PreTrainedModel) -> None:
+    ids = torch.arange(3, 33)[None]  # each token once
+    for policy, border in ((ImageEdges((15,), (99,), 1, 2), (8, 20)), (ImageEdges((99,), (15,), 1, 2), (4, 16))):
+        with evicting(model, policy, 15) as cache, torch.no_grad():
+            model(ids, past_key_values=cache)
+        wanted = [0, *range(*border), 28, 29]
+        assert all(sorted(places) == wanted for layer in cache.kept for places in layer.places[0].tolist())
