@@ -30,6 +30,7 @@ LEVELS = (
     {"caches"},
     {"data"},
     {"evaluate"},
+    {"quantization", "calibration"},
     {"training"},
     {"survey"},
     {"theory", "experiments"},
