@@ -10,6 +10,7 @@ from sinkscope.quantization.grid import effective_bits as effective_bits
 from sinkscope.quantization.grid import encode as encode
 from sinkscope.quantization.grid import fake_quantize as fake_quantize
 from sinkscope.quantization.grid import steps_of as steps_of
+from sinkscope.quantization.schemes import SCHEMES as SCHEMES
 from sinkscope.quantization.spared import Columns as Columns
 from sinkscope.quantization.spared import FirstTokens as FirstTokens
 from sinkscope.quantization.spared import Known as Known
@@ -21,3 +22,6 @@ from sinkscope.quantization.spared import Spared as Spared
 from sinkscope.quantization.spared import SparedInPass as SparedInPass
 from sinkscope.quantization.spared import SpikeTokens as SpikeTokens
 from sinkscope.quantization.spared import Tokens as Tokens
+from sinkscope.quantization.studies import QuantizationScheme as QuantizationScheme
+from sinkscope.quantization.studies import Study as Study
+from sinkscope.quantization.studies import study as study
