@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
 
-from sinkscope.quantization.studies.arms import FULL, NOTHING
+import pandas as pd
+import plotly.graph_objects as go
+
 from sinkscope.theme import BLUE, INK, SINK, SLATE, figure, intervals
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from sinkscope.quantization.studies.result import Study
 
 STYLES = {
     "nothing": ("everything quantized", INK, "diamond"),
@@ -20,31 +16,33 @@ STYLES = {
     "control": ("random tokens", SLATE, "circle-open"),
 }
 TITLES = {
-    "loss": "nats a token worse than the full model",
+    "loss_cost": "nats a token worse than the full model",
     "kl": "KL(full ‖ arm), nats a token",
 }
 
 
-def figure_of(study: Study) -> go.Figure:
-    """A point per arm with its interval; the line is everything quantized, the closer to 0 the better."""
-    by, names = study.by, [name for name in study.arms if name != FULL]
+def cost_figure(table: pd.DataFrame, column: str) -> go.Figure:
+    """A point per arm with its interval, of a study's table; the line is everything quantized."""
+    arms = table[table["role"] != "full"]
+    names = [escape(name) for name in arms["arm"]]
     result = figure(height=170 + 26 * len(names))
     for role, (title, color, symbol) in STYLES.items():
-        own = [name for name in names if str(study.data["role"].sel(arm=name).values) == role]
-        found = [study.cost(name, by=by) for name in own]
-        if not own:
+        own = arms[arms["role"] == role]
+        if own.empty:
             continue
+        values = own[column].tolist()
         result.add_scatter(
-            x=[one.value for one in found],
-            y=[escape(name) for name in own],
-            error_x=intervals([one.value for one in found], [one.low for one in found], [one.high for one in found]),
+            x=values,
+            y=[escape(name) for name in own["arm"]],
+            error_x=intervals(values, own[f"{column}_low"].tolist(), own[f"{column}_high"].tolist()),
             mode="markers",
             name=title,
             marker={"color": color, "symbol": symbol, "size": 10, "line": {"width": 2}},
             hovertemplate="%{y}: %{x:.4g}<extra></extra>",
         )
-    result.add_vline(x=study.cost(NOTHING, by=by).value, line={"color": INK, "width": 1, "dash": "dash"})
+    nothing = float(arms[column][arms["role"] == "nothing"].iloc[0])
+    result.add_vline(x=nothing, line={"color": INK, "width": 1, "dash": "dash"})
     return result.update_layout(
-        xaxis={"title": {"text": TITLES[by]}, "rangemode": "tozero"},
-        yaxis={"categoryorder": "array", "categoryarray": [escape(name) for name in reversed(names)]},
+        xaxis={"title": {"text": TITLES[column]}, "rangemode": "tozero"},
+        yaxis={"categoryorder": "array", "categoryarray": names[::-1]},
     )

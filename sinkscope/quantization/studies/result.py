@@ -17,6 +17,7 @@ from sinkscope.errors import InputError
 from sinkscope.files import writing
 from sinkscope.metrics import Interval, nanmean, quantiles, resampled_means
 from sinkscope.quantization.studies.arms import FULL, NOTHING, Arm
+from sinkscope.quantization.studies.figure import cost_figure
 from sinkscope.quantization.studies.scoring import Predicted
 
 if TYPE_CHECKING:
@@ -111,9 +112,7 @@ class Study:
 
     def plot(self) -> go.Figure:
         """The cost of every arm with its interval."""
-        from sinkscope.quantization.studies.figure import figure_of
-
-        return figure_of(self)
+        return cost_figure(self.table(), "loss_cost" if self.by == "loss" else "kl")
 
     def to_json(self) -> dict[str, Any]:
         """The table, the verdict and the record, JSON-able."""
@@ -183,7 +182,7 @@ class Study:
         row["spared"] = float(one["spared"].mean())
         for by in ("loss", "kl"):
             if by in self.data:
-                row |= _columns(f"{by}_cost" if by == "loss" else "kl", self.cost(arm, by=by))  # type: ignore[arg-type]
+                row |= _columns(f"{by}_cost" if by == "loss" else "kl", self.cost(arm, by=by))
         row |= _columns("recovered", self.recovered(arm) if arm != FULL else Interval(*[float("nan")] * 3))
         row["held_bytes"] = float(one["held"])
         return row
