@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -45,7 +45,12 @@ def identities(question: Question, scale: str) -> dict[str, Identity]:
     known = _table().get(scale, {}).get(question.name)
     if known is None or QUESTIONS.get(question.name) is not question:
         return made(question, scale)
-    return {label: Identity(*entry, older=tuple(older)) for label, (*entry, older) in known.items()}
+    return {label: _read(entry) for label, entry in known.items()}
+
+
+def _read(entry: Sequence[Any]) -> Identity:
+    key, kind, layout, steps, older = entry
+    return Identity(key, kind, layout, steps, tuple(older))
 
 
 def made(question: Question, scale: str) -> dict[str, Identity]:

@@ -232,8 +232,9 @@ class _Session:
         )
         inputs = inputs_of(spread(validation, SINK_SAMPLES), kind.sink_tokens)
         trainer.add_callback(self.rows)
-        every = {"every": recipe.eval_every, "also": kind.metrics, "heads": self._heads(inputs), "keep": self.rows.keep}
-        trainer.add_callback(SinkCallback(trainer, inputs, **every))
+        heads, every = self._heads(inputs), recipe.eval_every
+        watched = SinkCallback(trainer, inputs, every=every, also=kind.metrics, heads=heads, keep=self.rows.keep)
+        trainer.add_callback(watched)
         return trainer
 
     def _heads(self, inputs: Mapping[str, Tensor]) -> HeadNumbers | None:
