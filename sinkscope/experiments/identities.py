@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,12 +22,17 @@ TABLE = Path(__file__).parent / "identities.json"  # written by `python -m tools
 
 @dataclass(frozen=True)
 class Identity:
-    """A variation's job without its seed. `kind`: recipe, or the task's name; `layout` and `steps` are the job's."""
+    """A variation's job without its seed. `kind`: recipe, or the task's name; `layout`, `older`, `steps`: the job's."""
 
     key: str
     kind: str
     layout: int
     steps: int
+    older: tuple[int, ...] = ()
+
+    def reads(self, layout: int) -> bool:
+        """Whether what was kept in a layout means what it means today."""
+        return layout == self.layout or layout in self.older
 
 
 def identities(question: Question, scale: str) -> dict[str, Identity]:
@@ -40,7 +45,12 @@ def identities(question: Question, scale: str) -> dict[str, Identity]:
     known = _table().get(scale, {}).get(question.name)
     if known is None or QUESTIONS.get(question.name) is not question:
         return made(question, scale)
-    return {label: Identity(*entry) for label, entry in known.items()}
+    return {label: _read(entry) for label, entry in known.items()}
+
+
+def _read(entry: Sequence[Any]) -> Identity:
+    key, kind, layout, steps, older = entry
+    return Identity(key, kind, layout, steps, tuple(older))
 
 
 def made(question: Question, scale: str) -> dict[str, Identity]:
@@ -67,7 +77,7 @@ def _of(job: Any) -> Identity:
     fields = job.model_dump(mode="json")
     kind = str(fields.get("task", "recipe"))
     key = hashlib.sha256(f"{kind} {text}".encode()).hexdigest()[:12]
-    return Identity(key, kind, job.layout, _steps(fields))
+    return Identity(key, kind, job.layout, _steps(fields), job.older)
 
 
 def _steps(fields: Mapping[str, Any]) -> int:

@@ -9,6 +9,7 @@ from sinkscope.measurements import Measurement as Measurement
 from sinkscope.measurements import compare as compare
 from sinkscope.probes.measuring import measure as measure
 from sinkscope.probes.observers.bands import SpectralBands as SpectralBands
+from sinkscope.probes.observers.diagonal import AttentionBefore as AttentionBefore
 from sinkscope.probes.observers.diagonal import SelfAttention as SelfAttention
 from sinkscope.probes.observers.diagonal import WindowMass as WindowMass
 from sinkscope.probes.observers.entropy import AttentionEntropy as AttentionEntropy
@@ -39,6 +40,8 @@ from sinkscope.probes.observers.outliers import OutlierStatistics as OutlierStat
 from sinkscope.probes.observers.outputs import HeadOutputs as HeadOutputs
 from sinkscope.probes.observers.received import AttentionReceived as AttentionReceived
 from sinkscope.probes.observers.received import EntriesReceived as EntriesReceived
+from sinkscope.probes.observers.received import GivenTo as GivenTo
+from sinkscope.probes.observers.received import QueriesAbove as QueriesAbove
 from sinkscope.probes.observers.received import SlotReceived as SlotReceived
 from sinkscope.probes.observers.rows import whole as whole
 from sinkscope.probes.observers.rows import whole_rows as whole_rows

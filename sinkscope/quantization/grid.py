@@ -31,8 +31,8 @@ class Grid:
     the numbers as they are. Raises `InputError` for bits outside 1…16, symmetric grids of 1 bit, which hold 0 alone,
     and groups where nothing is cut.
 
-    Source: uniform affine quantization as in Jacob et al. 2018, with a real lower end instead of an integer zero
-    point, as KIVI stores it (Liu et al. 2024a).
+    Source: uniform affine quantization as in Jacob et al. (2018), with a real lower end instead of an integer zero
+    point, as KIVI stores it (Liu et al. 2024).
     """
 
     bits: int
