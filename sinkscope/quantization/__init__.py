@@ -10,6 +10,9 @@ from sinkscope.quantization.grid import effective_bits as effective_bits
 from sinkscope.quantization.grid import encode as encode
 from sinkscope.quantization.grid import fake_quantize as fake_quantize
 from sinkscope.quantization.grid import steps_of as steps_of
+from sinkscope.quantization.hazard import Fp8Underflow as Fp8Underflow
+from sinkscope.quantization.hazard import Hazards as Hazards
+from sinkscope.quantization.hazard import hazards as hazards
 from sinkscope.quantization.schemes import SCHEMES as SCHEMES
 from sinkscope.quantization.spared import Columns as Columns
 from sinkscope.quantization.spared import FirstTokens as FirstTokens
