@@ -15,10 +15,10 @@ from sinkscope.files import check_writable
 if TYPE_CHECKING:
     from typer import Context
 
-Kind = Literal["measure", "intervene", "survey", "cache"]
+Kind = Literal["measure", "intervene", "survey", "cache", "quantize"]
 
 INDIFFERENT = {"out", "as_json", "device", "batch_size", "maps"}  # options that change no number
-NAMED = {"kind", "what"}  # options that the folder's name spells out
+NAMED = {"kind", "what", "scheme"}  # options that the folder's name spells out
 FILES: Mapping[Kind, tuple[str, ...]] = {
     "measure": (
         *("measurement.nc", "figure.html", "domains.csv", "domains.json", "table.csv", "definitions.csv", "heads.csv"),
@@ -27,6 +27,10 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
     "intervene": ("effect.json", "table.csv", "figure.html"),
     "survey": ("survey.json", "survey.html", "table.csv", "table.md"),
     "cache": ("comparison.nc", "comparison.json", "table.csv", "figure.html"),
+    "quantize": (
+        *("study.nc", "study.json", "table.csv", "hazards.json", "sites.csv", "casts.csv", "advice.csv"),
+        *("spared.json", "spared.safetensors", "figure.html"),
+    ),
 }
 """What each command may leave in its folder."""
 
@@ -36,6 +40,9 @@ MARKS: Mapping[str, Kind] = {
     "effect.json": "intervene",
     "survey.json": "survey",
     "comparison.nc": "cache",
+    "spared.json": "quantize",
+    "study.nc": "quantize",
+    "hazards.json": "quantize",
 }
 """The files by which a folder is known to be a command's."""
 

@@ -104,7 +104,7 @@ class Study:
         if cost.low <= 0:
             return "Quantization costs nothing that can be told from 0 here, so there is nothing to recover."
         said = [f"Quantization costs {_said(cost, 4)} {unit}."]
-        return " ".join(said + [self._sentence(choice) for choice in self.choices])
+        return " ".join(said + ([self._sentence(choice) for choice in self.choices] or ["No tokens were spared."]))
 
     def table(self) -> pd.DataFrame:
         """A row per arm, in their order."""
