@@ -29,6 +29,7 @@ LEVELS = (
     {"interventions"},
     {"caches"},
     {"data"},
+    {"measuring"},
     {"evaluate"},
     {"quantization", "calibration"},
     {"training"},

@@ -30,6 +30,7 @@ def measure(
     kind: options.Kind = "natural",
     text: options.TextFile = None,
     reads: Reads = READS,
+    windows: options.WindowsOf = "within",
     device: options.Device = None,
     runs: Runs = RUNS,
     observers: Annotated[
@@ -81,6 +82,7 @@ def measure(
             reads=reads,
             runs=runs,
             observers=_names(observers),
+            windows=windows,
             medium=medium,
         )
         if by_domain and text is not None:

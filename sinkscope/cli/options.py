@@ -11,7 +11,18 @@ import typer
 from sinkscope.errors import InputError
 
 BAD_INPUT = 2  # the exit code
-OF_TEXT = {"kind", "inputs", "text", "field", "corpus", "split", "bos", "chat_template"}  # of no use for images
+OF_TEXT = {
+    "kind",
+    "inputs",
+    "text",
+    "field",
+    "windows",
+    "corpus",
+    "split",
+    "bos",
+    "chat_template",
+}
+"""Options of no use for images."""
 InputKind = Literal["natural", "random", "repeated", "first-token"]
 Bos = Literal["auto", "add", "double", "none"]
 Medium = tuple[Literal["images", "audio"], Path]  # what is read in the place of text, and where it lies
@@ -37,6 +48,14 @@ OneText = Annotated[
 ]
 TextField = Annotated[
     str | None, typer.Option("--field", metavar="NAME", help="The field that is the text, in files of rows: text.")
+]
+WindowsOf = Annotated[
+    Literal["within", "starts", "packed"],
+    typer.Option(
+        "--windows",
+        help="Of natural text. within: any stretch of a document; starts: the first of each; packed: of the documents "
+        "one behind the other.",
+    ),
 ]
 CorpusName = Annotated[
     str, typer.Option(help="Where natural text comes from: python, text:GLOB, hf:NAME; --split says which part of it.")
