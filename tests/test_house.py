@@ -21,7 +21,7 @@ LEVELS = (
     {"errors", "student"},
     {"rules"},
     {"files", "claims", "invalid", "live", "ranks", "registry", "spectral", "theme"},
-    {"metrics"},
+    {"metrics", "pictures"},
     {"measurements"},
     {"attention"},
     {"hooks"},

@@ -90,7 +90,27 @@ BatchSize = Annotated[int, typer.Option(min=1, help="Samples in memory at once."
 Attn = Annotated[Attention | None, typer.Option(help="The attention implementation of transformers.")]
 ChatTemplate = Annotated[bool, typer.Option("--chat-template", help="Put the text into a user's message.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of texts, tokens and random draws.")]
+Figure = Annotated[
+    Literal["svg", "pdf", "png"] | None,
+    typer.Option(help="The figure as a file for papers, too (extra figures)."),
+]
+Tables = Annotated[
+    Literal["csv", "parquet"],
+    typer.Option("--tables", help="What tables are written as. Parquet needs the extra data."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+
+
+def check_written(figure: str | None, tables: str = "csv") -> None:
+    """Raise `InputError`, before anything is computed, where figures or tables cannot be written as asked."""
+    if figure is not None:
+        from sinkscope.pictures import require_export
+
+        require_export()
+    if tables == "parquet":
+        from sinkscope.measurements.tables import require_parquet
+
+        require_parquet()
 
 
 def usable_device(name: str | None) -> str:
