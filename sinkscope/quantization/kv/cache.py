@@ -138,8 +138,8 @@ def quantized_cache(
     """
     if not isinstance(model, nn.Module):
         raise InputError(
-            f"quantized_cache needs the model, not its {type(model).__name__}: from its passes the cache learns padding "
-            "and which tokens are spared"
+            f"quantized_cache needs the model, not its {type(model).__name__}: from its passes the cache learns "
+            "padding and which tokens are spared"
         )
     return SinkQuantizedCache(model, Scheme(keys, values, window), spared)
 

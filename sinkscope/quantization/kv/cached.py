@@ -134,7 +134,9 @@ class _Rounding(Editor):
             index = tokens.order
             closes = (index // self.scheme.block + 1) * self.scheme.block + self.scheme.window
             rounds = closes[:, None, :] <= index[:, start:, None] + 1
-            made = two_versions(module, implementation, arguments, (new_key, new_value), rounds.expand(len(key), -1, -1))
+            made = two_versions(
+                module, implementation, arguments, (new_key, new_value), rounds.expand(len(key), -1, -1)
+            )
             self.met[module] = made
         return arguments | {"key": new_key, "value": new_value}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from sinkscope.quantization.grid import Grid, Steps, encode
@@ -64,7 +64,7 @@ class Closed:
         step = self.parts["step"][:, :, :count].float()
         return Steps(step, None if low is None else low[:, :, :count].float())
 
-    def codes(self, count: int) -> Int[Tensor, "batch heads blocks block dim"]:
+    def codes(self, count: int) -> UInt8[Tensor, "batch heads blocks block dim"]:
         """The codes of the first blocks, from 0 on."""
         packed = self.parts["codes"][:, :, :count]
         flat = unpack(packed, self.grid.bits, self.block * self._width)

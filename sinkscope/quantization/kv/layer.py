@@ -30,6 +30,8 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
 
     is_sliding = False
     is_croppable = False
+    pads: Int[Tensor, " batch"] | None
+    _spares: Bool[Tensor, "batch query"] | None
 
     def __init__(self, scheme: Scheme, width: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -108,25 +110,25 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
     def _forget(self) -> None:
         self.coming: Coming | None = None
         self.seen = 0
-        self.pads: Tensor | None = None
+        self.pads = None
         scheme = self.scheme
         self._sides = Closed(scheme.keys, scheme.block), Closed(scheme.values, scheme.block)
         self._open: Pair | None = None  # the last columns, which hold all that is not closed
         self._open_spared: Tensor | None = None
-        self._spares: Tensor | None = None
+        self._spares = None
         self._spared_at: tuple[Tensor, Tensor] | None = None  # rows and columns
         self._spared: Pair | None = None  # (token, heads, dim)
 
     def _check(self, coming: Coming, keys: Tensor) -> None:
         if coming.seen != self.seen:
             raise InputError(
-                f"a pass starts at {coming.seen}, but its cache has seen {self.seen} tokens: an earlier pass was broken "
-                "off, start again with a new cache"
+                f"a pass starts at {coming.seen}, but its cache has seen {self.seen} tokens: an earlier pass was "
+                "broken off, start again with a new cache"
             )
         if self.width is not None and keys.shape[-1] != self.width:
             raise InputError(
-                f"keys of {keys.shape[-1]} channels in heads of {self.width}: this operation carries numbers beside its "
-                "keys, which must not be rounded; use a DynamicCache"
+                f"keys of {keys.shape[-1]} channels in heads of {self.width}: this operation carries numbers beside "
+                "its keys, which must not be rounded; use a DynamicCache"
             )
 
     def _closed_tokens(self, rows: int) -> list[int]:

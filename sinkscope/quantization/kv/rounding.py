@@ -16,8 +16,8 @@ def rounded(
     """x as a cache that reads its tokens one by one has rounded it; tokens where `left` is True stay, and count for no
     range.
 
-    Real tokens come first in each row, padding behind them. Over a "channel" in groups: the tokens behind the last whole
-    group stay as well. Ranges that grow with the text are those of what came until the token, itself included.
+    Real tokens come first in each row, padding behind them. Over a "channel" in groups: the tokens behind the last
+    whole group stay as well. Ranges that grow with the text are those of what came until the token, itself included.
     """
     if grid.exact:
         return x
@@ -57,8 +57,9 @@ class Front:
     """Columns with each row's real tokens moved to the front, and back again."""
 
     def __init__(self, real: Bool[Tensor, "_ column"] | None) -> None:
-        plain = real is None or bool(real.all())
-        self._order: Int[Tensor, "_ column"] | None = None if plain else torch.argsort((~real).int(), dim=-1, stable=True)  # type: ignore[operator]
+        self._order: Int[Tensor, "_ column"] | None = None
+        if real is not None and not bool(real.all()):
+            self._order = torch.argsort((~real).int(), dim=-1, stable=True)
 
     def to(self, x: Float[Tensor, "batch heads column dim"]) -> Float[Tensor, "batch heads token dim"]:
         return x if self._order is None else x.gather(2, self._wide(x, self._order))

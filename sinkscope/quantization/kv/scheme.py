@@ -64,17 +64,17 @@ class Scheme:
         """How many of a row's tokens are rounded, when so many are there."""
         behind = tokens - self.window
         behind = max(behind, 0) if isinstance(behind, int) else behind.clamp(min=0)
-        return behind // self.block * self.block  # type: ignore[return-value]
+        return behind // self.block * self.block
 
     def check_stored(self) -> None:
         """Raises `InputError` for grids whose codes cannot be stored."""
         for name, grid in (("keys", self.keys), ("values", self.values)):
-            if PACKED < grid.bits and not grid.exact:
+            if grid.bits > PACKED and not grid.exact:
                 raise InputError(f"{name} of {grid.bits} bits: codes of 1 to {PACKED} bits are stored, or 16 for all")
             if not grid.exact and not (grid.over == "token" or (grid.over == "channel" and grid.group)):
                 raise InputError(
-                    f"{name} with a range over a whole '{grid.over}': it would change with every token that comes. Take "
-                    "over='token', or over='channel' with a group of tokens, such as group=32"
+                    f"{name} with a range over a whole '{grid.over}': it would change with every token that comes. "
+                    "Take over='token', or over='channel' with a group of tokens, such as group=32"
                 )
 
     def describe(self) -> dict[str, Any]:

@@ -95,7 +95,9 @@ def two_versions(
     assert isinstance(value, Tensor)
     operation = getattr(module, "operation", None)
     if isinstance(operation, Operation) and not (operation.spec.is_plain_softmax and not operation.slots):
-        raise refuse(module, f"attention '{operation.spec.kind if hasattr(operation.spec, 'kind') else ''}' is no plain softmax")
+        raise refuse(
+            module, f"attention '{operation.spec.kind if hasattr(operation.spec, 'kind') else ''}' is no plain softmax"
+        )
     if isinstance(operation, Operation) and given.get("bias") is not None:
         raise refuse(module, "a bias is added to its scores")
     if given.get("position_bias") is not None or given.get("sinks") is not None:
@@ -131,8 +133,8 @@ def check_same(module: nn.Module, own: Tensor, computed: Tensor, real: Bool[Tens
 
 def refuse(module: nn.Module, reason: str) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"family '{family(module)}', {type(module).__name__}: {reason}, so what a cache rounds block by block cannot be "
-        "simulated: take grids over a token without a window, or read through quantized_cache"
+        f"family '{family(module)}', {type(module).__name__}: {reason}, so what a cache rounds block by block "
+        "cannot be simulated: take grids over a token without a window, or read through quantized_cache"
     )
 
 
