@@ -17,6 +17,7 @@ SAMPLES = 100  # validation windows that are measured
 LATE = 0.9  # the training loss is averaged over the rest of the steps
 STARTS = {
     "sink_0/start": "sink/position_0",
+    "sink_mass/start": "sink/mass",
     "norm_ratio/start": "sink/hidden_norm_ratio",
     "loss/start": "validation_loss",
 }
@@ -25,7 +26,8 @@ STARTS = {
 class LabTraining(Recipe, Job):
     """A recipe, and what is kept of the model that it trains."""
 
-    layout: ClassVar[int] = 4
+    layout: ClassVar[int] = 5
+    older: ClassVar[tuple[int, ...]] = (4,)  # without masses, lifts and heads
 
     @classmethod
     def changed(cls, recipe: str, changes: Mapping[str, Any]) -> LabTraining:
@@ -44,6 +46,11 @@ class LabTraining(Recipe, Job):
 
     def train(self, out: Path, device: str = "auto") -> Run:
         return train(self, out, resume=True, progress=False, device=device)
+
+    @classmethod
+    def rated_on(cls, run: Run) -> int:
+        """The first tokens of validation windows that training measures."""
+        return min(LAB.sink_tokens, Recipe(**run.record["recipe"]).context)
 
     @classmethod
     def metrics(cls, run: Run) -> Metrics:
