@@ -10,6 +10,7 @@ from sinkscope.quantization.grid import effective_bits as effective_bits
 from sinkscope.quantization.grid import encode as encode
 from sinkscope.quantization.grid import fake_quantize as fake_quantize
 from sinkscope.quantization.grid import steps_of as steps_of
+from sinkscope.quantization.kv import QHitter as QHitter
 from sinkscope.quantization.kv import QuantizeCache as QuantizeCache
 from sinkscope.quantization.kv import SinkQuantizedCache as SinkQuantizedCache
 from sinkscope.quantization.kv import SinkQuantizedLayer as SinkQuantizedLayer

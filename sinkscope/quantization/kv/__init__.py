@@ -3,5 +3,6 @@
 from sinkscope.quantization.kv.cache import SinkQuantizedCache as SinkQuantizedCache
 from sinkscope.quantization.kv.cache import quantized_cache as quantized_cache
 from sinkscope.quantization.kv.cached import QuantizeCache as QuantizeCache
+from sinkscope.quantization.kv.hitters import QHitter as QHitter
 from sinkscope.quantization.kv.layer import SinkQuantizedLayer as SinkQuantizedLayer
 from sinkscope.quantization.kv.scheme import Scheme as Scheme
