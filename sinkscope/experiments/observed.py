@@ -69,6 +69,9 @@ class Observed:
     `sink_0/without_first` on the first 64 of these tokens; `loss/with_first` is the loss of the same next tokens, from
     the third on, where the first is given as well: unlike `loss`, it differs from `loss/without_first` in nothing else.
 
+    In streams of three contexts, read token by token with as many keys as the context is long (`streamed`):
+    `stream_loss/sinks=0` (1, 4), the loss behind the first context where so many first tokens are kept.
+
     Position 0 on other inputs, one document a row: `sink_0/random` (uniform tokens), `sink_0/random_after_first`
     (behind the window's own first token), `sink_0/repeated` (one token), there also with exchanged position embeddings
     (`ablations.moved_positions`); on other texts: `other_texts`. Beside each of these a `sink_mass/…`.

@@ -25,6 +25,7 @@ TOPICS = (  # the files, in the order in which their questions are listed
     "biases",
     "softmaxes",
     "mechanism",
+    "streaming",
     "backcopy",
     "trigger",
     "tuning",
