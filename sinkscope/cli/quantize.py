@@ -89,6 +89,8 @@ def quantize(
     from sinkscope.quantization.schemes import scheme_named
 
     check_epsilon(reads.epsilon)
+    source = context.get_parameter_source("epsilon")
+    epsilon = reads.epsilon if source is not None and source.name == "COMMANDLINE" else None
     chosen = None if scheme is None else scheme_named(scheme)
     disable_progress_bar()
     with only_json(as_json):
@@ -98,7 +100,7 @@ def quantize(
         tokenizer = tokenizer_of(model, runs.revision)
         _check_bos(given, tokenizer)
         note(f"{model}: {read.description}; first: {read.first}")
-        choices = {word: build(quantized, given, reads.epsilon) for word, build in builders.items()}
+        choices = {word: build(quantized, given, epsilon) for word, build in builders.items()}
         looked = None
         if hazards:
             first = next(iter(choices.values()), None)

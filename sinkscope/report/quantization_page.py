@@ -14,8 +14,8 @@ from sinkscope.report.provenance import joined
 COST = {"loss": "nats lost", "kl": "KL, nats"}
 SENTENCE = (
     "How many nats a token each arm predicts worse than the full model, on the same texts, at tokens that no arm "
-    "spares; bars are 95 % bootstrap intervals over texts. The dashed line is everything quantized. A choice of tokens is worth "
-    "something where it lies left of that line, and of the random choices of the same budget."
+    "spares; bars are 95 % bootstrap intervals over texts. The dashed line is everything quantized. A choice of tokens "
+    "is worth something where it lies left of that line, and of the random choices of the same budget."
 )
 SITES = (
     "Where a quantizer needs a range: the largest token in medians of the tokens, with the spared tokens and without "

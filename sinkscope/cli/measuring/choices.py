@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sinkscope.quantization import Spared
 
 WORDS = ("measured", "first:N", "positions:LIST", "tokens:LIST", "outlying:RATIO", "spikes:N", "none")
-Build = Callable[["nn.Module", Mapping[str, Any], float], "Spared"]
+Build = Callable[["nn.Module", Mapping[str, Any], float | None], "Spared"]
 
 
 def choices_of(words: Sequence[str]) -> dict[str, Build]:
@@ -44,16 +44,16 @@ def _measured(word: str, rest: str) -> Build:
     if rest:
         raise InputError(f"--spare {word}: write measured alone; --epsilon is its threshold")
 
-    def build(model: nn.Module, given: Mapping[str, Any], epsilon: float) -> Spared:
+    def build(model: nn.Module, given: Mapping[str, Any], epsilon: float | None) -> Spared:
         from sinkscope.quantization import MeasuredSinks
 
-        return MeasuredSinks(epsilon)
+        return MeasuredSinks() if epsilon is None else MeasuredSinks(epsilon)
 
     return build
 
 
 def _first(count: int) -> Build:
-    def build(model: nn.Module, given: Mapping[str, Any], epsilon: float) -> Spared:
+    def build(model: nn.Module, given: Mapping[str, Any], epsilon: float | None) -> Spared:
         from sinkscope.quantization import FirstTokens
 
         return FirstTokens(count)
@@ -62,7 +62,7 @@ def _first(count: int) -> Build:
 
 
 def _positions(places: tuple[int, ...]) -> Build:
-    def build(model: nn.Module, given: Mapping[str, Any], epsilon: float) -> Spared:
+    def build(model: nn.Module, given: Mapping[str, Any], epsilon: float | None) -> Spared:
         from sinkscope.quantization import Positions
 
         return Positions(places)
@@ -71,7 +71,7 @@ def _positions(places: tuple[int, ...]) -> Build:
 
 
 def _tokens(ids: tuple[int, ...]) -> Build:
-    def build(model: nn.Module, given: Mapping[str, Any], epsilon: float) -> Spared:
+    def build(model: nn.Module, given: Mapping[str, Any], epsilon: float | None) -> Spared:
         from sinkscope.quantization import Tokens
 
         return Tokens(ids)
@@ -80,7 +80,7 @@ def _tokens(ids: tuple[int, ...]) -> Build:
 
 
 def _outlying(ratio: float) -> Build:
-    def build(model: nn.Module, given: Mapping[str, Any], epsilon: float) -> Spared:
+    def build(model: nn.Module, given: Mapping[str, Any], epsilon: float | None) -> Spared:
         from sinkscope.quantization import OutlyingTokens
 
         return OutlyingTokens(ratio=ratio)
@@ -89,7 +89,7 @@ def _outlying(ratio: float) -> Build:
 
 
 def _spikes(count: int) -> Build:
-    def build(model: nn.Module, given: Mapping[str, Any], epsilon: float) -> Spared:
+    def build(model: nn.Module, given: Mapping[str, Any], epsilon: float | None) -> Spared:
         from sinkscope.quantization import SpikeTokens
 
         return SpikeTokens.of(model, given, count)

@@ -82,7 +82,10 @@ def study(
 
     if chosen.caches:
         length = _length(model, given, context)
-        route: Passes | ThroughCache = ThroughCache(model, given["input_ids"], length, left_out, batch_size, opened)
+        stores = chosen.store is not None
+        route: Passes | ThroughCache = ThroughCache(
+            model, given["input_ids"], length, left_out, batch_size, opened, stores
+        )
     else:
         route = Passes(model, given, samples, left_out, batch_size, opened)
     predicted = route.predicted(arms, watch)
