@@ -23,8 +23,8 @@ SITES = (
     "column is the largest channel in medians of the channels, which no spared token changes."
 )
 CASTS = (
-    "Shares of attention weights that a cast to 8-bit floating point (e4m3) makes 0: kernels walk forward or in reverse "
-    "over blocks of 64 keys, and multiply by 256 before the cast or not; the last columns are the attention lost."
+    "Shares of attention weights that a cast to 8-bit floating point (e4m3) makes 0. Kernels walk forward or backward "
+    "over blocks of 64 keys, and multiply by 256 before the cast or not. Mass is the attention that is lost."
 )
 
 

@@ -20,15 +20,14 @@ def spared_as_data(
     """What was chosen, JSON-able.
 
     `positions`: spared in every row; `token_ids`: what stands there, where it is the same in all rows; `prefix_ids`:
-    the ids of the positions 0 … n − 1 where these are all that is spared, to be computed once in full precision and put
-    before every prompt; `modules`: linear maps whose shared range these tokens widen by at least a bit, to be left
+    the ids of the positions 0 … n − 1 where these are among them, to be computed once in full precision and put before
+    every prompt; `modules`: linear maps whose shared range these tokens widen by at least a bit, to be left
     unquantized (`ignore` of llm-compressor) where tokens cannot be spared.
     """
     always = known.chosen.all(0).nonzero().flatten().tolist()
-    only = not bool((known.chosen.any(0) & ~known.chosen.all(0)).any())
     at = {place: sorted(set(ids[:, place].tolist())) for place in always} if ids is not None else {}
     same = {place: found[0] for place, found in at.items() if len(found) == 1}
-    is_prefix = only and always == list(range(len(always))) and len(same) == len(always) > 0
+    prefix = [same[place] for at, place in enumerate(always) if at == place and place in same]
     named = None if hazards is None else hazards.sites[hazards.sites["bits_lost"] >= WIDE]
     return {
         "model": model,
@@ -38,7 +37,7 @@ def spared_as_data(
         "positions": always,
         "token_ids": {str(place): token for place, token in same.items()},
         "tokens": {str(place): _text(tokenizer, token) for place, token in same.items()},
-        "prefix_ids": [same[place] for place in always] if is_prefix else None,
+        "prefix_ids": prefix or None,
         "bos_token_id": getattr(tokenizer, "bos_token_id", None),
         "modules": None if named is None else _modules(named.to_dict("records")),
         "masks": "spared.safetensors",
