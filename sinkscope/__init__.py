@@ -49,6 +49,11 @@ _HOME = {
     "StreamingCache": "sinkscope.caches",
     "evicting": "sinkscope.caches",
     "InputError": "sinkscope.errors",
+    "operation": "sinkscope.attention.catalog.registering",
+    "observer": "sinkscope.probes.registering",
+    "intervention": "sinkscope.interventions.registering",
+    "policy": "sinkscope.caches.registering",
+    "question": "sinkscope.experiments.registering",
 }
 
 __all__ = ["__version__", *_ROOMS, *_HOME]
@@ -68,10 +73,14 @@ if TYPE_CHECKING:
     from sinkscope import survey as survey
     from sinkscope import theory as theory
     from sinkscope import training as training
+    from sinkscope.attention.catalog.registering import operation as operation
     from sinkscope.caches import StreamingCache as StreamingCache
     from sinkscope.caches import evicting as evicting
+    from sinkscope.caches.registering import policy as policy
     from sinkscope.errors import InputError as InputError
+    from sinkscope.experiments.registering import question as question
     from sinkscope.interventions import effect as effect
+    from sinkscope.interventions.registering import intervention as intervention
     from sinkscope.measurements import Measurement as Measurement
     from sinkscope.measurements import compare as compare
     from sinkscope.model import attach as attach
@@ -86,6 +95,7 @@ if TYPE_CHECKING:
     from sinkscope.probes import SlotReceived as SlotReceived
     from sinkscope.probes import measure as measure
     from sinkscope.probes import observe as observe
+    from sinkscope.probes.registering import observer as observer
     from sinkscope.training import SinkCallback as SinkCallback
     from sinkscope.training import train as train
 else:

@@ -20,7 +20,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = (
     {"errors", "student"},
     {"rules"},
-    {"files", "claims", "invalid", "live", "ranks", "spectral", "theme"},
+    {"files", "claims", "invalid", "live", "ranks", "registry", "spectral", "theme"},
     {"metrics"},
     {"measurements"},
     {"attention"},

@@ -10,7 +10,7 @@ import typer
 from sinkscope.cli import options
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
-from sinkscope.cli.measuring.job import MeasuringJob, Observers
+from sinkscope.cli.measuring.job import MeasuringJob
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import only_json, plain, show, show_json
 
@@ -33,7 +33,12 @@ def measure(
     device: options.Device = None,
     runs: Runs = RUNS,
     observers: Annotated[
-        Observers, typer.Option(help="all: every definition and mechanism; few: sink rate and norms, faster.")
+        str,
+        typer.Option(
+            metavar="LIST",
+            help="all: every definition and mechanism; few: sink rate and norms, faster. Further ones by their class, "
+            "and your own as module:Name, stand behind: all,my_module:Mine.",
+        ),
     ] = "all",
     maps: Annotated[
         list[str] | None,
@@ -59,8 +64,10 @@ def measure(
     from sinkscope.cli.measuring.maps import heads_of
     from sinkscope.cli.measuring.results import show_results
     from sinkscope.metrics import check_epsilon
+    from sinkscope.probes import chosen
 
     check_epsilon(reads.epsilon)
+    chosen(_names(observers))  # before a model is loaded
     wanted = heads_of(maps or [])
     if by_domain and wanted:
         raise InputError("--maps draws one measurement's heads: give --text a file, not a folder of domains")
@@ -73,7 +80,7 @@ def measure(
             kind=kind,
             reads=reads,
             runs=runs,
-            observers=observers,
+            observers=_names(observers),
             medium=medium,
         )
         if by_domain and text is not None:
@@ -88,6 +95,12 @@ def measure(
     else:
         show_results(found, f"{model} on {job.input} input", reads.epsilon)
         show(plain(f"written: {', '.join(str(path) for path in written)}"))
+
+
+def _names(observers: str) -> list[str]:
+    """Observers of "all,my_module:Mine"; the tables need the few."""
+    names = [name.strip() for name in observers.split(",")]
+    return list(dict.fromkeys(["few", *(name for name in names if name)]))
 
 
 def _at_once(job: MeasuringJob, text: Path | None, folder: Path, wanted: list[Head]) -> tuple[Measurement, list[Path]]:

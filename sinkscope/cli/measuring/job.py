@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from sinkscope.measurements import Measurement
 
 NEEDS_TEXT = ("natural", "first-token")
-Observers = Literal["all", "few"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class MeasuringJob:
     kind: InputKind
     reads: Reads
     runs: Runs
-    observers: Observers
+    observers: list[str]
     medium: Medium | None = None
 
     @property
@@ -61,7 +60,7 @@ class MeasuringJob:
             return probes.measure(
                 self.model,
                 given.parts,
-                observers="all" if self.observers == "all" else None,
+                observers=self.observers,
                 batch_size=self.runs.batch_size,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
                 about=about,
