@@ -19,10 +19,14 @@ SAID = ("has_gate", "has_bias", "is_transposed", "has_post_expert_norm")  # by t
 
 @dataclass(frozen=True, eq=False)
 class Routing:
-    """The pairs of a token and one of its experts in a call. `paired`: whether the rows of x are these, else tokens."""
+    """The pairs of a token and one of its experts in a call over so many `tokens`.
+
+    `paired`: whether the rows of x are the pairs, else they are the tokens.
+    """
 
     token: Int[Tensor, "pair"]
     expert: Int[Tensor, "pair"]
+    tokens: int
     paired: bool
 
 
@@ -94,10 +98,10 @@ class _InTwo:
         token, choice = (top_k_index < experts.num_experts).nonzero(as_tuple=True)  # what is beyond is no expert
         expert = top_k_index[token, choice]
         first, second = maps_of(experts)
-        entered = self._edited(first, flat, Routing(token, expert, paired=False))[token]
+        entered = self._edited(first, flat, Routing(token, expert, len(flat), paired=False))[token]
         inner = self._map(first, entered, expert)
         inner = experts._apply_gate(inner) if experts.has_gate else experts.act_fn(inner)
-        out = self._map(second, self._edited(second, inner, Routing(token, expert, paired=True)), expert)
+        out = self._map(second, self._edited(second, inner, Routing(token, expert, len(flat), paired=True)), expert)
         out = experts.post_expert_norm(out) if experts.has_post_expert_norm else out
         weighted = out * top_k_weights[token, choice, None]
         mixed = torch.zeros_like(flat).index_add(0, token, weighted.to(flat.dtype))

@@ -31,7 +31,7 @@ from sinkscope.hooks import (
 )
 from sinkscope.quantization.linear.experts import Edit, edit_experts, is_transposed, maps_of
 
-HEAD = "lm_head"  # what callers may name although a model has none
+HEAD = "lm_head"  # the output embedding, whatever a model calls it
 FEWEST = 4  # linear maps of a block
 ROUTED = ("experts", "local_experts")  # lists of modules, each of which is given some of the tokens
 
@@ -132,7 +132,8 @@ class _Constant(nn.Module):
 def linear_maps(model: nn.Module, skip: Sequence[str] = (HEAD,)) -> dict[str, LinearMap]:
     """Every linear map in the model's blocks by its path, and its head, but for those in `skip`.
 
-    `skip`: paths, or whole parts of paths such as "down_proj", "layers.0" or "experts". What makes several things at
+    `skip`: paths, or whole parts of paths such as "down_proj", "layers.0" or "experts"; "lm_head" is the head by any
+    name. What makes several things at
     once (fused query-key-value, gate and up, the latents of MLA) is one map, and all experts of a layer are one map for
     what enters them and one for what leaves them. Raises `InputError` for a name that nothing has, and
     `UnsupportedModelError` for matrices that cannot be reached: name them in `skip` to leave them as they are.
@@ -152,7 +153,8 @@ def linear_maps(model: nn.Module, skip: Sequence[str] = (HEAD,)) -> dict[str, Li
             f"family '{family(model)}': '{path}' ({type(strange[path]).__name__}) is or holds a matrix that is no "
             f"linear map known here, so it cannot be quantized; skip=({', '.join(map(repr, more))}) leaves it as it is"
         )
-    return {path: one for path, one in found.items() if not any(_names(name, path) for name in skip)}
+    kept = {path: one for path, one in found.items() if not any(_names(name, path) for name in skip)}
+    return {path: one for path, one in kept.items() if not (one.block is None and HEAD in skip)}
 
 
 def reachable(model: nn.Module) -> dict[str, LinearMap]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError
 from sinkscope.interventions import Intervention
-from sinkscope.quantization.grid import Grid, Steps, fake_quantize, steps_of
+from sinkscope.quantization.grid import Grid, Steps, fake_quantize, steps_of, straight_through
 from sinkscope.quantization.linear.experts import Routing
 from sinkscope.quantization.linear.maps import HEAD, LinearMap, linear_maps
 from sinkscope.quantization.linear.tokens import LeftAlone, check_read, read_inputs
@@ -149,7 +149,9 @@ class QuantizeLinear(Intervention):
     def _rounded(self, one: LinearMap) -> Tensor:
         weight = one.weight
         grid = weight_grid(self.weights, weight)
-        return fake_quantize(weight, grid) if self.rounding is None else self.rounding.rounded(one.path, weight, grid)
+        if self.rounding is None:
+            return fake_quantize(weight, grid)
+        return straight_through(weight, self.rounding.rounded(one.path, weight.detach(), grid).to(weight.dtype))
 
     def _edit(self, one: LinearMap, alone: LeftAlone) -> Any:
         grid = self.activations

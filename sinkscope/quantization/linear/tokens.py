@@ -43,7 +43,7 @@ class LeftAlone:
 
         Raises `UnsupportedModelError` where some tokens are to be left and which rows are theirs cannot be told.
         """
-        left = self._columns(one, x)
+        left = self._columns(one, x, routing)
         if left is None or not bool(left.any()):
             return None
         left = left.to(x.device)
@@ -62,7 +62,7 @@ class LeftAlone:
             "padding cannot be told: name it in skip, or spare nothing and give rows of one length"
         )
 
-    def _columns(self, one: LinearMap, x: Tensor) -> Bool[Tensor, "batch position"] | None:
+    def _columns(self, one: LinearMap, x: Tensor, routing: Routing | None) -> Bool[Tensor, "batch position"] | None:
         forward = self._passes.now.forward
         if self._spared is not None and one.axis == self._axis:
             return self._spared.now | ~self._spared.real
@@ -70,7 +70,8 @@ class LeftAlone:
             return None
         by_row = x[:, 0] if x.ndim == 4 and x.shape[1] == 1 else x
         if x.ndim == 2:
-            by_row = x.view(forward.batch, -1, x.shape[-1]) if len(x) % forward.batch == 0 else x[None]
+            count = len(x) if routing is None else routing.tokens
+            by_row = x.new_empty(forward.batch, count // forward.batch, 1)
         real = forward.at(one.axis, None, by_row)
         return ~real.expand(forward.batch, -1)
 
