@@ -13,8 +13,8 @@ from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.quantization import Grid, QuantizeLinear, left_out, linear_maps
 from tests.quantization.linear.conftest import a_model, hooks, inputs_of, logits, parameters
 
-KINDS = ["llama", "gpt2", "phi3", "gpt_neox", "deepseek_v3", "qwen3_moe", "gpt_oss", "bert"]
-EXPERTS = ["mixtral", "qwen3_moe", "gpt_oss", "granitemoe", "deepseek_v3", "phimoe"]
+KINDS = ["gpt2", "phi3", "deepseek_v3", "gpt_oss", "bert"]
+EXPERTS = ["qwen3_moe", "gpt_oss", "deepseek_v3", "phimoe"]
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -72,8 +72,9 @@ def _experts(name: str) -> str:
     return "model.layers.0.mlp.experts"
 
 
-@pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3_moe", "gpt_oss", "deepseek_v3"])
+@pytest.mark.parametrize(
+    ("name", "fails"), [("gpt2", False), ("gpt2", True), ("gpt_oss", True), ("deepseek_v3", False)]
+)
 def test_everything_is_put_back(name: str, fails: bool) -> None:
     model, inputs = a_model(name), inputs_of(name)
     before, plain, held = parameters(model), logits(model, **inputs), hooks(model)

@@ -39,8 +39,9 @@ def same(x: Tensor) -> Tensor:
 BLOCKS = {"llama": "layers", "gpt2": "h", "phi3": "layers", "bert": "layer"}
 
 
-@pytest.mark.parametrize("name", BLOCKS)
-@pytest.mark.parametrize("which", ["weights", "by token", "by tensor"])
+@pytest.mark.parametrize(
+    ("name", "which"), [*((name, "by tensor") for name in BLOCKS), ("gpt2", "weights"), ("phi3", "by token")]
+)
 def test_it_is_what_is_written_by_hand(name: str, which: str) -> None:
     model, inputs = a_model(name), inputs_of(name)
     activations = {"weights": None, "by token": FOUR, "by tensor": T4}[which]
@@ -191,7 +192,7 @@ def test_an_asymmetric_frozen_range_holds_its_ends() -> None:
 def test_it_stands_among_interventions_and_observers() -> None:
     model, ids = an_outlier(a_model("llama")), rows()
     quantizer = QuantizeLinear(Grid(16), T8, spared=FirstTokens(1))
-    found = effect(model, ids, quantizer, controls=2, batch_size=4)
+    found = effect(model, ids, quantizer, controls=2, batch_size=6)
     assert found.intervened.kl < 0.2 * min(control.kl for control in found.controls)
     assert found.interventions[1]["spared"]["found_by"]["like"] == quantizer.spared.describe()
     both = All((quantizer, SetActivations(((1, 3, 2),))))
@@ -232,7 +233,7 @@ def test_gradients_pass_straight_through() -> None:
     assert distance(found, expected) < 1e-2
 
 
-FAST = ["llama", "gpt2", "deepseek_v3", "gpt_oss", "qwen3_moe", "bert", "bart", "nemotron_h", "vit"]
+FAST = ["llama", "deepseek_v3", "gpt_oss", "qwen3_moe", "bart"]
 REFUSED = {"llama4", "longcat_flash", "minimax_m3"}  # experts whose code is all their own
 REFUSED |= {"zamba", "recurrent_gemma", "longt5"}  # matrices that are no linear maps
 REFUSED |= {"jamba", "zamba2"}  # maps that are not called
