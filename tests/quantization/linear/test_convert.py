@@ -34,8 +34,7 @@ def loss(model: nn.Module, ids: Tensor) -> float:
 @needs_torchao
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("weights", "activations"),
-    [(W8, None), (W8, W8), (W8, T8), (Grid(4), None), (ZERO, None), (Grid(3, group=16), None)],
+    ("weights", "activations"), [(W8, None), (W8, W8), (W8, T8), *((grid, None) for grid in SMALLER)]
 )
 def test_real_and_simulated_agree(weights: Grid, activations: Grid | None) -> None:
     model = ss.load("nano").eval()
