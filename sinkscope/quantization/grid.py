@@ -160,7 +160,7 @@ class _Straight(torch.autograd.Function):
         return rounded.view_as(rounded)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return grad, None
 
 

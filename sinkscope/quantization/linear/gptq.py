@@ -30,9 +30,9 @@ class GPTQ(Rounding):
 
     With H = 2/n Σ x xᵀ + damp · mean(diag H) · I over calibration tokens and U the upper Cholesky factor of H⁻¹
     (H⁻¹ = Uᵀ U): column i is rounded to q, and all columns j behind it lose (w_i − q) U_ij / U_ii. Ranges are of W as
-    it is, or with groups of W as it has become when the group begins. H is of the full-precision model, where the released
-    code takes it behind blocks that are quantized already; inputs that are always 0 are rounded to the nearest value,
-    where it sets their weights to 0. Each of stacked experts has the H of the tokens that it is given.
+    it is, or with groups of W as it has become when the group begins. H is of the full-precision model, where the
+    released code takes it behind blocks that are quantized already; inputs that are always 0 are rounded to the nearest
+    value, where it sets their weights to 0. Each of stacked experts has the H of the tokens that it is given.
 
     Source: Frantar et al. 2023; IST-DASLab/gptq, gptq.py.
     """

@@ -104,8 +104,8 @@ class RotateResidual(Transform):
         if not readers or not writers or not changes_nothing(model, inputs, made):
             raise UnsupportedModelError(
                 f"family '{family(model)}': its blocks read or write the residual stream in more ways than through "
-                "norms and linear maps, so that a rotation would change its function: take RotateInputs, which rotates each "
-                "map's input"
+                "norms and linear maps, so that a rotation would change its function: take RotateInputs, which rotates "
+                "each map's input"
             )
         return made
 
