@@ -7,7 +7,6 @@ import json
 import pandas as pd
 
 from sinkscope.quantization import Hazards, Study
-from sinkscope.quantization.studies.arms import FULL
 from sinkscope.report.page import Headline, Page, Section
 from sinkscope.report.provenance import joined
 
@@ -59,7 +58,7 @@ def arm_rows(frame: pd.DataFrame, by: str) -> list[tuple[str, ...]]:
             *(f"{row[column + end]:+.4f}" for end in ("", "_low", "_high")),
         ]
         back = [row["recovered" + end] for end in ("", "_low", "_high")]
-        known = row["arm"] != FULL and back[0] == back[0]
+        known = row["role"] != "full" and back[0] == back[0]
         rows.append((*cells, *([f"{100 * value:.0f}" for value in back] if known else ["", "", ""])))
     return rows
 

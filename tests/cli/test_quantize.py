@@ -57,6 +57,7 @@ def test_hazards_alone_and_json(sinkscope: Command, model: Path, text: Path, tmp
     assert not (tmp_path / "found" / "study.nc").exists()
 
 
+@pytest.mark.slow
 def test_nothing_spared_says_what_quantizing_costs(sinkscope: Command, model: Path, text: Path, tmp_path: Path) -> None:
     answer = sinkscope("quantize", model, "--scheme", "w2", "--spare", "none", "--text", text, *SMALL, "--json",
                        "--out", "found")  # fmt: skip
@@ -65,6 +66,7 @@ def test_nothing_spared_says_what_quantizing_costs(sinkscope: Command, model: Pa
     assert not (tmp_path / "found" / "spared.json").exists()
 
 
+@pytest.mark.slow
 def test_a_scheme_of_caches_is_read_through_one(sinkscope: Command, model: Path, text: Path) -> None:
     answer = sinkscope("quantize", model, "--scheme", "kv2-token", "--spare", "first:1", "--context", 8, "--text", text,
                        *SMALL, "--json")  # fmt: skip

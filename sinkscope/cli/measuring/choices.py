@@ -26,7 +26,7 @@ def choices_of(words: Sequence[str]) -> dict[str, Build]:
 
 
 def _choice(word: str) -> Build:
-    kind, colon, rest = word.partition(":")
+    kind, _, rest = word.partition(":")
     builders: dict[str, Callable[[str], Build]] = {
         "measured": lambda rest: _measured(word, rest),
         "first": lambda rest: _first(_whole(word, rest)),
