@@ -99,8 +99,8 @@ def _at_once(job: MeasuringJob, text: Path | None, folder: Path, wanted: list[He
     found = job.measured(given, job.name)
     maps = head_maps(job.model, given, found, wanted)
     source = f"--input {job.kind}" if job.medium is None else f"--{job.medium[0]} {job.medium[1]}"
-    again = f"sinkscope measure {job.name} {source} --maps"
-    return found, write_results(found, folder, f"{job.name}, {job.input} input", job.epsilon, maps, again)
+    again, change = f"sinkscope measure {job.name} {source} --maps", f"sinkscope intervene {job.name} {source}"
+    return found, write_results(found, folder, f"{job.name}, {job.input} input", job.epsilon, maps, again, change)
 
 
 def _by_domain(job: MeasuringJob, places: Path, folder: Path) -> list[dict[str, Any]]:

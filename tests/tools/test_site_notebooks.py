@@ -33,9 +33,7 @@ def alike(one: str, other: str) -> bool:
     """Whether two texts have the same words, and numbers that are about the same."""
     words = [NUMBER.sub("#", text).split() for text in (one, other)]
     numbers = [[float(number.replace(",", "")) for number in NUMBER.findall(text)] for text in (one, other)]
-    return words[0] == words[1] and all(
-        abs(a - b) <= max(CLOSE * abs(b), 0.1) for a, b in zip(*numbers, strict=True)
-    )
+    return words[0] == words[1] and all(abs(a - b) <= max(CLOSE * abs(b), 0.1) for a, b in zip(*numbers, strict=True))
 
 
 def test_there_is_a_tutorial_for_each_question() -> None:

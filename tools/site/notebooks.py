@@ -68,11 +68,14 @@ def shown(cell: Mapping[str, Any], names: dict[str, object], draw: Draw | None) 
     Figures are left out without `draw`.
     """
     tree = ast.parse(source(cell))
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body else None
+    ends = isinstance(last, ast.Expr)
+    if isinstance(last, ast.Expr):
+        tree.body[-1] = ast.copy_location(ast.Assign([ast.Name("_", ast.Store())], last.value), last)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(tree, "<cell>", "exec"), names)
-        value = None if last is None else eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
+        exec(compile(ast.fix_missing_locations(tree), "<cell>", "exec"), names)
+    value = names.get("_") if ends else None
     outputs: list[dict[str, Any]] = []
     if printed.getvalue():
         outputs.append({"output_type": "stream", "name": "stdout", "text": _lines(printed.getvalue())})
@@ -80,8 +83,8 @@ def shown(cell: Mapping[str, Any], names: dict[str, object], draw: Draw | None) 
         data = {} if draw is None else {"image/png": base64.b64encode(draw(value)).decode()}
         outputs += [{"output_type": "display_data", "metadata": {}, "data": data}] if data else []
     elif value is not None:
-        data = {"text/plain": _lines(repr(value))}
-        outputs.append({"output_type": "display_data", "metadata": {}, "data": data})
+        text = {"text/plain": _lines(repr(value))}
+        outputs.append({"output_type": "display_data", "metadata": {}, "data": text})
     return outputs
 
 

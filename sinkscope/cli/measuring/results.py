@@ -22,7 +22,13 @@ HEADS = 5  # columns of the table of heads
 
 
 def write_results(
-    measured: Measurement, folder: Path, title: str, epsilon: float, maps: HeadMaps, map_command: str
+    measured: Measurement,
+    folder: Path,
+    title: str,
+    epsilon: float,
+    maps: HeadMaps,
+    map_command: str,
+    intervene: str,
 ) -> list[Path]:
     """The measurement, its tables and the page, in the place of an earlier measurement's; where they are."""
     tables = tables_of(measured, epsilon)
@@ -34,6 +40,7 @@ def write_results(
         definitions=tables["definitions"],
         tokens=tables.get("tokens"),
         map_command=map_command,
+        intervene=intervene,
     )
     with replacing(folder, partial(old_files, "measure")) as draft:
         measured.save(draft / "measurement.nc")
