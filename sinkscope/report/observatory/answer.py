@@ -77,7 +77,7 @@ def _mechanism(measurement: Measurement, position: int, epsilon: float) -> str:
     if not parts:
         return f"By which mechanism is not known: values and keys were not observed.{f' Its {state}.' if state else ''}"
     kinds = _kinds(chosen)
-    return f"{who}, {_joined(parts)}{f'; its {state}' if state else ''}{f': {kinds}' if kinds else ''}."
+    return f"{who}{f' ({kinds})' if kinds else ''}, {_joined(parts)}{f'; its {state}' if state else ''}."
 
 
 def _ratio(chosen: pd.DataFrame, name: str, wording: str, least: float, remark: str) -> str:
@@ -119,7 +119,7 @@ def _kinds(chosen: pd.DataFrame) -> str:
     if "kind" not in chosen:
         return ""
     counts = chosen["kind"].dropna().value_counts()
-    return _joined([f"{count} of them {kind}" for kind, count in counts.items()]) if len(chosen) > 1 else ""
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
 
 def _slots(data: xr.Dataset, epsilon: float) -> list[str]:
