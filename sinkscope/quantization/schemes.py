@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from sinkscope.errors import unknown
+from sinkscope.quantization.kv.schemes import KV_SCHEMES
 from sinkscope.quantization.studies.scheme import QuantizationScheme
 
-SCHEMES: dict[str, QuantizationScheme] = {}
+SCHEMES: dict[str, QuantizationScheme] = {**KV_SCHEMES}
 
 
 def scheme_named(name: str) -> QuantizationScheme:
