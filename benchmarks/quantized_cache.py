@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -32,9 +31,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import sinkscope as ss
 from benchmarks.memory import keep
-from benchmarks.sides import Figure, at_most, beside, in_turns, report
+from benchmarks.sides import Figure, at_most, beside, report
 from sinkscope.data import build_inputs
-from sinkscope.evaluate import Arm, arm, full, held_bytes, scored, transformers_quantized
+from sinkscope.evaluate import Arm, arm, full, held_bytes, scored, speeds, transformers_quantized
 from sinkscope.hooks import Editor, attention_layers, editing
 from sinkscope.metrics import bootstrap
 from sinkscope.model import load_tokenizer
@@ -49,7 +48,7 @@ from sinkscope.quantization import (
 )
 
 TEXTS, TOKENS, CONTEXT, BATCH, GROUP = 96, 128, 64, 48, 32
-STORED, STEPS, ROUNDS = 1024, 64, 5
+STORED, STEPS, ROUNDS = 1024, 66, 3
 GAMMAS = (1, 4, 16, 64)
 CONTROLS = 3
 THEIRS: tuple[tuple[Any, int, tuple[int, ...]], ...] = (
@@ -166,42 +165,21 @@ def memory() -> list[Figure]:
     return figures
 
 
-def stepping(model: nn.Module, opened: Arm, ids: Tensor, stack: ExitStack) -> Callable[[], None]:
-    """So many tokens behind a prompt, again and again on copies of the cache that read it."""
-    from copy import deepcopy
-
-    cache = stack.enter_context(opened.open(model))
-    with torch.no_grad():
-        model(ids[:, :STORED], past_key_values=cache, logits_to_keep=1)
-        model(ids[:, :1], past_key_values=cache)  # whatever a first step prepares
-
-    @torch.no_grad()
-    def steps() -> None:
-        twin = deepcopy(cache)
-        for _ in range(STEPS):
-            model(ids[:, :1], past_key_values=twin)
-
-    return steps
-
-
 def times() -> list[Figure]:
     torch.set_num_threads(1)
-    ids = torch.randint(0, 512, (1, STORED), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(0, 512, (1, STORED + STEPS), generator=torch.Generator().manual_seed(1))
+    sides = {f"ours {bits}": ours(bits) for bits in (2, 3, 4)}
+    sides |= {f"{backend} {bits}": transformers_quantized(backend, bits) for backend, bits, _ in THEIRS}
+    arms = [full(), *(replace(one, name=name) for name, one in sides.items())]
+    found = speeds(large(), ids, arms, context=STORED, rounds=ROUNDS)
+    seconds = {name: speed.step for name, speed in found.items()}
     figures = []
-    with ExitStack() as stack:
-        sides: dict[str, Callable[[], None]] = {"full": stepping(large(), full(), ids, stack)}
-        for bits in (2, 3, 4):
-            sides[f"ours {bits}"] = stepping(large(), ours(bits), ids, stack)
-        for backend, bits, _ in THEIRS:
-            made = transformers_quantized(backend, bits)
-            sides[f"{backend} {bits}"] = stepping(large(), made, ids, stack)
-        seconds = in_turns(sides, ROUNDS, time.thread_time)
     for backend, bits, _ in THEIRS:
-        both = seconds[f"ours {bits}"] / STEPS, seconds[f"{backend} {bits}"] / STEPS
-        figures.append(at_most(f"a token behind {STORED}, {bits} bits: ours / {backend}, its defaults", *both, 1.0))
+        what = f"a token behind {STORED}, {bits} bits: ours / {backend}, its defaults"
+        figures.append(at_most(what, seconds[f"ours {bits}"], seconds[f"{backend} {bits}"], 1.0))
     for bits in (2, 3, 4):
-        both = seconds[f"ours {bits}"] / STEPS, seconds["full"] / STEPS
-        figures.append(beside(f"a token behind {STORED}, {bits} bits: ours / the full cache", *both))
+        what = f"a token behind {STORED}, {bits} bits: ours / the full cache"
+        figures.append(beside(what, seconds[f"ours {bits}"], seconds["full"]))
     return figures
 
 
