@@ -29,7 +29,7 @@ _ROOMS = (
 )
 
 _HOME = {
-    "measure": "sinkscope.probes",
+    "measure": "sinkscope.measuring",
     "observe": "sinkscope.probes",
     "Measurement": "sinkscope.measurements",
     "compare": "sinkscope.measurements",
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from sinkscope.interventions.registering import intervention as intervention
     from sinkscope.measurements import Measurement as Measurement
     from sinkscope.measurements import compare as compare
+    from sinkscope.measuring import measure as measure
     from sinkscope.model import attach as attach
     from sinkscope.model import detach as detach
     from sinkscope.model import load as load
@@ -93,7 +94,6 @@ if TYPE_CHECKING:
     from sinkscope.probes import QueryKeyAngles as QueryKeyAngles
     from sinkscope.probes import QueryKeyValueNorms as QueryKeyValueNorms
     from sinkscope.probes import SlotReceived as SlotReceived
-    from sinkscope.probes import measure as measure
     from sinkscope.probes import observe as observe
     from sinkscope.probes.registering import observer as observer
     from sinkscope.training import SinkCallback as SinkCallback
