@@ -53,7 +53,8 @@ def generate(
     spare: Annotated[
         str,
         typer.Option(
-            metavar="WHAT", help="Of a quantized --cache: tokens kept in full precision: none, measured, first:N."
+            metavar="WHAT",
+            help="Of a quantized --cache: tokens kept in full precision: measured, first:N, tokens:LIST, none …",
         ),
     ] = "none",
     max_tokens: Annotated[
@@ -153,7 +154,7 @@ def _cache(
     else:
         from sinkscope.cli.writing.rounded import rounded_cache
 
-        made = rounded_cache(model, *quantized)
+        made = rounded_cache(model, *quantized, ids)
     most = getattr(config, "max_position_embeddings", None)
     if isinstance(most, int) and ids.shape[1] + (limit or 0) > most:
         raise InputError(

@@ -98,8 +98,9 @@ def test_characters_wait_until_they_are_whole():
         (("--prompt", "def", "--max-tokens", 0), "--max-tokens"),
         (("--stream", "--cache", "kv4-kivi"), "choose one"),
         (("--prompt", "def", "--cache", "kv4-kiwi"), "did you mean 'kv4-kivi'"),
-        (("--prompt", "def", "--cache", "kv4-head"), "unknown cache 'kv4-head'"),
+        (("--prompt", "def", "--cache", "kv4-head"), "only simulated"),
         (("--prompt", "def", "--cache", "kv4-kivi", "--spare", "first:0"), "first:N with N of at least 1"),
+        (("--prompt", "def", "--cache", "w8a8-token"), "not about caches"),
         (("--prompt", "def", "--spare", "measured"), "goes with a quantized --cache"),
     ],
 )

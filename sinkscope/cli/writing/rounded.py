@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import Cache
 
-from sinkscope.errors import InputError, unknown
-from sinkscope.quantization import SCHEMES, FirstTokens, MeasuredSinks, Spared
+from sinkscope.cli.measuring.choices import choices_of
+from sinkscope.errors import InputError
+from sinkscope.quantization.schemes import scheme_named
 
 
-def rounded_cache(model: nn.Module, name: str, spare: str) -> Cache:
-    """The cache of a scheme by its name. Raises `InputError` for names and choices that there are not."""
-    stored = {scheme: SCHEMES[scheme].store for scheme in SCHEMES if SCHEMES[scheme].store is not None}
-    if name not in stored:
-        raise unknown("cache", name, ["full", *stored])
-    store = stored[name]
-    assert store is not None
-    return store(model, _spared(spare))
+def rounded_cache(model: nn.Module, name: str, spare: str, ids: Tensor) -> Cache:
+    """The cache of a scheme by its name, which spares what `spare` says of the prompt `ids`.
 
-
-def _spared(what: str) -> Spared | None:
-    kind, _, number = what.partition(":")
-    if what == "none":
-        return None
-    if what == "measured":
-        return MeasuredSinks()
-    if kind == "first" and number.isdecimal() and int(number):
-        return FirstTokens(int(number))
-    raise InputError(f"--spare {what}: write none, measured, or first:N with N of at least 1")
+    Raises `InputError` for names and choices that there are not, and for schemes that no cache can store.
+    """
+    scheme, builders = scheme_named(name), choices_of([spare])
+    if scheme.store is None:
+        reason = "is only simulated" if scheme.caches else "is not about caches"
+        raise InputError(f"--cache {name} {reason}: take kv4-kivi, kv2-kivi, kv4-token …")
+    chosen = [build(model, {"input_ids": ids}, None) for build in builders.values()]
+    return scheme.store(model, chosen[0] if chosen else None)
