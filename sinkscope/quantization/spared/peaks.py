@@ -1,0 +1,155 @@
+"""How large each token's entries are where linear maps are given them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import Cache
+
+from sinkscope.errors import InputError
+from sinkscope.hooks import (
+    Projection,
+    Stream,
+    checked_inputs,
+    device_of,
+    evaluating,
+    part,
+    projections,
+    unwrapped,
+)
+from sinkscope.quantization.spared.columns import columns_of
+
+BATCH = 8  # rows that go through the model at once
+
+
+Read = Callable[[Float[Tensor, "row position width"], int], object]
+"""Shown what tokens have at a site, with the number of the first row."""
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """What goes into a linear map, or comes out of it: `path` of its module, what it makes, its block's number."""
+
+    path: str
+    kinds: tuple[str, ...]
+    block: int
+    projection: Projection
+    side: Literal["input", "output"] = "input"
+
+    @property
+    def name(self) -> str:
+        """Of its own among the sites of a model."""
+        return self.path if self.side == "input" else f"{self.path}:{self.kinds[0]}"
+
+    def read(self, read: Callable[[Tensor], object], stack: ExitStack) -> None:
+        """Show what is there to `read` at every use."""
+        (self.projection.read_input if self.side == "input" else self.projection.read_output)(read, stack)
+
+
+def sites(model: nn.Module) -> list[Site]:
+    """The inputs of the linear maps in the blocks of the changed stack, in the order of its modules.
+
+    Maps that are given one tensor (query, key, value) are sites of their own, since that shows only when they run.
+    Raises `UnsupportedModelError` for a model without such blocks.
+    """
+    found: dict[nn.Module, list[tuple[Projection, int]]] = {}
+    for one, block in _projections(model):
+        found.setdefault(one.module, []).append((one, block))
+    return [
+        Site(parts[0][0].path, tuple(dict.fromkeys(part.kind for part, _ in parts)), parts[0][1], parts[0][0])
+        for parts in found.values()
+    ]
+
+
+def cached_sites(model: nn.Module) -> list[Site]:
+    """The keys and values that attention layers make, keys before any rotation; of MLA the latent that is cached."""
+    kinds = {one.kind for one, _ in _projections(model)}
+    wanted = ("latent", "rotary_key") if "latent" in kinds else ("key", "value")
+    return [
+        Site(one.path, (one.kind,), block, one, "output")
+        for one, block in _projections(model)
+        if one.owner and one.kind in wanted
+    ]
+
+
+def _projections(model: nn.Module) -> list[tuple[Projection, int]]:
+    """Linear maps of the changed stack, with the number of the block that they stand in."""
+    model = unwrapped(model)
+    stream = Stream.of(model)
+    stream.check_blocks()
+    block_of = {module: n for n, block in enumerate(stream.blocks) for module in block.modules()}
+    return [(one, block_of[one.module]) for one in projections(model) if one.module in block_of]
+
+
+@dataclass(frozen=True, eq=False)
+class Peaks:
+    """max_j |x_tj| of every token t, (row, position), by the site's name; `unread`: sites that are given other tokens.
+
+    Those are the maps of single experts, which are given the tokens that were routed to them.
+    """
+
+    values: Mapping[str, Float[Tensor, "row position"]]
+    unread: tuple[str, ...]
+
+
+def peaks(model: nn.Module, inputs: Any, places: Sequence[Site]) -> Peaks:
+    """The peaks at these sites: one pass in full precision, without a cache. Padding has some value as well.
+
+    Raises `InputError` for inputs that continue a cache.
+    """
+    given, samples = checked_inputs(unwrapped(model), inputs, BATCH)
+    columns = columns_of(model, given).index.shape[1]
+    found = {place.name: torch.full((samples, columns), torch.nan) for place in places}
+
+    def largest(name: str) -> Read:
+        def read(x: Tensor, start: int) -> None:
+            own = found[name][start : start + len(x)]
+            own.copy_(torch.fmax(own, x.abs().amax(-1).float().cpu()))  # of a map that is used several times
+
+        return read
+
+    unread = read_sites(model, given, {place: largest(place.name) for place in places})
+    return Peaks({name: size for name, size in found.items() if name not in unread}, unread)
+
+
+def read_sites(model: nn.Module, inputs: Any, reads: Mapping[Site, Read]) -> tuple[str, ...]:
+    """Show every site's tokens to its reader, in one pass over the inputs; names of sites that are given others."""
+    model = unwrapped(model)
+    given, samples = checked_inputs(model, inputs, BATCH)
+    check_whole(given)
+    columns = columns_of(model, given).index.shape[1]
+    options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+    unread: dict[str, None] = {}
+    start = rows = 0
+
+    def shown(place: Site, read: Read, x: Tensor) -> None:
+        if x.shape[:-1].numel() != rows * columns:
+            unread[place.name] = None
+        else:
+            read(x.detach().reshape(rows, columns, -1), start)
+
+    with ExitStack() as stack, evaluating(model), torch.no_grad():
+        for place, read in reads.items():
+            place.read(partial(shown, place, read), stack)
+        for start in range(0, samples, BATCH):
+            rows = min(BATCH, samples - start)
+            model(**part(given, slice(start, start + rows), samples, device_of(model)), **options)
+    return tuple(unread)
+
+
+def check_whole(given: Mapping[str, Any]) -> None:
+    """Raises `InputError` for inputs that continue a cache: another pass over them would write into it."""
+    cache = given.get("past_key_values")
+    if isinstance(cache, Cache) and cache.get_seq_length():
+        raise InputError(
+            "these inputs continue a cache, which another look at them would change: give whole rows, from their first "
+            "token on, or choose tokens by their positions or ids"
+        )
