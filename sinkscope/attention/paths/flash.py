@@ -27,7 +27,7 @@ from sinkscope.errors import InputError
 try:
     from torch.utils._python_dispatch import _disable_current_modes as unwatched
 except ImportError:  # torch calls it its own: without it who watches sees one call more, and computes L itself
-    unwatched = nullcontext
+    unwatched = nullcontext  # type: ignore[assignment]
 
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default

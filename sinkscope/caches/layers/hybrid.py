@@ -20,16 +20,16 @@ class BesideStates:
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
         if kwargs:  # of a state; keys and values come by position
-            LinearAttentionLayer.lazy_initialization(self, *args, **kwargs)  # type: ignore[arg-type]
+            LinearAttentionLayer.lazy_initialization(self, *args, **kwargs)
         else:
             super().lazy_initialization(*args)  # type: ignore[misc]
 
     def reset(self) -> None:
-        LinearAttentionLayer.reset(self)  # type: ignore[arg-type]
+        LinearAttentionLayer.reset(self)
         super().reset()  # type: ignore[misc]
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        LinearAttentionLayer.reorder_cache(self, beam_idx)  # type: ignore[arg-type]
+        LinearAttentionLayer.reorder_cache(self, beam_idx)
         super().reorder_cache(beam_idx)  # type: ignore[misc]
 
     def batch_select_indices(self, indices: Tensor) -> None:
@@ -40,7 +40,7 @@ class BesideStates:
         states = [state for state in known if state is not None]
         if states:
             rows = torch.arange(len(states[0])).repeat_interleave(repeats)
-            LinearAttentionLayer.reorder_cache(self, rows)  # type: ignore[arg-type]
+            LinearAttentionLayer.reorder_cache(self, rows)
         super().batch_repeat_interleave(repeats)  # type: ignore[misc]
 
 
