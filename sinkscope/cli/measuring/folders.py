@@ -15,7 +15,7 @@ from sinkscope.files import check_writable
 if TYPE_CHECKING:
     from typer import Context
 
-Kind = Literal["measure", "intervene", "survey", "cache"]
+Kind = Literal["measure", "intervene", "survey", "cache", "compare"]
 
 INDIFFERENT = {"out", "as_json", "device", "batch_size", "maps", "figure", "tables"}  # options that change no number
 NAMED = {"kind", "what"}  # options that the folder's name spells out
@@ -28,6 +28,7 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
     ),
     "intervene": ("effect.json", "table.csv", "figure.html", *STATIC),
     "survey": ("survey.json", "survey.html", "table.csv", "table.md"),
+    "compare": ("compare.json", "table.csv", "heads.csv", "figure.html"),
     "cache": ("comparison.nc", "comparison.json", "table.csv", "figure.html"),
 }
 """What each command may leave in its folder."""
@@ -38,6 +39,7 @@ MARKS: Mapping[str, Kind] = {
     "effect.json": "intervene",
     "survey.json": "survey",
     "comparison.nc": "cache",
+    "compare.json": "compare",
 }
 """The files by which a folder is known to be a command's."""
 
