@@ -68,7 +68,7 @@ def compare(
             job = MeasuringJob(
                 name=name,
                 model=model,
-                tokenizer=tokenizer_of(name, runs.revision),
+                tokenizer=tokenizer_of(name, runs.revision, trust_remote_code=runs.trust_remote_code),
                 kind=kind,
                 reads=reads,
                 runs=runs,

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["measure", "intervene", "survey", "cache", "compare"]
 
-INDIFFERENT = {"out", "as_json", "device", "batch_size", "maps", "figure", "tables"}  # options that change no number
+INDIFFERENT = {"out", "as_json", "device", "device_map", "batch_size", "maps", "figure", "tables", "plan_only"}
+"""Options that change no number."""
 NAMED = {"kind", "what"}  # options that the folder's name spells out
 STATIC = ("figure.svg", "figure.pdf", "figure.png")
 TABLES = ("table", "definitions", "heads", "depths", "tokens", "kinds", "first_tokens", "massive", "experts")
