@@ -13,13 +13,14 @@ from sinkscope.training.budget import flops_per_token
 from sinkscope.training.machine import preserved_rng
 
 ENOUGH = 2 * 10**10  # FLOP of the step that is timed, about: a second at most
-LARGE = 2**29  # bytes of weights, above which the step is one of a model with fewer layers
+LARGE = 2**27  # bytes of weights, above which the step is one of a model with fewer layers and tokens
+WORDS = 2048  # its vocabulary
 STEPS = 3  # of which the fastest two say between what a step lies
 
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """A forward and backward pass of `tokens` tokens through `layers` layers on this machine's processors took
+    """A forward and backward pass of `tokens` tokens through `layers` layers (fewer than a large model has) on this machine's processors took
     `seconds`; so `total` is what the whole training takes, shortest and longest, without validation and saving."""
 
     tokens: int
@@ -41,12 +42,13 @@ def measured_step(config: LabConfig, context: int, tokens: int) -> MeasuredStep:
     if 4 * sum(parameter.numel() for parameter in whole.parameters()) > LARGE:
         layers = min(layers, 2)
     small = _with_layers(config, layers)
+    words = small.vocab_size
     with preserved_rng(), torch.random.fork_rng():
         model = LabForCausalLM(small).train()
         length = min(context, 128)
         each = flops_per_token(model, small, length)
         rows = max(1, min(8, int(ENOUGH // (each * length))))
-        ids = torch.randint(0, config.vocab_size, (rows, length))
+        ids = torch.randint(0, words, (rows, length))
         taken = sorted(_step(model, ids) for _ in range(STEPS))
     seconds = (taken[0], taken[1])
     done = rows * length
@@ -58,7 +60,7 @@ def _with_layers(config: LabConfig, layers: int) -> LabConfig:
     if layers == config.num_hidden_layers:
         return config
     small = deepcopy(config)
-    small.num_hidden_layers = layers
+    small.num_hidden_layers, small.vocab_size = layers, min(config.vocab_size, WORDS)
     if isinstance(small.attention, list):
         small.attention = small.attention[:layers]
     return small
