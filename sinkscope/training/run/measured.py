@@ -20,8 +20,11 @@ STEPS = 3  # of which the fastest two say between what a step lies
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """A forward and backward pass of `tokens` tokens through `layers` layers (fewer than a large model has) on this machine's processors took
-    `seconds`; so `total` is what the whole training takes, shortest and longest, without validation and saving."""
+    """A forward and backward pass of `tokens` tokens through `layers` layers, fewer than a large model has, took this
+    machine's processors `seconds`; so `total` is what the whole training takes, shortest and longest.
+
+    Validation and saving are left out.
+    """
 
     tokens: int
     layers: int
