@@ -52,8 +52,8 @@ def warn_of_inputs(
         worst = max(wide, key=ratios.__getitem__)
         column = int(served[worst].masked_fill(~left, -1).max(0).values.argmax())
         said.append(
-            f"what is served reaches {ratios[worst]:.0f} times as far as what was calibrated on ({block[worst]}; column "
-            f"{column}): scales frozen there clip it"
+            f"what is served reaches {ratios[worst]:.0f} times as far as what was calibrated on ({block[worst]}, "
+            f"column {column}): scales frozen there clip it"
         )
     if narrow:
         worst = min(narrow, key=ratios.__getitem__)

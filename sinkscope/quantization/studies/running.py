@@ -24,6 +24,7 @@ from sinkscope.quantization.spared.columns import columns_of
 from sinkscope.quantization.spared.peaks import check_whole
 from sinkscope.quantization.studies.agreement import warn_of_choice, warn_of_inputs
 from sinkscope.quantization.studies.arms import FULL, NOTHING, Arm, arms_of
+from sinkscope.quantization.studies.memory import weight_bytes
 from sinkscope.quantization.studies.result import Study, study_of
 from sinkscope.quantization.studies.scheme import QuantizationScheme
 from sinkscope.quantization.studies.scoring import Opened, Passes, Predicted, ThroughCache, applied
@@ -98,6 +99,7 @@ def study(
     predicted = route.predicted(arms, watch)
     _check_rounded(predicted[NOTHING], chosen)
     record = _record(model, given, chosen, choices, interventions[NOTHING], batch_size, seed, about)
+    record |= weight_bytes(model, interventions[NOTHING])
     record |= {"read": f"through a cache behind {length} tokens" if chosen.caches else "in one pass"}
     return study_of(arms, predicted, record)
 

@@ -35,7 +35,7 @@ def test_texts_without_the_sink_that_is_served_are_said() -> None:
     model, ids = by_token(rows=6)
     others = planted_ids(Plant(sinks=(), dimension=7), 6, 32)
     with pytest.warns(
-        UserWarning, match=r"reaches \d+ times as far as what was calibrated on \(block 1, into down; col"
+        UserWarning, match=r"reaches \d+ times as far as what was calibrated on \(block 1, into down, col"
     ):
         study(model, ids, "w8a8-static", SINK, controls=2, calibration=others)
     with pytest.warns(
