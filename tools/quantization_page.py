@@ -25,13 +25,13 @@ text; nats a token worse than the full model, with 95 % bootstrap intervals over
 **The same with a second BOS at position 64.** It is a sink as well, and the first tokens do not contain it.
 
 {second}
-**Other schemes**, with the measured sink spared; the last column is the range of three random choices. Of linear maps 48
-windows, of caches 16, which are read through the cache.
+**Other schemes**, with the measured sink spared; the last column is the range of three random choices. Of linear maps
+48 windows, of caches 16, which are read through the cache.
 
 {schemes}
-Read the intervals: where that of what is given back contains 0, sparing says nothing here. Where each token has a range of its
-own, or channels are rotated or smoothed first, there is little to give back. On nano sparing does least for caches: its sink
-receives a fifth of the attention in the last layer.
+Read the intervals: where that of what is given back contains 0, sparing says nothing here. Where each token has a range
+of its own, or channels are rotated or smoothed first, there is little to give back. On nano sparing does least for
+caches: its sink receives a fifth of the attention in the last layer.
 """
 
 
