@@ -95,6 +95,17 @@ def metric_gap(label: str, larger: str, smaller: str) -> Contrast:
     return Contrast((Term(label, 1.0, metric(larger)), Term(label, -1.0, metric(smaller))))
 
 
+def log_quotient(label: str, over: str, under: str) -> Contrast:
+    """log(over / under) of two metrics of one run."""
+    return Contrast((Term(label, 1.0, log_metric(over)), Term(label, -1.0, log_metric(under))))
+
+
+def ahead_of(label: str, metrics: Sequence[str], behind: str) -> Contrast:
+    """The mean of some metrics of one run minus another of its metrics."""
+    weight = 1 / len(metrics)
+    return Contrast((*(Term(label, weight, metric(name)) for name in metrics), Term(label, -1.0, metric(behind))))
+
+
 def rising(name: str, labels: Sequence[str]) -> Contrast:
     """How much a series rises from its first label to its last, along the line fitted by least squares to their order.
 

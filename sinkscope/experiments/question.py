@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # jobs load torch, without which findings can be read
 Scale = Literal["nano", "mini", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 RECIPE_OF: dict[Scale, str] = {"nano": "nano", "mini": "mini", "paper": "60m"}
-SHOWN = ("loss", "sink_0", "sink_1", "sink_2", "strongest", "slot", "norm_ratio")
+SHOWN = ("loss", "sink_mass", "sink_0", "sink_1", "sink_2", "strongest", "slot_mass", "slot", "norm_ratio")
 
 Runs = Mapping[str, Observed]  # of one seed, by the label of their variation
 SeedEffect = Callable[[Runs], float]
@@ -71,24 +71,28 @@ class Withdrawn:
     reason: str
 
 
-def above(margin: float, effect: SeedEffect, name: str, statement: str, source: str) -> Assertion:
+def above(margin: float, effect: SeedEffect, name: str, statement: str, source: str, from_seed: int = 0) -> Assertion:
     """The claim that an effect exceeds a margin, in the units of its metric, by its interval over seeds."""
-    return Assertion(Claim(name, statement, source, Above(margin)), effect)
+    return Assertion(Claim(name, statement, source, Above(margin)), effect, from_seed)
 
 
-def above_ratio(margin: float, effect: SeedEffect, name: str, statement: str, source: str) -> Assertion:
+def above_ratio(
+    margin: float, effect: SeedEffect, name: str, statement: str, source: str, from_seed: int = 0
+) -> Assertion:
     """The claim that a ratio exceeds a margin; the effect is its logarithm, such as `log_ratio`."""
-    return Assertion(Claim(name, statement, source, Above(margin, ratio=True)), effect)
+    return Assertion(Claim(name, statement, source, Above(margin, ratio=True)), effect, from_seed)
 
 
-def below(limit: float, effect: SeedEffect, name: str, statement: str, source: str) -> Assertion:
+def below(limit: float, effect: SeedEffect, name: str, statement: str, source: str, from_seed: int = 0) -> Assertion:
     """The claim that an effect stays below a limit, in the units of its metric, by its interval over seeds."""
-    return Assertion(Claim(name, statement, source, Below(limit)), effect)
+    return Assertion(Claim(name, statement, source, Below(limit)), effect, from_seed)
 
 
-def within(tolerance: float, effect: SeedEffect, name: str, statement: str, source: str) -> Assertion:
+def within(
+    tolerance: float, effect: SeedEffect, name: str, statement: str, source: str, from_seed: int = 0
+) -> Assertion:
     """The claim that an effect is zero within a tolerance, in the units of its metric, by two one-sided tests."""
-    return Assertion(Claim(name, statement, source, Within(tolerance)), effect)
+    return Assertion(Claim(name, statement, source, Within(tolerance)), effect, from_seed)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ TOPICS = (  # the files, in the order in which their questions are listed
     "backcopy",
     "trigger",
     "tuning",
+    "pilots",
 )
 QUESTIONS: dict[str, Question] = {
     question.name: question for topic in TOPICS for question in import_module(f"{__name__}.{topic}").QUESTIONS
