@@ -17,7 +17,7 @@ from sinkscope.experiments.equal_loss import SeedWise
 from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.question import Assertion, Question
 from sinkscope.files import write_json
-from sinkscope.student import holm
+from sinkscope.intervals import holm
 
 SEEN = "left out: seen before this was asked"
 
