@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sinkscope.errors import InputError
 from sinkscope.experiments.question import SCALES, Question
 from sinkscope.experiments.questions import QUESTIONS
 
@@ -57,7 +58,10 @@ def made(question: Question, scale: str) -> dict[str, Identity]:
     """The same from the question's jobs, which need torch."""
     if scale in question.not_at:
         return {}
-    return {label: _of(job) for (label, _), job in question.recipes(scale, 1).items()}
+    try:
+        return {label: _of(job) for (label, _), job in question.recipes(scale, 1).items()}
+    except InputError as error:
+        raise InputError(f"experiment '{question.name}': {error}") from error
 
 
 def table() -> dict[str, dict[str, dict[str, list[Any]]]]:
@@ -65,7 +69,7 @@ def table() -> dict[str, dict[str, dict[str, list[Any]]]]:
     return {
         scale: {
             name: {label: list(vars(one).values()) for label, one in made(question, scale).items()}
-            for name, question in QUESTIONS.items()
+            for name, question in QUESTIONS.own.items()
             if scale not in question.not_at
         }
         for scale in SCALES

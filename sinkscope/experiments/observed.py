@@ -74,6 +74,9 @@ class Observed:
     `top_head/alpha`, `top_head/queries_above`, `top_head/value_ratio` and `top_head/key_ratio` (‖v_s‖ and ‖k_s‖ over
     the others), `top_head/cosine_gap` (mean cos(q_t, k_s) minus that with the other keys).
 
+    In streams of three contexts, read token by token with as many keys as the context is long (`streamed`):
+    `stream_loss/sinks=0` (1, 4), the loss behind the first context where so many first tokens are kept.
+
     Position 0 on other inputs, one document a row: `sink_0/random` (uniform tokens), `sink_0/random_after_first`
     (behind the window's own first token), `sink_0/repeated` (one token), there also with exchanged position embeddings
     (`ablations.moved_positions`); on other texts: `other_texts`. Beside each of these a `sink_mass/…`.

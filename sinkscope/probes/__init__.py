@@ -7,6 +7,8 @@ from sinkscope.measurements import Comparison as Comparison
 from sinkscope.measurements import Interval as Interval
 from sinkscope.measurements import Measurement as Measurement
 from sinkscope.measurements import compare as compare
+from sinkscope.probes import registering as registering  # so that entry points of observers are taken
+from sinkscope.probes.choosing import chosen as chosen
 from sinkscope.probes.measuring import measure as measure
 from sinkscope.probes.observers.bands import SpectralBands as SpectralBands
 from sinkscope.probes.observers.diagonal import AttentionBefore as AttentionBefore
@@ -28,6 +30,7 @@ from sinkscope.probes.observers.massive import TokenPeaks as TokenPeaks
 from sinkscope.probes.observers.norms import HiddenNorms as HiddenNorms
 from sinkscope.probes.observers.norms import QueryKeyAngles as QueryKeyAngles
 from sinkscope.probes.observers.norms import QueryKeyValueNorms as QueryKeyValueNorms
+from sinkscope.probes.observers.observer import OBSERVERS as OBSERVERS
 from sinkscope.probes.observers.observer import Array as Array
 from sinkscope.probes.observers.observer import Hidden as Hidden
 from sinkscope.probes.observers.observer import LayerSums as LayerSums

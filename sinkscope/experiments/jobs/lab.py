@@ -11,6 +11,7 @@ from sinkscope.experiments.jobs.job import Job
 from sinkscope.experiments.observed import Metrics
 from sinkscope.experiments.observing.other_texts import other_texts
 from sinkscope.experiments.observing.readings import readings
+from sinkscope.experiments.observing.streamed import long_texts, streamed
 from sinkscope.training import LAB, SAID_BY_FINGERPRINT, Recipe, Run, changed, fingerprint, inputs_of, spread, train
 
 SAMPLES = 100  # validation windows that are measured
@@ -26,8 +27,8 @@ STARTS = {
 class LabTraining(Recipe, Job):
     """A recipe, and what is kept of the model that it trains."""
 
-    layout: ClassVar[int] = 5
-    older: ClassVar[tuple[int, ...]] = (4,)  # without masses, lifts and heads
+    layout: ClassVar[int] = 6
+    older: ClassVar[tuple[int, ...]] = (4, 5)  # without masses, lifts and heads; without streams
 
     @classmethod
     def changed(cls, recipe: str, changes: Mapping[str, Any]) -> LabTraining:
@@ -61,6 +62,7 @@ class LabTraining(Recipe, Job):
         windows = inputs_of(spread(LAB.data(recipe).validation, SAMPLES))
         yield from readings(run.model, windows)
         yield from other_texts(run.model, run.tokenizer, recipe.data, windows)
+        yield from streamed(run.model, long_texts(run.tokenizer, recipe.data, recipe.context), recipe.context)
 
 
 def training_metrics(run: Run) -> Metrics:

@@ -14,6 +14,7 @@ from sinkscope.errors import InputError
 from sinkscope.experiments import QUESTIONS, Question, questions
 from sinkscope.experiments.jobs.lab import STARTS
 from sinkscope.experiments.observing.readings import readings
+from sinkscope.experiments.observing.streamed import streamed
 from sinkscope.experiments.question import SCALES, recipe
 from sinkscope.experiments.questions import TOPICS, biases, blocks, grid, softmaxes
 from sinkscope.experiments.questions.variations import relative
@@ -88,7 +89,8 @@ def known_metrics() -> set[str]:
     measured = {name for model in (lab, with_sink_heads) for name, _ in readings(model, ids)}
     kinds, texts = ("sink_0", "sink_mass", "loss"), ("with_bos", "plain_text", "as_chat")
     of_texts = {f"{metric}/{text}" for metric in kinds for text in texts}
-    return measured | of_texts | {"loss", "train_loss", "gap", *STARTS, *WRITTEN, *OF_HEADS}
+    in_streams = {name for name, _ in streamed(with_sink_heads, ids[:1, :8], 5)}
+    return measured | of_texts | in_streams | {"loss", "train_loss", "gap", *STARTS, *WRITTEN, *OF_HEADS}
 
 
 def without_domains(metrics: Iterable[str]) -> set[str]:
