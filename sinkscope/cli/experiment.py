@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -126,7 +127,7 @@ def verdict_(
     A run counts wherever a claim reads it, whatever question its record was made for.
     """
     from sinkscope.claims import tally
-    from sinkscope.experiments import QUESTIONS, find, holds_after_holm, known, verdicts
+    from sinkscope.experiments import QUESTIONS, find, holds_after_holm, known, stated, verdicts
 
     if every == (name is not None):
         raise InputError("name one experiment, or pass --all")
@@ -137,9 +138,14 @@ def verdict_(
     held = holds_after_holm([(question, verdict) for question, _, made in judged for verdict in made])
     if as_json:
         described = [
-            {"experiment": q.name, "primary": verdict.claim.name == q.primary, **verdict.to_dict()}
-            for q, _, made in judged
-            for verdict in made
+            {
+                "experiment": q.name,
+                "primary": verdict.claim.name == q.primary,
+                **verdict.to_dict(),
+                "stated": asdict(stated(q, assertion, found)),
+            }
+            for q, found, made in judged
+            for assertion, verdict in zip(q.assertions, made, strict=True)
         ]
         costs = {q.name: found.cost for q, found, _ in judged if found is not None}
         show_json(
@@ -156,6 +162,16 @@ def verdict_(
     if every and held:
         kept = ", ".join(name for name, holds in held.items() if holds) or "none"
         show(plain(f"primary claims that hold after Holm's correction for {len(held)} of them: {kept}"))
+    late = [
+        (q.name, assertion.claim.name, told.said)
+        for q, found, _ in judged
+        for assertion in q.assertions
+        if (told := stated(q, assertion, found)).when == "afterwards"
+    ]
+    if every and late:
+        show(plain(f"claims stated after their first run: {len(late)} (`verdict NAME` and --json name them)"))
+    for _, claim, said in [] if every else late:
+        show(plain(f"stated after its first run: {claim} ({said})"))
     for line in records.notes:
         note(line)
 

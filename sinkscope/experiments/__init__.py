@@ -38,6 +38,7 @@ from sinkscope.experiments.question import (
 )
 from sinkscope.experiments.questions import QUESTIONS, find, questions_in
 from sinkscope.experiments.queue.plan import Planned, plan, require_hours
+from sinkscope.experiments.statements import Stated, stated
 
 if TYPE_CHECKING:
     from sinkscope.experiments.queue.working import Queue as Queue
@@ -72,6 +73,7 @@ __all__ = [
     "Question",
     "Queue",
     "RunStore",
+    "Stated",
     "Sweep",
     "Variation",
     "above",
@@ -96,6 +98,7 @@ __all__ = [
     "require_hours",
     "rising",
     "run",
+    "stated",
     "task",
     "verdicts",
     "within",

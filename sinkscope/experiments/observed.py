@@ -35,7 +35,8 @@ class Observed:
     diverged. `curves`: values over `steps`, those of the log's rows that hold a validation loss (`loss`: of training).
     `heads`: numbers of every head (layer after layer) or depth at each of these steps, under the names that
     `training.run.heads.HeadNumbers` gives them, to four digits; empty for runs that were made before they were kept.
-    `layout`: in which way it was read (`Job.layout`); 0 for one that was never on disk.
+    `layout`: in which way it was read (`Job.layout`); 0 for one that was never on disk. `started`: when the run began,
+    ISO 8601 in UTC; "" for runs of before that was kept.
 
     No sink rate or mass is read on fewer than 32 tokens, where uniform attention itself gives a first token much: it is
     NaN, and `reason` says why.
@@ -91,6 +92,7 @@ class Observed:
     seconds: float = 0.0
     reason: str = ""
     layout: int = 0
+    started: str = ""
     heads: Heads = field(default_factory=dict)
 
     def __getitem__(self, metric: str) -> float:
