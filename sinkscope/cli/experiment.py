@@ -69,6 +69,8 @@ def show_(name: Name, as_json: Json = False) -> None:
     show(plain(""))
     claims = [(a.claim.name, a.claim.statement, str(a.claim.rule)) for a in question.assertions]
     show(table(("claim", "statement", "effect asked"), claims, numbers_from=3))
+    for gone in question.withdrawn:
+        show(plain(f"\nwithdrawn: {gone.statement} ({gone.reason})"))
 
 
 @app.command("run", epilog="Example: sinkscope experiment run fixed-token --scale nano --seeds 3")
@@ -246,6 +248,7 @@ def _described(question: Question) -> dict[str, Any]:
             {"name": c.name, "statement": c.statement, "asked": str(c.rule), "source": c.source}
             for c in (assertion.claim for assertion in question.assertions)
         ],
+        "withdrawn": [vars(gone) for gone in question.withdrawn],
     }
 
 

@@ -129,9 +129,10 @@ def _judged(question: Question, assertion: Assertion, findings: Findings) -> Ver
     evidence: list[Evidence] = []
     notes: dict[str, list[int]] = {}
     known = {seed for label in labels_read(question, assertion) for seed in findings.runs.get(label, {})}
-    if seen := sorted(seed for seed in known if seed < assertion.from_seed):
+    first = assertion.first_seed(findings.scale)
+    if seen := sorted(seed for seed in known if seed < first):
         notes[SEEN] = seen
-    for seed in range(assertion.from_seed, findings.seeds):
+    for seed in range(first, findings.seeds):
         asked = _Asked(question, findings.of_seed(seed))
         try:
             value = assertion.effect(asked)
@@ -155,7 +156,7 @@ def _over_runs(question: Question, assertion: Assertion, effect: Contrast, findi
 
     A finished run that was read before the metric was kept has no value, and is left out.
     """
-    claim, first = assertion.claim, assertion.from_seed
+    claim, first = assertion.claim, assertion.first_seed(findings.scale)
     labels = [variation.label for variation in question.variations]
     runs: dict[str, list[Observed]] = {}
     values: dict[int, dict[str, float]] = {}
@@ -168,7 +169,8 @@ def _over_runs(question: Question, assertion: Assertion, effect: Contrast, findi
             notes.append(f"{_named(seen)} of '{label}' {SEEN}")
         found = {seed: (run, effect.of(label, run)) for seed, run in known if seed >= first}
         if blank := [seed for seed, (run, value) in found.items() if math.isnan(value) and not run.diverged]:
-            notes.append(f"{_named(blank)} left out: not measured in '{label}'")
+            why = next((f" ({found[seed][0].reason})" for seed in blank if found[seed][0].reason), "")
+            notes.append(f"{_named(blank)} left out: not measured in '{label}'{why}")
         runs[label] = [run for seed, (run, _) in found.items() if seed not in blank]
         if gone := [seed for seed, (run, _) in found.items() if run.diverged]:
             notes.append(f"{_named(gone)} undecided: '{label}' diverged")

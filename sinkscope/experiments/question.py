@@ -54,12 +54,16 @@ class Variation:
 class Assertion:
     """A claim and the number that decides it: `effect` makes one of the runs of a seed (label → what was observed).
 
-    `from_seed`: the runs of lower seeds do not count, since they were known when the claim was made.
+    `from_seed`: at `nano` the runs of lower seeds do not count, since they were known when the claim was made.
     """
 
     claim: Claim
     effect: SeedEffect
     from_seed: int = 0
+
+    def first_seed(self, scale: str) -> int:
+        """The lowest seed that counts at a scale."""
+        return self.from_seed if scale == "nano" else 0
 
 
 @dataclass(frozen=True)

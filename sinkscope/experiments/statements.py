@@ -76,11 +76,12 @@ def _made(assertion: Assertion, question: Question, findings: Findings | None) -
     Of a sum of means those do not count that were made before its metric was kept.
     """
     runs, effect = findings.runs if findings else {}, assertion.effect
+    first = assertion.first_seed(findings.scale) if findings else 0
     counted = [
         run
         for label in labels_read(question, assertion)
         for seed, run in runs.get(label, {}).items()
-        if seed >= assertion.from_seed
+        if seed >= first
         and not (isinstance(effect, Contrast) and math.isnan(effect.of(label, run)) and not run.diverged)
     ]
     recorded: dict[str, str] = _table().get("runs", {})

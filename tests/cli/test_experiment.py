@@ -48,6 +48,9 @@ def test_a_question_is_shown_with_what_decides_it(sinkscope):
     assert "one seed of three" in shown["note"]
     assert "one seed of three" in " ".join(sinkscope("experiment", "show", "fixed-token").out.split())
     assert "data.bos = none" in " ".join(sinkscope("experiment", "show", "fixed-token").out.split())
+    (gone,) = QUESTIONS["fixed-token"].withdrawn
+    assert shown["withdrawn"] == [{"name": gone.name, "statement": gone.statement, "reason": gone.reason}]
+    assert f"withdrawn: {gone.statement} (" in " ".join(sinkscope("experiment", "show", "fixed-token").out.split())
 
 
 def test_verdicts_come_from_what_was_kept(sinkscope, results):

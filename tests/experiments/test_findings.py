@@ -182,6 +182,8 @@ def test_seeds_that_were_seen_before_do_not_count(effect) -> None:
     assert [evidence.case for evidence in later.evidence] == ["seed 3", "seed 4", "seed 5"]
     assert "seeds 0, 1, 2" in later.reason
     assert "seen before this was asked" in later.reason
+    (elsewhere,) = verdicts(asked_from(3, effect), Findings("q", "mini", 6, runs), "mini")
+    assert elsewhere.residual == pytest.approx(1.0)  # no run of that scale had been seen
     (none,) = verdicts(asked_from(3, effect), found())
     assert none.outcome == "not run at this scale"
     assert "seen before this was asked" in none.reason

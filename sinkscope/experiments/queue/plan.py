@@ -103,7 +103,7 @@ def _lacking(
         for assertion, verdict in zip(question.assertions, verdicts(question, findings, known.scale), strict=True):
             if verdict.outcome not in UNDECIDED:
                 continue
-            for label, seed in _wanted(question, assertion, findings):
+            for label, seed in _wanted(question, assertion, findings, known.scale):
                 key = (ids[name][label].key, seed)
                 if key not in known.runs:
                     claims, *place = found.get(key, (0, name, label))
@@ -111,17 +111,19 @@ def _lacking(
     return found
 
 
-def _wanted(question: Question, assertion: Assertion, findings: Findings | None) -> Iterator[tuple[str, int]]:
+def _wanted(
+    question: Question, assertion: Assertion, findings: Findings | None, scale: str
+) -> Iterator[tuple[str, int]]:
     """What a claim lacks of its first three seeds, or else the next one of each label.
 
     New seeds are those that all claims of the question can count. Where an effect is made within a seed, these are
     three that all its labels have, or can have soonest.
     """
-    runs, counted = findings.runs if findings else {}, assertion.from_seed
+    runs, counted = findings.runs if findings else {}, assertion.first_seed(scale)
     have = {
         label: {seed for seed in runs.get(label, {}) if seed >= counted} for label in labels_read(question, assertion)
     }
-    start = max(one.from_seed for one in question.assertions)
+    start = max(one.first_seed(scale) for one in question.assertions)
     if isinstance(assertion.effect, Contrast):
         lacking = {label: _next(seeds, start, FEWEST - len(seeds)) for label, seeds in have.items()}
     else:
