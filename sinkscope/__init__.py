@@ -21,6 +21,7 @@ _ROOMS = (
     "model",
     "data",
     "evaluate",
+    "quantization",
     "training",
     "survey",
     "theory",
@@ -32,7 +33,7 @@ _HOME = {
     "measure": "sinkscope.measuring",
     "observe": "sinkscope.probes",
     "Measurement": "sinkscope.measurements",
-    "compare": "sinkscope.measurements",
+    "compare": "sinkscope.measuring",
     "AttentionReceived": "sinkscope.probes",
     "EntriesReceived": "sinkscope.probes",
     "SlotReceived": "sinkscope.probes",
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from sinkscope import metrics as metrics
     from sinkscope import model as model
     from sinkscope import probes as probes
+    from sinkscope import quantization as quantization
     from sinkscope import report as report
     from sinkscope import survey as survey
     from sinkscope import theory as theory
@@ -82,7 +84,7 @@ if TYPE_CHECKING:
     from sinkscope.interventions import effect as effect
     from sinkscope.interventions.registering import intervention as intervention
     from sinkscope.measurements import Measurement as Measurement
-    from sinkscope.measurements import compare as compare
+    from sinkscope.measuring import compare as compare
     from sinkscope.measuring import measure as measure
     from sinkscope.model import attach as attach
     from sinkscope.model import detach as detach

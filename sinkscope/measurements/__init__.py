@@ -3,7 +3,7 @@
 `Measurement` is the value that people hold; its methods call the functions of this room, which take its dataset.
 """
 
-from sinkscope.measurements.comparison import Comparison, compare
+from sinkscope.measurements.comparison import Comparison, Comparisons, compare
 from sinkscope.measurements.definition_rules import DEFINITIONS, Definition
 from sinkscope.measurements.head_metric import HeadMetric
 from sinkscope.measurements.head_metrics import HEAD_METRICS
@@ -34,7 +34,7 @@ from sinkscope.measurements.strongest import (
     strongest_by_layer,
     strongest_position,
 )
-from sinkscope.measurements.tables import hidden_norm_table, received_table, value_norm_table
+from sinkscope.measurements.tables import hidden_map_table, hidden_norm_table, received_table, value_norm_table
 from sinkscope.measurements.texts import TokenTexts
 from sinkscope.metrics import Interval
 
@@ -44,6 +44,7 @@ __all__ = [
     "HEAD_METRICS",
     "PER_HEAD",
     "Comparison",
+    "Comparisons",
     "Definition",
     "HeadMetric",
     "HeadView",
@@ -64,6 +65,7 @@ __all__ = [
     "has_position",
     "head_table",
     "head_values",
+    "hidden_map_table",
     "hidden_norm_table",
     "layer_labels",
     "layers_of",
