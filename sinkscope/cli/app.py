@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import functools
 import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -98,9 +99,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(argv)
 
 
+@functools.cache
+def _command() -> Any:
+    """All commands with their options, made once in a process."""
+    return typer.main.get_command(app)
+
+
 def _run(argv: Sequence[str] | None) -> int:
     try:
-        code = typer.main.get_command(app)(args=argv, prog_name="sinkscope", standalone_mode=False)
+        code = _command()(args=argv, prog_name="sinkscope", standalone_mode=False)
     except InputError as error:
         fail(str(error))
         return BAD_INPUT
