@@ -2,3 +2,8 @@
 
 A line for each name, new methods too.
 """
+
+from sinkscope.calibration.act import ACT as ACT
+from sinkscope.calibration.reweigh import Reweigh as Reweigh
+from sinkscope.calibration.temperature import Temperature as Temperature
+from sinkscope.calibration.visual import VisualRedistribution as VisualRedistribution
