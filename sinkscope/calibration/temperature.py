@@ -26,10 +26,10 @@ class Temperature(Intervention):
     """A' = softmax(s / τ) for the logits s of a row on tokens: τ < 1 sharpens, τ > 1 flattens, 1 changes nothing.
 
     Divided are scaled products behind a softcap, and position biases; learned sinks keep their logits, and what is
-    masked stays so. Queries carry the factor, so every kernel computes it and observers read the weights that follow; norms of
-    queries that they read are those of scaled ones. `heads`: (layer, head), None for all of the changed stack. Raises
-    `InputError` for a τ that is not above 0, and when applied `UnsupportedModelError` where a softcap or a bias would
-    have to differ between heads and cannot. Control: as many other heads; of all heads, the inverse temperature.
+    masked stays so. Queries carry the factor, so every kernel computes it and observers read the weights that follow;
+    norms of queries that they read are those of scaled ones. `heads`: (layer, head), None for all of the changed stack.
+    Raises `InputError` for a τ that is not above 0, and when applied `UnsupportedModelError` where a softcap or a bias
+    would have to differ between heads and cannot. Control: as many other heads; of all heads, the inverse temperature.
     """
 
     tau: float

@@ -99,9 +99,11 @@ def test_generate_runs_under_it():
 def test_its_control_takes_as_many_other_columns():
     model, inputs = FAMILIES["llama"].build("sdpa"), FAMILIES["llama"].inputs()
     control = ACT(guarded=True).control(torch.Generator().manual_seed(0), model, inputs)
-    assert control.seed is not None and control.beta == 0.4
+    assert control.seed is not None
+    assert control.beta == 0.4
     found = effect(model, inputs, ACT(0.2, 0.05), controls=2)
-    assert found.intervened.kl > 0 and all(other.kl > 0 for other in found.controls)
+    assert found.intervened.kl > 0
+    assert all(other.kl > 0 for other in found.controls)
 
 
 def test_digits_survive_where_sinks_hold_nearly_all():

@@ -75,10 +75,7 @@ def act(weights: Tensor, threshold: float, beta: float, guarded: bool, pads: Ten
             n = len(a)
             queries = torch.arange(n, 0, -1)
             sinks = torch.where(a.sum(0) / queries > threshold)[0]
-            if guarded:
-                sinks = sinks[(2 * queries[sinks] >= n) & (sinks > 0)]
-            else:
-                sinks = sinks[1:]
+            sinks = sinks[(2 * queries[sinks] >= n) & (sinks > 0)] if guarded else sinks[1:]
             c = a.clone()
             c[:, sinks] = 0
             left = c.sum(1, keepdim=True)
