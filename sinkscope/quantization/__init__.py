@@ -10,4 +10,14 @@ from sinkscope.quantization.grid import effective_bits as effective_bits
 from sinkscope.quantization.grid import encode as encode
 from sinkscope.quantization.grid import fake_quantize as fake_quantize
 from sinkscope.quantization.grid import steps_of as steps_of
+from sinkscope.quantization.spared import Columns as Columns
+from sinkscope.quantization.spared import FirstTokens as FirstTokens
+from sinkscope.quantization.spared import Known as Known
+from sinkscope.quantization.spared import MeasuredSinks as MeasuredSinks
+from sinkscope.quantization.spared import OutlyingTokens as OutlyingTokens
+from sinkscope.quantization.spared import Positions as Positions
+from sinkscope.quantization.spared import RandomTokens as RandomTokens
 from sinkscope.quantization.spared import Spared as Spared
+from sinkscope.quantization.spared import SparedInPass as SparedInPass
+from sinkscope.quantization.spared import SpikeTokens as SpikeTokens
+from sinkscope.quantization.spared import Tokens as Tokens

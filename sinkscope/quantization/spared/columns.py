@@ -1,0 +1,160 @@
+"""The tokens in the columns of a pass as choices count them: padding, caches, documents and learned tokens are seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sinkscope.attention import Document, Tokens
+from sinkscope.attention.masks import leaves
+from sinkscope.errors import InputError
+from sinkscope.hooks import Forward, Stream, arguments, row_length, unwrapped
+from sinkscope.model import LabForCausalLM
+
+UNKNOWN = -1  # in place of an id: padding, and learned tokens before a sequence
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The columns of the changed stack, learned tokens before a sequence among them.
+
+    `index`: which of its row's real tokens a column is, counted from 0 over the cache as well; `order`: which of its
+    document's, where the inputs keep packed documents apart, else the same; `document`: the number of its document;
+    `real`: False for padding; `start`: columns before them, in a cache. `ids`: token ids of these columns, −1 for
+    learned tokens; `text`: those of all of a row's real tokens so far, padding behind them as −1. Both are None where
+    they are not known. `given`: what the model was given in place of ids.
+    """
+
+    index: Int[Tensor, "batch position"]
+    order: Int[Tensor, "batch position"]
+    document: Int[Tensor, "batch position"]
+    real: Bool[Tensor, "batch position"]
+    start: int = 0
+    ids: Int[Tensor, "batch position"] | None = None
+    text: Int[Tensor, "batch token"] | None = None
+    given: Tensor | None = None
+
+    def part(self, columns: slice) -> Columns:
+        """Some of the columns; what is known of the whole row stays."""
+        names = ("index", "order", "document", "real")
+        cut = {name: getattr(self, name)[:, columns] for name in names}
+        start = self.start + columns.indices(self.index.shape[1])[0]
+        return replace(self, **cut, start=start, ids=None if self.ids is None else self.ids[:, columns])
+
+    @property
+    def so_far(self) -> Int[Tensor, " batch"]:
+        """Real tokens of each row up to the last of these columns."""
+        return self.index[:, -1] + 1
+
+    @property
+    def documents(self) -> list[tuple[int, Bool[Tensor, " position"]]]:
+        """Each document of each row: the row, and its real columns."""
+        found = []
+        for row, (numbers, real) in enumerate(zip(self.document, self.real, strict=True)):
+            found += [(row, (numbers == number) & real) for number in numbers[real].unique().tolist()]
+        return found
+
+
+def columns_of(model: nn.Module, inputs: Mapping[str, Any]) -> Columns:
+    """The columns of `inputs`: what continues a cache counts on from the tokens in it.
+
+    Documents are apart where transformers keeps them apart (position ids that start anew, without a mask or a cache),
+    and in lab models whose mask does (`document_ids`). Raises `InputError` where the inputs do not tell their columns.
+    """
+    model = unwrapped(model)
+    forward = Forward.of(model, (), inputs)
+    return own_columns(every_column(model, forward, inputs), forward)
+
+
+def own_columns(every: Columns, forward: Forward) -> Columns:
+    """Of all columns so far, those of the pass itself."""
+    ids = _own_ids(forward)
+    own = every.part(slice(forward.seen, None))
+    return replace(own, ids=ids if ids is not None and ids.shape == own.index.shape else None)
+
+
+def every_column(
+    model: nn.Module, forward: Forward, inputs: Mapping[str, Any], earlier: Int[Tensor, "batch seen"] | None = None
+) -> Columns:
+    """All columns so far, those of the cache first, of which `earlier` are the ids where they are known."""
+    axis = Stream.of(model).axis
+    total = forward.lengths[axis] if axis in forward.lengths else _length(model, forward, inputs)
+    main = next(value for value in inputs.values() if isinstance(value, Tensor))
+    tokens = forward.tokens(axis, 0, total, main.device)
+    index = tokens.order.expand(forward.batch, -1)
+    real = torch.ones_like(index, dtype=torch.bool) if tokens.valid is None else tokens.valid.expand_as(index)
+    ids, order = _every_id(forward, total, earlier), index
+    document = _documents(model, forward, inputs, total)
+    if document is not None:
+        learned = (torch.arange(total, device=index.device) < forward.prefix).expand_as(index)
+        within = Tokens(index, document.expand_as(index), real).within_documents(apart=learned)
+        order = torch.where(learned, index, within + forward.prefix)
+    document = torch.zeros_like(index) if document is None else document.expand_as(index)
+    return Columns(index, order, document, real, 0, ids, _front(ids, real), _given(inputs))
+
+
+def _front(ids: Tensor | None, real: Bool[Tensor, "batch position"]) -> Int[Tensor, "batch position"] | None:
+    """Ids of whole rows, real tokens moved to the front and −1 behind them."""
+    if ids is None:
+        return None
+    moved = ids.gather(1, torch.argsort((~real).int(), dim=-1, stable=True))
+    return moved.masked_fill(torch.arange(moved.shape[1], device=moved.device) >= real.sum(-1, keepdim=True), UNKNOWN)
+
+
+def _own_ids(forward: Forward) -> Int[Tensor, "batch position"] | None:
+    """Ids of a pass, behind the learned tokens that stand before its sequence."""
+    if forward.ids is None:
+        return None
+    return functional.pad(forward.ids, (0 if forward.seen else forward.prefix, 0), value=UNKNOWN)
+
+
+def _every_id(forward: Forward, total: int, earlier: Tensor | None) -> Int[Tensor, "batch position"] | None:
+    own = _own_ids(forward)
+    if own is not None and forward.seen and earlier is not None:
+        own = torch.cat([earlier.to(own.device), own], 1)
+    return own if own is not None and own.shape[1] == total else None
+
+
+def _length(model: nn.Module, forward: Forward, inputs: Mapping[str, Any]) -> int:
+    """Columns of what is no text, such as an image, from a pass over the first sample."""
+    if forward.text_alone:
+        needed = Stream.of(model).mask_name.replace("attention_mask", "input_ids")
+        raise InputError(f"the inputs have no {needed}, so which of their tokens are spared cannot be told: give them")
+    return row_length(model, inputs)
+
+
+def _documents(
+    model: nn.Module, forward: Forward, inputs: Mapping[str, Any], total: int
+) -> Int[Tensor, "_ position"] | None:
+    """Numbers of packed documents that do not see each other; None where a row is one."""
+    given = arguments(model, (), inputs)
+    numbers, places = given.get("document_ids"), given.get("position_ids")
+    if isinstance(numbers, Tensor) and _keeps_documents_apart(model):
+        if numbers.shape[-1] + forward.prefix != total:
+            raise InputError(
+                f"document_ids {tuple(numbers.shape)}: expected (batch, {total - forward.prefix}), one number for each "
+                "token so far"
+            )
+        return functional.pad(numbers, (forward.prefix, 0), value=int(numbers.min()) - 1)
+    unmasked = given.get("attention_mask") is None and forward.cache is None and not forward.prefix
+    if not isinstance(places, Tensor) or places.ndim != 2 or places.shape[1] != total or not unmasked:
+        return None
+    anew = functional.pad(places.diff(dim=-1) != 1, (1, 0), value=False)
+    return anew.cumsum(-1) if bool(anew.any()) else None
+
+
+def _keeps_documents_apart(model: nn.Module) -> bool:
+    if not isinstance(model, LabForCausalLM):
+        return False
+    return any(isinstance(leaf, Document) for spec in model.config.specs for leaf in leaves(spec.mask))
+
+
+def _given(inputs: Mapping[str, Any]) -> Tensor | None:
+    """What stands in the place of ids: embeddings, pixels, features."""
+    return next((value for value in inputs.values() if isinstance(value, Tensor) and value.is_floating_point()), None)
