@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -91,7 +92,7 @@ class VisualRedistribution(Intervention):
             )
         state = _Seen(self, opened)
         for number in range(FIRST_LAYERS, len(layers) - 1):
-            opened.read_input(number + 1, lambda hidden, module=layers[number]: state.note(module, hidden))
+            opened.read_input(number + 1, partial(state.note, layers[number]))
         editor = Recast(opened, {module: heads[module] for module in chosen}, state.change)
         opened.edit_attention(editor)
         stack.enter_context(watching(editor))

@@ -10,6 +10,8 @@ from sinkscope.quantization.grid import effective_bits as effective_bits
 from sinkscope.quantization.grid import encode as encode
 from sinkscope.quantization.grid import fake_quantize as fake_quantize
 from sinkscope.quantization.grid import steps_of as steps_of
+from sinkscope.quantization.prefix import Prefix as Prefix
+from sinkscope.quantization.prefix import find_prefix as find_prefix
 from sinkscope.quantization.spared import Columns as Columns
 from sinkscope.quantization.spared import FirstTokens as FirstTokens
 from sinkscope.quantization.spared import Known as Known
