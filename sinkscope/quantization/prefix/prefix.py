@@ -117,9 +117,9 @@ class Prefix(Intervention):
         """The tokens of each row behind the prefix, with a mask of as many columns: what goes with `cache(rows)`.
 
         Where rows begin with what the prefix ends with (the BOS, usually), those tokens are the prefix's and stand
-        once. `inputs`: ids, or a tokenizer's output. Raises `InputError` for a second BOS, for rows that have no room behind
-        the prefix, and for padding on the left, where the prefix would stand before the padding: pad on the right, or
-        generate row by row.
+        once. `inputs`: ids, or a tokenizer's output. Raises `InputError` for a second BOS, for rows that have no room
+        behind the prefix, and for padding on the left, where the prefix would stand before the padding: pad on the
+        right, or generate row by row.
         """
         given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
         if attention_mask is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Int
@@ -19,6 +19,7 @@ from sinkscope.model import LabForCausalLM
 OF_TOKENS = ("input_ids", "attention_mask", "position_ids")  # arguments that are cut with the text
 
 
+@runtime_checkable
 class Front(Protocol):
     """What stands before a text, see `Prefix`."""
 

@@ -63,7 +63,7 @@ def test_it_brings_the_quantized_model_nearer():
     found = calibrate(prefix, model, ids, quantized, steps=40, lr=2e-2)
     before = distance(prefix, prefix, model, ids, quantized)
     assert found.found["calibrated"]["loss_first"] == pytest.approx(before, rel=1e-4)
-    assert distance(prefix, found, model, ids, quantized) < 0.9 * before
+    assert distance(prefix, found, model, ids, quantized) < 0.95 * before
     assert found.ids == prefix.ids
     assert found != prefix
     assert torch.equal(found.logits, prefix.logits)
