@@ -29,7 +29,7 @@ _ROOMS = (
 )
 
 _HOME = {
-    "measure": "sinkscope.probes",
+    "measure": "sinkscope.measuring",
     "observe": "sinkscope.probes",
     "Measurement": "sinkscope.measurements",
     "compare": "sinkscope.measurements",
@@ -49,6 +49,11 @@ _HOME = {
     "StreamingCache": "sinkscope.caches",
     "evicting": "sinkscope.caches",
     "InputError": "sinkscope.errors",
+    "operation": "sinkscope.attention.catalog.registering",
+    "observer": "sinkscope.probes.registering",
+    "intervention": "sinkscope.interventions.registering",
+    "policy": "sinkscope.caches.registering",
+    "question": "sinkscope.experiments.registering",
 }
 
 __all__ = ["__version__", *_ROOMS, *_HOME]
@@ -68,12 +73,17 @@ if TYPE_CHECKING:
     from sinkscope import survey as survey
     from sinkscope import theory as theory
     from sinkscope import training as training
+    from sinkscope.attention.catalog.registering import operation as operation
     from sinkscope.caches import StreamingCache as StreamingCache
     from sinkscope.caches import evicting as evicting
+    from sinkscope.caches.registering import policy as policy
     from sinkscope.errors import InputError as InputError
+    from sinkscope.experiments.registering import question as question
     from sinkscope.interventions import effect as effect
+    from sinkscope.interventions.registering import intervention as intervention
     from sinkscope.measurements import Measurement as Measurement
     from sinkscope.measurements import compare as compare
+    from sinkscope.measuring import measure as measure
     from sinkscope.model import attach as attach
     from sinkscope.model import detach as detach
     from sinkscope.model import load as load
@@ -84,8 +94,8 @@ if TYPE_CHECKING:
     from sinkscope.probes import QueryKeyAngles as QueryKeyAngles
     from sinkscope.probes import QueryKeyValueNorms as QueryKeyValueNorms
     from sinkscope.probes import SlotReceived as SlotReceived
-    from sinkscope.probes import measure as measure
     from sinkscope.probes import observe as observe
+    from sinkscope.probes.registering import observer as observer
     from sinkscope.training import SinkCallback as SinkCallback
     from sinkscope.training import train as train
 else:

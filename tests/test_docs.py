@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sinkscope.cli import main
+from tests.registering import forgetting
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -42,12 +43,13 @@ def test_snippets_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(RECORDS, tmp_path / RECORDS.relative_to(ROOT))  # as in a checkout
     names: dict[str, object] = {"__name__": "snippet"}
-    for kind, code in blocks(page):
-        if kind == "python":
-            exec(compile(code, page.name, "exec", dont_inherit=True), names)
-        elif kind == "bash":
-            for line in code.splitlines():
-                run(line)
+    with forgetting():
+        for kind, code in blocks(page):
+            if kind == "python":
+                exec(compile(code, page.name, "exec", dont_inherit=True), names)
+            elif kind == "bash":
+                for line in code.splitlines():
+                    run(line)
 
 
 def run(line: str) -> None:

@@ -20,8 +20,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = (
     {"errors", "student"},
     {"rules"},
-    {"files", "claims", "invalid", "live", "ranks", "spectral", "theme"},
-    {"metrics"},
+    {"files", "claims", "invalid", "live", "ranks", "registry", "spectral", "theme"},
+    {"metrics", "pictures"},
     {"measurements"},
     {"attention"},
     {"hooks"},
@@ -29,6 +29,7 @@ LEVELS = (
     {"interventions"},
     {"caches"},
     {"data"},
+    {"measuring"},
     {"evaluate"},
     {"quantization", "calibration"},
     {"training"},

@@ -1,16 +1,19 @@
 """The zoo: attention operations as values, their masks, the reference, the fast paths and the catalog."""
 
-from sinkscope.attention.catalog import ALIASES, CATALOG, ENTRIES, SECTIONS, Entry, name_of, named, resolve
+from sinkscope.attention.catalog import ALIASES, CATALOG, ENTRIES, SECTIONS, Entry, name_of, named, resolve, sections
+from sinkscope.attention.catalog import registering as registering  # so that entry points of operations are taken
 from sinkscope.attention.context import Bias, Context
 from sinkscope.attention.difference import Difference
 from sinkscope.attention.functional import Explanation, attend, explain
 from sinkscope.attention.learned import Learned
 from sinkscope.attention.lse import token_share, with_sink, without_sink
 from sinkscope.attention.masks import Alone, Causal, Document, Full, Mask, Prefix, Window, Without
+from sinkscope.attention.masks import Combinable as MaskPiece
 from sinkscope.attention.normalizers import (
     ClippedSoftmax,
     Elu,
     Linear,
+    NormalizerPiece,
     PowerSigmoid,
     PowerSoftmax,
     Relu,
@@ -26,11 +29,17 @@ from sinkscope.attention.oracle import Disagreement, Parity, parity
 from sinkscope.attention.outputs import ElementGate, Exclusive, HeadGate, ValueBias, ValueGate
 from sinkscope.attention.paths.choice import Path as PathName
 from sinkscope.attention.paths.sdpa import adds_slots
+from sinkscope.attention.pieces.bases import Output as OutputPiece
+from sinkscope.attention.pieces.bases import Similarity as SimilarityPiece
+from sinkscope.attention.pieces.bases import Slot as SlotPiece
+from sinkscope.attention.pieces.opened import PACKAGE as REGISTERED_BY
+from sinkscope.attention.pieces.opened import is_registered
 from sinkscope.attention.scoring.decay import ForgettingGate
 from sinkscope.attention.scoring.first_key import FirstKeyLogit
 from sinkscope.attention.scoring.query_key import QueryKeyNorm
 from sinkscope.attention.scoring.similarity import DotProduct, Kernel, dot_product
 from sinkscope.attention.scoring.temperature import LogLength
+from sinkscope.attention.sizes import Sizes
 from sinkscope.attention.slots import FixedValue, KeySlot, LatentSlots, LogitSlot, SlotTerms, SuffixSlot, ZeroSlot
 from sinkscope.attention.spec import AttentionSpec
 from sinkscope.attention.tokens import Tokens
@@ -41,6 +50,7 @@ __all__ = [
     "CATALOG",
     "ENTRIES",
     "PARITY_CASES",
+    "REGISTERED_BY",
     "SECTIONS",
     "Alone",
     "Attended",
@@ -72,7 +82,10 @@ __all__ = [
     "LogLength",
     "LogitSlot",
     "Mask",
+    "MaskPiece",
+    "NormalizerPiece",
     "Operation",
+    "OutputPiece",
     "Parity",
     "PathName",
     "PowerSigmoid",
@@ -82,6 +95,9 @@ __all__ = [
     "Relu",
     "ScaledSoftmax",
     "Sigmoid",
+    "SimilarityPiece",
+    "Sizes",
+    "SlotPiece",
     "SlotTerms",
     "Softmax",
     "Softpick",
@@ -100,10 +116,12 @@ __all__ = [
     "dot_product",
     "explain",
     "held_columns",
+    "is_registered",
     "name_of",
     "named",
     "parity",
     "resolve",
+    "sections",
     "token_share",
     "with_sink",
     "without_sink",

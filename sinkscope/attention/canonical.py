@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import astuple
 from functools import reduce
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 from sinkscope.attention.masks import MASKS, Alone, And, Causal, Document, Full, Mask, Or, Prefix, Window, Without
 
@@ -76,5 +76,8 @@ def _implies(one: Mask, other: Mask) -> bool:
     return one == other
 
 
-def _rank(mask: Mask) -> tuple[int, Any]:
-    return MASKS.index(type(mask)), astuple(mask)
+def _rank(mask: Mask) -> tuple[int, str, Any]:
+    """The package's own masks in their order, then others by name."""
+    if type(mask) in MASKS:
+        return MASKS.index(type(mask)), "", astuple(cast(Any, mask))
+    return len(MASKS), mask.kind, astuple(cast(Any, mask))

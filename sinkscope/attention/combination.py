@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
@@ -11,14 +11,15 @@ from sinkscope.attention.canonical import canonical
 from sinkscope.attention.difference import Difference
 from sinkscope.attention.masks import Causal, Full, Mask, Strict, Window, conjuncts, leaves
 from sinkscope.attention.normalizers import Linear, MetricWeights, Normalizer, Relu, Softmax, Softpick, StickBreaking
-from sinkscope.attention.outputs import ElementGate, Exclusive, Output, ValueBias, ValueGate
+from sinkscope.attention.outputs import ElementGate, Exclusive, Output, OutputPiece, ValueBias, ValueGate
 from sinkscope.attention.pieces import pieces
+from sinkscope.attention.pieces.opened import is_registered
 from sinkscope.attention.scoring.decay import ForgettingGate
 from sinkscope.attention.scoring.first_key import FirstKeyLogit
 from sinkscope.attention.scoring.query_key import QueryKeyNorm
 from sinkscope.attention.scoring.similarity import DotProduct, Kernel, Similarity
 from sinkscope.attention.scoring.temperature import LogLength
-from sinkscope.attention.slots import Slot, SuffixSlot
+from sinkscope.attention.slots import KeySlot, Slot, SuffixSlot
 from sinkscope.errors import InputError
 
 
@@ -64,7 +65,7 @@ class Combination:
     def as_wide_as_heads(self) -> str | None:
         """The first piece that works on values, which must then be as wide as queries; None where any width does."""
         slots = (slot for slot in self.slots if slot.has_value)
-        outputs = (piece for piece in self.output if isinstance(piece, ValueBias | ElementGate))
+        outputs = (piece for piece in self.output if _wide(piece))
         gates = (gate for gate in (self.value_gate,) if gate is not None and not gate.per_head)
         differences = (each for each in (self.difference,) if each is not None)
         return next((piece.kind for piece in (*slots, *outputs, *gates, *differences)), None)
@@ -72,9 +73,9 @@ class Combination:
     @property
     def needs_every_key(self) -> str | None:
         """The first piece that is another one once a cache dropped keys, or keeps them in another order; None: none."""
-        pieces = (self.first_key, self.decay, *self.slots, *self.output, self.normalizer)
-        kinds = FirstKeyLogit | ForgettingGate | SuffixSlot | Exclusive | StickBreaking
-        return next((piece.kind for piece in pieces if isinstance(piece, kinds)), None)
+        pieces = (self.first_key, self.decay, *self.slots, *self.output, self.normalizer, self.similarity)
+        found = (piece for piece in (*pieces, *leaves(self.mask)) if piece is not None)
+        return next((piece.kind for piece in found if _reads_every_key(piece)), None)
 
     @property
     def acts_before(self) -> frozenset[Literal["rotation", "cache"]]:
@@ -100,7 +101,7 @@ def meaningless(spec: Combination) -> Iterator[str]:
                 f"a zero slot has score 0, which weighs nothing under '{spec.normalizer.kind}': use a slot with a key "
                 "or a logit"
             )
-        starts_at_logit = slot.kind == "key" and slot.initial_logit is not None
+        starts_at_logit = isinstance(slot, KeySlot) and slot.initial_logit is not None
         if isinstance(spec.normalizer, Linear) and (slot.kind == "logit" or starts_at_logit):
             yield "a slot's logit competes with logits, and linear weights have none"
         if slot.kind == "suffix" and not isinstance(spec.normalizer, Softmax):
@@ -111,10 +112,15 @@ def meaningless(spec: Combination) -> Iterator[str]:
         yield "rows of scores of either sign cannot be divided by their sum: use divisor 'abs_sum' or the elu kernel"
     if isinstance(spec.similarity, Kernel) and not isinstance(spec.normalizer, Linear):
         yield f"a feature map already makes weights: its normalizer is 'linear', not '{spec.normalizer.kind}'"
-    if isinstance(spec.similarity, Kernel) and spec.temperature is not None:
+    mapped = not isinstance(spec.similarity, DotProduct)
+    if mapped and spec.temperature is not None:
         yield "a temperature scales scores, but a feature map is not linear in its query"
-    if isinstance(spec.similarity, Kernel) and any(slot.kind == "key" for slot in spec.slots):
+    if mapped and any(slot.kind == "key" for slot in spec.slots):
         yield "a learned key is not a feature: key slots need the dot product"
+    if is_registered(spec.similarity) and any(slot.kind not in ("zero", "logit", "suffix") for slot in spec.slots):
+        yield f"a slot with a key needs the dot product: what '{spec.similarity.kind}' would make of it is not known"
+    if is_registered(spec.similarity) and spec.difference is not None:
+        yield f"differential attention cuts a head in two: what '{spec.similarity.kind}' maps is a whole one"
     if isinstance(spec.normalizer, Linear) and spec.first_key is not None:
         yield "a first key's logit adds to logits, and linear weights have none"
     if spec.first_key is not None and spec.difference is not None:
@@ -129,6 +135,17 @@ def meaningless(spec: Combination) -> Iterator[str]:
         yield "a window of 1 shows a query itself alone, which 'strict' hides: no query would see anything"
     if spec.difference is not None and spec.query_key is not None:
         yield "differential attention cuts a head in two, and a norm over the whole head would mix its halves"
+
+
+def _wide(piece: Output) -> bool:
+    """Whether it has a number for each channel of a head."""
+    return piece.as_wide_as_heads if isinstance(piece, OutputPiece) else isinstance(piece, ValueBias | ElementGate)
+
+
+def _reads_every_key(piece: Any) -> bool:
+    if is_registered(piece):
+        return bool(piece.needs_every_key)
+    return isinstance(piece, FirstKeyLogit | ForgettingGate | SuffixSlot | Exclusive | StickBreaking)
 
 
 def _positive(similarity: Similarity) -> bool:

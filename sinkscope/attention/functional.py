@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sinkscope.attention.catalog import resolve
 from sinkscope.attention.context import Bias
 from sinkscope.attention.kernels import known
-from sinkscope.attention.masks import MASKS, Causal, Full, Mask
+from sinkscope.attention.masks import Causal, Combinable, Full, Mask
 from sinkscope.attention.operation import Attended, Operation
 from sinkscope.attention.paths import chunked, flash, fused, sdpa, streamed
 from sinkscope.attention.paths.choice import Path, Taken, chosen
@@ -180,7 +180,7 @@ def _bound(mask: object, spec: AttentionSpec, query: Tensor, key: Tensor) -> Vis
         return mask
     if isinstance(mask, Tensor):
         return Written.out(mask, query, key)
-    if mask is not None and not isinstance(mask, MASKS):
+    if mask is not None and not isinstance(mask, Combinable):
         raise InputError(f"mask: expected a mask value, a Visibility or a boolean tensor, got {type(mask).__name__}")
     chosen = spec.mask if mask is None else mask
     return Visibility.of(chosen, query.shape[2], key.shape[2], device=query.device)

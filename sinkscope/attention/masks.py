@@ -10,7 +10,7 @@ A mask is a frozen, JSON-able value. `Visibility` (in `visibility.py`) binds it 
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast, get_args
 
 import torch
 from jaxtyping import Bool, Int
@@ -18,6 +18,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from sinkscope.attention.pieces import piece
+from sinkscope.attention.pieces.opened import OpenTo
 from sinkscope.attention.tokens import Tokens
 from sinkscope.errors import InputError
 
@@ -31,13 +32,23 @@ Places = Annotated[
 
 
 class Combinable:
-    """Gives a mask `&` (both must allow) and `|` (either may allow)."""
+    """Gives a mask `&` (both must allow) and `|` (either may allow); what masks of other packages derive from.
+
+    `needs_every_key`: of these, as of `normalizers.base.Normalizer`.
+    """
+
+    kind: str
+    needs_every_key: ClassVar[bool] = True
+
+    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+        """Which keys each query may attend to, by the tokens' own order and documents."""
+        raise NotImplementedError
 
     def __and__(self, other: Mask) -> And:
-        return And(self, _mask(other))  # type: ignore[arg-type]
+        return And(self, _mask(other))
 
     def __or__(self, other: Mask) -> Or:
-        return Or(self, _mask(other))  # type: ignore[arg-type]
+        return Or(self, _mask(other))
 
     def span(self, query: Tokens, key: Tokens) -> Span | None:
         """Columns outside of which no query sees anything; None where that is not known, or is nowhere.
@@ -233,14 +244,13 @@ class Or(Combinable):
         return one is not None and other is not None and torch.equal(*torch.broadcast_tensors(one[0], other[0]))
 
 
-Mask = Annotated[
-    Causal | Full | Window | Prefix | Document | Strict | Without | Alone | And | Or, Field(discriminator="kind")
-]
-MASKS = (Causal, Full, Window, Prefix, Document, Strict, Without, Alone, And, Or)
+Own = Causal | Full | Window | Prefix | Document | Strict | Without | Alone | And | Or
+Mask = Annotated[Own | Combinable, OpenTo("mask", Own, Combinable)]
+MASKS = get_args(Own)
 
 
 def _mask(other: object) -> Mask:
-    if not isinstance(other, MASKS):
+    if not isinstance(other, Combinable):
         raise InputError(f"a mask combines with a mask such as Window(8), not with a {type(other).__name__}")
     return other
 
@@ -264,7 +274,7 @@ def describe(mask: Mask) -> str:
     if isinstance(mask, And | Or):
         sign = "&" if isinstance(mask, And) else "|"
         return f"({describe(mask.first)} {sign} {describe(mask.second)})"
-    values = [str(getattr(mask, field.name)) for field in fields(mask) if field.name != "kind"]
+    values = [str(getattr(mask, field.name)) for field in fields(cast(Any, mask)) if field.name != "kind"]
     return f"{mask.kind}({', '.join(values)})" if values else mask.kind
 
 

@@ -20,6 +20,7 @@ from sinkscope.attention.combination import Combination
 from sinkscope.attention.context import Bias, Context
 from sinkscope.attention.difference import DifferenceModule, halves
 from sinkscope.attention.fitting import check_hidden, check_shapes, check_values
+from sinkscope.attention.normalizers import Softmax
 from sinkscope.attention.normalizers.base import Differentiated
 from sinkscope.attention.outputs.exclusive import ExclusiveModule
 from sinkscope.attention.paths import chunked, fused, sdpa, streamed
@@ -316,7 +317,7 @@ class Operation(nn.Module):
         """Weights of these rows on all keys."""
         found, normalizer, slots = scores.rows(rows), self.spec.normalizer, self.slots
         weights = normalizer.weights(found.scores, found.visible, found.count)
-        lse = normalizer.log_partition(found.scores, found.visible) if normalizer.kind == "softmax" else None
+        lse = normalizer.log_partition(found.scores, found.visible) if isinstance(normalizer, Softmax) else None
         token = weights[..., slots:]
         if (missing := scores.key.shape[2] - token.shape[-1]) > 0:
             token = torch.nn.functional.pad(token, (found.keys.start, missing - found.keys.start))

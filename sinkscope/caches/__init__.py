@@ -1,5 +1,6 @@
 """Caches that drop what need not be kept, inside anybody's unmodified `generate()`."""
 
+from sinkscope.caches import registering as registering  # so that entry points of policies are taken
 from sinkscope.caches.budgets import AdaptiveHeads, Budget, HeadClasses, Pyramid, Uniform, budget_of
 from sinkscope.caches.call import EvictionCall
 from sinkscope.caches.classes import head_effects

@@ -82,10 +82,12 @@ class FollowingCache(DynamicCache):
     """
 
     is_compileable = False
+    drops = True
+    """Whether keys may go; what needs every key is refused then."""
 
     def __init__(self, model: nn.Module) -> None:
         model = unwrapped(model)
-        _check(model)
+        _check(model, self.drops)
         super().__init__(config=text_config(model))
         self._model = weakref.ref(model)
         self._pads: Tensor | None = None
@@ -213,7 +215,7 @@ def _continued(pads: Int[Tensor, " batch"], before: Int[Tensor, " batch"], seen:
     return bool(((pads == before) | ((before == seen) & (pads > before))).all())
 
 
-def _check(model: nn.Module) -> None:
+def _check(model: nn.Module, drops: bool) -> None:
     name = family(model)
     if is_encoder_decoder(model):
         raise UnsupportedModelError(f"family '{name}' is an encoder-decoder: only decoders can stream or evict")
@@ -221,7 +223,7 @@ def _check(model: nn.Module) -> None:
     if config is None or "past_key_values" not in parameters(model).parameters:
         raise UnsupportedModelError(f"family '{name}' takes no cache of keys and values as past_key_values")
     for layer in model.modules():
-        if isinstance(operation := getattr(layer, "operation", None), Operation):
+        if drops and isinstance(operation := getattr(layer, "operation", None), Operation):
             _check_operation(operation.spec, isinstance(model, LabForCausalLM))
 
 

@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperOption
 
 from sinkscope.cli import options
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
-from sinkscope.cli.measuring.folders import FILES, old_files, results_folder
+from sinkscope.cli.measuring.folders import old_files, results_folder
 from sinkscope.errors import InputError, unknown
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
 
@@ -89,6 +89,7 @@ def intervene(
             "sinkscope-intervene/MODEL-WHAT, with a hash of the options that are not at their defaults."
         ),
     ] = None,
+    figure: options.Figure = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Change what makes the sink, and compare loss, predictions and sink rate with those of random controls.
@@ -96,6 +97,7 @@ def intervene(
     Of an encoder-decoder the decoder is changed, and its predictions are compared."""
     options_of_heads = {"--layers": layers, "--heads": heads, "--strongest": strongest}
     _check_heads(what, options_of_heads | {"--control": None if control == "any" else control})
+    options.check_written(figure)
     chosen_layers, chosen_heads = _layers(layers), _pairs(heads)
     medium = options.medium_of(context)
     reading = medium[0] if medium else kind
@@ -149,14 +151,14 @@ def intervene(
         summary = {**found.to_json(), "model": model, "what": what, "found": chosen.remark, "input": read.description}
         summary |= {"stack": stack}
         summary |= {"control": chosen.control} if chosen.control else {}
-        _write(found, folder, summary)
+        paths = _write(found, folder, summary, figure)
     if as_json:
         show_json(summary)
     else:
         _show(found)
         if chosen.control:
             show(plain(f"control: {chosen.control}"))
-        show(plain(f"written: {', '.join(str(folder / name) for name in FILES['intervene'])}"))
+        show(plain(f"written: {', '.join(map(str, paths))}"))
 
 
 def _check_heads(what: str, given: dict[str, Any]) -> None:
@@ -211,11 +213,12 @@ def _check_position(position: int, tokens: int) -> None:
         raise InputError(f"--position {position}: the samples have positions 0 to {tokens - 1}")
 
 
-def _write(found: Effect, folder: Path, summary: dict) -> None:
-    """Write the three files, in the place of an earlier intervention's."""
+def _write(found: Effect, folder: Path, summary: dict, figure: str | None) -> list[Path]:
+    """Write its files, in the place of an earlier intervention's; where they are."""
     from functools import partial
 
     from sinkscope.files import replacing, write_json, write_text
+    from sinkscope.pictures import write_figure
     from sinkscope.report.effects import effect_page
     from sinkscope.report.page import write_page
 
@@ -224,6 +227,10 @@ def _write(found: Effect, folder: Path, summary: dict) -> None:
         write_json(draft / "effect.json", summary)
         write_text(draft / "table.csv", found.table().to_csv(index=False))
         write_page(page, draft / "figure.html")
+        if figure is not None:
+            write_figure(found.plot(), draft / f"figure.{figure}")
+        names = sorted(path.name for path in draft.iterdir())
+    return [folder / name for name in names]
 
 
 def _show(found: Effect) -> None:

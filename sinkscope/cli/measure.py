@@ -10,7 +10,7 @@ import typer
 from sinkscope.cli import options
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
-from sinkscope.cli.measuring.job import MeasuringJob, Observers
+from sinkscope.cli.measuring.job import MeasuringJob
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import only_json, plain, show, show_json
 
@@ -30,10 +30,16 @@ def measure(
     kind: options.Kind = "natural",
     text: options.TextFile = None,
     reads: Reads = READS,
+    windows: options.WindowsOf = "within",
     device: options.Device = None,
     runs: Runs = RUNS,
     observers: Annotated[
-        Observers, typer.Option(help="all: every definition and mechanism; few: sink rate and norms, faster.")
+        str,
+        typer.Option(
+            metavar="LIST",
+            help="all: every definition and mechanism; few: sink rate and norms, faster. Further ones by their class, "
+            "and your own as module:Name, stand behind: all,my_module:Mine.",
+        ),
     ] = "all",
     maps: Annotated[
         list[str] | None,
@@ -46,6 +52,8 @@ def measure(
             "sinkscope-measure/MODEL-INPUT, with a hash of the options that are not at their defaults."
         ),
     ] = None,
+    figure: options.Figure = None,
+    tables: options.Tables = "csv",
     as_json: options.AsJson = False,
 ) -> None:
     """Measure where a model has an attention sink, how strong it is, and by which mechanism it works."""
@@ -59,8 +67,11 @@ def measure(
     from sinkscope.cli.measuring.maps import heads_of
     from sinkscope.cli.measuring.results import show_results
     from sinkscope.metrics import check_epsilon
+    from sinkscope.probes import chosen
 
     check_epsilon(reads.epsilon)
+    options.check_written(figure, tables)
+    chosen(_names(observers))  # before a model is loaded
     wanted = heads_of(maps or [])
     if by_domain and wanted:
         raise InputError("--maps draws one measurement's heads: give --text a file, not a folder of domains")
@@ -73,13 +84,14 @@ def measure(
             kind=kind,
             reads=reads,
             runs=runs,
-            observers=observers,
+            observers=_names(observers),
+            windows=windows,
             medium=medium,
         )
         if by_domain and text is not None:
             rows = _by_domain(job, text, folder)
         else:
-            found, written = _at_once(job, text, folder, wanted)
+            found, written = _at_once(job, text, folder, wanted, tables, figure)
     if by_domain:
         _show_domains(job, rows, folder, as_json)
     elif as_json:
@@ -90,7 +102,15 @@ def measure(
         show(plain(f"written: {', '.join(str(path) for path in written)}"))
 
 
-def _at_once(job: MeasuringJob, text: Path | None, folder: Path, wanted: list[Head]) -> tuple[Measurement, list[Path]]:
+def _names(observers: str) -> list[str]:
+    """Observers of "all,my_module:Mine"; the tables need the few."""
+    names = [name.strip() for name in observers.split(",")]
+    return list(dict.fromkeys(["few", *(name for name in names if name)]))
+
+
+def _at_once(
+    job: MeasuringJob, text: Path | None, folder: Path, wanted: list[Head], tables: str, figure: str | None
+) -> tuple[Measurement, list[Path]]:
     """The measurement on one input, and the files that it left."""
     from sinkscope.cli.measuring.maps import head_maps
     from sinkscope.cli.measuring.results import write_results
@@ -100,7 +120,8 @@ def _at_once(job: MeasuringJob, text: Path | None, folder: Path, wanted: list[He
     maps = head_maps(job.model, given, found, wanted)
     source = f"--input {job.kind}" if job.medium is None else f"--{job.medium[0]} {job.medium[1]}"
     again = f"sinkscope measure {job.name} {source} --maps"
-    return found, write_results(found, folder, f"{job.name}, {job.input} input", job.epsilon, maps, again)
+    title = f"{job.name}, {job.input} input"
+    return found, write_results(found, folder, title, job.epsilon, maps, again, tables, figure)
 
 
 def _by_domain(job: MeasuringJob, places: Path, folder: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,18 @@ import typer
 from sinkscope.errors import InputError
 
 BAD_INPUT = 2  # the exit code
-OF_TEXT = {"kind", "inputs", "text", "field", "corpus", "split", "bos", "chat_template"}  # of no use for images
+OF_TEXT = {
+    "kind",
+    "inputs",
+    "text",
+    "field",
+    "windows",
+    "corpus",
+    "split",
+    "bos",
+    "chat_template",
+}
+"""Options of no use for images."""
 InputKind = Literal["natural", "random", "repeated", "first-token"]
 Bos = Literal["auto", "add", "double", "none"]
 Medium = tuple[Literal["images", "audio"], Path]  # what is read in the place of text, and where it lies
@@ -37,6 +48,14 @@ OneText = Annotated[
 ]
 TextField = Annotated[
     str | None, typer.Option("--field", metavar="NAME", help="The field that is the text, in files of rows: text.")
+]
+WindowsOf = Annotated[
+    Literal["within", "starts", "packed"],
+    typer.Option(
+        "--windows",
+        help="Of natural text. within: any stretch of a document; starts: the first of each; packed: of the documents "
+        "one behind the other.",
+    ),
 ]
 CorpusName = Annotated[
     str, typer.Option(help="Where natural text comes from: python, text:GLOB, hf:NAME; --split says which part of it.")
@@ -71,7 +90,27 @@ BatchSize = Annotated[int, typer.Option(min=1, help="Samples in memory at once."
 Attn = Annotated[Attention | None, typer.Option(help="The attention implementation of transformers.")]
 ChatTemplate = Annotated[bool, typer.Option("--chat-template", help="Put the text into a user's message.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of texts, tokens and random draws.")]
+Figure = Annotated[
+    Literal["svg", "pdf", "png"] | None,
+    typer.Option(help="The figure as a file for papers, too (extra figures)."),
+]
+Tables = Annotated[
+    Literal["csv", "parquet"],
+    typer.Option("--tables", help="What tables are written as. Parquet needs the extra data."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+
+
+def check_written(figure: str | None, tables: str = "csv") -> None:
+    """Raise `InputError`, before anything is computed, where figures or tables cannot be written as asked."""
+    if figure is not None:
+        from sinkscope.pictures import require_export
+
+        require_export()
+    if tables == "parquet":
+        from sinkscope.measurements.tables import require_parquet
+
+        require_parquet()
 
 
 def usable_device(name: str | None) -> str:

@@ -29,7 +29,7 @@ def zoo(
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
     """List the attention operations, or show one: formula, where it acts, options, published effect, path, source."""
-    from sinkscope.attention import ALIASES, ENTRIES, SECTIONS
+    from sinkscope.attention import ALIASES, ENTRIES, sections
 
     name = ALIASES.get(name, name) if name is not None else None
     if name is not None and name not in ENTRIES:
@@ -38,12 +38,12 @@ def zoo(
         found = described(ENTRIES[name])
         show_json(found) if as_json else _show_one(found)
         return
-    sections = {section.title: [described(entry) for entry in section.entries.values()] for section in SECTIONS}
+    titled = {section.title: [described(entry) for entry in section.entries.values()] for section in sections()}
     if as_json:
-        listed = [{"section": title, **entry} for title, entries in sections.items() for entry in entries]
+        listed = [{"section": title, **entry} for title, entries in titled.items() for entry in entries]
         show_json({"operations": listed})
     else:
-        _show_list(sections)
+        _show_list(titled)
 
 
 def described(entry: Entry) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Text for models: corpora, tokenizers, windows of tokens, and the inputs that models are measured on."""
 
 from sinkscope.data.config import DataConfig
-from sinkscope.data.corpora import Corpus, Document, domains, is_chat, load_corpus, parse_corpus
+from sinkscope.data.corpora import Corpus, Document, domains, is_chat, load_corpus, parse_corpus, texts
+from sinkscope.data.cutting import Cut, WindowKind, cut
 from sinkscope.data.measuring_inputs import (
     Inputs,
     as_chat,
@@ -20,6 +21,7 @@ from sinkscope.data.windows import UNSCORED, FixedToken, RandomTokens, SomeWindo
 __all__ = [
     "UNSCORED",
     "Corpus",
+    "Cut",
     "DataConfig",
     "Document",
     "FixedToken",
@@ -31,12 +33,14 @@ __all__ = [
     "SomeWindows",
     "TrainingOrder",
     "Window",
+    "WindowKind",
     "Windows",
     "adds_first_token",
     "as_chat",
     "as_encoder",
     "build_inputs",
     "corpus_digest",
+    "cut",
     "domains",
     "encode_data",
     "fed",
@@ -52,6 +56,7 @@ __all__ = [
     "seeded",
     "start_token",
     "text_digest",
+    "texts",
     "vocabulary_of",
     "with_mask",
 ]

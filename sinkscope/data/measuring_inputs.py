@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import Tensor
 
 from sinkscope.data.config import DataConfig
 from sinkscope.data.corpora import digest, load_corpus, parse_corpus, shuffled, split_names, texts
+from sinkscope.data.cutting import WindowKind
 from sinkscope.data.tokenizer import adds_first_token, encode, first_token_id, last_token_id
 from sinkscope.data.windows import seeded
 from sinkscope.errors import InputError, unknown
@@ -52,11 +53,13 @@ def build_inputs(
     corpus: str | DataConfig = "python",
     split: str = "validation",
     field: str | None = None,
+    windows: WindowKind | str = "within",
 ) -> Inputs:
     """Build `samples` rows of `tokens` ids below `vocab_size`; the same arguments give the same rows.
 
     - `natural`: windows of the file at `text`, else of the documents of `corpus`, of which `split` takes those for
-      validation or all; `field` is the text's field in files of rows (see `natural_windows`).
+      validation or all; `field` is the text's field in files of rows, and `windows` which stretches of the documents
+      these are (see `natural_windows`).
       Where the text has fewer windows than `samples` there are as many rows as it has, and the description says so.
     - `random`: every id drawn uniformly from the vocabulary without special tokens.
     - `repeated`: one id, drawn likewise for each row, at every position of it.
@@ -81,7 +84,15 @@ def build_inputs(
     else:
         count = samples if kind == "natural" else 1
         inputs = natural_windows(
-            _needed(tokenizer, f"{kind} input"), tokens, count, seed, text, corpus, split=split, field=field
+            _needed(tokenizer, f"{kind} input"),
+            tokens,
+            count,
+            seed,
+            text,
+            corpus,
+            split=split,
+            field=field,
+            windows=windows,
         )
         if kind == "first-token":
             inputs = _first_token(inputs, known_tokens(tokenizer, vocab_size), samples, generator)
@@ -106,6 +117,7 @@ def natural_windows(
     *,
     split: str = "validation",
     field: str | None = None,
+    windows: WindowKind | str = "within",
 ) -> Inputs:
     """Up to `samples` stretches of `tokens` consecutive tokens, none of which overlap or cross a document's end.
 
@@ -115,12 +127,16 @@ def natural_windows(
     are read and encoded as that takes. A `corpus` by name is split as `DataConfig` does by default: these documents are
     the ones that models trained on it with default settings never saw; pass a model's own `DataConfig` otherwise.
     `split="all"` reads every document of the corpus. `domain` takes those that lie in one folder at the corpus's top.
-    In files of rows (JSON lines, CSV, Parquet) every row is a document, and `field`, `text` unless given, its text.
+    `windows="starts"` takes of each document its first stretch alone; "packed" puts the documents one behind the other
+    before they are cut, so that stretches cross their ends. In files of rows (JSON lines, CSV, Parquet) every row is a
+    document, and `field`, `text` unless given, its text.
 
     Raises `InputError` if no document is `tokens` long, for an unknown domain, and for a field that is not there.
     """
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
+    if windows not in get_args(WindowKind):
+        raise unknown("windows", str(windows), get_args(WindowKind))
     if text is not None:
         named = "" if field is None else f", field '{field}'"
         source, documents = f"the text {Path(text).name}{named}", texts(Path(text), field)
@@ -135,17 +151,26 @@ def natural_windows(
 
     def groups() -> Iterator[list[list[int]]]:
         nonlocal longest
+        rest: list[int] = []
         for document in documents:
             [ids] = encode(tokenizer, [document])
             longest = max(longest, len(ids))
-            yield _stretches(ids, tokens, generator)
+            if windows == "packed":
+                whole = [*rest, *ids]
+                rest = whole[len(whole) // tokens * tokens :]
+                yield [whole[start : start + tokens] for start in range(0, len(whole) - len(rest), tokens)]
+            elif windows == "starts":
+                yield [ids[:tokens]] if len(ids) >= tokens else []
+            else:
+                yield _stretches(ids, tokens, generator)
 
     rows = list(islice(_in_turns(groups()), samples))
     if not rows:
         raise InputError(f"{source} has at most {longest} tokens in one document; a window takes {tokens}")
     asked = "" if len(rows) == samples else f" ({samples} were asked for)"
     count = "1 window" if len(rows) == 1 else f"{len(rows)} windows"
-    description = f"{count} of {tokens} tokens{asked} from {source}"
+    how = {"within": "", "starts": ", the first of each document", "packed": ", documents packed one behind the other"}
+    description = f"{count} of {tokens} tokens{asked} from {source}{how[windows]}"
     return Inputs(torch.tensor(rows), "whatever token the text has there", description)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from sinkscope.experiments import registering as registering  # so that entry points of questions are taken
 from sinkscope.experiments.effects import (
     diverges,
     gap,

@@ -10,8 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sinkscope.experiments.observed import Observed
+from sinkscope.errors import InputError
+from sinkscope.experiments.observed import Observed, on_few_tokens
 from sinkscope.experiments.question import Runs
+from sinkscope.metrics import FEWEST
 from sinkscope.student import Estimate, estimate
 
 Read = Callable[[Observed], float]
@@ -52,7 +54,9 @@ class Contrast:
 
 
 def metric(name: str) -> Read:
-    """A metric of a run."""
+    """A metric of a run. Raises `InputError` for a rate on fewer than 32 tokens, which says nothing."""
+    if on_few_tokens(name):
+        raise InputError(f"'{name}': no sink rate is read on fewer than {FEWEST} tokens, nearest: tokens={FEWEST}")
     return lambda run: run[name]
 
 

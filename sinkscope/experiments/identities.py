@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sinkscope.errors import InputError
 from sinkscope.experiments.question import SCALES, Question
 from sinkscope.experiments.questions import QUESTIONS
 
@@ -22,12 +23,17 @@ TABLE = Path(__file__).parent / "identities.json"  # written by `python -m tools
 
 @dataclass(frozen=True)
 class Identity:
-    """A variation's job without its seed. `kind`: recipe, or the task's name; `layout` and `steps` are the job's."""
+    """A variation's job without its seed. `kind`: recipe, or the task's name; `layout`, `older`, `steps`: the job's."""
 
     key: str
     kind: str
     layout: int
     steps: int
+    older: tuple[int, ...] = ()
+
+    def reads(self, layout: int) -> bool:
+        """Whether what was kept in a layout means what it means today."""
+        return layout == self.layout or layout in self.older
 
 
 def identities(question: Question, scale: str) -> dict[str, Identity]:
@@ -40,14 +46,22 @@ def identities(question: Question, scale: str) -> dict[str, Identity]:
     known = _table().get(scale, {}).get(question.name)
     if known is None or QUESTIONS.get(question.name) is not question:
         return made(question, scale)
-    return {label: Identity(*entry) for label, entry in known.items()}
+    return {label: _read(entry) for label, entry in known.items()}
+
+
+def _read(entry: Sequence[Any]) -> Identity:
+    key, kind, layout, steps, older = entry
+    return Identity(key, kind, layout, steps, tuple(older))
 
 
 def made(question: Question, scale: str) -> dict[str, Identity]:
     """The same from the question's jobs, which need torch."""
     if scale in question.not_at:
         return {}
-    return {label: _of(job) for (label, _), job in question.recipes(scale, 1).items()}
+    try:
+        return {label: _of(job) for (label, _), job in question.recipes(scale, 1).items()}
+    except InputError as error:
+        raise InputError(f"experiment '{question.name}': {error}") from error
 
 
 def table() -> dict[str, dict[str, dict[str, list[Any]]]]:
@@ -55,7 +69,7 @@ def table() -> dict[str, dict[str, dict[str, list[Any]]]]:
     return {
         scale: {
             name: {label: list(vars(one).values()) for label, one in made(question, scale).items()}
-            for name, question in QUESTIONS.items()
+            for name, question in QUESTIONS.own.items()
             if scale not in question.not_at
         }
         for scale in SCALES
@@ -67,7 +81,7 @@ def _of(job: Any) -> Identity:
     fields = job.model_dump(mode="json")
     kind = str(fields.get("task", "recipe"))
     key = hashlib.sha256(f"{kind} {text}".encode()).hexdigest()[:12]
-    return Identity(key, kind, job.layout, _steps(fields))
+    return Identity(key, kind, job.layout, _steps(fields), job.older)
 
 
 def _steps(fields: Mapping[str, Any]) -> int:

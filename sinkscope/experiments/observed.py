@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sinkscope.errors import InputError
+from sinkscope.metrics import FEWEST
 
 Metrics = Iterator[tuple[str, float]]  # names and values, one after the other as they are measured
+Heads = Mapping[str, tuple[tuple[float, ...], ...]]  # by name, at each evaluation, a number of every head or depth
 
 OTHERS = (4, 9, 14, 19, 24)  # positions exchanged with the first, 0-based (Gu et al. 2025, Table 7)
 CURVES = (
@@ -18,18 +21,27 @@ CURVES = (
     "sink/position_0",
     "sink/strongest",
     "sink/strongest_position",
+    "sink/mass",
+    "sink/lift",
     "sink/hidden_norm_ratio",
 )
+RATES = CURVES[2:7]  # of the tokens that the sink is measured on; unknown where these are fewer than `FEWEST`
 
 
 @dataclass(frozen=True)
 class Observed:
     """A settled run. `metrics`: numbers by name; a metric that a run does not have is NaN, as are all of one that
     diverged. `curves`: values over `steps`, those of the log's rows that hold a validation loss (`loss`: of training).
+    `heads`: numbers of every head (layer after layer) or depth at each of these steps, under the names that
+    `training.run.heads.HeadNumbers` gives them, to four digits; empty for runs that were made before they were kept.
     `layout`: in which way it was read (`Job.layout`); 0 for one that was never on disk.
 
+    No sink rate or mass is read on fewer than 32 tokens, where uniform attention itself gives a first token much: it is
+    NaN, and `reason` says why.
+
     Of training: `loss` (validation, nats), `train_loss` (mean over the last tenth of the steps), `gap` (loss −
-    train_loss); `sink_0/start`, `norm_ratio/start` (before the first step), `loss/start` (at the first evaluation).
+    train_loss); `sink_0/start`, `sink_mass/start`, `norm_ratio/start` (before the first step), `loss/start` (at the
+    first evaluation).
 
     On the first 64 tokens of validation windows, sink rates in percent at ε = 0.3 unless said otherwise; in a model
     with sink tokens position 0 is the first of these. Of a run whose windows number their documents (`data.packing =
@@ -38,25 +50,31 @@ class Observed:
 
     - `sink_0` … `sink_16`, `strongest` and `strongest_position` (`measurements.strongest_position`), `slot` (Sink_*),
       `first_share` (mean attention on position 0, percent); `sink_0/epsilon=0.2` (0.3, 0.4, 0.5)
+    - `sink_mass` (position 0), `sink_mass_1` … `sink_mass_16`, `sink_mass/strongest`, there also of each layer alone:
+      `sink_mass/strongest/layer=0` …; `slot_mass` (`metrics.sink_mass`); `lift`, `lift/strongest` (`metrics.lift`)
     - `norm_ratio` (‖h_0‖ over the others, largest over depth, always before a norm of the stream), `value_ratio`
-      (‖v_0‖ over the others, smallest over layers)
+      (‖v_0‖ over the others, smallest over layers); both also at the strongest position: `norm_ratio/strongest` …
     - `entropy`, `entropy_least` (nats; mean over heads, least head), `max_logit`, `max_logit/layer=0` …
     - `kurtosis`, `kurtosis_neurons`, `max_median_ratio` (`OutlierStatistics`; largest over depth), `infinity_norm`
     - `hidden_spread`, `last_pair_distance` (lengths; position 0 among the tokens), `relative_spread`,
       `relative_pair_distance` (shares without position 0: `RelativeMixing`), `matrix_entropy` at the last depth, always
       before a norm of the stream, and at each: `hidden_spread/depth=0` …
     - `sink_heads`, `output_norm/sink_heads`, `output_norm/other_heads`, `zeroing/sink_heads`, `zeroing/other_heads`
-      (`ablations.sink_heads_zeroed`); `perturbation`, `perturbation/without_first` (`ablations.spread_of_a_change`)
+      (`ablations.sink_heads_zeroed`); `perturbation`, `perturbation/without_first` (`ablations.spread_of_a_change`);
+      `written/heads`, `written/on_sink`, `written/controls` (`no_op.written_on_the_sink`)
 
-    On the windows' first 16 (32, 64, 128, the context) tokens, none longer than the context: `sink_0/tokens=16`, at
-    each threshold `sink_0/tokens=16/epsilon=0.2` …, and `strongest_position/tokens=16`. On
-    whole windows from their second token on (without the BOS, where training fixed one): `loss/without_first`, and
+    On the windows' first 32 (64, 128, the context) tokens, none longer than the context: `sink_0/tokens=32`, at each
+    threshold `sink_0/tokens=32/epsilon=0.2` …, `sink_mass/tokens=32`, and `strongest_position/tokens=32`. On whole
+    windows from their second token on (without the BOS, where training fixed one): `loss/without_first`, and
     `sink_0/without_first` on the first 64 of these tokens; `loss/with_first` is the loss of the same next tokens, from
     the third on, where the first is given as well: unlike `loss`, it differs from `loss/without_first` in nothing else.
 
+    In streams of three contexts, read token by token with as many keys as the context is long (`streamed`):
+    `stream_loss/sinks=0` (1, 4), the loss behind the first context where so many first tokens are kept.
+
     Position 0 on other inputs, one document a row: `sink_0/random` (uniform tokens), `sink_0/random_after_first`
     (behind the window's own first token), `sink_0/repeated` (one token), there also with exchanged position embeddings
-    (`ablations.moved_positions`); on other texts: `other_texts`.
+    (`ablations.moved_positions`); on other texts: `other_texts`. Beside each of these a `sink_mass/…`.
     """
 
     run: str
@@ -68,9 +86,10 @@ class Observed:
     seconds: float = 0.0
     reason: str = ""
     layout: int = 0
+    heads: Heads = field(default_factory=dict)
 
     def __getitem__(self, metric: str) -> float:
-        return self.metrics.get(metric, math.nan)
+        return math.nan if on_few_tokens(metric) else self.metrics.get(metric, math.nan)
 
     @property
     def diverged(self) -> bool:
@@ -82,6 +101,7 @@ class Observed:
         plain["metrics"] = {name: _or_none(value) for name, value in self.metrics.items()}
         plain["curves"] = {name: [_or_none(value) for value in values] for name, values in self.curves.items()}
         plain["steps"] = list(self.steps)
+        plain["heads"] = {name: [_line(row) for row in rows] for name, rows in self.heads.items()}
         return plain
 
     @classmethod
@@ -91,9 +111,28 @@ class Observed:
             values = dict(data)
             values["metrics"] = {name: _or_nan(value) for name, value in values["metrics"].items()}
             values["curves"] = {name: tuple(map(_or_nan, curve)) for name, curve in values["curves"].items()}
+            rows = values.get("heads", {})
+            values["heads"] = {
+                name: tuple(tuple(map(float, row.split())) for row in kept) for name, kept in rows.items()
+            }
             return cls(**values | {"steps": tuple(values["steps"])})
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"this is no record of an observed run: {type(error).__name__}: {error}") from error
+
+
+def on_few_tokens(metric: str) -> bool:
+    """Whether a metric is read on fewer than 32 tokens, as records of before have some."""
+    found = re.search(r"/tokens=(\d+)", metric)
+    return found is not None and int(found[1]) < FEWEST
+
+
+def _line(row: Iterable[float]) -> str:
+    """Numbers of an evaluation as one text, since a line of a record for each of thousands would hide all else."""
+    return " ".join(f"{value:g}" for value in row)
+
+
+def _numbers(line: str) -> tuple[float, ...]:
+    return tuple(map(float, line.split()))
 
 
 def _or_none(value: float) -> float | None:

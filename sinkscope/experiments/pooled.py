@@ -45,7 +45,7 @@ class Known:
         for label, one in identities(question, self.scale).items():
             found = {seed: run for (key, seed), run in self.runs.items() if key == one.key}
             merged = found | runs.get(label, {})
-            runs[label] = {seed: merged[seed] for seed in sorted(merged)}
+            runs[label] = {seed: _newer(merged[seed], found.get(seed)) for seed in sorted(merged)}
         if own is None and not any(runs.values()):
             return None
         failed = _still_failed(own.failed, runs) if own else {}
@@ -58,8 +58,9 @@ def known(
 ) -> Known:
     """What the records in these folders hold; where two hold a run, the earlier folder's counts.
 
-    `own`: a user's questions beside the `questions`, whose records are read too. A run of another layout than its job
-    has today is left to its own question. Raises `InputError` for an unknown scale.
+    Of one run in two layouts the newer counts, which holds more. `own`: a user's questions beside the `questions`,
+    whose records are read too. A run of a layout whose numbers do not mean what they mean today is left to its own
+    question. Raises `InputError` for an unknown scale.
     """
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
@@ -95,10 +96,10 @@ def pooled(
 
 def _merged(first: Findings, second: Findings) -> Findings:
     """Two records of one question; of a run that both have, the first's."""
-    runs = {
-        label: dict(sorted({**second.runs.get(label, {}), **first.runs.get(label, {})}.items()))
-        for label in dict.fromkeys([*first.runs, *second.runs])
-    }
+    runs = {}
+    for label in dict.fromkeys([*first.runs, *second.runs]):
+        one, other = first.runs.get(label, {}), second.runs.get(label, {})
+        runs[label] = {seed: _newer(run, other.get(seed)) for seed, run in sorted({**other, **one}.items())}
     failed = _still_failed({**second.failed, **first.failed}, runs)
     provenance = first.provenance if first.runs else second.provenance
     return Findings(first.question, first.scale, max(first.seeds, second.seeds), runs, failed, provenance)
@@ -122,14 +123,20 @@ def _pool(runs: dict[Key, Observed], record: Findings, ids: Mapping[str, Identit
         one = ids[label]
         for seed, run in seeds.items():
             said = f"{record.question}, {label}, seed {seed}"
-            if run.layout != one.layout:
+            if not one.reads(run.layout):
                 yield f"{said}: read in layout {run.layout}, not {one.layout}: judged in its own question alone"
                 continue
             before = runs.setdefault((one.key, seed), run)
+            runs[one.key, seed] = _newer(before, run)
             if before.run != run.run:
                 yield f"{said}: made by another version of the code or of the text ({run.run}, not {before.run})"
             elif not _alike(before, run):
                 yield f"{said}: the run {run.run} stands in two records with different numbers"
+
+
+def _newer(run: Observed, other: Observed | None) -> Observed:
+    """The same run in a newer layout, where there is one."""
+    return other if other is not None and other.run == run.run and other.layout > run.layout else run
 
 
 def _alike(one: Observed, other: Observed) -> bool:

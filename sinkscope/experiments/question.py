@@ -52,10 +52,23 @@ class Variation:
 
 @dataclass(frozen=True)
 class Assertion:
-    """A claim and the number that decides it: `effect` makes one of the runs of a seed (label → what was observed)."""
+    """A claim and the number that decides it: `effect` makes one of the runs of a seed (label → what was observed).
+
+    `from_seed`: the runs of lower seeds do not count, since they were known when the claim was made.
+    """
 
     claim: Claim
     effect: SeedEffect
+    from_seed: int = 0
+
+
+@dataclass(frozen=True)
+class Withdrawn:
+    """A claim that is no longer judged: its name and statement as they were, and why."""
+
+    name: str
+    statement: str
+    reason: str
 
 
 def above(margin: float, effect: SeedEffect, name: str, statement: str, source: str) -> Assertion:
@@ -85,6 +98,7 @@ class Question:
     `shared`: changes of every variation. `not_at`: scales at which the question cannot be
     asked, and why. `base`: what is varied, a recipe or a `task`. `shown`: metrics in a table of the runs. `note`: what
     a reader must know of how the question came about. The first claim is the primary one, the others are exploratory.
+    `withdrawn`: claims that were judged once.
     Raises `InputError` for two variations of one label.
     """
 
@@ -98,6 +112,7 @@ class Question:
     base: Base = recipe
     shown: tuple[str, ...] = SHOWN
     note: str = ""
+    withdrawn: tuple[Withdrawn, ...] = ()
 
     def __post_init__(self) -> None:
         labels = [variation.label for variation in self.variations]

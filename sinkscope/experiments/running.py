@@ -158,7 +158,7 @@ def _known(
     return {
         cell: records[name]
         for cell, (job, name) in names.items()
-        if cell not in besides and name in records and records[name][0].layout == job.layout
+        if cell not in besides and name in records and records[name][0].layout in (job.layout, *job.older)
     }
 
 

@@ -3,6 +3,7 @@
 A line for each name, new interventions too.
 """
 
+from sinkscope.interventions import registering as registering  # so that entry points of interventions are taken
 from sinkscope.interventions.bands import SuppressBands as SuppressBands
 from sinkscope.interventions.effects import effect as effect
 from sinkscope.interventions.finding import MassiveActivation as MassiveActivation

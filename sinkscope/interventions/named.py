@@ -19,6 +19,7 @@ from sinkscope.interventions.positions import ReplacePosition, SwapPositions
 from sinkscope.interventions.residual import Entry, RemoveContribution, SetActivations
 from sinkscope.interventions.visibility import FirstTokenView, ForbidSink
 from sinkscope.probes import AttentionReceived, HiddenNorms, measure
+from sinkscope.registry import Registry
 
 Finder = Callable[["Subject"], "Found"]
 CANDIDATES = 16  # of which those that meet the criterion of massive activations are set
@@ -70,14 +71,17 @@ class Found:
     control: str = ""
 
 
-NAMED: dict[str, Finder] = {}
+NAMED: Registry[Finder] = Registry("intervention")
 
 
 def named_as(name: str) -> Callable[[Finder], Finder]:
-    """Register an intervention under a name: `sinkscope intervene --what NAME`, its help and its tests take it up."""
+    """Make an intervention one of sinkscope's own: `sinkscope intervene --what NAME`, its help, its tests take it up.
+
+    Those of other packages come by `sinkscope.intervention`.
+    """
 
     def register(finder: Finder) -> Finder:
-        NAMED[name] = finder
+        NAMED.own[name] = finder
         return finder
 
     return register

@@ -122,6 +122,11 @@ class Effect:
         """A panel per metric: baseline, intervened, and every control as a point; the band is the controls' range."""
         return _figure(self)
 
+    def _repr_html_(self) -> str:
+        """The verdict over the table, in notebooks."""
+        table = self.table().to_html(index=False, float_format=lambda number: f"{number:.4g}", border=0, na_rep="–")
+        return f"<p>{escape(self.verdict)}</p>{table}"
+
     def _values(self, metric: str) -> tuple[float | None, np.ndarray]:
         return getattr(self.intervened, metric), np.array(
             [getattr(control, metric) for control in self.controls], float

@@ -22,10 +22,11 @@ from sinkscope.theme import BLUE, SINK, figure, intervals, template, threshold_s
 SLIDER_POSITIONS = 32
 
 
-def sink_figure(data: xr.Dataset, epsilon: float) -> go.Figure:
+def sink_figure(data: xr.Dataset, epsilon: float, position: int | None = None) -> go.Figure:
     """See `Measurement.plot`."""
     warn_if_short(data)
-    record, first = record_of(data), int(need(data, "attention_received", "AttentionReceived")["position"][0])
+    measured = need(data, "attention_received", "AttentionReceived")["position"]
+    record, first = record_of(data), int(measured[0]) if position is None else position
     titles = (f"Sink rate (ε = {epsilon:g})", f"Attention received, position {first}")
     result = make_subplots(cols=2, subplot_titles=titles, horizontal_spacing=0.12)
     panels = (sink_rate_by_position(rates_by_position(data, epsilon)), attention_received(data, first, epsilon))

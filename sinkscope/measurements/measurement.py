@@ -15,9 +15,12 @@ from sinkscope.files import writing
 from sinkscope.measurements import definitions, depths, heads, rates, tables, tokens
 from sinkscope.measurements.selection import record_of
 from sinkscope.metrics import EPSILONS, Interval
+from sinkscope.registry import imported
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+PAGE = "sinkscope.report.measured:write"  # pages stand on measurements: by name, since this leads upward
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,11 +171,32 @@ class Measurement:
         """
         return tables.layer_table(self.data, epsilon)
 
-    def plot(self, epsilon: float = 0.3) -> go.Figure:
-        """Sink rate per position, and attention received by position 0 per layer and head."""
-        from sinkscope.measurements.figures import sink_figure  # Plotly takes longer to load than all the rest
+    def tables(self, epsilon: float = 0.3) -> dict[str, pd.DataFrame]:
+        """Every table that the measurement has what it needs for, by name: `table`, `definitions`, `heads` …"""
+        return tables.every_table(self, epsilon)
 
-        return sink_figure(self.data, epsilon)
+    def write_tables(self, folder: str | Path, epsilon: float = 0.3, *, form: str = "csv") -> list[Path]:
+        """Write every table of `tables` into a folder, as "csv" or "parquet" (extra `data`); where they are.
+
+        Raises `InputError` for another form, where Parquet has no writer, and where nothing can be written.
+        """
+        return tables.write_tables(self.tables(epsilon), Path(folder), form)
+
+    def plot(self, epsilon: float = 0.3, *, kind: str = "sink", position: int | None = None) -> go.Figure:
+        """A figure: of the `kind` "sink", sink rate per position beside attention received per layer and head;
+        "positions" and "heads", each of the two alone; "hidden", norms of the residual stream over depth, "depths",
+        at every position; "values", norms of values per layer.
+
+        `position`: the one that heads, hidden and values are shown of, the first by default. Raises `InputError` for an
+        unknown kind, for a position that was not measured, and where what is shown was not observed.
+        """
+        from sinkscope.measurements.plots import plot  # Plotly takes longer to load than all the rest
+
+        return plot(self.data, epsilon, kind, position)
+
+    def report(self, path: str | Path, epsilon: float = 0.3, *, title: str | None = None) -> Path:
+        """Write the page that `sinkscope measure` writes, one HTML file that opens without network; where it is."""
+        return imported(PAGE)(self, path, epsilon, title)
 
     def to_dataframe(self) -> pd.DataFrame:
         """All values in long form: variable, sample, layer, head, position, depth, value; what is NaN is left out."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html as markup
 import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,14 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope import metrics
+from sinkscope.errors import InputError, unknown
+from sinkscope.files import write_text, writing
 from sinkscope.measurements.rates import hidden_norm_ratio, layer_sink_rate, received, sink_rate, value_norm_ratio
 from sinkscope.measurements.selection import column_of, depth_labels, layer_labels, need, record_of
 from sinkscope.measurements.slots import slot_mass, slot_mass_by_layer
 from sinkscope.measurements.strongest import strongest_by_layer
 
+FORMS = ("csv", "parquet")  # of tables as files
 DIMS = ("sample", "layer", "head", "position", "depth")
 
 
@@ -145,3 +150,48 @@ def _against_others(norms: xr.DataArray, position: int, kind: str, labels: list[
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = chosen / others
     return pd.DataFrame({kind: labels, f"position {position}": chosen, "others": others, "ratio": ratio})
+
+
+def every_table(measured: Any, epsilon: float) -> dict[str, pd.DataFrame]:
+    """See `Measurement.tables`."""
+    record, data = measured.record, measured.data
+    wanted: dict[str, tuple[bool, Callable[[], pd.DataFrame]]] = {
+        "table": (True, lambda: measured.table(epsilon)),
+        "definitions": (True, lambda: measured.definitions(epsilon)),
+        "heads": (True, lambda: measured.heads(epsilon)),
+        "depths": ("hidden_norm" in data, measured.depths),
+        "tokens": ("token_id" in data.coords, lambda: measured.sink_tokens(epsilon)),
+        "kinds": ("token_text" in record and "token_id" in data.coords, lambda: measured.token_kinds(epsilon)),
+        "first_tokens": (record["input"].get("kind") == "first-token", lambda: measured.first_tokens(epsilon)),
+        "massive": ("hidden_top" in data, measured.massive_activations),
+        "experts": ("expert_peak" in data, measured.super_experts),
+    }
+    if "attention_received" not in data:
+        wanted = {name: entry for name, entry in wanted.items() if name in ("table", "depths", "massive", "experts")}
+    return {name: table() for name, (has, table) in wanted.items() if has}
+
+
+def write_tables(tables: Mapping[str, pd.DataFrame], folder: Path, form: str) -> list[Path]:
+    """See `Measurement.write_tables`."""
+    if form not in FORMS:
+        raise unknown("form of tables", form, FORMS)
+    if form == "parquet":
+        require_parquet()
+    written = []
+    for name, frame in tables.items():
+        target = folder / f"{name}.{form}"
+        if form == "csv":
+            write_text(target, frame.to_csv(index=False))
+        else:
+            with writing(target) as draft:
+                frame.to_parquet(draft, index=False)
+        written.append(target)
+    return written
+
+
+def require_parquet() -> None:
+    """Raises `InputError` where Parquet has no writer."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise InputError("writing Parquet needs the package datasets: pip install 'sinkscope[data]'") from error

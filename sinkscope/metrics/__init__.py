@@ -34,6 +34,7 @@ from sinkscope.metrics.mechanism import (
 from sinkscope.metrics.patches import artefact_patches, patch_table
 from sinkscope.metrics.rates import (
     EPSILONS,
+    FEWEST,
     SHORT,
     boost,
     check_epsilon,
@@ -41,11 +42,13 @@ from sinkscope.metrics.rates import (
     first_over_rest,
     index_of,
     layer_rates,
+    lift,
     mass_on_first,
     mean_elsewhere,
     over_others,
     paper_slot,
     sample_rates,
+    sink_mass,
     sink_rate,
     sweep,
 )
@@ -56,6 +59,7 @@ from sinkscope.ranks import rank_correlation
 
 __all__ = [
     "EPSILONS",
+    "FEWEST",
     "SHORT",
     "AngleSplit",
     "DarkShares",
@@ -81,6 +85,7 @@ __all__ = [
     "is_massive",
     "key_manifold",
     "layer_rates",
+    "lift",
     "mass_on_first",
     "massive_entries",
     "massive_lives",
@@ -98,6 +103,7 @@ __all__ = [
     "sample_rates",
     "secondary_sinks",
     "separation",
+    "sink_mass",
     "sink_rate",
     "sinks_by_kind",
     "sinks_by_token",

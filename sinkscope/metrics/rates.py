@@ -14,7 +14,10 @@ from sinkscope.errors import InputError
 from sinkscope.metrics.statistics import nanmean
 
 SHORT = 10  # below this many tokens uniform attention itself gives the first token more than 0.3
+FEWEST = 32  # tokens of which an experiment reads rates: on 16 uniform attention has alpha_0 = 0.21, lr / 8 32 %
 EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5)
+LOWER = 0.1  # the threshold from which on a mass counts
+BEHIND = 3  # positions that follow, with which a lift compares
 
 
 def check_epsilon(epsilon: float) -> None:
@@ -59,6 +62,35 @@ def sink_rate(
     The indicator is taken per sample, layer and head and then averaged, never the other way round.
     """
     return nanmean(sample_rates(received, epsilon), 0)
+
+
+def sink_mass(
+    received: Float[np.ndarray, "sample layer head position"], lower: float = LOWER
+) -> Float[np.ndarray, "position"]:
+    """∫_lower^1 Sink_k^eps d eps = 100 · mean over samples, layers and heads of (min(alpha_k, 1) − lower)₊, in percent.
+
+    Sink_k^eps counts heads, so in a model of 16 with one or two sinks it takes a few values; the mass takes all, and
+    has no threshold but `lower`, under which attention that is nearly uniform stays. From 0 on it is the mean attention
+    on k. Our integral of the metric of Gu et al. 2025, section 3. Raises `InputError` for a lower outside (0, 1).
+    """
+    check_epsilon(lower)
+    above = np.clip(received, lower, 1.0) - lower
+    return 100 * nanmean(nanmean(nanmean(above, 2), 1), 0)
+
+
+def lift(received: Float[np.ndarray, "sample layer head position"]) -> Float[np.ndarray, "position"]:
+    """ᾱ_k / mean of ᾱ_{k+1}, ᾱ_{k+2}, ᾱ_{k+3}, where ᾱ is the mean over samples, layers and heads; no unit.
+
+    How far a position stands out from those behind it, which nearly as many queries see: causal uniform attention has
+    1.4 at position 0 of 64 tokens, since the first query sees nothing else. NaN at the last three positions, and where
+    the following ones receive nothing. `received`: of adjacent positions. Ours.
+    """
+    mean = nanmean(nanmean(nanmean(received, 2), 1), 0)
+    found = np.full(mean.shape, np.nan)
+    for position in range(len(mean) - BEHIND):
+        behind = mean[position + 1 : position + 1 + BEHIND].mean()
+        found[position] = mean[position] / behind if behind > 0 else np.nan
+    return found
 
 
 def paper_slot(

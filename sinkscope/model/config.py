@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, no_type_check
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from sinkscope.attention import AttentionSpec, Kernel, name_of
+from sinkscope.attention import AttentionSpec, DotProduct, name_of
 from sinkscope.errors import InputError, unknown
 from sinkscope.model.choices import check_blocks, default_gain
 from sinkscope.model.operations import as_applied, as_data, per_layer
@@ -244,7 +244,7 @@ class LabConfig(PreTrainedConfig):
             raise InputError(f"rope_scale and rope_fraction belong to rotary positions, not to '{self.position}'")
         if self.position == "sinusoidal":
             check_even_width(self.hidden_size)
-        if self.position in BIASES and any(isinstance(spec.similarity, Kernel) for spec in specs):
+        if self.position in BIASES and any(not isinstance(spec.similarity, DotProduct) for spec in specs):
             raise InputError(f"'{self.position}' positions add to logits, and a feature map has none")
         longest = max(longest_prefix(spec.mask) for spec in specs)
         if longest > self.max_position_embeddings:

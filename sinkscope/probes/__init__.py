@@ -7,8 +7,11 @@ from sinkscope.measurements import Comparison as Comparison
 from sinkscope.measurements import Interval as Interval
 from sinkscope.measurements import Measurement as Measurement
 from sinkscope.measurements import compare as compare
+from sinkscope.probes import registering as registering  # so that entry points of observers are taken
+from sinkscope.probes.choosing import chosen as chosen
 from sinkscope.probes.measuring import measure as measure
 from sinkscope.probes.observers.bands import SpectralBands as SpectralBands
+from sinkscope.probes.observers.diagonal import AttentionBefore as AttentionBefore
 from sinkscope.probes.observers.diagonal import SelfAttention as SelfAttention
 from sinkscope.probes.observers.diagonal import WindowMass as WindowMass
 from sinkscope.probes.observers.entropy import AttentionEntropy as AttentionEntropy
@@ -27,6 +30,7 @@ from sinkscope.probes.observers.massive import TokenPeaks as TokenPeaks
 from sinkscope.probes.observers.norms import HiddenNorms as HiddenNorms
 from sinkscope.probes.observers.norms import QueryKeyAngles as QueryKeyAngles
 from sinkscope.probes.observers.norms import QueryKeyValueNorms as QueryKeyValueNorms
+from sinkscope.probes.observers.observer import OBSERVERS as OBSERVERS
 from sinkscope.probes.observers.observer import Array as Array
 from sinkscope.probes.observers.observer import Hidden as Hidden
 from sinkscope.probes.observers.observer import LayerSums as LayerSums
@@ -39,6 +43,8 @@ from sinkscope.probes.observers.outliers import OutlierStatistics as OutlierStat
 from sinkscope.probes.observers.outputs import HeadOutputs as HeadOutputs
 from sinkscope.probes.observers.received import AttentionReceived as AttentionReceived
 from sinkscope.probes.observers.received import EntriesReceived as EntriesReceived
+from sinkscope.probes.observers.received import GivenTo as GivenTo
+from sinkscope.probes.observers.received import QueriesAbove as QueriesAbove
 from sinkscope.probes.observers.received import SlotReceived as SlotReceived
 from sinkscope.probes.observers.rows import whole as whole
 from sinkscope.probes.observers.rows import whole_rows as whole_rows

@@ -13,6 +13,7 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from sinkscope.errors import InputError
 from sinkscope.hooks import Depth, ExpertLayer, Layer, Place
 from sinkscope.measurements import Measurement
 from sinkscope.probes.batch import Batch
@@ -98,6 +99,7 @@ def compact(
 
 def _found(batches: Sequence[Batch], observers: Sequence[Observer]) -> Iterator[_Found]:
     start = 0
+    whose: dict[str, str] = {}
     for batch in batches:
         samples = slice(start, start + batch.size)
         start = samples.stop
@@ -105,6 +107,9 @@ def _found(batches: Sequence[Batch], observers: Sequence[Observer]) -> Iterator[
             for observer in observers:
                 sums = batch.found(place, type(observer).__name__)
                 for name, array in observer.arrays(sums).items() if sums.sums else ():
+                    mine = type(observer).__name__
+                    if (other := whose.setdefault(name, mine)) != mine:
+                        raise InputError(f"{other} and {mine} both yield '{name}': ask for one of them")
                     values, positions = _reduced(array, sums)
                     count = len(values) if array.kept is None else max(0, min(len(values), array.kept - samples.start))
                     rows = slice(samples.start, samples.start + count)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import (
     checked_inputs,
     device_of,
@@ -25,9 +25,10 @@ from sinkscope.hooks import (
     unwrapped,
 )
 from sinkscope.measurements import Measurement
+from sinkscope.probes.choosing import chosen, named_in
 from sinkscope.probes.left_out import LeftOut
-from sinkscope.probes.observers.observer import Observer, every
-from sinkscope.probes.observing import DEFAULT, observe
+from sinkscope.probes.observers.observer import Observer
+from sinkscope.probes.observing import observe
 from sinkscope.probes.token_bytes import token_bytes
 
 FRUGAL = {"use_cache": False, "logits_to_keep": 1}  # neither changes what is measured, both save memory
@@ -36,7 +37,7 @@ FRUGAL = {"use_cache": False, "logits_to_keep": 1}  # neither changes what is me
 def measure(
     model: nn.Module,
     inputs: Int[Tensor, "sample position"] | Mapping[str, Any] | Sequence[Sequence[int]] | Sequence[Mapping[str, Any]],
-    observers: Sequence[Observer] | str | None = None,
+    observers: Sequence[Observer | str] | str | None = None,
     *,
     batch_size: int = 8,
     progress: Callable[[int, int], object] | None = None,
@@ -48,8 +49,9 @@ def measure(
     `inputs`: token ids (N, T), or a dict of model inputs (`input_ids`, `attention_mask`, `inputs_embeds`,
     `pixel_values` …) whose tensors have N rows, or a list of such dicts where samples differ in size (images,
     recordings): their samples follow one another. `observers`: default `AttentionReceived("all")`, `SlotReceived`,
-    `HiddenNorms`, `QueryKeyValueNorms`; "all" is every observer. One that cannot read this model leaves itself out; the
-    record's `not_applicable` and `not_measured` say why, and a `UserWarning` where it was asked for by name.
+    `HiddenNorms`, `QueryKeyValueNorms`; "all" is every observer, and in a list names stand beside observers:
+    `["all", Mine()]`, `["HiddenNorms"]` (`chosen`). One that cannot read this model leaves itself out; the record's
+    `not_applicable` and `not_measured` say why, and a `UserWarning` where it was asked for by name.
     `progress(done, total)` is called after each batch; `about` is added to the record's `input`; with a `tokenizer` the
     record holds the texts of the tokens. A batch that does not fit into memory is halved, with a warning. Activations
     that are NaN or infinite are a finding: the record's `non_finite` names the first place, a `UserWarning` says so,
@@ -63,8 +65,7 @@ def measure(
     if any("labels" in given for given, _ in parts):
         options.pop("logits_to_keep", None)
     device = device_of(model)
-    chosen = _chosen(observers)
-    with evaluating(model), observe(model, *chosen) as seen, torch.no_grad():
+    with evaluating(model), observe(model, *chosen(observers)) as seen, torch.no_grad():
         for given, samples in parts:
 
             def run(rows: slice, given: Any = given, samples: int = samples, before: int = done) -> None:
@@ -81,7 +82,7 @@ def measure(
             done += samples
         measured = seen.measurement()
     measured = _annotated(measured, about, tokenizer)
-    _warn_of(measured.record, seen.left_out, asked=isinstance(observers, Sequence) and not isinstance(observers, str))
+    _warn_of(measured.record, seen.left_out, named_in(observers))
     return measured
 
 
@@ -105,16 +106,6 @@ def _groups(inputs: Any) -> list[Any]:
     return list(inputs) if several else [inputs]
 
 
-def _chosen(observers: Sequence[Observer] | str | None) -> tuple[Observer, ...]:
-    if observers is None:
-        return DEFAULT
-    if observers == "all":
-        return every()
-    if isinstance(observers, str) or not observers:
-        raise InputError(f"observers = {observers!r}: expected a list of observers, 'all', or None")
-    return tuple(observers)
-
-
 def _length(given: Mapping[str, Any]) -> int:
     return int(given["input_ids"].shape[1])
 
@@ -132,8 +123,8 @@ def _annotated(measurement: Measurement, about: Mapping[str, Any] | None, tokeni
     return Measurement(measurement.data.assign_attrs(record=json.dumps(record, allow_nan=False)))
 
 
-def _warn_of(record: Mapping[str, Any], left_out: LeftOut, asked: bool) -> None:
-    """Say what was NaN, which layers were refused, and which observers `asked` for by name cannot read the model."""
+def _warn_of(record: Mapping[str, Any], left_out: LeftOut, asked: frozenset[str]) -> None:
+    """Say what was NaN, which layers were refused, and which observers that were `asked` for cannot read the model."""
     if broken := record.get("non_finite"):
         count = f"{broken['samples']} sample{'' if broken['samples'] == 1 else 's'}"
         warnings.warn(
@@ -143,6 +134,6 @@ def _warn_of(record: Mapping[str, Any], left_out: LeftOut, asked: bool) -> None:
         )
     for name, reason in record.get("unmasked", {}).items():
         warnings.warn(f"a mask with padding was given, but {name}: {reason}", UserWarning, stacklevel=3)
-    named = record.get("not_applicable", {}) if asked else {}
+    named = {name: reason for name, reason in record.get("not_applicable", {}).items() if name in asked}
     for name, reason in (named | left_out.refused).items():
         warnings.warn(f"{name} is left out: {reason}", UserWarning, stacklevel=3)

@@ -10,8 +10,18 @@ from sinkscope.quantization.grid import effective_bits as effective_bits
 from sinkscope.quantization.grid import encode as encode
 from sinkscope.quantization.grid import fake_quantize as fake_quantize
 from sinkscope.quantization.grid import steps_of as steps_of
+from sinkscope.quantization.hazard import Fp8Underflow as Fp8Underflow
+from sinkscope.quantization.hazard import Hazards as Hazards
+from sinkscope.quantization.hazard import hazards as hazards
+from sinkscope.quantization.kv import QHitter as QHitter
+from sinkscope.quantization.kv import QuantizeCache as QuantizeCache
+from sinkscope.quantization.kv import SinkQuantizedCache as SinkQuantizedCache
+from sinkscope.quantization.kv import SinkQuantizedLayer as SinkQuantizedLayer
+from sinkscope.quantization.kv import quantized_cache as quantized_cache
 from sinkscope.quantization.prefix import Prefix as Prefix
+from sinkscope.quantization.prefix import calibrate as calibrate_prefix
 from sinkscope.quantization.prefix import find_prefix as find_prefix
+from sinkscope.quantization.schemes import SCHEMES as SCHEMES
 from sinkscope.quantization.spared import Columns as Columns
 from sinkscope.quantization.spared import FirstTokens as FirstTokens
 from sinkscope.quantization.spared import Known as Known
@@ -23,3 +33,6 @@ from sinkscope.quantization.spared import Spared as Spared
 from sinkscope.quantization.spared import SparedInPass as SparedInPass
 from sinkscope.quantization.spared import SpikeTokens as SpikeTokens
 from sinkscope.quantization.spared import Tokens as Tokens
+from sinkscope.quantization.studies import QuantizationScheme as QuantizationScheme
+from sinkscope.quantization.studies import Study as Study
+from sinkscope.quantization.studies import study as study

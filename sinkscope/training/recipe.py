@@ -23,7 +23,7 @@ from pydantic import (
 )
 from transformers import PreTrainedTokenizerBase
 
-from sinkscope.attention import AttentionSpec, Document, Prefix, Window, named, resolve
+from sinkscope.attention import REGISTERED_BY, AttentionSpec, Document, Prefix, Window, named, resolve
 from sinkscope.data import DataConfig
 from sinkscope.errors import InputError
 from sinkscope.invalid import Part, in_one_line, unknown_field
@@ -83,7 +83,7 @@ def _in_file_names(attention: str | dict[str, Any] | list[Any]) -> str:
         return "+".join(dict.fromkeys(map(_in_file_names, attention)))
     if isinstance(attention, str):
         return attention
-    options = [f"{option}={value}" for option, value in attention.items() if option != "name"]
+    options = [f"{option}={value}" for option, value in attention.items() if option not in ("name", REGISTERED_BY)]
     return "-".join([attention["name"], *options]) if "name" in attention else "custom"
 
 

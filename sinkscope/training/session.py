@@ -41,6 +41,7 @@ from sinkscope.training.run import (
     open_run,
     settled,
 )
+from sinkscope.training.run.heads import HeadNumbers
 from sinkscope.training.run.record import Status
 from sinkscope.training.sink import SinkCallback
 from sinkscope.training.trainer import RecipeTrainer
@@ -231,8 +232,17 @@ class _Session:
         )
         inputs = inputs_of(spread(validation, SINK_SAMPLES), kind.sink_tokens)
         trainer.add_callback(self.rows)
-        trainer.add_callback(SinkCallback(trainer, inputs, every=recipe.eval_every, also=kind.metrics))
+        heads, every = self._heads(inputs), recipe.eval_every
+        watched = SinkCallback(trainer, inputs, every=every, also=kind.metrics, heads=heads, keep=self.rows.keep)
+        trainer.add_callback(watched)
         return trainer
+
+    def _heads(self, inputs: Mapping[str, Tensor]) -> HeadNumbers | None:
+        """What is kept of heads: of the lab's causal models, whose windows are text alone."""
+        if self.kind is not LAB or self.recipe.loss.masked is not None:
+            return None
+        first = inputs["input_ids"][:, 0]
+        return HeadNumbers.of(first, self.recipe.context, self.model.config.vocab_size)
 
     def _train(self) -> None:
         if self.bar is not None:

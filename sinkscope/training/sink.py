@@ -11,17 +11,27 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from sinkscope import metrics
 from sinkscope.errors import InputError
 from sinkscope.hooks import check_weights
-from sinkscope.measurements import strongest_position
+from sinkscope.measurements import received, strongest_position
 from sinkscope.metrics import check_epsilon
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, measure
 from sinkscope.training.distributed.full_model import full_model
 from sinkscope.training.machine import preserved_rng
+from sinkscope.training.run.heads import HeadNumbers
 
-METRICS = ("sink/position_0", "sink/strongest_position", "sink/strongest", "sink/hidden_norm_ratio")
+METRICS = (
+    "sink/position_0",
+    "sink/strongest_position",
+    "sink/strongest",
+    "sink/mass",
+    "sink/lift",
+    "sink/hidden_norm_ratio",
+)
 
 Inputs = Tensor | Mapping[str, Tensor]
+Keep = Callable[[int, dict[str, list[float | None]]], None]
 
 
 class SinkCallback(TrainerCallback):
@@ -31,7 +41,8 @@ class SinkCallback(TrainerCallback):
     `sink_metrics`: before the first step, at each multiple of `every`, and at the end. `inputs` are token ids (N,
     T) or a dict of model inputs, as `sinkscope.measure` takes them; without them, the first `tokens` tokens of
     `samples` items of the trainer's evaluation (else training) dataset. `batch_size` samples are run at once. What
-    `also` reads of the model is logged with it.
+    `also` reads of the model is logged with it. `keep` is given each measured step and what `heads` reads there, which
+    are too many numbers for a reporter.
 
     Weights after training are bit for bit those without the callback: random generators, modes and the trainer's
     control flow are left as they were. Of several processes the main one measures (DDP); under FSDP2 the weights are
@@ -51,6 +62,8 @@ class SinkCallback(TrainerCallback):
         samples: int = 100,
         batch_size: int = 32,
         also: Callable[[Any], Mapping[str, float]] | None = None,
+        heads: HeadNumbers | None = None,
+        keep: Keep = lambda step, numbers: None,
     ) -> None:
         if every < 1:
             raise InputError(f"SinkCallback: every = {every}, expected at least 1 step")
@@ -61,6 +74,7 @@ class SinkCallback(TrainerCallback):
         self.epsilon = epsilon
         self.batch_size = batch_size
         self.also = also
+        self.heads, self.keep = heads, keep
         self.inputs = _first_tokens(trainer, tokens, samples) if inputs is None else inputs
 
     def on_train_begin(
@@ -78,10 +92,10 @@ class SinkCallback(TrainerCallback):
         with self.full_model.model() as model:
             if model is None:
                 return control
-            metrics = self._metrics(model)
+            found = self._metrics(model)
         due = control.should_log
         self.trainer.control = control
-        self.trainer.log(metrics)
+        self.trainer.log(found)
         self.trainer.control.should_log = due  # logging clears it, and the loss of this step would not be logged
         return self.trainer.control
 
@@ -91,8 +105,11 @@ class SinkCallback(TrainerCallback):
         except InputError:
             return dict.fromkeys(METRICS, math.nan)  # what to do about NaN weights is for the trainer to decide
         with preserved_rng():
-            observers = [AttentionReceived("all"), HiddenNorms()]
-            found = sink_metrics(measure(model, self.inputs, observers, batch_size=self.batch_size), self.epsilon)
+            observers = [AttentionReceived("all"), HiddenNorms(), *(self.heads.observers if self.heads else ())]
+            measured = measure(model, self.inputs, observers, batch_size=self.batch_size)
+            if self.heads is not None:
+                self.keep(self.trainer.state.global_step, self.heads(model, measured, self.epsilon))
+            found = sink_metrics(measured, self.epsilon)
             return found if self.also is None else found | dict(self.also(model))
 
 
@@ -101,14 +118,17 @@ def sink_metrics(measurement: Measurement, epsilon: float = 0.3) -> dict[str, fl
 
     `sink/position_0`: the sink rate of the first position, percent. `sink/strongest_position` and `sink/strongest`:
     the position (0-based) with the highest rate, and that rate, among those that more than half of the queries can
-    see (`measurements.strongest_position`; both NaN where nothing could be measured). `sink/hidden_norm_ratio`:
-    ‖h_0‖ / mean_{t>0} ‖h_t‖, averaged over samples, at the depth where it is largest.
+    see (`measurements.strongest_position`; both NaN where nothing could be measured). `sink/mass` and `sink/lift`:
+    `metrics.sink_mass` (percent) and `metrics.lift` of the first position. `sink/hidden_norm_ratio`: ‖h_0‖ /
+    mean_{t>0} ‖h_t‖, averaged over samples, at the depth where it is largest.
     """
     found = strongest_position(measurement.data, epsilon)
     position, rate = (math.nan, math.nan) if found is None else (found.position, found.rate)
     ratio = float(measurement.hidden_norm_ratio().max())
     first = measurement.sink_rate(epsilon=epsilon, position=0)
-    return dict(zip(METRICS, (first, position, rate, ratio), strict=True))
+    values = received(measurement.data)
+    mass, lift = float(metrics.sink_mass(values)[0]), float(metrics.lift(values)[0])
+    return dict(zip(METRICS, (first, position, rate, mass, lift, ratio), strict=True))
 
 
 def _first_tokens(trainer: Trainer, tokens: int, samples: int) -> Tensor:

@@ -46,6 +46,23 @@ def test_natural_windows_of_a_file_are_different_stretches_of_it(tokenizer: PreT
     assert found.first == "whatever token the text has there"
 
 
+def test_windows_from_document_starts_or_of_packed_documents(tokenizer: PreTrainedTokenizerFast, tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    documents = [f"row {index} " + f"has words {index} " * 9 for index in range(7)]
+    path.write_text("\n".join(json.dumps({"text": text}) for text in documents))
+    ids = encode(tokenizer, documents)
+    starts = build("natural", tokenizer, text=path, samples=99, windows="starts")
+    assert starts.input_ids.tolist() == [row[:16] for row in ids]
+    assert "the first of each document" in starts.description
+    whole = [token for row in ids for token in row]
+    packed = build("natural", tokenizer, text=path, samples=99, windows="packed")
+    wanted = [whole[start : start + 16] for start in range(0, len(whole) - 15, 16)]
+    assert sorted(packed.input_ids.tolist()) == sorted(wanted)
+    assert "packed one behind the other" in packed.description
+    with pytest.raises(InputError, match="unknown windows 'packd': did you mean 'packed'"):
+        build("natural", tokenizer, text=path, windows="packd")
+
+
 def test_a_text_with_fewer_windows_than_asked_gives_what_it_has_and_says_so(tokenizer, file: Path):
     count = len(encode(tokenizer, [file.read_text()])[0]) // 16
     found = build("natural", tokenizer, text=str(file), samples=count + 3)

@@ -14,7 +14,7 @@ from tests.training.conftest import TINY, corpus, tiny  # noqa: F401  (fixtures)
 @pytest.fixture(scope="session")
 def small(corpus: str) -> Callable[..., Question]:  # noqa: F811
     """A question whose runs take a fraction of a second; `changes` are of its second variation."""
-    whole = load_recipe("nano", [*TINY, f"data.corpus={corpus}"]).model_dump(mode="json")
+    whole = load_recipe("nano", [*TINY, "context=32", f"data.corpus={corpus}"]).model_dump(mode="json")
     shared = {name: value for name, value in whole.items() if name not in ("seed", "attention")}
 
     def question(name: str = "small", changes: dict | None = None, seeds: int = 3, **more: object) -> Question:

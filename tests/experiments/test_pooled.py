@@ -12,7 +12,7 @@ from sinkscope.experiments import QUESTIONS, SHIPPED, Findings, Observed, known
 from sinkscope.experiments import findings as kept
 
 NAMES = ("emergence", "inputs", "biases")  # questions that share their softmax
-LAYOUT = 4
+LAYOUT, OLDER = 5, 4
 
 
 def run(seed: int, value: float = 1.0, name: str = "softmax", layout: int = LAYOUT) -> Observed:
@@ -53,11 +53,32 @@ def test_a_run_of_another_version_of_the_code_is_reported_and_not_mixed(tmp_path
 
 
 def test_a_run_that_was_read_in_another_layout_is_left_to_its_question(tmp_path):
-    written(tmp_path, "emergence", run(0, layout=LAYOUT - 1))
+    written(tmp_path, "emergence", run(0, layout=OLDER - 1))
     found = known([tmp_path], "nano")
     assert found.of(QUESTIONS["biases"]) is None
-    assert found.of(QUESTIONS["emergence"]).runs["softmax"] == {0: run(0, layout=LAYOUT - 1)}
-    assert "read in layout 3, not 4" in found.notes[0]
+    assert found.of(QUESTIONS["emergence"]).runs["softmax"] == {0: run(0, layout=OLDER - 1)}
+    assert "read in layout 3, not 5" in found.notes[0]
+
+
+def test_a_run_that_was_read_before_there_were_masses_counts_but_for_these(tmp_path):
+    written(tmp_path, "emergence", run(0, layout=OLDER))
+    found = known([tmp_path], "nano")
+    assert found.of(QUESTIONS["biases"]).runs["softmax"] == {0: run(0, layout=OLDER)}
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize("newer", ["emergence", "biases"])
+def test_of_one_run_in_two_layouts_the_newer_counts(tmp_path, newer):
+    both = {LAYOUT: newer, OLDER: "biases" if newer == "emergence" else "emergence"}
+    for layout, question in both.items():
+        written(tmp_path, question, run(0, layout=layout))
+    found = known([tmp_path], "nano")
+    assert {found.of(QUESTIONS[name]).runs["softmax"][0].layout for name in NAMES} == {LAYOUT}
+    assert found.notes == ()
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder, layout in zip(folders, (OLDER, LAYOUT), strict=True):
+        written(folder, "biases", run(0, layout=layout))
+    assert known(folders, "nano").of(QUESTIONS["biases"]).runs["softmax"][0].layout == LAYOUT
 
 
 def test_a_damaged_record_stops_its_own_question_alone(tmp_path):

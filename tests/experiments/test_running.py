@@ -147,10 +147,23 @@ def test_runs_are_made_again_unless_that_is_asked_for(small, places):
     assert (found.runs["one"][0]["sink_0"], found.runs["two"][0]["sink_0"]) == (3.0, 3.0)
 
 
+def in_layout(places, layout: int) -> None:
+    """The record says of its runs that they were read in another layout."""
+    path = kept.path_of(places["results"], "small", "nano")
+    path.write_text(path.read_text().replace(f'"layout": {LabTraining.layout}', f'"layout": {layout}'))
+
+
+def test_a_run_without_what_was_added_since_is_taken(small, places):
+    run(small(), seeds=1, backend=planting(), **places)
+    in_layout(places, LabTraining.older[0])
+    shutil.rmtree(places["out"])
+    found = run(small(), seeds=1, backend=BACKENDS["none"], **places)
+    assert {one.layout for runs in found.runs.values() for one in runs.values()} == {LabTraining.older[0]}
+
+
 def test_a_run_that_was_read_in_an_older_way_is_not_taken(small, places):
     run(small(), seeds=1, backend=planting(), **places)
-    path = kept.path_of(places["results"], "small", "nano")
-    path.write_text(path.read_text().replace(f'"layout": {LabTraining.layout}', f'"layout": {LabTraining.layout - 1}'))
+    in_layout(places, min(LabTraining.older) - 1)
     shutil.rmtree(places["out"])
     with pytest.raises(InputError, match=f"no runs of 'small' in {places['out']}"):
         run(small(), seeds=1, backend=BACKENDS["none"], **places)

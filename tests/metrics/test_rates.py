@@ -225,3 +225,39 @@ def test_the_ratio_to_the_others_is_one_function_for_every_position() -> None:
     row = lengths[0, 1, 2, :5]
     assert metrics.over_others(lengths, 3)[0, 1, 2] == pytest.approx(row[3] / np.delete(row, 3).mean())
     assert np.isnan(metrics.over_others(np.array([[5.0], [0.0]]), 0)).all()
+
+
+def test_the_mass_is_the_integral_of_the_rate_over_thresholds() -> None:
+    alpha = alphas()
+    steps = np.linspace(0.1, 1.0, 2001)[:-1] + 0.9 / 4000
+    integral = np.mean([metrics.sink_rate(alpha, float(epsilon)) for epsilon in steps], 0) * 0.9
+    np.testing.assert_allclose(metrics.sink_mass(alpha), integral, atol=0.05)
+
+
+def test_the_mass_from_zero_on_is_the_mean_and_knows_no_more_than_all() -> None:
+    alpha = alphas()
+    np.testing.assert_allclose(metrics.sink_mass(alpha, 1e-9), 100 * alpha.mean((0, 1, 2)), rtol=1e-5)
+    one = np.array([1.0, 0.1, 0.05, np.nan])[None, None, None]
+    np.testing.assert_allclose(metrics.sink_mass(one), [90.0, 0.0, 0.0, np.nan])
+    np.testing.assert_allclose(metrics.sink_mass(2 * one), [90.0, 10.0, 0.0, np.nan])  # no head gives more than all
+    with pytest.raises(InputError, match="epsilon"):
+        metrics.sink_mass(one, 0.0)
+
+
+def test_a_layer_counts_once_in_a_mass_however_many_heads_it_has() -> None:
+    alpha = np.full((1, 2, 2, 4), 0.6)
+    alpha[0, 1] = 0.0
+    alpha[0, 0, 1] = np.nan
+    np.testing.assert_allclose(metrics.sink_mass(alpha), [25.0] * 4)
+
+
+def test_the_lift_of_uniform_attention_and_of_a_planted_head() -> None:
+    tokens = 64
+    uniform = received(torch.ones(2, 1, 2, tokens, tokens).tril() / torch.arange(1, tokens + 1)[:, None]).numpy()
+    assert metrics.lift(uniform)[0] == pytest.approx(1.395, abs=0.001)
+    assert metrics.lift(uniform)[10] == pytest.approx(1.0, abs=0.1)
+    assert np.isnan(metrics.lift(uniform)[-3:]).all()
+    planted = np.full((2, 1, 2, 8), 0.1)
+    planted[:, 0, 1, 2] = 0.7
+    assert metrics.lift(planted)[2] == pytest.approx(4.0)
+    assert np.isnan(metrics.lift(np.zeros((1, 1, 1, 8)))).all()

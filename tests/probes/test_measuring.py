@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import jaxtyping
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ import xarray as xr
 from transformers import LlamaForCausalLM, MaskFormerSwinConfig, MaskFormerSwinModel
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.probes import AttentionReceived, SlotReceived, every, measure
+from sinkscope.probes import AttentionReceived, HiddenNorms, SlotReceived, every, measure
 from tests.families.registry import FAMILIES
 from tests.probes.conftest import build
 
@@ -115,10 +118,44 @@ def test_bad_inputs_are_refused(
         measure(llama, make(ids), batch_size=2)
 
 
-@pytest.mark.parametrize("observers", ["every", []])
-def test_bad_observers_are_refused(llama: LlamaForCausalLM, ids: torch.Tensor, observers: object) -> None:
-    with pytest.raises(InputError, match="expected a list of observers"):
+@pytest.mark.parametrize(
+    ("observers", "said"),
+    [
+        ([], "expected a list of observers"),
+        ("every", "unknown observer 'every': choose from all, few, HiddenNorms"),
+        (["HidenNorms"], "unknown observer 'HidenNorms': did you mean 'HiddenNorms'"),
+        (["no_such_module:Mine"], "'no_such_module:Mine': module 'no_such_module' cannot be imported"),
+        (["sinkscope.probes:Mine"], "'sinkscope.probes:Mine': .* has no attribute 'Mine'"),
+        (["sinkscope.probes:measure"], "'sinkscope.probes:measure': .* is no class of observers"),
+    ],
+)
+def test_bad_observers_are_refused(llama: LlamaForCausalLM, ids: torch.Tensor, observers: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
         measure(llama, ids, observers)
+
+
+def test_names_stand_beside_observers(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    def asked(observers: Any) -> list[dict[str, Any]]:
+        return measure(llama, ids[:1], observers).record["observers"]
+
+    everything, some = asked("all"), asked(["all", AttentionReceived(positions="first:2")])
+    assert [one["name"] for one in asked(["HiddenNorms", "sinkscope.probes:SelfAttention"])] == [
+        "HiddenNorms",
+        "SelfAttention",
+    ]
+    assert sorted(one["name"] for one in some) == sorted(one["name"] for one in everything)
+    received = next(one for one in some if one["name"] == "AttentionReceived")
+    assert received["positions"] == "first:2"
+    assert asked("HiddenNorms") == asked([HiddenNorms()])
+
+
+def test_two_observers_of_one_name_do_not_write_over_each_other(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    @dataclass(frozen=True)
+    class Mine(HiddenNorms):
+        pass
+
+    with pytest.raises(InputError, match="HiddenNorms and Mine both yield 'hidden_norm': ask for one of them"):
+        measure(llama, ids, [HiddenNorms(), Mine()])
 
 
 def test_a_batch_size_below_one_is_refused(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:

@@ -20,7 +20,14 @@ from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, measur
 from sinkscope.training import SinkCallback, sink_metrics
 from sinkscope.training.machine import preserved_rng
 
-METRICS = {"sink/position_0", "sink/strongest_position", "sink/strongest", "sink/hidden_norm_ratio"}
+METRICS = {
+    "sink/position_0",
+    "sink/strongest_position",
+    "sink/strongest",
+    "sink/mass",
+    "sink/lift",
+    "sink/hidden_norm_ratio",
+}
 
 
 class Recorder(TrainerCallback):
@@ -279,12 +286,16 @@ def test_metrics_of_a_planted_sink() -> None:
     received[..., 11] = 1.0  # the last query sees itself alone: no sink
     norms = np.ones((2, 3, 12))
     norms[:, 1, 0] = 4.0
-    assert sink_metrics(planted(received, norms), 0.3) == {
-        "sink/position_0": 12.5,
-        "sink/strongest_position": 2,
-        "sink/strongest": 100.0,
-        "sink/hidden_norm_ratio": 4.0,
-    }
+    assert sink_metrics(planted(received, norms), 0.3) == pytest.approx(
+        {
+            "sink/position_0": 12.5,
+            "sink/strongest_position": 2,
+            "sink/strongest": 100.0,
+            "sink/mass": 100 * 0.8 / 8,
+            "sink/lift": (0.9 + 7 * 0.05) / 8 / ((0.05 + 0.8 + 0.05) / 3),
+            "sink/hidden_norm_ratio": 4.0,
+        }
+    )
 
 
 def test_without_a_sink_the_strongest_is_where_attention_goes() -> None:

@@ -2,9 +2,8 @@
 
 from typing import Annotated
 
-from pydantic import Field
-
 from sinkscope.attention.normalizers.base import MetricWeights
+from sinkscope.attention.normalizers.base import Normalizer as NormalizerPiece
 from sinkscope.attention.normalizers.elementwise import Elu, Relu, Sigmoid
 from sinkscope.attention.normalizers.linear import Linear
 from sinkscope.attention.normalizers.softmax import (
@@ -16,8 +15,9 @@ from sinkscope.attention.normalizers.softmax import (
     Softpick,
 )
 from sinkscope.attention.normalizers.stick_breaking import StickBreaking
+from sinkscope.attention.pieces.opened import OpenTo
 
-Normalizer = Annotated[
+Own = (
     Softmax
     | ScaledSoftmax
     | PowerSoftmax
@@ -28,9 +28,9 @@ Normalizer = Annotated[
     | Elu
     | Relu
     | Linear
-    | StickBreaking,
-    Field(discriminator="kind"),
-]
+    | StickBreaking
+)
+Normalizer = Annotated[Own | NormalizerPiece, OpenTo("normalizer", Own, NormalizerPiece)]
 
 __all__ = [
     "ClippedSoftmax",
@@ -38,6 +38,7 @@ __all__ = [
     "Linear",
     "MetricWeights",
     "Normalizer",
+    "NormalizerPiece",
     "PowerSigmoid",
     "PowerSoftmax",
     "Relu",

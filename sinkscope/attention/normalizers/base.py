@@ -25,13 +25,16 @@ def exponential(x: Tensor, times: float = 1.0) -> Tensor:
 
 
 class Normalizer:
-    """From scores to weights: a frozen piece with a `kind`.
+    """From scores to weights: a frozen piece with a `kind`, which other packages may derive from.
 
     `metric_weights`: which weights the sink metric reads, `raw`, or `renormalized` (|w| / Σ|w|) for families whose
-    rows do not sum to one.
+    rows do not sum to one. `needs_every_key`: of a piece of another package, whether it is another one once a cache
+    dropped keys, or keeps them in another order; caches then refuse it, so they do unless it says that it is not.
     """
 
+    kind: str
     metric_weights: ClassVar[MetricWeights] = "raw"
+    needs_every_key: ClassVar[bool] = True
 
     @property
     def couples_keys(self) -> bool:

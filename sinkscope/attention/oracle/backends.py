@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import operator
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from sinkscope.attention.oracle.styles import STYLES, Style, Unmasked
 from sinkscope.errors import InputError, unknown
+from sinkscope.registry import imported
 
 EAGER = "transformers.models.llama.modeling_llama:eager_attention_forward"  # which most models have a copy of
 FLASH = "flash_attention"
@@ -72,26 +68,7 @@ def _installed(name: str) -> bool:
 
 
 def _imported(name: str) -> Callable[..., Any]:
-    module_name, _, path = name.partition(":")
-    try:
-        with _working_directory():
-            found = operator.attrgetter(path)(importlib.import_module(module_name))
-    except AttributeError as error:
-        raise InputError(f"'{name}': {error}") from error
-    except Exception as error:  # a module of the user's may raise anything as it is imported
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(f"'{name}': module '{module_name}' cannot be imported ({reason})") from error
+    found = imported(name)
     if not callable(found):
         raise InputError(f"'{name}' is no function, but of type {type(found).__name__}")
     return found
-
-
-@contextmanager
-def _working_directory() -> Iterator[None]:
-    """While active, modules are found in the working directory too, as `python -m` finds them."""
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        sys.path.remove(here)

@@ -2,12 +2,13 @@
 
 from typing import Annotated
 
-from pydantic import Field
-
 from sinkscope.attention.outputs.bias import ValueBias
 from sinkscope.attention.outputs.exclusive import Exclusive
 from sinkscope.attention.outputs.gates import ElementGate, HeadGate, ValueGate
+from sinkscope.attention.pieces.bases import Output as OutputPiece
+from sinkscope.attention.pieces.opened import OpenTo
 
-Output = Annotated[ValueBias | HeadGate | ElementGate | Exclusive, Field(discriminator="kind")]
+Own = ValueBias | HeadGate | ElementGate | Exclusive
+Output = Annotated[Own | OutputPiece, OpenTo("output", Own, OutputPiece)]
 
-__all__ = ["ElementGate", "Exclusive", "HeadGate", "Output", "ValueBias", "ValueGate"]
+__all__ = ["ElementGate", "Exclusive", "HeadGate", "Output", "OutputPiece", "ValueBias", "ValueGate"]

@@ -18,6 +18,7 @@ from sinkscope.attention.combination import Combination
 from sinkscope.attention.normalizers import ScaledSoftmax, Softmax
 from sinkscope.attention.paths import chunked, flash
 from sinkscope.attention.scores import Scores, per_query_head, wide, widened
+from sinkscope.attention.scoring.similarity import DotProduct
 from sinkscope.attention.slots import SlotTerms
 from sinkscope.attention.visibility import Visibility
 
@@ -26,6 +27,8 @@ def obstacle(spec: Combination, *, biased: bool = False) -> str | None:
     """Why SDPA is not exact for this operation; None where it is. `biased`: a position bias is added to the scores."""
     if not isinstance(spec.normalizer, Softmax | ScaledSoftmax):
         return f"'{spec.normalizer.kind}' weights are not a softmax, which is all that SDPA kernels compute"
+    if not isinstance(spec.similarity, DotProduct):
+        return f"'{spec.similarity.kind}' maps queries and keys, which SDPA kernels get as they are"
     if spec.decay is not None:
         return "a forgetting gate adds a bias to every score, which would be a T × T tensor"
     if biased:

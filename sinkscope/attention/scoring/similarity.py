@@ -10,12 +10,13 @@ from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sinkscope.attention.learned import Learned
 from sinkscope.attention.pieces import piece
+from sinkscope.attention.pieces.bases import Similarity as SimilarityPiece
+from sinkscope.attention.pieces.opened import OpenTo
 from sinkscope.attention.sizes import Sizes
 
 
@@ -44,7 +45,8 @@ class Kernel:
         return _EluPlusOne() if self.feature == "elu" else _FeatureMlp(sizes.head_dim)
 
 
-Similarity = Annotated[DotProduct | Kernel, Field(discriminator="kind")]
+Own = DotProduct | Kernel
+Similarity = Annotated[Own | SimilarityPiece, OpenTo("similarity", Own, SimilarityPiece)]
 
 
 def dot_product(

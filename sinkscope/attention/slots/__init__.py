@@ -7,13 +7,24 @@ and the observers.
 
 from typing import Annotated
 
-from pydantic import Field
-
+from sinkscope.attention.pieces.bases import Slot as SlotPiece
+from sinkscope.attention.pieces.opened import OpenTo
 from sinkscope.attention.slots.keys import FixedValue, KeySlot
 from sinkscope.attention.slots.latent import LatentSlots
 from sinkscope.attention.slots.logits import LogitSlot, SuffixSlot, ZeroSlot
 from sinkscope.attention.slots.terms import SlotTerms
 
-Slot = Annotated[ZeroSlot | LogitSlot | SuffixSlot | KeySlot | LatentSlots, Field(discriminator="kind")]
+Own = ZeroSlot | LogitSlot | SuffixSlot | KeySlot | LatentSlots
+Slot = Annotated[Own | SlotPiece, OpenTo("slot", Own, SlotPiece)]
 
-__all__ = ["FixedValue", "KeySlot", "LatentSlots", "LogitSlot", "Slot", "SlotTerms", "SuffixSlot", "ZeroSlot"]
+__all__ = [
+    "FixedValue",
+    "KeySlot",
+    "LatentSlots",
+    "LogitSlot",
+    "Slot",
+    "SlotPiece",
+    "SlotTerms",
+    "SuffixSlot",
+    "ZeroSlot",
+]

@@ -1,4 +1,7 @@
-"""Eviction policies: which stored keys stay. One line in `POLICIES` puts a policy on the command line."""
+"""Eviction policies: which stored keys stay. One line in `POLICIES` puts a policy on the command line.
+
+A policy of another package gets its name by `sinkscope.policy`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from sinkscope.caches.policies.places import RandomKeys, Streaming
 from sinkscope.caches.policies.policy import Policy
 from sinkscope.caches.policies.received import H2O, VATP, ObservedAttention
 from sinkscope.errors import InputError, unknown
+from sinkscope.registry import Registry
 
 __all__ = [
     "H2O",
@@ -34,7 +38,7 @@ __all__ = [
     "policy_of",
 ]
 
-POLICIES: dict[str, type[Policy]] = {
+OWN: dict[str, type[Policy]] = {
     "streaming": Streaming,
     "random": RandomKeys,
     "key-norm": KeyNorm,
@@ -51,6 +55,7 @@ POLICIES: dict[str, type[Policy]] = {
     "fastgen": FastGen,
     "look-m": LookM,
 }
+POLICIES: Registry[type[Policy]] = Registry("policy", OWN)
 
 
 def policy_of(policy: Policy | str) -> Policy:

@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 
 Kind = Literal["measure", "intervene", "survey", "cache"]
 
-INDIFFERENT = {"out", "as_json", "device", "batch_size", "maps"}  # options that change no number
+INDIFFERENT = {"out", "as_json", "device", "batch_size", "maps", "figure", "tables"}  # options that change no number
 NAMED = {"kind", "what"}  # options that the folder's name spells out
+STATIC = ("figure.svg", "figure.pdf", "figure.png")
+TABLES = ("table", "definitions", "heads", "depths", "tokens", "kinds", "first_tokens", "massive", "experts")
 FILES: Mapping[Kind, tuple[str, ...]] = {
     "measure": (
-        *("measurement.nc", "figure.html", "domains.csv", "domains.json", "table.csv", "definitions.csv", "heads.csv"),
-        *("depths.csv", "tokens.csv", "kinds.csv", "first_tokens.csv", "massive.csv", "experts.csv"),
+        *("measurement.nc", "figure.html", "domains.csv", "domains.json", *STATIC),
+        *(f"{name}.{form}" for name in TABLES for form in ("csv", "parquet")),
     ),
-    "intervene": ("effect.json", "table.csv", "figure.html"),
+    "intervene": ("effect.json", "table.csv", "figure.html", *STATIC),
     "survey": ("survey.json", "survey.html", "table.csv", "table.md"),
     "cache": ("comparison.nc", "comparison.json", "table.csv", "figure.html"),
 }

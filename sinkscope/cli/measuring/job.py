@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from sinkscope.measurements import Measurement
 
 NEEDS_TEXT = ("natural", "first-token")
-Observers = Literal["all", "few"]
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,9 @@ class MeasuringJob:
     kind: InputKind
     reads: Reads
     runs: Runs
-    observers: Observers
+    observers: list[str]
     medium: Medium | None = None
+    windows: str = "within"
 
     @property
     def input(self) -> str:
@@ -48,7 +48,7 @@ class MeasuringJob:
 
     def reading(self, text: Path | None) -> Reading:
         """What the model reads. Raises `InputError` as `reading_of` does."""
-        return reading_of(self.model, self.name, self.kind, self.reads, self.runs, self.medium, text)
+        return reading_of(self.model, self.name, self.kind, self.reads, self.runs, self.medium, text, self.windows)
 
     def measured(self, given: Reading, label: str) -> Measurement:
         """The measurement, with a bar that shows its progress on a terminal."""
@@ -61,7 +61,7 @@ class MeasuringJob:
             return probes.measure(
                 self.model,
                 given.parts,
-                observers="all" if self.observers == "all" else None,
+                observers=self.observers,
                 batch_size=self.runs.batch_size,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
                 about=about,
@@ -84,6 +84,7 @@ def reading_of(
     runs: Runs,
     medium: Medium | None,
     text: Path | None,
+    windows: str = "within",
 ) -> Reading:
     """What a model reads: of a text, of the corpus, or the images or recordings of a folder.
 
@@ -93,7 +94,7 @@ def reading_of(
     from sinkscope.data.media import media_reading
 
     if medium is None:
-        return reading(model, _inputs(model, name, kind, reads, runs, text))
+        return reading(model, _inputs(model, name, kind, reads, runs, text, windows))
     return media_reading(
         *medium,
         model,
@@ -105,7 +106,15 @@ def reading_of(
     )
 
 
-def _inputs(model: PreTrainedModel, name: str, kind: InputKind, reads: Reads, runs: Runs, text: Path | None) -> Inputs:
+def _inputs(
+    model: PreTrainedModel,
+    name: str,
+    kind: InputKind,
+    reads: Reads,
+    runs: Runs,
+    text: Path | None,
+    windows: str = "within",
+) -> Inputs:
     """Inputs of a kind for a model by name. A chat template puts each window of natural text into a user's turn.
 
     Raises `InputError` for text with a kind that reads none, and as `build_inputs` does.
@@ -119,6 +128,8 @@ def _inputs(model: PreTrainedModel, name: str, kind: InputKind, reads: Reads, ru
         raise InputError(f"--text goes with natural and first-token input, not with {kind}")
     if kind not in NEEDS_TEXT and reads.field is not None:
         raise InputError(f"--field goes with natural and first-token input, not with {kind}")
+    if kind != "natural" and windows != "within":
+        raise InputError(f"--windows goes with natural input, not with {kind}")
     if text is not None and reads.split != "validation":
         raise InputError(f"--split {reads.split} goes with --corpus: a --text is read as a whole")
     vocabulary = vocabulary_of(model)
@@ -134,6 +145,7 @@ def _inputs(model: PreTrainedModel, name: str, kind: InputKind, reads: Reads, ru
         corpus=reads.corpus,
         split=reads.split,
         field=reads.field,
+        windows=windows,
         bos="none" if chat else reads.bos,
     )
     return as_chat(inputs, tokenizer) if chat else inputs

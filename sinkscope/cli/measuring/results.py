@@ -10,9 +10,10 @@ import pandas as pd
 from rich.text import Text
 
 from sinkscope.cli.measuring.folders import old_files
-from sinkscope.files import replacing, write_text
+from sinkscope.files import replacing
 from sinkscope.measurements import HEAD_METRICS, Measurement, TokenView, slot_mass, stack_rates
 from sinkscope.measurements.rates import warn_if_short
+from sinkscope.pictures import write_figure
 from sinkscope.report.observatory import HeadMaps, observatory_page
 from sinkscope.report.page import write_page
 from sinkscope.report.terminal import plain, show, table
@@ -22,10 +23,18 @@ HEADS = 5  # columns of the table of heads
 
 
 def write_results(
-    measured: Measurement, folder: Path, title: str, epsilon: float, maps: HeadMaps, map_command: str
+    measured: Measurement,
+    folder: Path,
+    title: str,
+    epsilon: float,
+    maps: HeadMaps,
+    map_command: str,
+    form: str = "csv",
+    figure: str | None = None,
 ) -> list[Path]:
-    """The measurement, its tables and the page, in the place of an earlier measurement's; where they are."""
-    tables = tables_of(measured, epsilon)
+    """The measurement, its tables, the page and a static figure, in the place of an earlier measurement's; where they
+    are."""
+    tables = measured.tables(epsilon)
     page = observatory_page(
         measured,
         f"Attention sink of {title}",
@@ -37,32 +46,12 @@ def write_results(
     )
     with replacing(folder, partial(old_files, "measure")) as draft:
         measured.save(draft / "measurement.nc")
-        for name, frame in tables.items():
-            write_text(draft / f"{name}.csv", frame.to_csv(index=False))
+        written = measured.write_tables(draft, epsilon, form=form)
         write_page(page, draft / "figure.html")
-    return [folder / "measurement.nc", *(folder / f"{name}.csv" for name in tables), folder / "figure.html"]
-
-
-def tables_of(measured: Measurement, epsilon: float) -> dict[str, pd.DataFrame]:
-    """The tables that a measurement has what they need for, by the name of their file."""
-    record, data = measured.record, measured.data
-    tables = {
-        "table": measured.table(epsilon),
-        "definitions": measured.definitions(epsilon),
-        "heads": measured.heads(epsilon),
-        "depths": measured.depths(),
-    }
-    if "token_id" in data.coords:
-        tables["tokens"] = measured.sink_tokens(epsilon)
-    if "token_text" in record and "token_id" in data.coords:
-        tables["kinds"] = measured.token_kinds(epsilon)
-    if record["input"].get("kind") == "first-token":
-        tables["first_tokens"] = measured.first_tokens(epsilon)
-    if "hidden_top" in data:
-        tables["massive"] = measured.massive_activations()
-    if "expert_peak" in data:
-        tables["experts"] = measured.super_experts()
-    return tables
+        if figure is not None:
+            write_figure(measured.plot(epsilon), draft / f"figure.{figure}")
+    static = [] if figure is None else [f"figure.{figure}"]
+    return [folder / name for name in ("measurement.nc", *(path.name for path in written), "figure.html", *static)]
 
 
 def show_results(measured: Measurement, title: str, epsilon: float) -> None:

@@ -20,10 +20,13 @@ class Job(ABC):
     """A frozen, validated configuration that decides a run, and what is done with it.
 
     A sweep writes it as JSON (`model_dump`) for the process that trains it; `job_from` reads it back. `layout` is
-    raised when `metrics`, or how they are made, change: what was kept of older runs is then made again.
+    raised when `metrics`, or how they are made, change: what was kept of older runs is then made again, where their
+    folders are there. `older`: earlier layouts whose metrics mean what they mean today, though there are more now; the
+    record of such a run counts, but for what it lacks.
     """
 
     layout: ClassVar[int]
+    older: ClassVar[tuple[int, ...]] = ()
 
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
@@ -41,6 +44,11 @@ class Job(ABC):
     @abstractmethod
     def metrics(cls, run: Run) -> Metrics:
         """What is known of a finished run of such a job: `Observed.metrics`."""
+
+    @classmethod
+    def rated_on(cls, run: Run) -> int | None:
+        """On how many tokens the sink rates of the run's log were read; None where that is the task's own matter."""
+        return None
 
     @abstractmethod
     def model_dump(self, *, mode: str) -> dict[str, Any]:

@@ -11,12 +11,14 @@ from sinkscope.experiments.jobs.job import Job
 from sinkscope.experiments.observed import Metrics
 from sinkscope.experiments.observing.other_texts import other_texts
 from sinkscope.experiments.observing.readings import readings
+from sinkscope.experiments.observing.streamed import long_texts, streamed
 from sinkscope.training import LAB, SAID_BY_FINGERPRINT, Recipe, Run, changed, fingerprint, inputs_of, spread, train
 
 SAMPLES = 100  # validation windows that are measured
 LATE = 0.9  # the training loss is averaged over the rest of the steps
 STARTS = {
     "sink_0/start": "sink/position_0",
+    "sink_mass/start": "sink/mass",
     "norm_ratio/start": "sink/hidden_norm_ratio",
     "loss/start": "validation_loss",
 }
@@ -25,7 +27,8 @@ STARTS = {
 class LabTraining(Recipe, Job):
     """A recipe, and what is kept of the model that it trains."""
 
-    layout: ClassVar[int] = 4
+    layout: ClassVar[int] = 5
+    older: ClassVar[tuple[int, ...]] = (4,)  # without masses, lifts and heads
 
     @classmethod
     def changed(cls, recipe: str, changes: Mapping[str, Any]) -> LabTraining:
@@ -46,6 +49,11 @@ class LabTraining(Recipe, Job):
         return train(self, out, resume=True, progress=False, device=device)
 
     @classmethod
+    def rated_on(cls, run: Run) -> int:
+        """The first tokens of validation windows that training measures."""
+        return min(LAB.sink_tokens, Recipe(**run.record["recipe"]).context)
+
+    @classmethod
     def metrics(cls, run: Run) -> Metrics:
         """All metrics of `Observed`: on the first 64 tokens of up to 100 validation windows as the model was trained on
         them, and on other inputs."""
@@ -54,6 +62,7 @@ class LabTraining(Recipe, Job):
         windows = inputs_of(spread(LAB.data(recipe).validation, SAMPLES))
         yield from readings(run.model, windows)
         yield from other_texts(run.model, run.tokenizer, recipe.data, windows)
+        yield from streamed(run.model, long_texts(run.tokenizer, recipe.data, recipe.context), recipe.context)
 
 
 def training_metrics(run: Run) -> Metrics:

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from sinkscope import metrics
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.experiments.observed import OTHERS, Metrics
+from sinkscope.experiments.observing.rates import masses, rates
 from sinkscope.hooks import position_embedding
 from sinkscope.interventions import (
     Intervention,
@@ -67,8 +68,8 @@ def sink_heads_zeroed(
 def moved_positions(model: PreTrainedModel, ids: Tensor, epsilon: float, batch_size: int) -> Metrics:
     """Sink rates at 0 and t where position embedding 0 is replaced by, or exchanged with, that of t (0-based).
 
-    `sink_0/replaced=9`, `sink_9/replaced=9`, `sink_0/swapped=9`, `sink_9/swapped=9`; nothing for models without a
-    table of absolute positions. Source: Gu et al. 2025, Table 7.
+    `sink_0/replaced=9`, `sink_9/replaced=9`, `sink_0/swapped=9`, `sink_9/swapped=9`, and as masses `sink_mass/…` and
+    `sink_mass_9/…`; nothing for models without a table of absolute positions. Source: Gu et al. 2025, Table 7.
     """
     try:
         position_embedding(model)
@@ -82,8 +83,9 @@ def moved_positions(model: PreTrainedModel, ids: Tensor, epsilon: float, batch_s
         for name, change in changes.items():
             with change.applied(model):
                 seen = measure(model, ids, [AttentionReceived([0, other])], batch_size=batch_size)
-            for position in (0, other):
-                yield f"sink_{position}/{name}={other}", float(seen.sink_rate(epsilon, position))
+            for position, rate, mass in zip((0, other), rates(seen, epsilon), masses(seen), strict=True):
+                yield f"sink_{position}/{name}={other}", rate
+                yield f"sink_mass{f'_{position}' if position else ''}/{name}={other}", mass
 
 
 def spread_of_a_change(

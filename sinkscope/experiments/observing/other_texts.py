@@ -12,14 +12,8 @@ from transformers import PreTrainedModel
 from sinkscope.data import DataConfig, Inputs, adds_first_token, as_chat, is_chat, load_corpus, natural_windows
 from sinkscope.errors import InputError
 from sinkscope.experiments.observed import Metrics
-from sinkscope.experiments.observing.readings import (
-    TOKENS,
-    Windows,
-    by_name,
-    columns,
-    first_token_rate,
-    mean_loss,
-)
+from sinkscope.experiments.observing.rates import TOKENS, Windows, at_first
+from sinkscope.experiments.observing.readings import by_name, columns, mean_loss
 
 PER_DOMAIN, MOST_DOMAINS, MESSAGES = 50, 20, 100
 
@@ -31,18 +25,18 @@ def other_texts(model: PreTrainedModel, tokenizer: Any, data: DataConfig, window
     `sink_0/plain_text`, `loss/plain_text` (validation text of the corpus `python`), `sink_0/as_chat` (that text as a
     user's message in the chat template). Otherwise, where the corpus has domains: `sink_0/domain=torch` … on
     validation text of each of up to 20 (Gu et al. 2025, appendix). Texts have 64 tokens, or as many as the windows
-    where these are shorter.
+    where these are shorter. Beside each `sink_0/…` its `sink_mass/…`.
     """
     context = by_name(windows)["input_ids"].shape[1]
     if data.bos == "none" and tokenizer.bos_token_id is not None:
         behind = _behind(tokenizer.bos_token_id, by_name(windows))
-        yield "sink_0/with_bos", first_token_rate(model, columns(behind, slice(TOKENS)))
+        yield from at_first("with_bos", model, columns(behind, slice(TOKENS)))
         yield "loss/with_bos", mean_loss(model, behind)
     if is_chat(data.corpus):
         yield from _beside_conversations(model, tokenizer, context)
     else:
         for domain, text in _domains(tokenizer, data, context):
-            yield f"sink_0/domain={domain}", first_token_rate(model, text)
+            yield from at_first(f"domain={domain}", model, text)
 
 
 def _behind(bos: int, windows: Windows) -> Windows:
@@ -54,10 +48,10 @@ def _behind(bos: int, windows: Windows) -> Windows:
 
 def _beside_conversations(model: PreTrainedModel, tokenizer: Any, context: int) -> Metrics:
     plain = _text(tokenizer, DataConfig(), MESSAGES, context)
-    yield "sink_0/plain_text", first_token_rate(model, plain)
+    yield from at_first("plain_text", model, plain)
     yield "loss/plain_text", mean_loss(model, plain)
     bare = Inputs(plain[:, int(adds_first_token(tokenizer)) :], "", "")
-    yield "sink_0/as_chat", first_token_rate(model, as_chat(bare, tokenizer).input_ids)
+    yield from at_first("as_chat", model, as_chat(bare, tokenizer).input_ids)
 
 
 def _domains(tokenizer: Any, data: DataConfig, context: int) -> Iterator[tuple[str, Tensor]]:

@@ -15,7 +15,23 @@ from sinkscope.data import UNSCORED
 from sinkscope.experiments.observed import Metrics
 from sinkscope.experiments.observing.ablations import moved_positions, sink_heads_zeroed, spread_of_a_change
 from sinkscope.experiments.observing.mixing import RelativeMixing
-from sinkscope.measurements import depth_lengths, strongest_position
+from sinkscope.experiments.observing.no_op import written_on_the_sink
+from sinkscope.experiments.observing.rates import (
+    BATCH,
+    EPSILON,
+    EPSILONS,
+    TOKENS,
+    Windows,
+    at_first,
+    lifts,
+    long_enough,
+    masses,
+    on_tokens,
+    rates,
+    strongest,
+)
+from sinkscope.measurements import PER_HEAD, depth_lengths
+from sinkscope.metrics import FEWEST
 from sinkscope.probes import (
     AttentionEntropy,
     AttentionReceived,
@@ -32,8 +48,7 @@ from sinkscope.probes import (
     measure,
 )
 
-TOKENS, POSITIONS, EPSILON, BATCH = 64, 17, 0.3, 20
-EPSILONS, LENGTHS = (0.2, 0.3, 0.4, 0.5), (16, 32, 64, 128)
+POSITIONS, LENGTHS = 17, (FEWEST, 64, 128)
 SINKS = (AttentionReceived("all"), SlotReceived(), HiddenNorms(), QueryKeyValueNorms())
 STATES = (
     AttentionEntropy(),
@@ -47,8 +62,6 @@ STATES = (
 
 SHAPES = ("hidden_spread", "last_pair_distance", "relative_spread", "relative_pair_distance", "matrix_entropy")
 
-Windows = Mapping[str, Tensor]  # model inputs by name: `input_ids` and, where windows number them, `document_ids`
-
 
 def readings(model: PreTrainedModel, windows: Tensor | Windows) -> Metrics:
     """The metrics of `Observed` that come from a model and validation windows.
@@ -60,34 +73,52 @@ def readings(model: PreTrainedModel, windows: Tensor | Windows) -> Metrics:
     text = columns(windows, slice(TOKENS))
     measured = measure(model, text, (*SINKS, *STATES, HeadOutputs()), batch_size=BATCH)
     yield from sink_metrics(measured)
+    yield from strongest_metrics(measured)
     yield from state_metrics(measured)
-    yield from sink_heads_zeroed(model, text, measured, EPSILON, BATCH)
+    if long_enough(measured):
+        yield from sink_heads_zeroed(model, text, measured, EPSILON, BATCH)
+    yield from written_on_the_sink(model, text, strongest(measured)[0], BATCH)
     yield from _other_lengths(model, windows)
     yield from _other_inputs(model, windows)
 
 
 def sink_metrics(measurement: Measurement) -> Metrics:
-    """Sink rates and the norms of the first token."""
-    rates = measurement.sink_rate(epsilon=EPSILON).values
-    yield from ((f"sink_{position}", float(rate)) for position, rate in enumerate(rates[:POSITIONS]))
-    position, rate = _strongest(measurement)
-    yield "strongest", rate
-    yield "strongest_position", position
+    """Sink rates and masses, and the norms of the first token."""
+    yield from ((f"sink_{position}", rate) for position, rate in enumerate(rates(measurement)[:POSITIONS]))
+    first, *behind = masses(measurement)[:POSITIONS]
+    yield "sink_mass", first
+    yield from ((f"sink_mass_{position}", mass) for position, mass in enumerate(behind, 1))
+    yield "lift", lifts(measurement)[0]
     if "slot_received" in measurement.data:
-        yield "slot", measurement.slot_rate(EPSILON)
+        yield "slot", measurement.slot_rate(EPSILON) if long_enough(measurement) else math.nan
+        slot = measurement.data["slot_received"].transpose("sample", "layer", "head").values[..., None]
+        yield "slot_mass", float(metrics.sink_mass(slot)[0]) if long_enough(measurement) else math.nan
     yield "norm_ratio", float(measurement.hidden_norm_ratio().max())
     yield "value_ratio", float(measurement.value_norm_ratio().min())
     for epsilon in EPSILONS:
-        yield f"sink_0/epsilon={epsilon:g}", float(measurement.sink_rate(epsilon=epsilon, position=0))
+        yield f"sink_0/epsilon={epsilon:g}", rates(measurement, epsilon)[0]
     received, tokens = measurement.data["attention_received"].values, measurement.data["tokens"].values
     causal = np.ones(received.shape[1], dtype=bool)
     yield "first_share", 100 * float(metrics.mass_on_first(received, tokens, causal, 1).mean())
 
 
-def _strongest(measurement: Measurement) -> tuple[float, float]:
-    """The strongest position and its sink rate; NaN where nothing could be measured."""
-    found = strongest_position(measurement.data, EPSILON)
-    return (math.nan, math.nan) if found is None else (float(found.position), found.rate)
+def strongest_metrics(measurement: Measurement) -> Metrics:
+    """Where the sink is strongest: its rate, mass and norms there."""
+    position, rate = strongest(measurement)
+    yield "strongest", rate
+    yield "strongest_position", position
+    if math.isnan(position):
+        return
+    index, data = int(position), measurement.data
+    yield "sink_mass/strongest", masses(measurement)[index]
+    yield "lift/strongest", lifts(measurement)[index]
+    received = data["attention_received"].transpose(*PER_HEAD).values
+    for layer in range(received.shape[1]):
+        yield f"sink_mass/strongest/layer={layer}", float(metrics.sink_mass(received[:, [layer]])[index])
+    hidden = data["hidden_norm"].transpose("sample", "depth", "position").values
+    yield "norm_ratio/strongest", float(metrics.nanmean(metrics.over_others(hidden, index), 0).max())
+    ratio = metrics.value_ratio(data["value_norm"].transpose(*PER_HEAD).values, index)
+    yield "value_ratio/strongest", float(metrics.nanmean(metrics.nanmean(ratio, 2), 0).min())
 
 
 def state_metrics(measurement: Measurement) -> Metrics:
@@ -112,12 +143,7 @@ def _other_lengths(model: PreTrainedModel, windows: Windows) -> Metrics:
     context = windows["input_ids"].shape[1]
     for tokens in sorted({min(length, context) for length in (*LENGTHS, context)}):
         seen = measure(model, columns(windows, slice(tokens)), [AttentionReceived("all")], batch_size=BATCH)
-        rates = seen.sink_rate(epsilon=EPSILON).values
-        yield f"sink_0/tokens={tokens}", float(rates[0])
-        for epsilon in EPSILONS:
-            rate = seen.sink_rate(epsilon=epsilon, position=0)
-            yield f"sink_0/tokens={tokens}/epsilon={epsilon:g}", float(rate)
-        yield f"strongest_position/tokens={tokens}", _strongest(seen)[0]
+        yield from on_tokens(seen, tokens)
 
 
 def _other_inputs(model: PreTrainedModel, windows: Windows) -> Metrics:
@@ -128,11 +154,11 @@ def _other_inputs(model: PreTrainedModel, windows: Windows) -> Metrics:
     random = torch.randint(0, vocabulary, text.shape, generator=draw)
     repeated = torch.randint(0, vocabulary, (len(text), 1), generator=draw).expand(text.shape)
     without_first = columns(windows, slice(1, TOKENS + 1))
-    yield "sink_0/random", first_token_rate(model, random)
-    yield "sink_0/random_after_first", first_token_rate(model, torch.cat([text[:, :1], random[:, 1:]], 1))
-    yield "sink_0/repeated", first_token_rate(model, repeated)
+    yield from at_first("random", model, random)
+    yield from at_first("random_after_first", model, torch.cat([text[:, :1], random[:, 1:]], 1))
+    yield from at_first("repeated", model, repeated)
     yield from moved_positions(model, repeated, EPSILON, BATCH)
-    yield "sink_0/without_first", first_token_rate(model, without_first)
+    yield from at_first("without_first", model, without_first)
     yield "loss/without_first", mean_loss(model, columns(windows, slice(1, None)))
     yield "loss/with_first", mean_loss(model, windows, first=2)
     yield from spread_of_a_change(model, given, without_first, BATCH)
@@ -146,12 +172,6 @@ def by_name(inputs: Tensor | Windows) -> dict[str, Tensor]:
 def columns(windows: Windows, taken: slice) -> Windows:
     """A stretch of every window."""
     return {name: values[:, taken] for name, values in windows.items()}
-
-
-def first_token_rate(model: PreTrainedModel, inputs: Tensor | Windows) -> float:
-    """Sink rate of position 0, percent."""
-    seen = measure(model, inputs, [AttentionReceived([0])], batch_size=BATCH)
-    return float(seen.sink_rate(epsilon=EPSILON, position=0))
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""The questions that have a name, a short value each, and those in a user's own file.
+"""The questions that have a name, a short value each, those in a user's own file, and those of other packages.
 
 A new one is a value in a file here, among that file's `QUESTIONS`; a new file is named in `TOPICS`.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.question import Question
+from sinkscope.registry import Registry
 
 TOPICS = (  # the files, in the order in which their questions are listed
     "reading",
@@ -24,13 +25,16 @@ TOPICS = (  # the files, in the order in which their questions are listed
     "biases",
     "softmaxes",
     "mechanism",
+    "streaming",
     "backcopy",
     "trigger",
     "tuning",
 )
-QUESTIONS: dict[str, Question] = {
-    question.name: question for topic in TOPICS for question in import_module(f"{__name__}.{topic}").QUESTIONS
-}
+QUESTIONS: Registry[Question] = Registry(
+    "question",
+    {question.name: question for topic in TOPICS for question in import_module(f"{__name__}.{topic}").QUESTIONS},
+    "experiment",
+)
 
 
 def find(name: str) -> Question:

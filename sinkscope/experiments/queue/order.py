@@ -33,5 +33,5 @@ ORDER = (
     Wanted("weight-decay", ("0", "0.5", "2"), THREE, "weight decay"),
     Wanted("post-norm", ("post-norm",), THREE, "where the norm stands"),
     Wanted("data-amount", ("1/20", "1/100", "1/700"), THREE, "how much text there is"),
-    Wanted("windows", ("window of 16", "window of 32", "window of 64"), THREE, "from which window on"),
+    Wanted("windows", ("causal", "window of 32", "window of 64"), THREE, "from which window on"),
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +12,9 @@ from typing import Any
 
 from sinkscope.errors import InputError
 from sinkscope.experiments.jobs import Job, job_class
-from sinkscope.experiments.observed import CURVES, Observed
+from sinkscope.experiments.observed import CURVES, RATES, Heads, Observed
 from sinkscope.files import write_json
+from sinkscope.metrics import FEWEST
 from sinkscope.training import LOG, Run, TrainingDiverged, locked, read_record, read_rows
 
 OBSERVED = "observed.json"
@@ -86,14 +89,39 @@ def _measured(run: Run) -> Observed:
     log = run.log
     rows = log.dropna(subset=["validation_loss"]) if "validation_loss" in log else log.iloc[:0]
     curves = [name for name in rows if name in CURVES or name.startswith("task/")]
+    tokens = kind.rated_on(run)
+    short = tokens is not None and tokens < FEWEST
+    steps = [int(step) for step in rows["step"]] if len(rows) else []
     return Observed(
         run=run.path.name,
         status=status,
         seed=record["seed"],
         metrics=dict(kind.metrics(run)) if status == "finished" else {},
-        steps=tuple(int(step) for step in rows["step"]) if len(rows) else (),
-        curves={name: tuple(float(value) for value in rows[name]) for name in curves},
+        steps=tuple(steps),
+        curves={
+            name: tuple(math.nan if short and name in RATES else float(value) for value in rows[name])
+            for name in curves
+        },
         seconds=record["seconds"],
-        reason=record["reason"] or "",
+        reason=record["reason"] or (f"no sink rate is read on {tokens} tokens: at least {FEWEST}" if short else ""),
         layout=kind.layout,
+        heads=_heads(run, steps),
     )
+
+
+def _heads(run: Run, steps: Sequence[int]) -> Heads:
+    """What the log keeps of heads at these steps, NaN for what it does not know; empty where it keeps nothing."""
+    kept = run.heads
+    known = next((kept[step] for step in steps if step in kept), {})
+    return {
+        name: tuple(tuple(map(_number, kept.get(step, {}).get(name, [None] * len(row)))) for step in steps)
+        for name, row in known.items()
+    }
+
+
+def _curve(values: Iterable[float], unknown: bool) -> tuple[float, ...]:
+    return tuple(math.nan if unknown else float(value) for value in values)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

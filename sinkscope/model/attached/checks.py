@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from torch import nn
 from transformers import PreTrainedModel
 
-from sinkscope.attention import AttentionSpec, Causal, Full, Kernel, Linear, Window
+from sinkscope.attention import AttentionSpec, Causal, DotProduct, Full, Linear, Window
 from sinkscope.attention.masks import describe, leaves
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Layer, attention_layers, attention_projections
@@ -103,6 +103,6 @@ def _masks(model: PreTrainedModel, spec: AttentionSpec) -> Iterator[str]:
         if not all(getattr(module, "is_causal", False) for module in attention_layers(model)):
             yield "StableMask is for causal attention"
     if getattr(model.config, "attn_logit_softcapping", None) is not None and (
-        isinstance(spec.similarity, Kernel) or spec.temperature is not None
+        not isinstance(spec.similarity, DotProduct) or spec.temperature is not None
     ):
         yield "its softcap bounds plain scaled scores: no feature map, no temperature"

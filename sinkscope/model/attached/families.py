@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 from transformers import PreTrainedModel
 
-from sinkscope.attention.sizes import Sizes
+from sinkscope.attention import Sizes
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import KEY_NORM, head_count, head_width, is_encoder_decoder
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from sinkscope.attention import AttentionSpec, Context, LogitSlot, Operation, SlotTerms
-from sinkscope.attention.sizes import Sizes
+from sinkscope.attention import AttentionSpec, Context, LogitSlot, Operation, Sizes, SlotTerms
 from sinkscope.model.attached.families import SINKS, sink_of
 
 

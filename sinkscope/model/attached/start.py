@@ -23,6 +23,7 @@ from sinkscope.attention import (
     Softpick,
     ValueBias,
     ValueGate,
+    is_registered,
 )
 from sinkscope.attention.masks import describe
 
@@ -66,6 +67,8 @@ def _learns_while_closed(normalizer: Any) -> bool:
     """Whether a slot of a very negative logit takes next to nothing, and still has a gradient."""
     if isinstance(normalizer, ClippedSoftmax):  # what it clips to zero has none
         return (normalizer.gamma, normalizer.alpha) == (0, None)
+    if is_registered(normalizer):  # nobody knows
+        return False
     return not isinstance(normalizer, Linear | Softpick | Relu)
 
 

@@ -100,3 +100,37 @@ class WindowMass(Observer):
 
     def arrays(self, found: LayerSums) -> dict[str, Array]:
         return {"window_mass": Array(found.sums["window"], "query")} if "window" in found.sums else {}
+
+
+@dataclass(frozen=True)
+class AttentionBefore(Observer):
+    """A[t, t − distance]: what a query gives to the token `distance` before it: `attention_before`.
+
+    (sample, layer, head, position), the position being the query's; 0 for the first queries, before which there is no
+    such token. At distance 1 the score of a previous-token head; where a text of n tokens is repeated, at n − 1 that of
+    a prefix-matching head, which looks for what followed its token the last time (Olsson et al. 2022). Only when asked
+    for ("all" leaves it out). Cost: the pass over all weights in chunks. Raises `InputError` for a negative distance.
+    """
+
+    distance: int = 1
+
+    def __post_init__(self) -> None:
+        if self.distance < 0:
+            raise InputError(f"distance = {self.distance}: at least 0, a query's own token")
+
+    @property
+    def reads_weights_alone(self) -> bool:
+        return True
+
+    def reads_chunks(self, call: AttentionCall) -> bool:
+        return call.layer.stack == "decoder"
+
+    def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
+        device = chunk.weights.device
+        queries = torch.arange(chunk.rows.start, chunk.rows.stop, device=device) + call.query_start
+        keys = torch.arange(chunk.columns.start, chunk.columns.stop, device=device) + call.key_start
+        there = queries[:, None] - keys == self.distance
+        yield Piece("before", (chunk.weights * there).sum(-1), call.query_start + chunk.rows.start, chunk.samples)
+
+    def arrays(self, found: LayerSums) -> dict[str, Array]:
+        return {"attention_before": Array(found.sums["before"], "query")} if "before" in found.sums else {}

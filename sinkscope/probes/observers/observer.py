@@ -20,6 +20,7 @@ from sinkscope.hooks import Depth, Place
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
 from sinkscope.probes.calls.positions import locate
+from sinkscope.registry import Registry
 
 Side = Literal["key", "query"]
 Reduction = Literal["sum", "max"]
@@ -206,18 +207,19 @@ class Observer(ABC):
         return {"name": type(self).__name__, **asdict(self)}
 
 
-_EVERY: list[type[Observer]] = []
+OBSERVERS: Registry[type[Observer]] = Registry("observer")
 
 
 def in_every(kind: type[Kind]) -> type[Kind]:
-    """Register a class of observers: `observers="all"`, its tests and the page of observers take it up."""
-    _EVERY.append(kind)
+    """Make a class of observers one of sinkscope's own: `observers="all"`, its tests and the page of observers take it
+    up. Those of other packages come by `sinkscope.observer`."""
+    OBSERVERS.own[kind.__name__] = kind
     return kind
 
 
 def every() -> tuple[Observer, ...]:
     """What `observers="all"` takes: one of each registered class, with its defaults."""
-    return tuple(kind() for kind in _EVERY)
+    return tuple(kind() for kind in OBSERVERS.values())
 
 
 def divide(sums: Tensor, counts: Tensor) -> Tensor:

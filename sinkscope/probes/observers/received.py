@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import InputError
+from sinkscope.metrics import check_epsilon
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
 from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
@@ -71,6 +72,69 @@ class AttentionReceived(Observer):
         if self.chosen is None:
             return {"attention_received": Array(divide(sums, counts[:, None]), "key")}
         return {"attention_received": Array(divide(sums, _at(counts, found.keys, self.chosen)[:, None]), self.chosen)}
+
+
+@dataclass(frozen=True)
+class QueriesAbove(Observer):
+    """The share of the real queries that see key k with A[t, k] > threshold: `queries_above`.
+
+    (sample, layer, head, position), from 0 to 1, over the same queries as alpha_k. A mean hides whether every query
+    gives a little or some give all. Only when asked for ("all" leaves it out). Cost: the pass over all weights in
+    chunks. Raises `InputError` for a threshold outside (0, 1).
+    """
+
+    threshold: float = 0.3
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.threshold)
+
+    @property
+    def reads_weights_alone(self) -> bool:
+        return True
+
+    def reads_chunks(self, call: AttentionCall) -> bool:
+        return True
+
+    def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
+        above = (chunk.weights > self.threshold).sum(-2, dtype=torch.float32)
+        yield Piece("above", above, call.key_start + chunk.columns.start, chunk.samples)
+
+    def arrays(self, found: LayerSums) -> dict[str, Array]:
+        if (sums := found.sums.get("above")) is None:
+            return {}
+        return {"queries_above": Array(divide(sums, found.queries_per_key[:, None]), "key")}
+
+
+@dataclass(frozen=True)
+class GivenTo(Observer):
+    """A[t, k]: what each query gives to the real token k = `to`: `given_to`.
+
+    (sample, layer, head, position), the position being the query's; 0 for queries that do not see it. Only when asked
+    for ("all" leaves it out). Cost: the pass over all weights in chunks. Raises `InputError` for a negative position.
+    """
+
+    to: int = 0
+
+    def __post_init__(self) -> None:
+        if self.to < 0:
+            raise InputError(f"to = {self.to}: a position, from 0 on")
+
+    @property
+    def reads_weights_alone(self) -> bool:
+        return True
+
+    def reads_chunks(self, call: AttentionCall) -> bool:
+        return True
+
+    def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
+        columns, present = call.locate((self.to,))
+        keys = torch.arange(chunk.columns.start, chunk.columns.stop, device=chunk.weights.device)
+        here = (keys == columns[chunk.samples]) & present[chunk.samples]
+        given = (chunk.weights * here[:, None, None, :]).sum(-1)
+        yield Piece("given", given, call.query_start + chunk.rows.start, chunk.samples)
+
+    def arrays(self, found: LayerSums) -> dict[str, Array]:
+        return {"given_to": Array(found.sums["given"], "query")} if "given" in found.sums else {}
 
 
 @in_every

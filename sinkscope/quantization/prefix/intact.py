@@ -43,7 +43,7 @@ def calibrate(
     Raises `InputError` for steps or rates that are none, and for a loss that is not finite; `UnsupportedModelError` for
     caches that hold more than keys and values.
 
-    Source: Liu et al. 2024 (IntactKV), 160 steps at 2e-4; on small models it changes next to nothing.
+    Source: Liu et al. 2024b (IntactKV), 160 steps at 2e-4; on small models it changes next to nothing.
     """
     model = unwrapped(model)
     prefix.check(model)

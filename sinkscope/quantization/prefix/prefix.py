@@ -47,7 +47,7 @@ class Prefix(Intervention):
     `logits` (token, vocabulary): what the model predicts behind each of its tokens, in full precision. `found`: how it
     was chosen, JSON-able. Equal where ids, keys and values are.
 
-    Source: Liu et al. 2024 (IntactKV), Chen et al. 2024 (PrefixQuant), Son et al. 2024 (CushionCache).
+    Source: Liu et al. 2024b (IntactKV), Chen et al. 2024 (PrefixQuant), Son et al. 2024 (CushionCache).
     """
 
     ids: tuple[int, ...]

@@ -66,7 +66,7 @@ def find_prefix(
     - "peak" (Son et al. 2024, whose second stage, tuning, is `calibrate`): greedily the token behind which the largest
       activation of the texts is smallest, as long as each brings it below 95 % of what it was, at most `length` (8).
       `candidates`: those that are tried, by default the BOS and the 24 most frequent tokens; each costs a pass.
-    - "bos" (Liu et al. 2024): the BOS alone.
+    - "bos" (Liu et al. 2024b): the BOS alone.
 
     `bos`: the token that begins a text, where the configuration does not name it; "outliers" needs none. `tokenizer`
     adds the tokens' names and a fingerprint. Raises `InputError` for unknown objectives and sites, and as `Prefix.of`.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from sinkscope import metrics
@@ -28,10 +28,12 @@ STANDS_OUT = 2.0  # times the largest token that is not chosen; before the depth
 
 @dataclass(frozen=True)
 class MeasuredSinks(Found):
-    """The tokens that some head gives more than `epsilon` of the attention that they can receive, row by row.
+    """The tokens that some head gives more than `epsilon` of the attention that they can receive.
 
-    α = Σ_t A[t, k] / (queries that can see k), in the changed stack's layers, of the model in full precision. Of packed
-    documents that are kept apart, the queries are those of the token's own document. Tokens that fewer than half of
+    α = Σ_t A[t, k] / (queries that can see k), in the changed stack's layers, of the model in full precision. A token
+    is a sink where its α in its row, the mean α of its position over rows, or that of all tokens of its id is above
+    `epsilon`: a sink that stays just below it in one row sets that row's range all the same. Of packed documents that
+    are kept apart, the queries and positions are those of the token's own document. Tokens that fewer than half of
     these queries see are never sinks: the last tokens attend to little but themselves.
 
     With a `measurement` nothing is run: the positions whose mean α over its samples is above `epsilon` in some head are
@@ -56,12 +58,12 @@ class MeasuredSinks(Found):
         check_whole(inputs)
         model = unwrapped(model)
         found = measure(model, inputs, observers=[AttentionReceived()], batch_size=BATCH)
-        received = _received(found, Stream.of(model).stack)
-        share = _of_documents(received, columns, causal=Stream.of(model).stack == "decoder")
-        sinks = share > self.epsilon
-        if not bool(sinks.any()):
-            _refuse(self.epsilon, share, columns)
-        return sinks
+        stack = Stream.of(model).stack
+        share = _of_documents(torch.from_numpy(_received(found, stack)), columns, causal=stack == "decoder")
+        by_token = _largest(share, columns)
+        if not bool((by_token > self.epsilon).any()):
+            _refuse(self.epsilon, by_token, columns)
+        return (by_token > self.epsilon).to(columns.real.device)
 
     def among(self, columns: Columns) -> Bool[Tensor, "batch position"]:
         if self.measurement is None:
@@ -193,23 +195,41 @@ def _received(found: Measurement, stack: str) -> Float[np.ndarray, "sample head 
 
 
 def _of_documents(
-    received: Float[np.ndarray, "sample head position"], columns: Columns, causal: bool
-) -> Float[Tensor, "batch position"]:
-    """The largest α of a head, of the queries of a token's own document; −1 where fewer than half of them see it.
+    received: Float[Tensor, "row head position"], columns: Columns, causal: bool
+) -> Float[Tensor, "row head column"]:
+    """α of every head, of the queries of a token's own document; NaN where fewer than half of them see it.
 
     α of a whole row divides by all queries behind a token: those of other documents gave nothing.
     """
     index = columns.index.clamp(0, received.shape[-1] - 1).cpu()
-    largest = torch.from_numpy(np.nan_to_num(received, nan=-1.0).max(1, initial=-1.0)).gather(1, index)
-    share = torch.full_like(largest, -1.0)
+    share = received.gather(-1, index[:, None].expand(-1, received.shape[1], -1))
+    factor = torch.full(index.shape, torch.nan)
     total = columns.real.sum(-1).cpu()
     for row, own in ((row, own.cpu()) for row, own in columns.documents):
-        tokens, here = int(own.sum()), torch.arange(int(own.sum()))
-        all_queries = total[row] - index[row, own] if causal else total[row].expand(tokens)
-        queries = tokens - here if causal else torch.full_like(here, tokens)
-        seen = 2 * queries >= tokens
-        share[row, own] = (largest[row, own] * all_queries / queries).masked_fill(~seen, -1.0)
-    return share.to(columns.real.device)
+        tokens = int(own.sum())
+        queries = tokens - torch.arange(tokens) if causal else torch.full((tokens,), tokens)
+        every = total[row] - index[row, own] if causal else total[row].expand(tokens)
+        factor[row, own] = (every / queries).masked_fill(2 * queries < tokens, torch.nan)
+    return share * factor[:, None]
+
+
+def _largest(share: Float[Tensor, "row head column"], columns: Columns) -> Float[Tensor, "row column"]:
+    """The largest α of a head: in the token's row, of its position over rows, of its id; −1 where nothing is known."""
+    found = share.nan_to_num(-1.0).amax(1)
+    for labels in (columns.order, columns.ids):
+        if labels is not None:
+            found = torch.maximum(found, _mean_by(labels.cpu(), share).nan_to_num(-1.0).amax(1))
+    return found.masked_fill(share.isnan().all(1), -1.0)
+
+
+def _mean_by(labels: Int[Tensor, "row column"], share: Float[Tensor, "row head column"]) -> Tensor:
+    """The mean over all columns of one label, each head by itself, where the label stands."""
+    _, group = labels.unique(return_inverse=True)
+    heads = share.transpose(1, 2).flatten(0, 1)
+    known = heads.isfinite()
+    sums = heads.new_zeros(int(group.max()) + 1, heads.shape[1]).index_add_(0, group.flatten(), heads.nan_to_num(0.0))
+    counts = torch.zeros_like(sums).index_add_(0, group.flatten(), known.to(sums))
+    return (sums / counts)[group].transpose(1, 2)
 
 
 def _positions(found: Measurement, epsilon: float) -> np.ndarray:
@@ -242,11 +262,12 @@ def _check_model(found: Measurement, model: nn.Module) -> None:
         )
 
 
-def _refuse(epsilon: float, share: Tensor, columns: Columns) -> None:
+def _refuse(epsilon: float, largest: Tensor, columns: Columns) -> None:
     """No sink: say what was looked at, and what came nearest."""
-    row, column = divmod(int(share.argmax()), share.shape[1])
+    row, column = divmod(int(largest.argmax()), largest.shape[1])
+    looked, most = int((largest >= 0).sum()), float(largest[row, column])
     raise InputError(
-        f"no sink found: of {int((share >= 0).sum())} tokens that at least half of the queries see, none receives more "
-        f"than epsilon = {epsilon:g} of their attention in any head; the most is {float(share[row, column]):.3f}, at "
-        f"position {int(columns.order[row, column])} of row {row}; lower epsilon, or name the tokens to spare"
+        f"no sink found: of {looked} tokens that at least half of the queries see, none receives more than epsilon = "
+        f"{epsilon:g} of their attention in any head; the most is {most:.3f}, at position "
+        f"{int(columns.order[row, column])} of row {row}; lower epsilon, or name the tokens to spare"
     )

@@ -60,6 +60,11 @@ class SparedInPass:
         return self._among(self._of_pass(self._every))
 
     @property
+    def every(self) -> Columns:
+        """All columns so far, from the first in the cache on."""
+        return self._of_pass(self._every)
+
+    @property
     def real_so_far(self) -> Bool[Tensor, "batch column"]:
         """Which columns are no padding, from the first in the cache on."""
         return self._of_pass(self._every).real

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -30,43 +30,68 @@ from sinkscope.quantization.spared.columns import columns_of
 BATCH = 8  # rows that go through the model at once
 
 
+Read = Callable[[Float[Tensor, "row position width"], int], object]
+"""Shown what tokens have at a site, with the number of the first row."""
+
+
 @dataclass(frozen=True, eq=False)
 class Site:
-    """What goes into a linear map: `path` of its module, `kinds` of what it makes, running number of its `block`."""
+    """What goes into a linear map, or comes out of it: `path` of its module, what it makes, its block's number."""
 
     path: str
     kinds: tuple[str, ...]
     block: int
     projection: Projection
+    side: Literal["input", "output"] = "input"
 
     @property
     def name(self) -> str:
-        return "+".join(self.kinds)
+        """Of its own among the sites of a model."""
+        return self.path if self.side == "input" else f"{self.path}:{self.kinds[0]}"
+
+    def read(self, read: Callable[[Tensor], object], stack: ExitStack) -> None:
+        """Show what is there to `read` at every use."""
+        (self.projection.read_input if self.side == "input" else self.projection.read_output)(read, stack)
 
 
 def sites(model: nn.Module) -> list[Site]:
     """The inputs of the linear maps in the blocks of the changed stack, in the order of its modules.
 
-    Maps of one attention layer that are given the same tensor (query, key, value) are sites of their own, since what
-    they are given is only known once it is. Raises `UnsupportedModelError` for a model without such blocks.
+    Maps that are given one tensor (query, key, value) are sites of their own, since that shows only when they run.
+    Raises `UnsupportedModelError` for a model without such blocks.
     """
+    found: dict[nn.Module, list[tuple[Projection, int]]] = {}
+    for one, block in _projections(model):
+        found.setdefault(one.module, []).append((one, block))
+    return [
+        Site(parts[0][0].path, tuple(dict.fromkeys(part.kind for part, _ in parts)), parts[0][1], parts[0][0])
+        for parts in found.values()
+    ]
+
+
+def cached_sites(model: nn.Module) -> list[Site]:
+    """The keys and values that attention layers make, keys before any rotation; of MLA the latent that is cached."""
+    kinds = {one.kind for one, _ in _projections(model)}
+    wanted = ("latent", "rotary_key") if "latent" in kinds else ("key", "value")
+    return [
+        Site(one.path, (one.kind,), block, one, "output")
+        for one, block in _projections(model)
+        if one.owner and one.kind in wanted
+    ]
+
+
+def _projections(model: nn.Module) -> list[tuple[Projection, int]]:
+    """Linear maps of the changed stack, with the number of the block that they stand in."""
     model = unwrapped(model)
     stream = Stream.of(model)
     stream.check_blocks()
     block_of = {module: n for n, block in enumerate(stream.blocks) for module in block.modules()}
-    found: dict[nn.Module, list[Projection]] = {}
-    for one in projections(model):
-        if one.module in block_of:
-            found.setdefault(one.module, []).append(one)
-    return [
-        Site(parts[0].path, tuple(dict.fromkeys(part.kind for part in parts)), block_of[module], parts[0])
-        for module, parts in found.items()
-    ]
+    return [(one, block_of[one.module]) for one in projections(model) if one.module in block_of]
 
 
 @dataclass(frozen=True, eq=False)
 class Peaks:
-    """max_j |x_tj| of every token t, (row, position), by the site's path; `unread`: sites that are given other tokens.
+    """max_j |x_tj| of every token t, (row, position), by the site's name; `unread`: sites that are given other tokens.
 
     Those are the maps of single experts, which are given the tokens that were routed to them.
     """
@@ -80,33 +105,44 @@ def peaks(model: nn.Module, inputs: Any, places: Sequence[Site]) -> Peaks:
 
     Raises `InputError` for inputs that continue a cache.
     """
+    given, samples = checked_inputs(unwrapped(model), inputs, BATCH)
+    columns = columns_of(model, given).index.shape[1]
+    found = {place.name: torch.full((samples, columns), torch.nan) for place in places}
+
+    def largest(name: str) -> Read:
+        def read(x: Tensor, start: int) -> None:
+            own = found[name][start : start + len(x)]
+            own.copy_(torch.fmax(own, x.abs().amax(-1).float().cpu()))  # of a map that is used several times
+
+        return read
+
+    unread = read_sites(model, given, {place: largest(place.name) for place in places})
+    return Peaks({name: size for name, size in found.items() if name not in unread}, unread)
+
+
+def read_sites(model: nn.Module, inputs: Any, reads: Mapping[Site, Read]) -> tuple[str, ...]:
+    """Show every site's tokens to its reader, in one pass over the inputs; names of sites that are given others."""
     model = unwrapped(model)
     given, samples = checked_inputs(model, inputs, BATCH)
     check_whole(given)
     columns = columns_of(model, given).index.shape[1]
     options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
-    found: dict[str, list[Tensor]] = {place.path: [] for place in places}
     unread: dict[str, None] = {}
-    seen: dict[str, Tensor] = {}
+    start = rows = 0
 
-    def read(path: str, x: Tensor) -> None:
-        size = x.detach().abs().amax(-1).float().flatten()
-        if len(size) != rows * columns:
-            unread[path] = None
-            return
-        size = size.view(rows, columns).cpu()
-        seen[path] = torch.maximum(seen[path], size) if path in seen else size  # of a map that is used several times
+    def shown(place: Site, read: Read, x: Tensor) -> None:
+        if x.shape[:-1].numel() != rows * columns:
+            unread[place.name] = None
+        else:
+            read(x.detach().reshape(rows, columns, -1), start)
 
     with ExitStack() as stack, evaluating(model), torch.no_grad():
-        for place in places:
-            place.projection.read_input(partial(read, place.path), stack)
+        for place, read in reads.items():
+            place.read(partial(shown, place, read), stack)
         for start in range(0, samples, BATCH):
             rows = min(BATCH, samples - start)
-            seen.clear()
             model(**part(given, slice(start, start + rows), samples, device_of(model)), **options)
-            for path, parts in found.items():
-                parts.append(seen.get(path, torch.full((rows, columns), torch.nan)))
-    return Peaks({path: torch.cat(parts) for path, parts in found.items() if path not in unread}, tuple(unread))
+    return tuple(unread)
 
 
 def check_whole(given: Mapping[str, Any]) -> None:

@@ -18,6 +18,13 @@ TITLES: Mapping[str, str] = {
     "strongest": "strongest sink rate (%)",
     "strongest_position": "strongest position",
     "slot": "sink rate of the slot (%)",
+    "sink_mass": "sink mass at position 0 (%)",
+    "sink/mass": "sink mass at position 0 (%)",
+    "sink_mass/strongest": "sink mass at the strongest position (%)",
+    "slot_mass": "sink mass of the slot (%)",
+    "lift": "attention on position 0 over that behind it",
+    "sink/lift": "attention on position 0 over that behind it",
+    "written": "norm of a head's output on the sink over elsewhere",
     "first_share": "attention on position 0 (%)",
     "norm_ratio": "hidden-norm ratio",
     "value_ratio": "value-norm ratio",
@@ -60,6 +67,9 @@ READINGS: Mapping[str, str] = {
     "random_after_first": "on random tokens after the first",
     "without_first": "without the first token",
     "with_first": "of the same tokens with the first",
+    "strongest": "at the strongest position",
+    "on_sink": "heads with a sink",
+    "controls": "other heads of their layers",
     "sink_heads": "those with a sink",
     "other_heads": "those without a sink",
     "triggers": "at triggers",
@@ -78,16 +88,20 @@ MINUTE, HOUR = 60, 3600
 def title(metric: str, task: str = "") -> str:
     """A metric of `Observed`, or a curve, in words with its unit; a name that is not known stays as it is.
 
-    `title("sink_0/tokens=16")` is "sink rate at position 0 (%), 16 tokens". `task`: the synthetic task that the runs
+    `title("sink_0/tokens=32")` is "sink rate at position 0 (%), 32 tokens". `task`: the synthetic task that the runs
     are of, which may call by one name what is something else; "" for recipes.
     """
     titles = {**TITLES, **TITLES_OF.get(task, {})}
     metric = metric.removeprefix("task/")
     if metric in titles:
         return titles[metric]
+    whole, _, layer = metric.rpartition("/layer=")
+    if whole in titles:
+        return f"{titles[whole]}, layer {layer}"
     base, _, reading = metric.partition("/")
-    position = re.fullmatch(r"sink_(\d+)", base)
-    words = f"sink rate at position {position[1]} (%)" if position else titles.get(base, base)
+    position = re.fullmatch(r"sink_(mass_)?(\d+)", base)
+    kind = "mass" if position and position[1] else "rate"
+    words = f"sink {kind} at position {position[2]} (%)" if position else titles.get(base, base)
     if not reading:
         return words
     return ", ".join([words, *map(_reading, reading.split("/"))])

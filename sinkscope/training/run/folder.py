@@ -17,7 +17,7 @@ from sinkscope.errors import InputError
 from sinkscope.files import sweep, write_json
 from sinkscope.model import load, load_tokenizer
 from sinkscope.training.recipe import Recipe
-from sinkscope.training.run.log import LOG, read_rows
+from sinkscope.training.run.log import HEADS, LOG, read_rows
 from sinkscope.training.run.record import read_object, read_record
 
 RECIPE = "recipe.json"
@@ -100,8 +100,17 @@ class Run:
 
     @cached_property
     def log(self) -> pd.DataFrame:
-        """The metric log, a row per logged step; NaN where a metric was not measured at that step."""
-        return pd.DataFrame(read_rows(self.path / LOG))
+        """The metric log, a row per logged step; NaN where a metric was not measured at that step.
+
+        Without what it keeps of each head, which is `heads`.
+        """
+        rows = [{name: value for name, value in row.items() if name != HEADS} for row in read_rows(self.path / LOG)]
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def heads(self) -> dict[int, dict[str, list[float | None]]]:
+        """What was kept of heads and depths, by step and name: see `HeadNumbers`. Empty for runs that kept nothing."""
+        return {row["step"]: row[HEADS] for row in read_rows(self.path / LOG) if row.get(HEADS)}
 
     @cached_property
     def model(self) -> PreTrainedModel:

@@ -16,6 +16,7 @@ from sinkscope.files import write_text
 
 LOG = "log.jsonl"
 RENAMED = {"eval_loss": "validation_loss"}
+HEADS = "heads"  # what a row keeps of each head: lists of numbers by name
 MEASURED = ("sink/", "task/")  # how the names of what is measured on the model begin
 KEPT = {"loss", "activation_penalty", "z_loss", "grad_norm", "learning_rate", "validation_loss"}
 
@@ -63,13 +64,18 @@ def json_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _without_heads(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != HEADS}
+
+
 class LogWriter(TrainerCallback):
     """Appends a row per logged step: all that was logged at that step, together.
 
     Rows hold `step`, and where they apply `loss` (mean since the row before, over the steps that had a token to
     predict; without the `activation_penalty` and the `z_loss`, which have means of their own), `grad_norm`,
-    `learning_rate`, `tokens_per_second` (of training alone), `validation_loss`, `sink/*`, and `seconds` since the run
-    began, summed over its interruptions. `kept` are the rows from before an interruption; `last` is the newest value of
+    `learning_rate`, `tokens_per_second` (of training alone), `validation_loss`, `sink/*`, `seconds` since the run
+    began, summed over its interruptions, and `heads`, where `keep` was given numbers of them. `kept` are the rows from
+    before an interruption; `last` is the newest value of
     each. A row is on the disk before the next step begins and before a checkpoint of its step is written. Without a
     `path` nothing is written: of several processes one writes, but all must log at the same steps.
     """
@@ -80,7 +86,7 @@ class LogWriter(TrainerCallback):
         self.pending: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
         for row in kept:
-            self.last |= row
+            self.last |= _without_heads(row)
         self._began = time.monotonic() - self.last.get("seconds", 0.0)
         self._since: float | None = None
         self._step_ended = 0.0
@@ -97,8 +103,14 @@ class LogWriter(TrainerCallback):
             row = json_numbers(self.pending)
             if self.path is not None:
                 append_row(self.path, row)
-            self.last |= row
+            self.last |= _without_heads(row)
             self.pending = {}
+
+    def keep(self, step: int, numbers: Mapping[str, Any]) -> None:
+        """Put numbers of heads, which are JSON already, into the row of a step."""
+        if self.pending.get("step", step) != step:
+            self.flush()
+        self.pending |= {"step": step, HEADS: dict(numbers)}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from sinkscope.data import DataConfig
 from sinkscope.experiments.observing.other_texts import other_texts
-from sinkscope.experiments.observing.readings import first_token_rate, mean_loss, readings
+from sinkscope.experiments.observing.rates import at_first
+from sinkscope.experiments.observing.readings import mean_loss, readings
 from sinkscope.experiments.sweep.store import observed
 from sinkscope.model import load_tokenizer
 from sinkscope.training import Recipe
@@ -65,12 +66,12 @@ def test_a_changed_token_reaches_its_own_document_alone() -> None:
 
 
 def test_a_bos_belongs_to_the_document_that_it_is_put_before() -> None:
-    model, ids = with_a_sink(attention=APART, bos_token_id=0), drawn(tokens=20)
+    model, ids = with_a_sink(attention=APART, bos_token_id=0), drawn(tokens=40)
     data = DataConfig(bos="none", corpus="text:nowhere/*.txt")
     tokenizer = load_tokenizer("nano")
     found = other_texts(model, tokenizer, data, in_two(ids))
     behind = in_two(torch.cat([torch.full((3, 1), tokenizer.bos_token_id), ids[:, :-1]], 1), first=13)
-    assert next(found) == ("sink_0/with_bos", first_token_rate(model, behind))
+    assert [next(found), next(found)] == list(at_first("with_bos", model, behind))
     assert next(found) == ("loss/with_bos", mean_loss(model, behind))
 
 

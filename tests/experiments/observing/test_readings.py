@@ -98,6 +98,7 @@ def test_positions_are_exchanged_where_there_is_a_table_of_them_and_put_back():
     found = dict(readings(model, planted_ids(tokens=128)))
     assert {name for name in found if name.endswith("=24")} == {
         *("sink_0/replaced=24", "sink_24/replaced=24", "sink_0/swapped=24", "sink_24/swapped=24"),
+        *("sink_mass/replaced=24", "sink_mass_24/replaced=24", "sink_mass/swapped=24", "sink_mass_24/swapped=24"),
     }
     assert torch.equal(position_embedding(model).rows, before)
 
@@ -142,7 +143,7 @@ def test_where_no_token_sees_the_first_one_its_absence_costs_nothing():
 
 
 def test_the_sink_is_read_at_every_length_that_the_context_has():
-    lengths = {128: "16 32 64 128", 150: "16 32 64 128 150", 70: "16 32 64 70", 12: "12"}
+    lengths = {128: "32 64 128", 150: "32 64 128 150", 70: "32 64 70", 33: "32 33"}
     for context, expected in lengths.items():
         found = dict(readings(with_a_sink(max_position_embeddings=150), planted_ids(tokens=context)))
         for kind in ("sink_0", "strongest_position"):
@@ -153,30 +154,55 @@ def test_the_sink_is_read_at_every_length_that_the_context_has():
 
 
 def test_the_strongest_position_of_a_length_is_among_its_own_half():
-    """Every token sees itself and token 10: of 16 tokens that is among the last, of 32 among the first."""
+    """Every token sees itself and token 24: of 32 tokens that is among the last, of 64 among the first."""
     model = with_a_sink()
     with torch.no_grad():
         rows = position_embedding(model).rows
-        rows[[0, 10]] = rows[[10, 0]]
-    found = dict(readings(model, planted_ids(tokens=64)))
+        rows[[0, 24]] = rows[[24, 0]]
+    found = dict(readings(model, planted_ids(tokens=70)))
     for epsilon in (0.2, 0.3, 0.4, 0.5):
         assert found[f"sink_0/tokens=64/epsilon={epsilon}"] == found[f"sink_0/epsilon={epsilon}"]
-        assert 0 <= found[f"sink_0/tokens=16/epsilon={epsilon}"] <= 100
-    assert [found[f"strongest_position/tokens={length}"] for length in (16, 32, 64)] == [0, 10, 10]
+        assert 0 <= found[f"sink_0/tokens=32/epsilon={epsilon}"] <= 100
+    assert [found[f"strongest_position/tokens={length}"] for length in (32, 64, 70)] == [0, 24, 24]
 
 
 def test_positions_that_few_queries_see_are_not_the_strongest():
     """Where every token sees itself alone, alpha_k = 1 / (T − k): the last three exceed 0.3, and mean nothing."""
-    found = dict(readings(lab(attention={"mask": ONLY_ITSELF}), planted_ids(tokens=20)))
+    found = dict(readings(lab(attention={"mask": ONLY_ITSELF}), planted_ids(tokens=40)))
     assert (found["strongest"], found["strongest_position"]) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("attention", ["sigmoid", "kernel_identity", "softpick", "k_bias", "gated_head", "stable_mask"])
 def test_every_kind_of_operation_is_read(attention):
-    found = dict(readings(lab(attention=attention), planted_ids(tokens=20)))
-    assert found["sink_0/tokens=20"] == found["sink_0"]
-    assert ("slot" in found) == (attention in ("k_bias", "stable_mask"))
+    found = dict(readings(lab(attention=attention), planted_ids(tokens=40)))
+    assert found["sink_0/tokens=40"] == found["sink_0"]
+    assert found["sink_mass/tokens=40"] == found["sink_mass"]
+    assert ("slot" in found) == ("slot_mass" in found) == (attention in ("k_bias", "stable_mask"))
     assert {"entropy", "max_logit", "kurtosis", "norm_ratio"} <= set(found)
+
+
+def test_no_rate_is_read_on_fewer_than_32_tokens():
+    """Each head of this model gives its first token all there is, and its sink is said to be unknown."""
+    short, enough = (dict(readings(with_a_sink(), planted_ids(tokens=tokens))) for tokens in (31, 32))
+    rates = [name for name in enough if name.startswith(("sink_", "strongest", "slot", "lift")) and "heads" not in name]
+    assert {enough[name] for name in ("sink_0", "sink_0/tokens=32", "sink_0/repeated")} == {100.0}
+    assert not [name for name in rates if not math.isnan(short.get(name, math.nan))]
+    assert short["first_share"] == pytest.approx(enough["first_share"], abs=0.1)
+    assert short["norm_ratio"] > 0
+
+
+def test_the_mass_is_the_rate_over_all_thresholds_from_a_tenth_on(planted):
+    """Both planted heads give all but a thousandth to the first token."""
+    assert planted["sink_mass"] == pytest.approx(0.9 * 2 * SIXTEENTH, rel=0.02)
+    assert planted["sink_mass/strongest"] == planted["sink_mass"] == planted["sink_mass/tokens=64"]
+    layers = [planted[f"sink_mass/strongest/layer={layer}"] for layer in range(4)]
+    assert sum(layers) / 4 == pytest.approx(planted["sink_mass"])
+    assert [mass > 10 for mass in layers] == [False, True, True, False]
+    assert planted["sink_mass_3"] < 0.5
+    assert planted["sink_mass/without_first"] < 0.5 < planted["sink_mass/random_after_first"]
+    assert planted["lift"] == planted["lift/strongest"] > 3
+    assert planted["norm_ratio/strongest"] == planted["norm_ratio"]
+    assert planted["value_ratio/strongest"] == planted["value_ratio"]
 
 
 def test_the_losses_and_the_start_come_from_the_log(tmp_path: Path):

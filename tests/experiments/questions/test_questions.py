@@ -14,6 +14,7 @@ from sinkscope.errors import InputError
 from sinkscope.experiments import QUESTIONS, Question, questions
 from sinkscope.experiments.jobs.lab import STARTS
 from sinkscope.experiments.observing.readings import readings
+from sinkscope.experiments.observing.streamed import streamed
 from sinkscope.experiments.question import SCALES, recipe
 from sinkscope.experiments.questions import TOPICS, biases, blocks, grid, softmaxes
 from sinkscope.experiments.questions.variations import relative
@@ -77,7 +78,8 @@ def known_metrics() -> set[str]:
     ids = planted_ids(samples=4, tokens=128)
     measured = {name for model in (lab, with_sink_heads) for name, _ in readings(model, ids)}
     of_texts = {f"{metric}/{text}" for metric in ("sink_0", "loss") for text in ("with_bos", "plain_text", "as_chat")}
-    return measured | of_texts | {"loss", "train_loss", "gap", *STARTS}
+    in_streams = {name for name, _ in streamed(with_sink_heads, ids[:1, :8], 5)}
+    return measured | of_texts | in_streams | {"loss", "train_loss", "gap", *STARTS}
 
 
 def without_domains(metrics: Iterable[str]) -> set[str]:

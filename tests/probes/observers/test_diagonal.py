@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sinkscope.errors import InputError
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.probes import SelfAttention, measure, observe
+from sinkscope.probes import AttentionBefore, SelfAttention, measure, observe
 from tests.probes.observers.naive import ALL, close, look
 
 
@@ -51,3 +52,21 @@ def test_a_metric_per_head_beside_the_sink() -> None:
     measured = measure(model, ids, "all")
     wanted = measured.data["self_attention"].mean("sample").values.ravel()
     assert abs(measured.heads()["self_attention"].to_numpy() - wanted).max() < 1e-6
+
+
+@pytest.mark.parametrize("distance", [0, 1, 7])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss", "lab:sigmoid", "lab:kv_bias"])
+def test_what_is_given_to_the_token_before_is_a_diagonal_of_the_map(name: str, distance: int, monkeypatch) -> None:
+    data, layers = look(name, monkeypatch, AttentionBefore(distance))
+    for index, layer in enumerate(layers):
+        weights = layer.weights
+        if name == "lab:sigmoid":
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-8)
+        wanted = weights.diagonal(-distance, dim1=-2, dim2=-1)
+        close(data["attention_before"][:, index, :, distance:], wanted)
+        assert (data["attention_before"][:, index, :, :distance] == 0).all()
+
+
+def test_a_distance_looks_back() -> None:
+    with pytest.raises(InputError, match="distance = -1"):
+        AttentionBefore(-1)

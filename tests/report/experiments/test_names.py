@@ -14,8 +14,11 @@ from sinkscope.training.kinds import LAB
 def test_metrics_in_words():
     assert title("sink_2") == "sink rate at position 2 (%)"
     assert title("sink_0/epsilon=0.2") == "sink rate at position 0 (%), ε = 0.2"
-    assert title("sink_0/tokens=16") == "sink rate at position 0 (%), 16 tokens"
-    assert title("sink_0/tokens=16/epsilon=0.5") == "sink rate at position 0 (%), 16 tokens, ε = 0.5"
+    assert title("sink_0/tokens=32") == "sink rate at position 0 (%), 32 tokens"
+    assert title("sink_0/tokens=32/epsilon=0.5") == "sink rate at position 0 (%), 32 tokens, ε = 0.5"
+    assert title("sink_mass") == title("sink/mass") == title("sink_mass_0") == "sink mass at position 0 (%)"
+    assert title("sink_mass_2/swapped=2").startswith("sink mass at position 2 (%), ")
+    assert title("sink_mass/strongest/layer=1") == "sink mass at the strongest position (%), layer 1"
     assert title("first_share") == "attention on position 0 (%)"
     assert title("loss/without_first") == "validation loss (nats), without the first token"
     assert title("sink/position_0") == title("sink_0")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
+from sinkscope.training import Run
 from sinkscope.training.run import log
 from sinkscope.training.run.log import LogWriter, read_rows
 
@@ -54,3 +55,27 @@ def test_rows_merge_what_belongs_to_a_step_and_time_the_training_alone(
         {"step": 7, "loss": None, "tokens_per_second": 25.0, "seconds": 83.0},
     ]
     assert writer.last["validation_loss"] == 2.5
+
+
+def test_numbers_of_heads_stand_in_the_row_of_their_step_and_in_no_result(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    args, state, control = TrainingArguments(tmp_path, use_cpu=True), TrainerState(), TrainerControl()
+    writer = LogWriter(path, tokens_per_step=50, kept=[{"step": 4, "heads": {"alpha": [0.5]}, "seconds": 7.0}])
+    state.global_step = 5
+    writer.on_log(args, state, control, {"loss": 2.0})
+    state.global_step = 6
+    writer.keep(6, {"alpha": [0.25, None]})
+    writer.on_log(args, state, control, {"sink/position_0": 1.5})
+    writer.on_train_end(args, state, control)
+    first, second = read_rows(path)
+    assert (first["step"], first.get("heads")) == (5, None)
+    assert second | {"seconds": 0} == {
+        "step": 6,
+        "heads": {"alpha": [0.25, None]},
+        "sink/position_0": 1.5,
+        "seconds": 0,
+    }
+    assert "heads" not in writer.last
+    run = Run(tmp_path)
+    assert "heads" not in run.log
+    assert run.heads == {6: {"alpha": [0.25, None]}}

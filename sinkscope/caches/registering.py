@@ -1,0 +1,49 @@
+"""Policies of other packages."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TypeVar, overload
+
+from sinkscope.caches.policies import POLICIES
+from sinkscope.caches.policies.policy import Policy
+from sinkscope.errors import InputError
+from sinkscope.registry import dashed, taking
+
+Kind = TypeVar("Kind", bound=type[Policy])
+
+
+@overload
+def policy(kind: Kind) -> Kind: ...
+@overload
+def policy(kind: str) -> Callable[[Kind], Kind]: ...
+
+
+@taking("policy")
+def policy(kind: type[Policy] | str) -> type[Policy] | Callable[[type[Policy]], type[Policy]]:
+    """Register a class of eviction policies: `@sinkscope.policy`, or `@sinkscope.policy("its-name")`.
+
+    Then its name stands for it, with its defaults, wherever a policy is named: `ss.evicting(model, "long-values", 64)`,
+    `sinkscope cache --policy long-values`, the lists in help. Without a name `LongValues` is called `long-values`.
+    Raises `InputError` for what is no `Policy`, for one that cannot be made without arguments, and for a name that is
+    taken.
+    """
+    if isinstance(kind, str):
+        return lambda decorated: _registered(decorated, kind)
+    return _registered(kind)
+
+
+def _registered(kind: type[Policy], name: str | None = None) -> type[Policy]:
+    if not (isinstance(kind, type) and issubclass(kind, Policy)):
+        raise InputError(f"@sinkscope.policy decorates a subclass of sinkscope.caches.Policy, got {kind!r}")
+    if inspect.isabstract(kind):
+        raise InputError(f"policy {kind.__name__}: it has no `score`")
+    try:
+        kind()
+    except TypeError as error:
+        raise InputError(f"policy {kind.__name__}: its name stands for it with its defaults, but {error}") from error
+    if name is None and kind in POLICIES.added.values():  # under a name that was given
+        return kind
+    POLICIES.add(name or dashed(kind.__name__), kind)
+    return kind

@@ -1,0 +1,5 @@
+"""What a model has that quantizers trip over, site by site, and what to spare because of it."""
+
+from sinkscope.quantization.hazard.finding import hazards as hazards
+from sinkscope.quantization.hazard.result import Hazards as Hazards
+from sinkscope.quantization.hazard.underflow import Fp8Underflow as Fp8Underflow

@@ -1,0 +1,41 @@
+"""What was found of hazards, as tables."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class Hazards:
+    """What quantizers trip over in a model, and what to spare because of it.
+
+    `sites`: a row per place where a range is needed: `block`, `site`, `path`; `max_median`, the largest token in
+    medians of the tokens that are not spared, and `max_p999`, the largest entry over the 99.9th percentile (within
+    1.1 %), each with all tokens and `_without` the spared ones; `bits_lost` = log₂ of how much wider the range is for
+    the spared ones; `channel_ratio`, the largest channel in medians of the channels, spared tokens left out; which
+    token sets the range (`set_by_position`, `set_by_token`, `set_by_spared`). `casts`: a row per attention layer,
+    shares of its weights that a cast to e4m3 makes 0 (`Fp8Underflow`), and the attention lost. `advice`: what to spare,
+    where and why. `tokens`: the spared tokens by position and id, with the share of rows in which they are.
+    """
+
+    sites: pd.DataFrame
+    casts: pd.DataFrame
+    advice: pd.DataFrame
+    tokens: pd.DataFrame
+    record: dict[str, Any]
+
+    def worst(self, count: int = 8) -> pd.DataFrame:
+        """The sites whose range is widest for the spared tokens, then for any."""
+        return self.sites.sort_values(["bits_lost", "max_median"], ascending=False).head(count)
+
+    def to_json(self) -> dict[str, Any]:
+        """All tables and the record, JSON-able."""
+        found: dict[str, Any] = {}
+        for name in ("advice", "sites", "casts", "tokens"):
+            table: pd.DataFrame = getattr(self, name)
+            found[name] = json.loads(table.to_json(orient="records", double_precision=10))
+        return {**found, **self.record}

@@ -1,0 +1,93 @@
+"""Blocks of tokens that were rounded for good: their codes and ranges, as they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+
+from sinkscope.quantization.grid import Grid, Steps, encode
+from sinkscope.quantization.kv.packing import pack, unpack
+from sinkscope.quantization.kv.scheme import stored_steps
+
+ROOM = 32  # where blocks are added, there is room for one more in so many
+
+
+class Closed:
+    """Keys or values of closed blocks: (batch, heads, block, …) of packed codes, steps and lower ends.
+
+    A grid of 16 bits stores the numbers themselves. Blocks are written once.
+    """
+
+    def __init__(self, grid: Grid, block: int) -> None:
+        self.grid, self.block = grid, block
+        self.parts: dict[str, Tensor] = {}
+        self._width = 0
+
+    def write(
+        self,
+        x: Float[Tensor, "n heads block dim"],
+        spared: Bool[Tensor, "n 1 block 1"] | None,
+        rows: Int[Tensor, " n"],
+        blocks: Int[Tensor, " n"],
+        batch: int,
+    ) -> None:
+        """Close blocks, each of a row and by its number; those of a row are closed in their order."""
+        self._width = x.shape[-1]
+        new = {"plain": x} if self.grid.exact else self._encoded(x.float(), spared)
+        self._make_room(int(blocks.max()) + 1, batch, new)
+        for name, part in new.items():
+            self.parts[name][rows, :, blocks] = part
+
+    def read(self, out: Float[Tensor, "batch heads blocks block dim"]) -> None:
+        """Write what the first blocks stand for into `out`, spared tokens as whatever their codes say."""
+        count = out.shape[2]
+        if self.grid.exact:
+            out.copy_(self.parts["plain"][:, :, :count])
+            return
+        steps, codes = self.steps(count), self.grid.cut(self.codes(count))
+        if self.grid.symmetric:
+            codes = codes.to(torch.int16) - self.grid.top
+        plain = out.dtype == torch.float32
+        cut = self.grid.cut(out) if plain else torch.empty(codes.shape, device=out.device)
+        torch.mul(codes, steps.step, out=cut)
+        if steps.low is not None:
+            cut += steps.low
+        if not plain:
+            out.copy_(cut.reshape(out.shape))
+
+    def steps(self, count: int) -> Steps:
+        """The ranges of the first blocks."""
+        low = self.parts.get("low")
+        step = self.parts["step"][:, :, :count].float()
+        return Steps(step, None if low is None else low[:, :, :count].float())
+
+    def codes(self, count: int) -> UInt8[Tensor, "batch heads blocks block dim"]:
+        """The codes of the first blocks, from 0 on."""
+        packed = self.parts["codes"][:, :, :count]
+        flat = unpack(packed, self.grid.bits, self.block * self._width)
+        return flat.unflatten(-1, (self.block, self._width))
+
+    def over_batch(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Rows chosen, repeated or permuted."""
+        self.parts = {name: change(part) for name, part in self.parts.items()}
+
+    def _encoded(self, x: Tensor, spared: Tensor | None) -> dict[str, Tensor]:
+        steps = stored_steps(x, self.grid, spared)
+        codes = encode(x, steps, self.grid) + (self.grid.top if self.grid.symmetric else 0)
+        found = {"codes": pack(codes.flatten(-2), self.grid.bits), "step": steps.step.to(torch.float16)}
+        return found if steps.low is None else found | {"low": steps.low.to(torch.float16)}
+
+    def _make_room(self, blocks: int, batch: int, new: dict[str, Tensor]) -> None:
+        there = next(iter(self.parts.values())).shape[2] if self.parts else 0
+        if blocks <= there:
+            return
+        size = blocks + (blocks // ROOM if there else 0)
+        with torch.inference_mode(False):  # written to later, in whatever mode the model runs then
+            for name, part in new.items():
+                made = torch.zeros(batch, part.shape[1], size, *part.shape[2:], dtype=part.dtype, device=part.device)
+                if there:
+                    made[:, :, :there] = self.parts[name]
+                self.parts[name] = made

@@ -1,0 +1,255 @@
+"""A cache layer that holds most of its tokens as packed codes: spared tokens and the newest in full precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer, LinearAttentionLayer
+
+from sinkscope.caches import Coming, FollowedLayer
+from sinkscope.errors import InputError
+from sinkscope.quantization.kv.closed import Closed
+from sinkscope.quantization.kv.scheme import Scheme
+
+Pair = tuple[Tensor, Tensor]  # keys and values
+
+
+class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
+    """Keys and values of a layer of full attention, rounded block by block as a `Scheme` says.
+
+    A block is rounded once, from the numbers that the model made. Spared tokens are kept beside the codes as they
+    came, and are no part of any range; neither is padding, which is in no block. A pass of one token is given what is
+    stored once its token is in; a pass of several sees its own tokens in full precision, as a prompt does in KIVI and
+    in transformers' `QuantizedCache`.
+
+    `width`: channels that a key must have, where that is known.
+    """
+
+    is_sliding = False
+    is_croppable = False
+    pads: Int[Tensor, " batch"] | None
+    _spares: Bool[Tensor, "batch query"] | None
+
+    def __init__(self, scheme: Scheme, width: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.scheme, self.width = scheme, width
+        self._forget()
+
+    def spare(self, mask: Bool[Tensor, "batch query"] | None) -> None:
+        """Which tokens of the coming pass are spared."""
+        self._spares = mask
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Pair:
+        coming = self.taken(key_states)
+        self._check(coming, key_states)
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        new = key_states.detach(), value_states.detach()
+        spares, self._spares = self._spares, None
+        if spares is not None and bool(spares.any()):
+            self._keep_spared(new, spares.to(key_states.device))
+        else:
+            spares = None
+        self._append(new, spares)
+        before = self._closed_tokens(coming.batch)
+        self.seen, self.pads = coming.total, coming.pads
+        now = self._closed_tokens(coming.batch)
+        returned = self._returned(before) if coming.queries > 1 else None
+        self._close(before, now)
+        returned = self._returned(now) if returned is None else returned
+        self._drop_closed(now)
+        return returned
+
+    def get_seq_length(self) -> int:
+        return self.seen
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.seen + query_length, 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+    @property
+    def places(self) -> Int[Tensor, "batch heads stored"]:
+        """Every column is there."""
+        if self._open is None:
+            raise InputError("nothing is cached yet, so there are no places")
+        keys = self._open[0]
+        return torch.arange(self.seen, device=keys.device).expand(len(keys), 1, -1)
+
+    def lazy_initialization(self, *args: Tensor, **kwargs: Any) -> None:
+        super().lazy_initialization(*args, **kwargs)
+        if args:  # transformers' own tensors stay empty
+            self.keys = self.values = None
+
+    def reset(self) -> None:
+        super().reset()
+        self._forget()
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self._choose(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        if self._open is not None:
+            self._choose(torch.arange(len(self._open[0])).repeat_interleave(repeats))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self._choose(indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices)
+
+    def offload(self) -> None:
+        raise InputError("a quantized cache is small and stays where its layer is: it cannot be offloaded")
+
+    prefetch = offload
+
+    def crop(self, *args: Any, **kwargs: Any) -> None:
+        raise InputError("what this cache rounded cannot be taken back, so it cannot be cropped")
+
+    def _forget(self) -> None:
+        self.coming: Coming | None = None
+        self.seen = 0
+        self.pads = None
+        scheme = self.scheme
+        self._sides = Closed(scheme.keys, scheme.block), Closed(scheme.values, scheme.block)
+        self._open: Pair | None = None  # the last columns, which hold all that is not closed
+        self._open_spared: Tensor | None = None
+        self._spares = None
+        self._spared_at: tuple[Tensor, Tensor] | None = None  # rows and columns
+        self._spared: Pair | None = None  # (token, heads, dim)
+
+    def _check(self, coming: Coming, keys: Tensor) -> None:
+        if coming.seen != self.seen:
+            raise InputError(
+                f"a pass starts at {coming.seen}, but its cache has seen {self.seen} tokens: an earlier pass was "
+                "broken off, start again with a new cache"
+            )
+        if self.width is not None and keys.shape[-1] != self.width:
+            raise InputError(
+                f"keys of {keys.shape[-1]} channels in heads of {self.width}: this operation carries numbers beside "
+                "its keys, which must not be rounded; use a DynamicCache"
+            )
+
+    def _closed_tokens(self, rows: int) -> list[int]:
+        """How many tokens of each row are closed."""
+        return [self.scheme.closed(max(0, self.seen - start)) for start in self._starts(rows)]
+
+    def _starts(self, rows: int) -> list[int]:
+        """The column of each row's first token."""
+        return [0] * rows if self.pads is None else self.pads.tolist()
+
+    def _append(self, new: Pair, spares: Tensor | None) -> None:
+        """Put new columns behind those that are open."""
+        before = self._open
+        self._open = new if before is None else tuple(torch.cat(both, 2) for both in zip(before, new, strict=True))  # type: ignore[assignment]
+        if spares is None and self._open_spared is None:
+            return
+        shape = len(new[0]), 0 if before is None else before[0].shape[2]
+        old = self._open_spared
+        old = torch.zeros(shape, dtype=torch.bool, device=new[0].device) if old is None else old
+        fresh = torch.zeros_like(new[0][:, 0, :, 0], dtype=torch.bool) if spares is None else spares.to(old.device)
+        self._open_spared = torch.cat([old, fresh], 1)
+
+    def _keep_spared(self, new: Pair, spares: Bool[Tensor, "batch query"]) -> None:
+        rows, columns = spares.nonzero(as_tuple=True)
+        found = tuple(part[rows, :, columns].clone() for part in new)
+        where = rows, columns + self.seen
+        if self._spared is not None and self._spared_at is not None:
+            found = tuple(torch.cat(both) for both in zip(self._spared, found, strict=True))
+            where = tuple(torch.cat(both) for both in zip(self._spared_at, where, strict=True))  # type: ignore[assignment]
+        self._spared, self._spared_at = found, where  # type: ignore[assignment]
+
+    def _close(self, before: list[int], now: list[int]) -> None:
+        """Round the blocks that are there now and were not before."""
+        assert self._open is not None
+        block, batch = self.scheme.block, len(now)
+        pairs = [(row, number) for row in range(batch) for number in range(before[row] // block, now[row] // block)]
+        if not pairs:
+            return
+        device = self._open[0].device
+        rows, blocks = torch.tensor(pairs, device=device).unbind(1)
+        first = self.seen - self._open[0].shape[2]
+        columns = torch.tensor(self._starts(batch), device=device)[rows] + blocks * block - first
+        at = rows[:, None], columns[:, None] + torch.arange(block, device=device)
+        spared = None if self._open_spared is None else self._open_spared[at][:, None, :, None]
+        for side, x in zip(self._sides, self._open, strict=True):
+            side.write(x[at[0], :, at[1]].transpose(1, 2), spared, rows, blocks, batch)
+
+    def _returned(self, closed: list[int]) -> Pair:
+        """Keys and values of all columns, of which so many are closed."""
+        keys, values = (self._whole(side, x, closed) for side, x in zip(self._sides, self._open or (), strict=True))
+        if self._spared is not None and self._spared_at is not None:
+            rows, columns = self._spared_at
+            keys[rows, :, columns], values[rows, :, columns] = self._spared
+        return keys, values
+
+    def _whole(self, side: Closed, x: Tensor, closed: list[int]) -> Float[Tensor, "batch heads column dim"]:
+        block, most = self.scheme.block, max(closed)
+        if not most:
+            return x.clone() if self._spared is not None else x
+        batch, heads, there, width = x.shape
+        whole = x.new_empty(batch, heads, self.seen, width)
+        if self.pads is None:
+            side.read(whole[:, :, :most].unflatten(2, (-1, block)))
+            whole[:, :, most:] = x[:, :, there - (self.seen - most) :]
+            return whole
+        read = x.new_empty(batch, heads, most, width)
+        side.read(read.unflatten(2, (-1, block)))
+        for row, (start, count) in enumerate(zip(self._starts(batch), closed, strict=True)):
+            end = start + count
+            whole[row, :, :start] = 0  # padding, which no query sees
+            whole[row, :, start:end] = read[row, :, :count]
+            whole[row, :, end:] = x[row, :, there - (self.seen - end) :]
+        return whole
+
+    def _drop_closed(self, closed: list[int]) -> None:
+        """Hold no more columns in full precision than the row with most open ones needs."""
+        assert self._open is not None
+        starts = self._starts(len(closed))
+        keep = self.seen - min(start + count for start, count in zip(starts, closed, strict=True))
+        begin = self._open[0].shape[2] - keep
+        if begin or any(part.untyped_storage().nbytes() > part.nbytes for part in self._open):
+            self._open = self._open[0][:, :, begin:].clone(), self._open[1][:, :, begin:].clone()
+        if begin and self._open_spared is not None:
+            kept = self._open_spared[:, begin:].clone()
+            self._open_spared = kept if bool(kept.any()) else None
+
+    def _choose(self, indices: Tensor) -> None:
+        """Keep these rows, in this order."""
+        if self._open is None:
+            return
+        index = indices.to(self._open[0].device)
+
+        def change(rows: Tensor) -> Tensor:
+            return rows.index_select(0, index.to(rows.device))
+
+        with torch.inference_mode(False), torch.no_grad():
+            for side in self._sides:
+                side.over_batch(change)
+        self._open = change(self._open[0]), change(self._open[1])
+        self._open_spared = None if self._open_spared is None else change(self._open_spared)
+        self.pads = None if self.pads is None else change(self.pads)
+        if self._spared is not None and self._spared_at is not None:
+            rows, tokens = (index[:, None] == self._spared_at[0]).nonzero(as_tuple=True)
+            self._spared_at = rows, self._spared_at[1][tokens]
+            self._spared = self._spared[0][tokens], self._spared[1][tokens]
+
+
+class HybridSinkQuantizedLayer(SinkQuantizedLayer, LinearAttentionAndFullAttentionLayer):
+    """The same beside a recurrent state, which stays as it is (Falcon-H1, Zamba2)."""
+
+    def reset(self) -> None:
+        LinearAttentionLayer.reset(self)
+        SinkQuantizedLayer.reset(self)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        SinkQuantizedLayer.reorder_cache(self, beam_idx)
+        LinearAttentionLayer.reorder_cache(self, beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self.reorder_cache(indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        if self._open is not None:
+            self.reorder_cache(torch.arange(len(self._open[0])).repeat_interleave(repeats))

@@ -1,0 +1,120 @@
+"""How a cache rounds: the grids of keys and values, and when tokens are rounded for good."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from sinkscope.errors import InputError
+from sinkscope.quantization.grid import Grid, Steps, steps_of
+
+PACKED = 8  # bits of a code at most, where codes are stored
+LARGEST = torch.finfo(torch.float16).max
+Count = TypeVar("Count", int, Tensor)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """The grids of keys and values; the newest `window` tokens are left in full precision.
+
+    A range over tokens is known when all of them are there. So tokens close in blocks: of as many as the larger `group`
+    of a grid over a "channel", of 1 where no grid has one. A block closes, once and for good, when all its tokens are
+    there and none of them is among the newest `window`. Blocks count a row's real tokens from its first.
+
+    Ranges over a "head", over the "tensor" (all heads of a row of the batch) and over a "channel" without groups grow
+    with the text: each token is rounded with the range of what came until then, itself included.
+
+    Raises `InputError` for groups over tokens of which one does not divide the other, and for windows below 0.
+    """
+
+    keys: Grid
+    values: Grid
+    window: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 0:
+            raise InputError(f"window = {self.window!r}: expected a number of tokens, at least 0")
+        small, large = sorted(self._groups)
+        if large % small:
+            raise InputError(
+                f"keys close in groups of {self._groups[0]} tokens and values in groups of {self._groups[1]}: one must "
+                "divide the other"
+            )
+
+    @property
+    def block(self) -> int:
+        """How many tokens close together."""
+        return max(self._groups)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether every token is rounded as soon as it comes."""
+        return self.block == 1 and self.window == 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing is rounded."""
+        return self.keys.exact and self.values.exact
+
+    def closed(self, tokens: Count) -> Count:
+        """How many of a row's tokens are rounded, when so many are there."""
+        behind = tokens - self.window
+        behind = max(behind, 0) if isinstance(behind, int) else behind.clamp(min=0)
+        return behind // self.block * self.block
+
+    def check_stored(self) -> None:
+        """Raises `InputError` for grids whose codes cannot be stored."""
+        for name, grid in (("keys", self.keys), ("values", self.values)):
+            if grid.bits > PACKED and not grid.exact:
+                raise InputError(f"{name} of {grid.bits} bits: codes of 1 to {PACKED} bits are stored, or 16 for all")
+            if not grid.exact and not (grid.over == "token" or (grid.over == "channel" and grid.group)):
+                raise InputError(
+                    f"{name} with a range over a whole '{grid.over}': it would change with every token that comes. "
+                    "Take over='token', or over='channel' with a group of tokens, such as group=32"
+                )
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON-able data."""
+        return {"keys": vars(self.keys), "values": vars(self.values), "window": self.window}
+
+    @property
+    def _groups(self) -> tuple[int, int]:
+        return tuple(  # type: ignore[return-value]
+            grid.group or 1 if grid.over == "channel" and not grid.exact else 1 for grid in (self.keys, self.values)
+        )
+
+
+def stored_steps(x: Float[Tensor, "..."], grid: Grid, spared: Bool[Tensor, "..."] | None = None) -> Steps:
+    """The ranges of x as 16-bit numbers, which hold all of it: lower ends rounded down, steps rounded up.
+
+    So a number moves by half of a stored step at most. Raises `InputError` as `steps_of`, and for ends beyond 65,504,
+    the largest number of 16 bits.
+    """
+    return halved(steps_of(x, grid, spared), grid)
+
+
+def halved(steps: Steps, grid: Grid) -> Steps:
+    """Ranges as 16-bit numbers that hold what these do."""
+    if steps.low is None:
+        return Steps(_up(steps.step))
+    low = _down(steps.low)
+    return replace(steps, step=_up((steps.low - low + steps.step * grid.top) / grid.top), low=low)
+
+
+def _up(x: Tensor) -> Tensor:
+    return _checked(torch.where(x > 0, x * (1 + 2**-10) + 2**-25, 0.0))
+
+
+def _down(x: Tensor) -> Tensor:
+    return _checked(x - x.abs() * 2**-10 - 2**-25)
+
+
+def _checked(x: Tensor) -> Tensor:
+    """Rounded to 16 bits, as fp32."""
+    if bool((x.abs() > LARGEST).any()):
+        raise InputError(f"keys or values up to {float(x.abs().max()):.3g}: scales of 16 bits end at {LARGEST:,.0f}")
+    return x.to(torch.float16).float()

@@ -1,0 +1,143 @@
+"""Attention of which some pairs of query and key meet the rounded key and value, and the others what the model made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from sinkscope.attention import Operation, Visibility
+from sinkscope.errors import UnsupportedModelError
+from sinkscope.hooks import family
+
+AGREES = 1e-3  # of the largest output: by how much a layer's own may differ from what is computed here
+ELEMENTS = 2**22  # scores held at once
+HOSTS = ("eager", "sdpa")
+
+
+@dataclass(frozen=True, eq=False)
+class TwoVersions:
+    """A call of a softmax layer. `rounds` (batch, query, key): pairs that meet what is rounded.
+
+    `mask`: booleans or addends (batch, 1 or heads, query, key), or None for all.
+    """
+
+    query: Float[Tensor, "batch heads query dim"]
+    keys: tuple[Tensor, Tensor]  # as made, and rounded
+    values: tuple[Tensor, Tensor]
+    rounds: Bool[Tensor, "_ query key"]
+    mask: Tensor | None
+    scaling: float
+    softcap: float | None = None
+    sink: Float[Tensor, " heads"] | None = None
+
+    def output(self) -> Float[Tensor, "batch query heads dim"]:
+        """softmax(softcap(q·k · scaling) + mask) with the learned sink in the denominator, times values."""
+        return self._attended(self.rounds)
+
+    def all_rounded(self) -> Float[Tensor, "batch query heads dim"]:
+        """The same where every pair meets what is rounded."""
+        return self._attended(torch.ones_like(self.rounds))
+
+    def _attended(self, rounds: Tensor) -> Tensor:
+        parts = [self._rows(rows, rounds[:, None, rows]) for rows in self._parts()]
+        return torch.cat(parts, 2).transpose(1, 2).to(self.query.dtype)
+
+    def _rows(self, rows: slice, rounds: Tensor) -> Tensor:
+        group = self.query.shape[1] // self.keys[0].shape[1]
+        made, coarse = (self._scores(rows, key, group) for key in self.keys)
+        scores = torch.where(rounds, coarse, made)
+        if self.softcap is not None:
+            scores = (scores / self.softcap).tanh() * self.softcap
+        if self.mask is not None:
+            mask = self.mask[..., rows, : scores.shape[-1]]
+            hidden = ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
+            scores = (scores if mask.dtype == torch.bool else scores + mask).masked_fill(hidden, -torch.inf)
+        if self.sink is not None:
+            column = self.sink.to(scores)[None, :, None, None].expand(*scores.shape[:3], 1)
+            weights = torch.cat([scores, column], -1).softmax(-1)[..., :-1]
+        else:
+            weights = scores.softmax(-1)
+        weights = weights.nan_to_num(0.0)  # padding that sees nothing
+        coarse, made = weights * rounds, weights * ~rounds
+        return sum(
+            torch.matmul(part, value.to(part.dtype).repeat_interleave(group, 1))
+            for part, value in ((made, self.values[0]), (coarse, self.values[1]))
+        )  # type: ignore[return-value]
+
+    def _scores(self, rows: slice, key: Tensor, group: int) -> Tensor:
+        wide = torch.promote_types(key.dtype, torch.float32)
+        query = self.query[:, :, rows].to(wide) * self.scaling
+        return torch.matmul(query, key.to(wide).repeat_interleave(group, 1).mT)
+
+    def _parts(self) -> Iterator[slice]:
+        batch, heads, queries, _ = self.query.shape
+        step = max(1, ELEMENTS // (batch * heads * self.keys[0].shape[2]))
+        for start in range(0, queries, step):
+            yield slice(start, min(queries, start + step))
+
+
+def two_versions(
+    module: nn.Module,
+    implementation: str | None,
+    given: Mapping[str, Any],
+    rounded: tuple[Tensor, Tensor],
+    rounds: Tensor,
+) -> TwoVersions:
+    """From what an attention function is given. Raises `UnsupportedModelError` for what is no plain softmax."""
+    query, key, value, mask = (given.get(name) for name in ("query", "key", "value", "attention_mask"))
+    assert isinstance(query, Tensor)
+    assert isinstance(key, Tensor)
+    assert isinstance(value, Tensor)
+    operation = getattr(module, "operation", None)
+    if isinstance(operation, Operation) and not (operation.spec.is_plain_softmax and not operation.slots):
+        raise refuse(
+            module, f"attention '{operation.spec.kind if hasattr(operation.spec, 'kind') else ''}' is no plain softmax"
+        )
+    if isinstance(operation, Operation) and given.get("bias") is not None:
+        raise refuse(module, "a bias is added to its scores")
+    if given.get("position_bias") is not None or given.get("sinks") is not None:
+        raise refuse(module, "numbers are added to its scores")
+    if isinstance(mask, Visibility):
+        mask = mask.dense()
+    elif isinstance(operation, Operation) or implementation not in (None, *HOSTS):
+        raise refuse(module, f"attn_implementation='{implementation}' says nothing of who sees whom: use sdpa or eager")
+    elif mask is None and implementation == "sdpa" and query.shape[2] > 1 and _is_causal(module, given):
+        shape = query.shape[2], key.shape[2]
+        mask = torch.ones(1, 1, *shape, dtype=torch.bool, device=query.device).tril(shape[1] - shape[0])
+    elif mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 4):
+        raise refuse(module, f"its mask is a {type(mask).__name__}: use attn_implementation='sdpa' or 'eager'")
+    scaling = given.get("scaling")
+    return TwoVersions(
+        query,
+        (key, rounded[0]),
+        (value, rounded[1]),
+        rounds,
+        mask,
+        query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+        given.get("softcap"),
+        given.get("s_aux"),
+    )
+
+
+def check_same(module: nn.Module, own: Tensor, computed: Tensor, real: Bool[Tensor, "_ query"]) -> None:
+    """Refuse a layer whose output is not that of the softmax that is computed here."""
+    differs = (own.float() - computed.float()).abs().amax((-2, -1)) * real
+    if own.shape != computed.shape or bool(differs.max() > AGREES * own.abs().max() + 1e-6):
+        raise refuse(module, "its output is not that of softmax attention with its scaling, mask, softcap and sink")
+
+
+def refuse(module: nn.Module, reason: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"family '{family(module)}', {type(module).__name__}: {reason}, so what a cache rounds block by block "
+        "cannot be simulated: take grids over a token without a window, or read through quantized_cache"
+    )
+
+
+def _is_causal(module: nn.Module, given: Mapping[str, Any]) -> bool:
+    argument = given.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if argument is None else argument)

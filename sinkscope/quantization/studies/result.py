@@ -1,0 +1,240 @@
+"""What a study found: every choice beside nothing spared, the first tokens and random ones, with paired intervals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from jaxtyping import Float
+
+from sinkscope.errors import InputError
+from sinkscope.files import writing
+from sinkscope.metrics import Interval, nanmean, quantiles, resampled_means
+from sinkscope.quantization.studies.arms import FULL, NOTHING, Arm
+from sinkscope.quantization.studies.figure import cost_figure
+from sinkscope.quantization.studies.scoring import Predicted
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+By = Literal["loss", "kl"]
+LEVEL, RESAMPLES = 0.95, 2000
+UNITS = {"loss": "nats", "kl": "nats", "spared": "tokens a row", "held": "bytes a row"}
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Arms on the same rows; the full model and nothing spared are always among them.
+
+    `data`: dims arm, row. `loss` (absent where the model predicts no next token) and `kl` = KL(full ‖ arm), means over
+    a row's scored tokens; `spared`, tokens spared in a row; `held` (arm), bytes that the arm's cache holds for a row,
+    NaN where there is none; `scored` (row), how many predictions. Coordinates: `role` (full, nothing, spared, first,
+    control) and `choice`, to which a control belongs. All intervals are 95 % bootstrap intervals over rows, in which
+    the arms of a row stay together.
+    """
+
+    data: xr.Dataset
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Where the numbers come from."""
+        return dict(json.loads(self.data.attrs["record"]))
+
+    @property
+    def arms(self) -> list[str]:
+        return [str(name) for name in self.data["arm"].values]
+
+    @property
+    def choices(self) -> list[str]:
+        """The choices that were studied."""
+        return [name for name in self.arms if self._role(name) == "spared"]
+
+    @property
+    def by(self) -> By:
+        """What cost is read in: loss where quantization raises it beyond chance, else KL, which never falls below 0."""
+        return "loss" if "loss" in self.data and self.cost(NOTHING, by="loss").low > 0 else "kl"
+
+    def cost(self, arm: str, against: str = FULL, by: By | None = None) -> Interval:
+        """By how many nats a token `arm` is worse than `against`, on the same rows."""
+        values = self._values(by or self.by)
+        return self._interval(lambda mean: mean[arm] - mean[against], values)
+
+    def recovered(self, arm: str, by: By | None = None) -> Interval:
+        """1 − cost(arm) / cost(nothing spared): the share of quantization's cost that sparing gives back.
+
+        An interval of NaN where quantization costs nothing that can be told from 0: there is nothing to recover.
+        """
+        by = by or self.by
+        if self.cost(NOTHING, by=by).low <= 0:
+            return Interval(float("nan"), float("nan"), float("nan"))
+        values = self._values(by)
+        return self._interval(lambda mean: 1 - (mean[arm] - mean[FULL]) / (mean[NOTHING] - mean[FULL]), values)
+
+    def beats(self, arm: str, other: str, by: By | None = None) -> Interval:
+        """By how many nats a token `arm` is better than `other`, on the same rows."""
+        return self.cost(other, arm, by)
+
+    def controls(self, choice: str) -> list[str]:
+        """The random controls of a choice."""
+        return [name for name in self.arms if self._role(name) == "control" and self._choice(name) == choice]
+
+    def first(self, choice: str) -> str:
+        """The arm of the first n tokens of a choice's budget."""
+        most = int(self.data["spared"].sel(arm=choice).max())
+        return f"first {most}"
+
+    def helps(self, choice: str) -> bool:
+        """Whether a choice beats nothing spared and the mean of its controls, each beyond chance."""
+        values = self._values(self.by)
+        controls = self.controls(choice)
+        beside = self._interval(lambda mean: np.mean([mean[name] for name in controls], 0) - mean[choice], values)
+        return self.beats(choice, NOTHING).low > 0 and beside.low > 0
+
+    @property
+    def verdict(self) -> str:
+        """The finding in words, for each choice: what it recovers, and what the others do at the same budget."""
+        cost = self.cost(NOTHING)
+        unit = "nats a token" if self.by == "loss" else "nats a token (KL to the full model)"
+        if cost.low <= 0:
+            return "Quantization costs nothing that can be told from 0 here, so there is nothing to recover."
+        said = [f"Quantization costs {_said(cost, 4)} {unit}."]
+        return " ".join(said + [self._sentence(choice) for choice in self.choices])
+
+    def table(self) -> pd.DataFrame:
+        """A row per arm, in their order."""
+        return pd.DataFrame([self._row(arm) for arm in self.arms])
+
+    def plot(self) -> go.Figure:
+        """The cost of every arm with its interval."""
+        return cost_figure(self.table(), "loss_cost" if self.by == "loss" else "kl")
+
+    def to_json(self) -> dict[str, Any]:
+        """The table, the verdict and the record, JSON-able."""
+        rows = json.loads(self.table().to_json(orient="records", double_precision=10))
+        found = {choice: {"helps": self.helps(choice)} for choice in self.choices}
+        return {"arms": rows, "by": self.by, "choices": found, "verdict": self.verdict, **self.record}
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to one netCDF file, whole or not at all."""
+        with writing(path) as draft:
+            self.data.to_netcdf(draft, engine="h5netcdf")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Study:
+        """Read what `save` wrote. Raises `InputError` for a file that is none."""
+        try:
+            with xr.open_dataset(path, engine="h5netcdf") as file:
+                data = file.load()
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+        if "record" not in data.attrs or "role" not in data.coords:
+            raise InputError(f"{path} holds no study of quantization")
+        return cls(data)
+
+    def _values(self, by: By) -> Float[np.ndarray, "row arm"]:
+        if by not in self.data:
+            raise InputError("the model predicts no next token, so there is no loss: take by='kl'")
+        return self.data[by].transpose("row", "arm").values
+
+    def _interval(self, statistic: Any, values: Float[np.ndarray, "row arm"]) -> Interval:
+        """Of a statistic of the arms' means, by resampling rows."""
+        means = resampled_means(values, RESAMPLES, 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            drawn = np.asarray(statistic(_ByName(self.arms, means)))
+            value = float(statistic(_ByName(self.arms, np.nanmean(values, 0)[None]))[0])
+        low, high = quantiles(drawn, LEVEL)
+        return Interval(value, float(low), float(high))
+
+    def _role(self, arm: str) -> str:
+        return str(self.data["role"].sel(arm=arm).values)
+
+    def _choice(self, arm: str) -> str:
+        return str(self.data["choice"].sel(arm=arm).values)
+
+    def _sentence(self, choice: str) -> str:
+        first, controls = self.first(choice), self.controls(choice)
+        others = [self.recovered(name).value for name in controls]
+        same = np.array_equal(self._of(choice), self._of(first))
+        told = "are the same tokens" if same else f"give back {_percent(self.recovered(first))}"
+        helps = "" if self.helps(choice) else ": no more than chance"
+        return (
+            f"Sparing '{choice}' ({self._tokens(choice)}) gives back {_percent(self.recovered(choice))} of it{helps}; "
+            f"the {first} {told}, {len(controls)} random choices of the same budget {100 * min(others):.0f} to "
+            f"{100 * max(others):.0f} %."
+        )
+
+    def _of(self, arm: str) -> np.ndarray:
+        return np.concatenate([self.data[name].sel(arm=arm).values for name in ("kl", "spared")])
+
+    def _tokens(self, arm: str) -> str:
+        mean = float(self.data["spared"].sel(arm=arm).mean())
+        return f"{mean:g} token{'' if mean == 1 else 's'} a row" if mean == int(mean) else f"{mean:.1f} tokens a row"
+
+    def _row(self, arm: str) -> dict[str, Any]:
+        one = self.data.sel(arm=arm)
+        row: dict[str, Any] = {"arm": arm, "role": self._role(arm), "choice": self._choice(arm)}
+        row["spared"] = float(one["spared"].mean())
+        for by in ("loss", "kl"):
+            if by in self.data:
+                row |= _columns(f"{by}_cost" if by == "loss" else "kl", self.cost(arm, by=by))
+        row |= _columns("recovered", self.recovered(arm) if arm != FULL else Interval(*[float("nan")] * 3))
+        row["held_bytes"] = float(one["held"])
+        return row
+
+
+class _ByName:
+    """Means of arms by their names."""
+
+    def __init__(self, names: Sequence[str], means: Float[np.ndarray, "resample arm"]) -> None:
+        self._columns = dict(zip(names, means.T, strict=True))
+
+    def __getitem__(self, arm: str) -> Float[np.ndarray, " resample"]:
+        if arm not in self._columns:
+            raise InputError(f"no arm '{arm}': there are {', '.join(self._columns)}")
+        return self._columns[arm]
+
+
+def study_of(arms: Sequence[Arm], predicted: Mapping[str, Predicted], record: Mapping[str, Any]) -> Study:
+    """The study of these predictions."""
+    found = [predicted[arm.name] for arm in arms]
+    kl = np.stack([_row_means(one.kl.numpy()) for one in found])
+    arrays: dict[str, Any] = {"kl": (("arm", "row"), kl)}
+    if all(one.nll is not None for one in found):
+        arrays["loss"] = ("arm", "row"), np.stack([_row_means(one.nll.numpy()) for one in found])  # type: ignore[union-attr]
+    counts = [np.zeros(kl.shape[1]) if arm.known is None else arm.known.count.cpu().numpy() for arm in arms]
+    arrays["spared"] = ("arm", "row"), np.stack(counts)
+    arrays["held"] = ("arm",), np.array([np.nan if one.held is None else one.held for one in found])
+    arrays["scored"] = ("row",), np.isfinite(found[0].kl.numpy()).sum(1)
+    if not arrays["scored"][1].any():
+        raise InputError("no prediction is left to score: every one is at a token that some arm spares")
+    data = xr.Dataset(
+        {name: (dims, values, {"units": UNITS.get(name, "")}) for name, (dims, values) in arrays.items()},
+        coords={
+            "arm": [arm.name for arm in arms],
+            "role": ("arm", [arm.role for arm in arms]),
+            "choice": ("arm", [arm.choice for arm in arms]),
+        },
+    )
+    return Study(data.assign_attrs(record=json.dumps(dict(record))))
+
+
+def _row_means(values: Float[np.ndarray, "row place"]) -> Float[np.ndarray, " row"]:
+    return nanmean(values, 1)
+
+
+def _columns(name: str, found: Interval) -> dict[str, float]:
+    return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+
+
+def _said(found: Interval, digits: int) -> str:
+    return f"{found.value:.{digits}f} ({found.low:.{digits}f} to {found.high:.{digits}f})"
+
+
+def _percent(found: Interval) -> str:
+    return f"{100 * found.value:.0f} % ({100 * found.low:.0f} to {100 * found.high:.0f})"

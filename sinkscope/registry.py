@@ -1,0 +1,162 @@
+"""Things with a name: the package's own, and what other packages add to them.
+
+A package adds by a decorator (`sinkscope.operation`, `.observer`, `.intervention`, `.policy`, `.question`). That nobody
+has to import it first, it names what it decorates, or the module, under the entry-point group of the same name
+(`sinkscope.operation` …) in its `pyproject.toml`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import operator
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, TypeVar
+
+from sinkscope.errors import InputError
+
+Group = Literal["operation", "observer", "intervention", "policy", "question"]
+Value = TypeVar("Value")
+Taker = TypeVar("Taker", bound=Callable[..., object])
+
+_TAKES: dict[str, Callable[..., object]] = {}
+_OPENED: set[str] = set()
+
+
+class Registry(Mapping[str, Value]):
+    """Names of a kind and what they stand for, the package's own first.
+
+    Its own are there at once. What installed packages name under the group's entry points is imported when a name is
+    asked for that is not its own, and when all are listed.
+    """
+
+    def __init__(self, group: Group, own: Mapping[str, Value] | None = None, what: str | None = None) -> None:
+        self.group, self.what = group, what or group
+        self.own: dict[str, Value] = dict(own or {})
+        self.added: dict[str, Value] = {}
+
+    def add(self, name: str, value: Value) -> None:
+        """Add what another package registers. The same thing again, as when its module is read anew, takes its place.
+
+        Raises `InputError` for a name that is taken.
+        """
+        if not name or not isinstance(name, str):
+            raise InputError(f"{self.what} {value!r}: needs a name")
+        if name in self.own:
+            raise InputError(f"{self.what} '{name}' is one of sinkscope's own: choose another name")
+        if name in self.added and _place(self.added[name]) != _place(value):
+            raise InputError(
+                f"{self.what} '{name}' is registered already, by {package_of(self.added[name])}: choose another name"
+            )
+        self.added[name] = value
+
+    def __getitem__(self, name: str) -> Value:
+        if name in self.own:
+            return self.own[name]
+        open_group(self.group)
+        return self.added[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.own
+        open_group(self.group)
+        yield from list(self.added)
+
+    def __len__(self) -> int:
+        open_group(self.group)
+        return len(self.own) + len(self.added)
+
+
+def taking(group: Group) -> Callable[[Taker], Taker]:
+    """Marks the function that registers what an entry point of `group` names; it must bear to be given it again."""
+
+    def mark(take: Taker) -> Taker:
+        _TAKES[group] = take
+        return take
+
+    return mark
+
+
+def open_group(group: Group) -> None:
+    """Import what installed packages name under the entry points of `group`, once in a process.
+
+    A package that fails is left out with a `UserWarning`, which says how: the others stay of use.
+    """
+    if group in _OPENED:
+        return
+    _OPENED.add(group)  # before the imports: a package that lists names while it is imported sees those so far
+    for point in sorted(entry_points(group=f"sinkscope.{group}"), key=lambda point: (point.name, point.value)):
+        try:
+            found = point.load()
+            if not isinstance(found, ModuleType) and group in _TAKES:
+                _TAKES[group](found)
+        except Exception as error:
+            whose = f" of {point.dist.name} {point.dist.version}" if point.dist is not None else ""
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            warnings.warn(
+                f"the {group} '{point.value}'{whose} is left out, since importing it failed: {said}",
+                UserWarning,
+                stacklevel=2,
+            )
+
+
+def imported(name: str) -> Any:
+    """What `module:Name` names, whose module may lie in the working directory.
+
+    Raises `InputError` where the module cannot be imported, or holds no such thing.
+    """
+    module, _, path = name.partition(":")
+    try:
+        with _working_directory():
+            return operator.attrgetter(path)(importlib.import_module(module))
+    except AttributeError as error:
+        raise InputError(f"'{name}': {error}") from error
+    except Exception as error:  # a module of the user's may raise anything as it is imported
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"'{name}': module '{module}' cannot be imported ({reason})") from error
+
+
+@contextmanager
+def _working_directory() -> Iterator[None]:
+    """While active, modules are found in the working directory too, as `python -m` finds them."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
+
+
+def package_of(value: Any) -> str:
+    """The top package of a class or function, or of a value's class: `sinkscope_toy`."""
+    return str(_owner(value).__module__).partition(".")[0]
+
+
+def missing(what: str, package: object) -> InputError:
+    """The error for something that another package registers, which is not here."""
+    if str(package) == "__main__":
+        return InputError(f"{what} was registered by a script or notebook: register it here too before this is read")
+    here = "is imported, but does not register it" if str(package) in sys.modules else "was not found"
+    return InputError(f"{what} is registered by the package '{package}', which {here}: install or import it first")
+
+
+def dashed(name: str) -> str:
+    """`LongValues` and `long_values` as `long-values`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[0-9])(?=[A-Z][a-z])", "-", name).replace("_", "-").strip("-").lower()
+
+
+def _owner(value: Any) -> Any:
+    """What a thing was written as: a class, a function, or the class of a value; of a line of the catalog its maker."""
+    value = getattr(value, "maker", value)
+    return value if hasattr(value, "__qualname__") else type(value)
+
+
+def _place(value: Any) -> tuple[str, str]:
+    owner = _owner(value)
+    return str(owner.__module__), str(owner.__qualname__)
