@@ -19,7 +19,7 @@ from sinkscope.quantization.kv import SinkQuantizedCache as SinkQuantizedCache
 from sinkscope.quantization.kv import SinkQuantizedLayer as SinkQuantizedLayer
 from sinkscope.quantization.kv import quantized_cache as quantized_cache
 from sinkscope.quantization.prefix import Prefix as Prefix
-from sinkscope.quantization.prefix import calibrate as calibrate_prefix
+from sinkscope.quantization.prefix import calibrate_prefix as calibrate_prefix
 from sinkscope.quantization.prefix import find_prefix as find_prefix
 from sinkscope.quantization.schemes import SCHEMES as SCHEMES
 from sinkscope.quantization.spared import Columns as Columns

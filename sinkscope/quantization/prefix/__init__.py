@@ -3,7 +3,7 @@
 A line for each name.
 """
 
-from sinkscope.quantization.prefix.intact import calibrate as calibrate
+from sinkscope.quantization.prefix.intact import calibrate_prefix as calibrate_prefix
 from sinkscope.quantization.prefix.prefix import Prefix as Prefix
 from sinkscope.quantization.prefix.search import Outlier as Outlier
 from sinkscope.quantization.prefix.search import find_prefix as find_prefix

@@ -23,7 +23,7 @@ STEPS, RATE, BATCH = 160, 2e-4, 8
 Progress = Callable[[int, int], object]
 
 
-def calibrate(
+def calibrate_prefix(
     prefix: Prefix,
     model: nn.Module,
     inputs: Any,

@@ -15,7 +15,7 @@ from sinkscope.errors import InputError
 from sinkscope.hooks import Passes, projections
 from sinkscope.interventions import Intervention
 from sinkscope.quantization import Grid, Prefix, fake_quantize
-from sinkscope.quantization.prefix import calibrate
+from sinkscope.quantization.prefix import calibrate_prefix
 from tests.interventions.conftest import hooks
 from tests.quantization.prefix.test_prefix import BOS, model_of, texts
 
@@ -60,7 +60,7 @@ def distance(prefix: Prefix, trained: Prefix, model: nn.Module, ids: torch.Tenso
 def test_it_brings_the_quantized_model_nearer():
     model, ids, quantized = model_of("llama"), texts(), Coarse()
     prefix, count = Prefix.of(model, (5, BOS), bos=BOS), hooks(model)
-    found = calibrate(prefix, model, ids, quantized, steps=40, lr=2e-2)
+    found = calibrate_prefix(prefix, model, ids, quantized, steps=40, lr=2e-2)
     before = distance(prefix, prefix, model, ids, quantized)
     assert found.found["calibrated"]["loss_first"] == pytest.approx(before, rel=1e-4)
     assert distance(prefix, found, model, ids, quantized) < 0.95 * before
@@ -74,7 +74,7 @@ def test_it_brings_the_quantized_model_nearer():
 def test_in_full_precision_there_is_nothing_to_learn():
     model, ids = model_of("llama"), texts()
     prefix = Prefix.of(model, (BOS,), bos=BOS)
-    found = calibrate(prefix, model, ids, Coarse(16), steps=3, lr=1e-2)
+    found = calibrate_prefix(prefix, model, ids, Coarse(16), steps=3, lr=1e-2)
     assert found.found["calibrated"]["loss_first"] < 1e-10
     for mine, theirs in zip(found.cache().layers, prefix.cache().layers, strict=True):
         torch.testing.assert_close(mine.keys, theirs.keys, rtol=0, atol=0.05)  # Adam moves by lr on rounding noise
@@ -88,7 +88,7 @@ def test_padding_counts_nowhere():
     other[1, 15:] = 44
     prefix = Prefix.of(model, (BOS,), bos=BOS)
     both = [
-        calibrate(prefix, model, {"input_ids": each, "attention_mask": mask}, Coarse(), steps=2, lr=1e-3)
+        calibrate_prefix(prefix, model, {"input_ids": each, "attention_mask": mask}, Coarse(), steps=2, lr=1e-3)
         for each in (ids, other)
     ]
     assert both[0].found["calibrated"]["loss_last"] == pytest.approx(both[1].found["calibrated"]["loss_last"], rel=1e-5)
@@ -99,6 +99,6 @@ def test_what_has_no_meaning_is_refused():
     prefix = Prefix.of(model, (BOS,), bos=BOS)
     for options in ({"steps": 0}, {"lr": 0.0}, {"lr": float("nan")}):
         with pytest.raises(InputError, match="at least 1 step"):
-            calibrate(prefix, model, texts(), Coarse(), **options)
+            calibrate_prefix(prefix, model, texts(), Coarse(), **options)
     with pytest.raises(InputError, match="another model"):
-        calibrate(prefix, model_of("mistral"), texts(), Coarse())
+        calibrate_prefix(prefix, model_of("mistral"), texts(), Coarse())
