@@ -1,7 +1,7 @@
 """Calibrations chosen on one part of texts and reported on another: what they are worth to a model on its own texts.
 
-`nano`, windows of 128 tokens of the python corpus' validation text: heads are chosen on 64, numbers are of 128 others, in
-nats a token with 95 % bootstrap intervals over texts, beside random controls. The last figures are what is said of each.
+`nano`, windows of 128 tokens of the python corpus' validation text: heads are chosen on 64, numbers are of 128 others,
+in nats a token with 95 % bootstrap intervals over texts, beside random controls.
 
 Run: python -m benchmarks.calibration [--save]
 """

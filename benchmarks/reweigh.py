@@ -1,8 +1,8 @@
 """Reweighing a token by its closed form against plain attention and against written-out maps: time, and agreement.
 
-fp32, CPU, one thread and its own time; batch 1, 8 heads of 64, T = 2048, causal. One attention call, as a layer makes it;
-and all of a small Llama (4 layers of 512), where the rest of the model counts too. The log-sum-exp was compared with the
-function's own weights before, as a model does at a layer's first call.
+fp32, CPU, one thread and its own time; batch 1, 8 heads of 64, T = 2048, causal. One attention call, as a layer makes
+it; and all of a small Llama (4 layers of 512), where the rest of the model counts too. The log-sum-exp was compared
+with the function's own weights before, as is done at a layer's first call.
 
 Run: python -m benchmarks.reweigh [--save]
 """

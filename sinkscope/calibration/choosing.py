@@ -179,7 +179,7 @@ def _reported(
     found = {NOTHING: (none, scores(model, parts[1], None, batch_size))}
     for name, arm in arms.items():
         found[name] = tuple(scores(model, each, arm, batch_size) for each in parts)  # type: ignore[assignment]
-    about = {"chosen_on": samples_of(parts[0]), "held_out": samples_of(parts[1]), "seed": seed}
+    about: dict[str, Any] = {"chosen_on": samples_of(parts[0]), "held_out": samples_of(parts[1]), "seed": seed}
     about |= {"tokens": parts[0]["input_ids"].shape[1]}
     about |= {"controls": {name: arms[name].describe() for name in arms if name.startswith("control")}}
     return Choice(option.name, chosen, intervention, objective, found, gains, about)

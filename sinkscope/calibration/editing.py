@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -56,27 +56,36 @@ def recast(
 ) -> None:
     """Let `change(opened)` make what these heads return, all heads where None. Raises `InputError` for heads that do
     not exist, and `UnsupportedModelError` where no layer dispatches."""
-    opened, chosen = opening(model, stack, heads)
-    editor = Recast(opened, chosen, change(opened))
+    opened = opening(model, stack)
+    editing_heads(opened, stack, heads_of(model, opened, heads), change(opened))
+
+
+def editing_heads(
+    opened: OpenStream, stack: ExitStack, heads: Mapping[nn.Module, Sequence[int]], change: Change
+) -> None:
+    """Let `change` make what these heads return; every pass must come by each of their layers."""
+    required(opened, heads)
+    editor = Recast(opened, heads, change)
     opened.edit_attention(editor)
     stack.enter_context(watching(editor))
 
 
-def opening(
-    model: nn.Module, stack: ExitStack, heads: Sequence[Head] | None
-) -> tuple[OpenStream, dict[nn.Module, Sequence[int]]]:
-    """The changed stack, and the chosen heads of each of its layers; every pass must come by each of them."""
+def opening(model: nn.Module, stack: ExitStack) -> OpenStream:
+    """The changed stack. Raises `UnsupportedModelError` where no layer dispatches."""
     if not has_attention(model):
         raise UnsupportedModelError(
             f"family '{family(model)}' computes attention in code of its own, where weights can be hidden but not "
             "asked for: calibration works on families that dispatch through transformers' AttentionInterface"
         )
-    opened = OpenStream(model, stack)
-    chosen = heads_of(model, opened, heads)
-    for attention in chosen:
+    return OpenStream(model, stack)
+
+
+def required(opened: OpenStream, layers: Iterable[nn.Module]) -> None:
+    """Each of these layers must be changed in every pass, and used once in it."""
+    every = list(layers)
+    for attention in every:
         opened.only_once(attention)
-    opened.require(*([attention] for attention in chosen))
-    return opened, chosen
+    opened.require(*([attention] for attention in every))
 
 
 def heads_of(model: nn.Module, opened: OpenStream, heads: Sequence[Head] | None) -> dict[nn.Module, Sequence[int]]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sinkscope.attention import KeySlot, LatentSlots
 from sinkscope.calibration.calls import check, operation_of
-from sinkscope.calibration.editing import opening, pairs
+from sinkscope.calibration.editing import heads_of, opening, pairs, required
 from sinkscope.calibration.reweigh import check_factor
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Editor, OpenStream, family
@@ -42,7 +42,9 @@ class Temperature(Intervention):
         object.__setattr__(self, "heads", pairs(self.heads))
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        opened, heads = opening(model, stack, self.heads)
+        opened = opening(model, stack)
+        heads = heads_of(model, opened, self.heads)
+        required(opened, heads)
         opened.edit_attention(_Tempering(opened, heads, self.tau))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> Temperature:

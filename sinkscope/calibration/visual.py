@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sinkscope.calibration.calls import Call
-from sinkscope.calibration.editing import Recast, opening
+from sinkscope.calibration.editing import editing_heads, heads_of, opening
 from sinkscope.calibration.reweigh import check_factor
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import OpenStream, family, unwrapped, watching
+from sinkscope.hooks import OpenStream, family, unwrapped
 from sinkscope.interventions import Intervention, largest_activations
 from sinkscope.interventions.intervention import whole
 
@@ -78,7 +78,7 @@ class VisualRedistribution(Intervention):
         return cls(tuple(dimensions), token, **options)
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        opened, heads = opening(model, stack, None)
+        opened = opening(model, stack)
         layers = opened.stream.layers
         if len(layers) != len(opened.stream.blocks):
             raise UnsupportedModelError(
@@ -93,9 +93,8 @@ class VisualRedistribution(Intervention):
         state = _Seen(self, opened)
         for number in range(FIRST_LAYERS, len(layers) - 1):
             opened.read_input(number + 1, partial(state.note, layers[number]))
-        editor = Recast(opened, {module: heads[module] for module in chosen}, state.change)
-        opened.edit_attention(editor)
-        stack.enter_context(watching(editor))
+        heads = heads_of(model, opened, None)
+        editing_heads(opened, stack, {module: heads[module] for module in chosen}, state.change)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> VisualRedistribution:
         return replace(self, seed=int(torch.randint(2**31, (1,), generator=generator)))

@@ -12,6 +12,7 @@ import typer
 
 from sinkscope.cli import (
     cache,
+    calibrate,
     demo,
     experiment,
     generate,
@@ -74,6 +75,11 @@ app.command(
     cls=cache.ListingPolicies,
     epilog="Example: sinkscope cache nano-recall --policy snapkv --budget 25% --protect measured",
 )(cache.cache)
+app.command(
+    "calibrate",
+    cls=calibrate.ListingMethods,
+    epilog="Example: sinkscope calibrate nano --method zero-tuning --values 0.8,1.25",
+)(calibrate.calibrate)
 app.command("generate", epilog="Example: sinkscope generate nano --stream --sinks 1 --window 127 --max-tokens 500")(
     generate.generate
 )

@@ -63,9 +63,9 @@ def find_prefix(
       average in a text, in the map where most do, rounded up: the most frequent of those that outlie elsewhere than at
       position 0 and in at least a tenth of the texts, then the BOS. Their 64 is for large models; where nothing
       reaches it, that is an `InputError` that says what came nearest.
-    - "peak" (Son et al. 2024, whose second stage, tuning, is `calibrate_prefix`): greedily the token behind which the largest
-      activation of the texts is smallest, as long as each brings it below 95 % of what it was, at most `length` (8).
-      `candidates`: those that are tried, by default the BOS and the 24 most frequent tokens; each costs a pass.
+    - "peak" (Son et al. 2024, whose second stage, tuning, is `calibrate_prefix`): greedily the token behind which the
+      largest activation of the texts is smallest, as long as each brings it below 95 % of what it was, at most `length`
+      (8). `candidates`: those that are tried, by default the BOS and the 24 most frequent tokens; each costs a pass.
     - "bos" (Liu et al. 2024b): the BOS alone.
 
     `bos`: the token that begins a text, where the configuration does not name it; "outliers" needs none. `tokenizer`
