@@ -19,6 +19,7 @@ from sinkscope.cli import (
     intervene,
     kernels,
     measure,
+    quantize,
     report,
     survey,
     theory,
@@ -80,6 +81,11 @@ app.command(
     cls=calibrate.ListingMethods,
     epilog="Example: sinkscope calibrate nano --method zero-tuning --values 0.8,1.25",
 )(calibrate.calibrate)
+app.command(
+    "quantize",
+    cls=quantize.ListingSchemes,
+    epilog="Example: sinkscope quantize nano --scheme w8a8-tensor --spare measured",
+)(quantize.quantize)
 app.command("generate", epilog="Example: sinkscope generate nano --stream --sinks 1 --window 127 --max-tokens 500")(
     generate.generate
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Integer
@@ -144,7 +144,24 @@ def fake_quantize(
     steps = steps_of(numbers, grid, spared) if steps is None else steps
     rounded = decode(encode(numbers, steps, grid), steps, grid).to(x.dtype)
     rounded = rounded if spared is None else torch.where(spared, x.detach(), rounded)
-    return rounded if not x.requires_grad else x + (rounded - x.detach())
+    return straight_through(x, rounded)
+
+
+def straight_through(x: Float[Tensor, "..."], rounded: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """The rounded numbers, bit for bit, with the gradient of x (straight-through estimator)."""
+    return _Straight.apply(x, rounded) if x.requires_grad else rounded
+
+
+class _Straight(torch.autograd.Function):
+    """y = rounded, dy/dx = 1."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rounded: Tensor) -> Tensor:
+        return rounded.view_as(rounded)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
 
 
 def effective_bits(grid: Grid, shape: tuple[int, ...]) -> float:

@@ -26,9 +26,9 @@ COLUMNS = {
     "entropy": "entropy (nats)",
 }
 SENTENCE = (
-    "Heads and setting were chosen on the first part of the texts; the points are of the others, in nats a token against "
-    "no calibration, with 95 % bootstrap intervals over texts. Rings are of the texts that it was chosen on, where every "
-    "choice looks better than it is. Controls spend the same budget elsewhere."
+    "Heads and setting were chosen on the first part of the texts; the points are of the others, in nats a token "
+    "against no calibration, with 95 % bootstrap intervals over texts. Rings are of the texts that it was chosen on, "
+    "where every choice looks better than it is. Controls spend the same budget elsewhere."
 )
 ON_HEADS = (
     "Each head by itself, on the texts to choose on: by how much the objective got smaller with the chosen setting in "

@@ -66,8 +66,10 @@ def test_constant_groups_and_sixteen_bits_are_left_as_they_are() -> None:
 def test_the_gradient_passes_straight_through() -> None:
     x = numbers(3, 4).requires_grad_()
     weight = numbers(3, 4) * 2
-    (fake_quantize(x, Grid(2)) * weight).sum().backward()
+    found = fake_quantize(x, Grid(2))
+    (found * weight).sum().backward()
     assert torch.equal(x.grad, weight)
+    assert torch.equal(found, fake_quantize(x.detach(), Grid(2)))
 
 
 def test_frozen_steps_clip_what_lies_beyond_them() -> None:

@@ -1,0 +1,122 @@
+"""Columns with outliers in full precision, all others in 8 bits (LLM.int8, Dettmers et al. 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.interventions import Intervention
+from sinkscope.quantization.grid import Grid, fake_quantize
+from sinkscope.quantization.linear.experts import Routing
+from sinkscope.quantization.linear.maps import HEAD, LinearMap, linear_maps
+from sinkscope.quantization.linear.tokens import LeftAlone, check_read, read_inputs
+from sinkscope.quantization.linear.transform import check_unrounded
+from sinkscope.quantization.spared import RandomTokens, Spared
+
+INT8 = Grid(8, "token", symmetric=True)
+
+
+@dataclass(frozen=True)
+class OutlyingColumns(Intervention):
+    """y = Q(W)_R Q(x_R) + W_O x_O: inputs O that any token of the call takes to |x_j| ≥ threshold stay as they are.
+
+    The rest R is rounded to 8 bits, x per token and W per output, symmetric. O is found anew in every call, among real
+    tokens that are not spared; spared tokens stay whole. The threshold is absolute, so a model of small activations
+    keeps few columns and one of large activations most: `kept` says how many, without which a result says nothing.
+    threshold 0 keeps everything, infinity nothing.
+
+    Control: as many random tokens spared, where some are. Raises `UnsupportedModelError` for stacked experts (name them
+    in `skip`). Source: Dettmers et al. 2022, section 3; bitsandbytes takes W_O from 8 bits where it has stored W so.
+    """
+
+    threshold: float = 6.0
+    spared: Spared | None = None
+    skip: Sequence[str] = (HEAD,)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "skip", (self.skip,) if isinstance(self.skip, str) else tuple(self.skip))
+        if not self.threshold >= 0:
+            raise InputError(f"threshold = {self.threshold}: expected a size from 0 on, such as 6")
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        maps = _plain(linear_maps(model, self.skip))
+        check_unrounded(maps.values())
+        alone = LeftAlone(model, self.spared, stack)
+        for one in maps.values():
+            weight = one.weight
+            split = _Split(one, weight, alone, self.threshold)
+            one.edit_input(split.entering, stack)
+            alone.uses.require(one)
+            stack.callback(one.module.register_forward_hook(split.leaving, prepend=True).remove)
+            one.replace(fake_quantize(weight, INT8), stack, rounded=True)
+
+    def kept(self, model: nn.Module, inputs: Any, batch_size: int = 8) -> dict[str, float]:
+        """The share of each map's columns that stay in full precision, on average over the calls for `inputs`."""
+        maps = _plain(linear_maps(model, self.skip))
+        shares: dict[str, list[float]] = {}
+
+        def read(path: str, rows: Tensor, experts: Tensor | None) -> None:
+            shares.setdefault(path, []).append(float((rows.abs() >= self.threshold).any(0).float().mean()))
+
+        read_inputs(model, inputs, maps.values(), read, self.spared, None, batch_size)
+        check_read(maps, shares)
+        return {path: sum(shares[path]) / len(shares[path]) for path in maps}
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> OutlyingColumns:
+        if self.spared is None:
+            raise InputError(
+                "nothing is spared, so no random tokens can be spared in its place: give spared=..., such as "
+                "FirstTokens(1), or compare with nothing spared in a study"
+            )
+        seed = int(torch.randint(2**31, (1,), generator=generator))
+        return replace(self, spared=RandomTokens(self.spared, seed).known(model, inputs))
+
+    def describe(self) -> dict[str, Any]:
+        spared = None if self.spared is None else self.spared.describe()
+        return {
+            "name": "OutlyingColumns",
+            "threshold": self.threshold,
+            "spared": spared,
+            "skip": list(self.skip),
+            "grid": asdict(INT8),
+        }
+
+
+class _Split:
+    """One map's input, cut in two where it enters; what stays in full precision is added where it leaves."""
+
+    def __init__(self, one: LinearMap, weight: Tensor, alone: LeftAlone, threshold: float) -> None:
+        self.one, self.weight, self.alone, self.threshold = one, weight, alone, threshold
+        self.aside: list[Tensor] = []
+
+    def entering(self, x: Tensor, routing: Routing | None) -> Tensor:
+        self.alone.uses.used(self.one)
+        left = self.alone.rows(self.one, x, routing)
+        high = self._high(x, left)
+        whole = high if left is None else high | left
+        self.aside.append(torch.where(whole, x, 0))
+        return fake_quantize(torch.where(whole, 0, x), INT8)
+
+    def leaving(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        return output + self.aside.pop() @ self.weight.mT
+
+    def _high(self, x: Tensor, left: Tensor | None) -> Bool[Tensor, "in"]:
+        high = x.abs() >= self.threshold
+        high = high if left is None else high & ~left
+        return high.flatten(0, -2).any(0)
+
+
+def _plain(maps: Mapping[str, LinearMap]) -> Mapping[str, LinearMap]:
+    for path, one in maps.items():
+        if one.stacked:
+            raise UnsupportedModelError(
+                f"'{path}': LLM.int8 takes a product apart, which stacked experts compute inside; name it in skip"
+            )
+    return maps

@@ -1,0 +1,161 @@
+"""Outliers spread by rotations that aim at them, and by a permutation between (DuQuant, Lin et al. 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError
+from sinkscope.interventions import Intervention
+from sinkscope.quantization.linear.maps import HEAD, LinearMap, chosen, linear_maps, reachable
+from sinkscope.quantization.linear.norms import sources
+from sinkscope.quantization.linear.rotation import RotateInputs, random_orthogonal
+from sinkscope.quantization.linear.smoothing import SmoothQuant
+from sinkscope.quantization.linear.tokens import check_read, read_inputs
+from sinkscope.quantization.linear.transform import Blocks, Change, InputTransform, Order
+from sinkscope.quantization.spared import Spared
+
+BLOCK, STEPS, ROWS = 128, 256, 2048
+
+
+@dataclass(frozen=True, eq=False)
+class DuQuant(InputTransform):
+    """x → ((x / s) R₁) P R₂ and W → ((W s) R₁) P R₂ at the input of each map. Made by `DuQuant.of`.
+
+    s as in `SmoothQuant`. R is one orthogonal matrix for all blocks of `block` inputs, a product of steps: each takes
+    the column of the largest entry to the front and mixes it with all others (`aimed`), and of all products the one of
+    least max − min over calibration tokens is kept. P deals columns to blocks by their maxima, back and forth
+    (`zigzag`), so that no block has all the large ones. Maps that read one tensor share all three.
+
+    Widths that 128 does not divide have blocks of their largest divisor below. 256 steps, where the paper takes up to
+    1024. The released code takes the row of the largest entry, modulo the block, for its column: here it is the column,
+    as the paper's text has it. Control: random rotations of the same inputs. Source: Lin et al. 2024;
+    Hsu1023/DuQuant, quantize/quantizer.py and get_rot.py.
+    """
+
+    made: Mapping[str, Change] = field(repr=False)
+    block: int = BLOCK
+    steps: int = STEPS
+    seed: int = 0
+    alpha: float | None = 0.5
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        inputs: Any,
+        *,
+        block: int = BLOCK,
+        steps: int = STEPS,
+        alpha: float | None = 0.5,
+        seed: int = 0,
+        spared: Spared | None = None,
+        skip: Sequence[str] = (HEAD,),
+        batch_size: int = 8,
+    ) -> DuQuant:
+        """Calibrated on the first 2048 real tokens of `inputs` but those spared; `alpha` None is without smoothing.
+
+        Raises `InputError` for blocks below 2, a negative number of steps, and maps that no token reached.
+        """
+        if block < 2 or steps < 0:
+            raise InputError(f"block = {block}, steps = {steps}: expected blocks from 2 on and steps from 0 on")
+        options: dict[str, Any] = {"spared": spared, "skip": skip, "batch_size": batch_size}
+        scales: Mapping[str, Tensor] = {} if alpha is None else SmoothQuant.of(model, inputs, alpha, **options).scales
+        maps = linear_maps(model, skip)
+        found: dict[str, Tensor] = {}
+
+        def read(path: str, rows: Tensor, experts: Tensor | None) -> None:
+            before = found.get(path, rows[:0])
+            found[path] = torch.cat([before, rows[: ROWS - len(before)]])
+
+        read_inputs(model, inputs, maps.values(), read, spared, None, batch_size)
+        check_read(maps, [path for path, rows in found.items() if len(rows)])
+        generator = torch.Generator().manual_seed(seed)
+        made: dict[str, Change] = {}
+        for source in sources(model, inputs, maps):
+            first = source.maps[0]
+            scale = scales.get(first)
+            rows = found[first].double() if scale is None else found[first].double() / scale
+            made |= dict.fromkeys(source.maps, _change(rows, scale, block, steps, generator))
+        return cls(made, block, steps, seed, alpha)
+
+    def changes(self, model: nn.Module) -> Mapping[LinearMap, Change]:
+        maps = chosen(model, self.made, "DuQuant")
+        return {maps[path]: change for path, change in self.made.items()}
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> Intervention:
+        others = [path for path in reachable(model) if path not in self.made]
+        seed = int(torch.randint(2**31, (1,), generator=generator))
+        return RotateInputs(kind="orthogonal", seed=seed, skip=tuple(others))
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": "DuQuant", "block": self.block, "steps": self.steps, "seed": self.seed, "alpha": self.alpha}
+
+
+def greedy_rotation(
+    rows: Float[Tensor, "row in"], block: int, steps: int, generator: torch.Generator
+) -> Float[Tensor, "block block"]:
+    """The product of aimed rotations, of at most `steps`, after which max − min of the blocks is least."""
+    now = rows.reshape(-1, block)
+    product = best = torch.eye(block, dtype=rows.dtype)
+    least = now.max() - now.min()
+    for _ in range(steps):
+        step = aimed(block, int(now.abs().amax(0).argmax()), generator).to(rows)
+        now, product = now @ step, product @ step
+        if (peak := now.max() - now.min()) < least:
+            least, best = peak, product
+    return best
+
+
+def aimed(block: int, column: int, generator: torch.Generator) -> Float[Tensor, "block block"]:
+    """An orthogonal matrix that spreads one column over all: E_c G diag(1, Q) E_c, E_c exchanging 0 and c, Q random.
+
+    G is a product of Givens rotations whose first row is 1/√block.
+    """
+    mixed = givens(block)
+    mixed[:, 1:] = mixed[:, 1:] @ random_orthogonal(block - 1, generator)
+    order = torch.arange(block)
+    order[0], order[column] = column, 0
+    return mixed[order][:, order]
+
+
+def givens(block: int) -> Float[Tensor, "block block"]:
+    """Rotations of the planes (0, 1), (1, 2), … by angles of cosine 1/√(i+2), then axes 0 and block − 1 exchanged."""
+    found = torch.eye(block, dtype=torch.float64)
+    for i in range(block - 1):
+        cosine, sine = (1 / (i + 2)) ** 0.5, ((i + 1) / (i + 2)) ** 0.5
+        first, second = found[i].clone(), found[i + 1].clone()
+        found[i], found[i + 1] = cosine * first - sine * second, sine * first + cosine * second
+    order = torch.arange(block)
+    order[0], order[block - 1] = block - 1, 0
+    return found[order][:, order]
+
+
+def zigzag(rows: Float[Tensor, "row in"], block: int) -> Int[Tensor, "in"]:
+    """Columns dealt to blocks by falling max |x|: 0, 1, …, m − 1, m − 1, …, 0, 0, …, the largest first in each."""
+    count = rows.shape[1] // block
+    round_trip = [*range(count), *reversed(range(count))]
+    dealt: list[list[int]] = [[] for _ in range(count)]
+    for turn, column in enumerate(rows.abs().amax(0).argsort(descending=True, stable=True).tolist()):
+        dealt[round_trip[turn % len(round_trip)]].append(column)
+    return torch.tensor([column for block_columns in dealt for column in block_columns])
+
+
+def block_of(width: int, block: int) -> int:
+    """The largest divisor of a width that is at most `block`."""
+    return next(size for size in range(min(block, width), 0, -1) if width % size == 0)
+
+
+def _change(rows: Tensor, scale: Tensor | None, block: int, steps: int, generator: torch.Generator) -> Change:
+    size = block_of(rows.shape[1], block)
+    if size == 1:  # nothing to mix
+        return Change(scale)
+    first = Blocks(greedy_rotation(rows, size, steps, generator))
+    order = Order(zigzag(first(rows), size))
+    second = Blocks(greedy_rotation(order(first(rows)), size, steps, generator))
+    return Change(scale, (first, order, second))

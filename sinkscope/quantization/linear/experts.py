@@ -1,0 +1,121 @@
+"""The two linear maps of stacked experts, one after the other, so that what goes into the second can be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from sinkscope.errors import UnsupportedModelError
+
+FIRST, SECOND = ("gate_up_proj", "up_proj"), "down_proj"
+SAID = ("has_gate", "has_bias", "is_transposed", "has_post_expert_norm")  # by transformers' expert layers
+
+
+@dataclass(frozen=True, eq=False)
+class Routing:
+    """The pairs of a token and one of its experts in a call over so many `tokens`.
+
+    `paired`: whether the rows of x are the pairs, else they are the tokens.
+    """
+
+    token: Int[Tensor, "pair"]
+    expert: Int[Tensor, "pair"]
+    tokens: int
+    paired: bool
+
+
+Edit = Callable[[Tensor, Routing | None], Tensor]
+
+
+def maps_of(module: nn.Module) -> tuple[str, ...]:
+    """The names of the stacked weights, first map first. Raises `UnsupportedModelError` where they are not two."""
+    names = [name for name, parameter in module.named_parameters(recurse=False) if parameter.ndim == 3]
+    first = [name for name in names if name in FIRST]
+    if len(first) != 1 or set(names) != {*first, SECOND}:
+        raise UnsupportedModelError(
+            f"{type(module).__name__}: stacked experts of {', '.join(names)} are not understood"
+        )
+    return first[0], SECOND
+
+
+def is_transposed(module: nn.Module, path: str) -> bool:
+    """Whether stacked weights are (expert, in, out), as the module says, or as the shapes of its two maps do."""
+    said = getattr(module, "is_transposed", None)
+    if isinstance(said, bool):
+        return said
+    first, second = (getattr(module, name).shape for name in maps_of(module))
+    plain, turned = first[2] == second[1], first[1] == second[2]
+    if plain == turned:
+        raise UnsupportedModelError(
+            f"'{path}': {type(module).__name__} does not say which axis of its stacked weights is the input, and "
+            f"{tuple(first)} and {tuple(second)} do not tell; name it in skip to leave it as it is"
+        )
+    return turned
+
+
+def edit_experts(module: nn.Module, path: str, parameter: str, edit: Edit, stack: ExitStack) -> None:
+    """Let `edit` change what goes into one of the two maps until `stack` closes.
+
+    Raises `UnsupportedModelError` for experts whose code is all their own: what goes into their second map is not seen
+    from outside.
+    """
+    if any(not hasattr(module, name) for name in SAID) or getattr(module, "_is_expert_parallel", False):
+        raise UnsupportedModelError(
+            f"'{path}': {type(module).__name__} computes both maps of its experts in code of its own, so what goes "
+            "into the second cannot be quantized; name it in skip, or quantize weights alone (activations=None)"
+        )
+    forward: Any = vars(module).get("forward")
+    if not isinstance(forward, _InTwo):
+        forward = _InTwo(module)
+        vars(module)["forward"] = forward
+        stack.callback(vars(module).pop, "forward")
+    edits = forward.edits.setdefault(parameter, [])
+    edits.append(edit)
+    stack.callback(edits.remove, edit)
+
+
+class _InTwo:
+    """The forward of an expert layer: each map over all pairs of a token and one of its experts."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module: Any = module
+        self.edits: dict[str, list[Edit]] = {}
+
+    def __call__(
+        self,
+        hidden_states: Float[Tensor, "token width"],
+        top_k_index: Int[Tensor, "token choice"],
+        top_k_weights: Float[Tensor, "token choice"],
+    ) -> Float[Tensor, "token width"]:
+        experts = self.module
+        flat = hidden_states.reshape(-1, hidden_states.shape[-1])
+        token, choice = (top_k_index < experts.num_experts).nonzero(as_tuple=True)  # what is beyond is no expert
+        expert = top_k_index[token, choice]
+        first, second = maps_of(experts)
+        entered = self._edited(first, flat, Routing(token, expert, len(flat), paired=False))[token]
+        inner = self._map(first, entered, expert)
+        inner = experts._apply_gate(inner) if experts.has_gate else experts.act_fn(inner)
+        out = self._map(second, self._edited(second, inner, Routing(token, expert, len(flat), paired=True)), expert)
+        out = experts.post_expert_norm(out) if experts.has_post_expert_norm else out
+        weighted = out * top_k_weights[token, choice, None]
+        mixed = torch.zeros_like(flat).index_add(0, token, weighted.to(flat.dtype))
+        return mixed.reshape(hidden_states.shape)
+
+    def _edited(self, parameter: str, x: Tensor, routing: Routing) -> Tensor:
+        for edit in reversed(self.edits.get(parameter, [])):
+            x = edit(x, routing)
+        return x
+
+    def _map(self, parameter: str, x: Float[Tensor, "pair in"], expert: Tensor) -> Float[Tensor, "pair out"]:
+        weights = getattr(self.module, parameter)
+        weights = weights if is_transposed(self.module, parameter) else weights.mT
+        y = x.new_empty(len(x), weights.shape[-1])
+        for number in expert.unique().tolist():
+            y = y.index_copy(0, (rows := (expert == number).nonzero()[:, 0]), x[rows] @ weights[number])
+        return y + getattr(self.module, f"{parameter}_bias")[expert] if self.module.has_bias else y

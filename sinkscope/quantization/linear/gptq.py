@@ -1,0 +1,154 @@
+"""Weights rounded one input after the other, each error made good by the inputs that are left (Frantar et al. 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError
+from sinkscope.quantization.grid import Grid, Steps, decode, encode, steps_of
+from sinkscope.quantization.linear.maps import HEAD, linear_maps
+from sinkscope.quantization.linear.quantize import Rounding
+from sinkscope.quantization.linear.tokens import check_read, read_inputs
+from sinkscope.quantization.linear.transform import Transform
+from sinkscope.quantization.spared import Spared
+
+BLOCK = 128  # inputs whose errors reach those behind them in one product
+DAMP = 0.01
+
+Fit = Callable[[int, Float[Tensor, "out n"]], tuple[Grid, Steps]]
+
+
+@dataclass(frozen=True, eq=False)
+class GPTQ(Rounding):
+    """W rounded to little Σ |(W − Q) x|² instead of little |W − Q|². Made by `GPTQ.of`.
+
+    With H = 2/n Σ x xᵀ + damp · mean(diag H) · I over calibration tokens and U the upper Cholesky factor of H⁻¹
+    (H⁻¹ = Uᵀ U): column i is rounded to q, and all columns j behind it lose (w_i − q) U_ij / U_ii. Ranges are of W as
+    it is, or with groups of W as it has become when the group begins. H is of the full-precision model, where the
+    released code takes it behind blocks that are quantized already; inputs that are always 0 are rounded to the nearest
+    value, where it sets their weights to 0. Each of stacked experts has the H of the tokens that it is given.
+
+    Source: Frantar et al. 2023; IST-DASLab/gptq, gptq.py.
+    """
+
+    hessians: Mapping[str, Sequence[Float[Tensor, "in in"]]] = field(repr=False)
+    damp: float = DAMP
+    transform: Transform | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        inputs: Any,
+        damp: float = DAMP,
+        *,
+        spared: Spared | None = None,
+        skip: Sequence[str] = (HEAD,),
+        transform: Transform | None = None,
+        batch_size: int = 8,
+    ) -> GPTQ:
+        """Calibrated on all real tokens of `inputs` but those spared, under `transform`.
+
+        Raises `InputError` where no token reaches a map, and for a damping that is none.
+        """
+        if not damp > 0:
+            raise InputError(f"damp = {damp}: expected a positive share of the mean of H's diagonal, such as {DAMP}")
+        maps = linear_maps(model, skip)
+        counts = {path: len(one.weight) if one.stacked else 1 for path, one in maps.items()}
+        sums: dict[str, list[Any]] = {}
+
+        def read(path: str, rows: Tensor, experts: Tensor | None) -> None:
+            for number, own in by_expert(rows, experts, counts[path]):
+                product = own.double().T @ own.double()
+                total = sums.setdefault(path, [(0, 0)] * counts[path])
+                total[number] = total[number][0] + product, total[number][1] + len(own)
+
+        read_inputs(model, inputs, maps.values(), read, spared, transform, batch_size)
+        check_read(maps, sums)
+        widths = {path: one.weight.shape[-1] for path, one in maps.items()}
+        hessians = {path: [_mean(pair, widths[path]) for pair in total] for path, total in sums.items()}
+        return cls(hessians, damp, transform)
+
+    def rounded(
+        self, path: str, weight: Float[Tensor, "*expert out in"], grid: Grid
+    ) -> Float[Tensor, "*expert out in"]:
+        if path not in self.hessians:
+            raise InputError(f"GPTQ was not calibrated for '{path}': calibrate this model, with the same skip")
+        if weight.ndim == 2:
+            return gptq(weight, self.hessians[path][0], grid, self.damp)
+        each = zip(weight, self.hessians[path], strict=True)
+        return torch.stack([gptq(own, hessian, of_matrix(grid), self.damp) for own, hessian in each])
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": "GPTQ", "damp": self.damp}
+
+
+def gptq(
+    weight: Float[Tensor, "out in"], hessian: Float[Tensor, "in in"], grid: Grid, damp: float = DAMP
+) -> Float[Tensor, "out in"]:
+    """One weight on a grid over "token" (each output, with or without groups of inputs) or "tensor".
+
+    Raises `InputError` for other grids: a column after the other needs the range of each output beforehand.
+    """
+    if grid.over not in ("token", "tensor"):
+        raise InputError(f"GPTQ rounds weights over 'token' (each output) or 'tensor', not over '{grid.over}'")
+    grid.cut(weight)  # groups that do not divide are refused here
+    whole = steps_of(weight.float(), grid) if grid.group is None else None
+    plain = replace(grid, group=None)
+
+    def fit(start: int, columns: Float[Tensor, "out n"]) -> tuple[Grid, Steps]:
+        return plain, steps_of(columns, plain) if whole is None else whole
+
+    return compensated(weight, inverse_factor(hessian, damp), fit, grid.group or BLOCK)
+
+
+def compensated(
+    weight: Float[Tensor, "out in"], upper: Float[Tensor, "in in"], fit: Fit, group: int
+) -> Float[Tensor, "out in"]:
+    """Column after column on the grid that `fit(start, columns)` gives for each group, errors made good behind it."""
+    left, found = weight.double(), torch.empty_like(weight)
+    for start in range(0, weight.shape[1], group):
+        part = slice(start, min(start + group, weight.shape[1]))
+        grid, steps = fit(start, left[:, part].float())
+        errors = torch.zeros_like(left[:, part])
+        for column in range(part.start, part.stop):
+            own = left[:, column : column + 1]
+            value = decode(encode(own.float(), steps, grid), steps, grid)
+            error = (own - value) / upper[column, column]
+            left[:, column + 1 : part.stop] -= error * upper[column, column + 1 : part.stop]
+            errors[:, column - start] = error[:, 0]
+            found[:, column] = value[:, 0].to(found)
+        left[:, part.stop :] -= errors @ upper[part, part.stop :]
+    return found
+
+
+def inverse_factor(hessian: Float[Tensor, "in in"], damp: float) -> Float[Tensor, "in in"]:
+    """U, upper, with Uᵀ U = (H + damp · mean(diag H) · I)⁻¹, H with 1 on its diagonal for inputs that are always 0."""
+    damped = hessian.double().clone()
+    diagonal = damped.diagonal()
+    diagonal[diagonal == 0] = 1
+    diagonal += damp * diagonal.mean()
+    return torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(damped)), upper=True)
+
+
+def by_expert(rows: Tensor, experts: Tensor | None, count: int) -> list[tuple[int, Tensor]]:
+    """The rows that go to each expert; all of them to number 0 of a map that is none of stacked experts."""
+    if experts is None:
+        return [(0, rows)]
+    return [(number, rows[experts == number]) for number in range(count)]
+
+
+def of_matrix(grid: Grid) -> Grid:
+    """The grid of one expert's matrix: its tensor."""
+    return replace(grid, over="tensor") if grid.over == "head" else grid
+
+
+def _mean(summed: tuple[Any, int], width: int) -> Tensor:
+    product, count = summed
+    return 2 / count * product if count else torch.zeros(width, width, dtype=torch.float64)

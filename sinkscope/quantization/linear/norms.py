@@ -1,0 +1,186 @@
+"""Norms that feed linear maps: which maps read one tensor, and gains that take a factor in their stead."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import checked_inputs, device_of, evaluating, part, unwrapped
+from sinkscope.interventions import Intervention
+from sinkscope.quantization.linear.experts import Routing
+from sinkscope.quantization.linear.maps import LinearMap
+
+Key = tuple[int, int]  # where a tensor starts in memory, and how many entries it has
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor that goes into `maps`. `norm`: the path of the norm that made it, None where none did.
+
+    `others`: paths of other modules with weights that read it, such as routers; `inside`: whether what the norm reads
+    came out of a linear map (norms of latents, of queries and keys), and not from the residual stream.
+    """
+
+    maps: tuple[str, ...]
+    norm: str | None = None
+    others: tuple[str, ...] = ()
+    inside: bool = False
+
+
+def sources(model: nn.Module, inputs: Any, maps: Mapping[str, LinearMap]) -> tuple[Source, ...]:
+    """Which maps read one tensor, and which norm made it, seen in a pass over the first sample."""
+    model = unwrapped(model)
+    given, samples = checked_inputs(model, inputs)
+    readers: dict[Key, list[str]] = {}
+    others: dict[Key, list[str]] = {}
+    norms: dict[Key, tuple[str, Key]] = {}
+    linear: set[int] = set()  # storages that linear maps wrote
+    kept: list[Tensor] = []  # nothing is freed meanwhile, so no two tensors have one place
+    of_maps = {one.module for one in maps.values()}
+
+    def key(x: Tensor) -> Key:
+        kept.append(x)
+        return x.data_ptr(), x.numel()
+
+    def reading(one: LinearMap) -> Any:
+        def edit(x: Tensor, routing: Routing | None) -> Tensor:
+            if one.path not in readers.setdefault(found := key(x), []):
+                readers[found].append(one.path)
+            return x
+
+        return edit
+
+    def module_hook(path: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            entered = next((x for x in args if isinstance(x, Tensor)), None)
+            left = output[0] if isinstance(output, tuple) else output
+            if module in of_maps:
+                if isinstance(left, Tensor):
+                    kept.append(left)
+                    linear.add(left.untyped_storage().data_ptr())
+            elif is_norm(module) and entered is not None and isinstance(left, Tensor):
+                norms[key(left)] = path, (entered.untyped_storage().data_ptr(), 0)
+                kept.append(entered)
+            elif entered is not None and any(True for _ in module.parameters(recurse=False)):
+                others.setdefault(key(entered), []).append(path)
+
+        return hook
+
+    with torch.compiler.set_stance("force_eager"), evaluating(model), torch.no_grad(), ExitStack() as stack:
+        for path, module in model.named_modules():
+            stack.callback(module.register_forward_hook(module_hook(path)).remove)
+        for one in maps.values():
+            one.edit_input(reading(one), stack)
+        model(**first_sample(model, given, samples))
+    found = []
+    for place, paths in readers.items():
+        norm, entered = norms.get(place, (None, (0, 0)))
+        beside = (path for path in others.get(place, ()) if not any(one.startswith(f"{path}.") for one in paths))
+        found.append(Source(tuple(paths), norm, tuple(beside), entered[0] in linear))
+    return _joined(found)
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether a module is a norm of one tensor, with a gain for each channel."""
+    gain = getattr(module, "weight", None)
+    if "norm" not in type(module).__name__.lower() or not isinstance(gain, Tensor) or gain.ndim != 1:
+        return False
+    needed = [one for one in inspect.signature(module.forward).parameters.values() if one.default is one.empty]
+    return len(needed) == 1
+
+
+def first_sample(model: nn.Module, given: Mapping[str, Any], samples: int) -> dict[str, Any]:
+    """The first sample of some inputs, or all of them where they cannot be cut."""
+    try:
+        return part(given, slice(0, 1), samples, device_of(model))
+    except InputError:
+        return part(given, slice(0, samples), samples, device_of(model))
+
+
+def _joined(found: Sequence[Source]) -> tuple[Source, ...]:
+    """Sources that share a map, which the model uses several times, as one that no norm feeds alone."""
+    joined: list[Source] = []
+    for source in found:
+        alike = [one for one in joined if {*one.maps} & {*source.maps}]
+        for one in alike:
+            joined.remove(one)
+            maps, others = (*one.maps, *source.maps), (*one.others, *source.others)
+            norm = source.norm if one.norm == source.norm else None
+            inside = one.inside or source.inside
+            source = Source(tuple(dict.fromkeys(maps)), norm, tuple(dict.fromkeys(others)), inside)
+        joined.append(source)
+    return tuple(joined)
+
+
+@torch.no_grad()
+def gain_of(norm: nn.Module) -> tuple[Float[Tensor, "width"], float]:
+    """The gain g by which a norm multiplies, and what its weight lacks to be g: 0, or 1 where it stores g − 1 (Gemma).
+
+    Raises `UnsupportedModelError` for a norm that multiplies by something else.
+    """
+    weight: Any = norm.weight
+    probe = torch.linspace(-1.5, 2, weight.numel(), dtype=weight.dtype, device=weight.device)[None]
+
+    def at(value: float) -> Tensor:
+        norm._parameters["weight"] = torch.full_like(weight, value)  # type: ignore[assignment]
+        return norm(probe).float()
+
+    try:
+        zero, one, two = at(0), at(1), at(2)
+    finally:
+        norm._parameters["weight"] = weight
+    bias = getattr(norm, "bias", None)
+    shift = torch.zeros_like(zero) if bias is None else bias.float().expand_as(zero)
+    step = one - zero
+    offset = 0.0 if torch.allclose(zero, shift, atol=1e-3) else 1.0
+    if not torch.allclose(two - one, step, atol=1e-2) or not torch.allclose(zero - shift, offset * step, atol=1e-2):
+        raise UnsupportedModelError(f"{type(norm).__name__}: its gain is neither its weight nor 1 + its weight")
+    return weight + offset, offset
+
+
+def set_gain(norm: nn.Module, factor: Float[Tensor, "width"], stack: ExitStack) -> None:
+    """Multiply what a norm gives by `factor` through its gain, and its bias, until `stack` closes."""
+    gain, offset = gain_of(norm)
+    changed = {"weight": gain * factor.to(gain) - offset}
+    if isinstance(bias := getattr(norm, "bias", None), Tensor):
+        changed["bias"] = bias * factor.to(bias)
+    for name, value in changed.items():
+        put(norm, name, value, stack)
+
+
+def put(module: nn.Module, name: str, value: Tensor, stack: ExitStack) -> None:
+    """Give a module another parameter until `stack` closes."""
+    kept = module._parameters[name]
+    stack.callback(module._parameters.__setitem__, name, kept)
+    parameter: Any = value
+    parameter._is_param = True
+    module._parameters[name] = parameter
+
+
+@torch.no_grad()
+def changes_nothing(model: nn.Module, inputs: Any, change: Intervention) -> bool:
+    """Whether the logits of the first sample stay what they are, up to rounding, under a change that should be none."""
+    model = unwrapped(model)
+    given, samples = checked_inputs(model, inputs)
+    one = first_sample(model, given, samples)
+    with evaluating(model):
+        before = _floats(model(**one))
+        with change.applied(model):
+            after = _floats(model(**one))
+    tolerance = 1e-3 if before[0].dtype in (torch.float32, torch.float64) else 5e-2
+    return all(
+        float((a - b).float().norm()) <= tolerance * float(b.float().norm()) for a, b in zip(after, before, strict=True)
+    )
+
+
+def _floats(output: Any) -> Sequence[Tensor]:
+    values = output.values() if isinstance(output, Mapping) else output
+    return [value for value in values if isinstance(value, Tensor) and value.is_floating_point()][:1]

@@ -1,0 +1,205 @@
+"""Linear maps with quantized weights, and with what goes into them quantized, while a block lasts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError
+from sinkscope.interventions import Intervention
+from sinkscope.quantization.grid import Grid, Steps, fake_quantize, steps_of, straight_through
+from sinkscope.quantization.linear.experts import Routing
+from sinkscope.quantization.linear.maps import HEAD, LinearMap, linear_maps
+from sinkscope.quantization.linear.tokens import LeftAlone, check_read, read_inputs
+from sinkscope.quantization.linear.transform import Transform, check_unrounded
+from sinkscope.quantization.spared import RandomTokens, Spared
+
+
+class Rounding(ABC):
+    """How a weight is brought onto a grid, other than each entry to its nearest value.
+
+    `transform`: under which its calibration ran.
+    """
+
+    transform: Transform | None
+
+    @abstractmethod
+    def rounded(
+        self, path: str, weight: Float[Tensor, "*expert out in"], grid: Grid
+    ) -> Float[Tensor, "*expert out in"]:
+        """The weight on the grid. Raises `InputError` for a map that it was not calibrated for."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """The rounding as JSON-able data."""
+
+
+@dataclass(frozen=True, eq=False)
+class Static:
+    """Ranges of what goes into each map, frozen from calibration inputs (static quantization). Made by `calibrated`.
+
+    `spared`: the choice of tokens that were no part of the ranges, as data; `transform`: under which they were taken.
+    """
+
+    grid: Grid
+    steps: Mapping[str, Steps]
+    spared: Mapping[str, Any] | None = None
+    transform: Transform | None = None
+
+    def of(self, path: str) -> Steps:
+        """The range of one map. Raises `InputError` where none was calibrated."""
+        if path not in self.steps:
+            raise InputError(f"no scale was calibrated for '{path}': calibrate this model, with the same skip")
+        return self.steps[path]
+
+    def describe(self) -> dict[str, Any]:
+        """What it was made of, and the step of each map."""
+        steps = {path: float(steps.step) for path, steps in self.steps.items()}
+        return {"grid": asdict(self.grid), "spared": self.spared, "steps": steps}
+
+
+@dataclass(frozen=True)
+class QuantizeLinear(Intervention):
+    """y = Q_w(W) Q_a(x) + b in every linear map of the blocks: simulated quantization.
+
+    `weights`: the grid of W (out, in), where "token" gives each output its range, "channel" each input, and a `group`
+    of "token" cuts the inputs; of stacked experts each is a tensor of its own. W is rounded once when the block begins
+    and is exactly what it was afterwards; weights that are tied elsewhere (embeddings) stay as they are there.
+    `activations`: the grid of x (batch, position, in), None for weights alone. Its ranges are found in each pass: over
+    "token" of each token alone; over "tensor" of everything in the call, so that a row's result depends on its batch
+    (of stacked experts: over all tokens and experts of the layer). Padding counts for no range. `static`: ranges frozen
+    beforehand (`calibrated`). `spared`: tokens whose x stays in full precision and counts for no range. `skip`: maps
+    that stay as they are (`linear_maps`). `transform`: what is done to x and undone in W before both are rounded, such
+    as `SmoothQuant`; `rounding`: how W is brought onto its grid, None for the nearest value.
+
+    Control: as many random tokens spared in each row. Raises `InputError` where nothing is spared, so that there is
+    none, and `UnsupportedModelError` for what cannot be reached (`linear_maps`). Source: uniform quantization as in
+    Jacob et al. 2018; per-token and per-output scales as in Dettmers et al. 2022.
+    """
+
+    weights: Grid
+    activations: Grid | None = None
+    static: Static | None = None
+    spared: Spared | None = None
+    skip: Sequence[str] = (HEAD,)
+    transform: Transform | None = None
+    rounding: Rounding | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "skip", (self.skip,) if isinstance(self.skip, str) else tuple(self.skip))
+        if self.activations is None and (self.spared is not None or self.static is not None):
+            raise InputError(
+                "tokens are spared, and scales frozen, in what goes into a map: give activations=Grid(...), or leave "
+                "spared and static out"
+            )
+        if self.activations is not None and self.activations.over not in ("token", "tensor"):
+            raise InputError(
+                f"activations over '{self.activations.over}': no kernel has a scale for each channel or head of what "
+                "goes into a map; take over='token' or 'tensor'"
+            )
+        if self.static is not None and self.static.grid != self.activations:
+            raise InputError(f"static scales are of {self.static.grid}, but activations are {self.activations}")
+        for what, made in (("static scales", self.static), ("the rounding", self.rounding)):
+            if made is not None and made.transform is not self.transform:
+                raise InputError(
+                    f"{what} and the quantizer have different transforms, so they are of other numbers: calibrate with "
+                    "transform=... and give the same one here"
+                )
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        maps = linear_maps(model, self.skip)
+        check_unrounded(maps.values())
+        if self.activations is not None and not self.activations.exact:
+            alone = LeftAlone(model, self.spared, stack)
+            for one in maps.values():
+                one.edit_input(self._edit(one, alone), stack)
+                alone.uses.require(one)
+        if self.transform is not None:
+            self.transform.attach(model, stack)  # its hooks are put on last, so they run before those above
+        if not self.weights.exact:
+            for one in maps.values():
+                one.replace(self._rounded(one), stack, rounded=True)
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> QuantizeLinear:
+        if self.spared is None:
+            raise InputError(
+                "nothing is spared, so no random tokens can be spared in its place: give spared=..., such as "
+                "FirstTokens(1), or compare with nothing spared in a study"
+            )
+        seed = int(torch.randint(2**31, (1,), generator=generator))
+        return replace(self, spared=RandomTokens(self.spared, seed).known(model, inputs))
+
+    def describe(self) -> dict[str, Any]:
+        parts = {name: getattr(self, name) for name in ("static", "spared", "transform", "rounding")}
+        return {
+            "name": "QuantizeLinear",
+            "weights": asdict(self.weights),
+            "activations": None if self.activations is None else asdict(self.activations),
+            "skip": list(self.skip),
+            **{name: None if part is None else part.describe() for name, part in parts.items()},
+        }
+
+    def _rounded(self, one: LinearMap) -> Tensor:
+        weight = one.weight
+        grid = weight_grid(self.weights, weight)
+        if self.rounding is None:
+            return fake_quantize(weight, grid)
+        return straight_through(weight, self.rounding.rounded(one.path, weight.detach(), grid).to(weight.dtype))
+
+    def _edit(self, one: LinearMap, alone: LeftAlone) -> Any:
+        grid = self.activations
+        assert grid is not None
+        static = None if self.static is None else self.static.of(one.path)
+        by_token = grid.over == "token" and self.spared is None  # then nobody else's numbers matter
+
+        def edit(x: Tensor, routing: Routing | None) -> Tensor:
+            alone.uses.used(one)
+            return fake_quantize(x, grid, None if by_token else alone.rows(one, x, routing), static)
+
+        return edit
+
+
+def calibrated(
+    model: nn.Module,
+    inputs: Any,
+    grid: Grid,
+    *,
+    spared: Spared | None = None,
+    skip: Sequence[str] = (HEAD,),
+    transform: Transform | None = None,
+    batch_size: int = 8,
+) -> Static:
+    """Ranges over all real tokens of `inputs` for what goes into each map, of a grid over "tensor".
+
+    The smallest and the largest value of all batches, not a running mean of them. `spared`: tokens that are no part of
+    a range; whether they are spared when it is used is said there. Raises `InputError` for other grids, and for a map
+    that no token reached.
+    """
+    if grid.over != "tensor":
+        raise InputError(f"a static range is one number for all tokens: give a grid over 'tensor', not '{grid.over}'")
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def read(path: str, rows: Tensor, experts: Tensor | None) -> None:
+        if len(rows):
+            low, high = rows.float().amin(), rows.float().amax()
+            before = found.get(path, (low, high))
+            found[path] = torch.minimum(before[0], low), torch.maximum(before[1], high)
+
+    maps = linear_maps(model, skip)
+    read_inputs(model, inputs, maps.values(), read, spared, transform, batch_size)
+    check_read(maps, found)
+    steps = {path: steps_of(torch.stack(found[path]), grid) for path in maps}
+    steps = {path: Steps(one.step[0], None if one.low is None else one.low[0]) for path, one in steps.items()}
+    return Static(grid, steps, None if spared is None else spared.describe(), transform)
+
+
+def weight_grid(grid: Grid, weight: Tensor) -> Grid:
+    """The grid of one weight: of stacked experts (expert, out, in) each is a tensor of its own."""
+    return replace(grid, over="head") if grid.over == "tensor" and weight.ndim > 2 else grid

@@ -1,0 +1,188 @@
+"""Rotations that spread an outlying channel over all others: of what goes into a map, and of the residual stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import OpenStream, Stream, family, unwrapped, width_of
+from sinkscope.quantization.linear.maps import HEAD, LinearMap, chosen, linear_maps, reachable
+from sinkscope.quantization.linear.norms import Source, changes_nothing, gain_of, put, sources
+from sinkscope.quantization.linear.transform import Blocks, Change, InputTransform, Transform, check_unrounded
+
+Kind = Literal["hadamard", "orthogonal"]
+SMALLEST = 8  # Hadamard blocks below this spread an outlier over too few others: a random orthogonal matrix instead
+LAST = ("output", "down", "experts")  # kinds of maps that may write into the residual stream
+
+
+@dataclass(frozen=True)
+class RotateInputs(InputTransform):
+    """x → x Q and W → W Q at the input of every map of these `kinds`: at run time, so that it needs no other map.
+
+    `kinds`: of maps, as `hooks` names them ("down", "output", "query", …), None for all. `kind`: "hadamard" for random
+    signs and a Hadamard matrix in blocks of the largest power of two that divides the width, where that is at least 8
+    (336 = 16 · 21 has blocks of 16), "orthogonal" for random orthogonal matrices, which also stand where a width allows
+    no such block. Control: the rotation of another seed.
+
+    Source: the online rotations of Ashkboos et al. 2024 (QuaRot), who factor widths such as 28 · 2^n into known
+    Hadamard matrices instead of blocks.
+    """
+
+    kinds: Sequence[str] | None = None
+    kind: Kind = "hadamard"
+    seed: int = 0
+    skip: Sequence[str] = (HEAD,)
+
+    def __post_init__(self) -> None:
+        _check_kind(self.kind)
+        object.__setattr__(self, "skip", (self.skip,) if isinstance(self.skip, str) else tuple(self.skip))
+        object.__setattr__(self, "kinds", None if self.kinds is None else tuple(self.kinds))
+
+    def changes(self, model: nn.Module) -> Mapping[LinearMap, Change]:
+        maps = linear_maps(model, self.skip)
+        named = {one for one in maps.values() if self.kinds is None or {*one.kinds} & {*self.kinds}}
+        if not named:
+            there = ", ".join(sorted({kind for one in maps.values() for kind in one.kinds}))
+            raise InputError(f"no linear map of kind {', '.join(self.kinds or ())}: this model has {there}")
+        return {one: Change(turns=rotation(one.weight.shape[-1], self.kind, self.seed)) for one in named}
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> RotateInputs:
+        return replace(self, seed=int(torch.randint(2**31, (1,), generator=generator)))
+
+
+@dataclass(frozen=True)
+class RotateResidual(Transform):
+    """h → h Q between the first block and the last, with Q taken into the weights. Made by `RotateResidual.of`.
+
+    The stream is rotated where it enters the first block, and back where it leaves the last. The gains of the norms in
+    between are taken into the maps that read them (W diag(g) Q), writers become Qᵀ W and b Q, and what else reads a
+    norm (a router) is given what it was given before. Only norms without a mean (RMSNorm) commute with a rotation.
+    Control: another rotation. Source: Ashkboos et al. 2024 (QuaRot), who take Q into the embeddings and the head too.
+    """
+
+    kind: Kind
+    seed: int
+    readers: tuple[Source, ...]
+    writers: tuple[str, ...]
+
+    @classmethod
+    def of(cls, model: nn.Module, inputs: Any, kind: Kind = "hadamard", seed: int = 0) -> RotateResidual:
+        """Found in a pass over the first sample of `inputs`.
+
+        Raises `UnsupportedModelError` for a model whose function a rotation would change.
+        """
+        _check_kind(kind)
+        model = unwrapped(model)
+        maps = reachable(model)
+        stream = Stream.of(model)
+        stream.check_blocks()
+        width, inside = width_of(model), {path: one for path, one in maps.items() if one.block in stream.blocks}
+        modules = dict(model.named_modules())
+        found = [one for one in sources(model, inputs, maps) if one.norm is not None and not one.inside]
+        within = {module for block in stream.blocks for module in block.modules()}
+        found = [one for one in found if modules[str(one.norm)] in within]
+        readers = [one for one in found if all(path in inside for path in one.maps)]
+        reading = {path for one in readers for path in one.maps}
+        writers = [
+            path for path, one in inside.items() if path not in reading and one.weight.shape[-2] == width and _last(one)
+        ]
+        for one in readers:
+            if isinstance(modules[one.norm], nn.LayerNorm):
+                raise UnsupportedModelError(
+                    f"family '{family(model)}': '{one.norm}' subtracts the mean, which a rotation of the residual "
+                    "stream changes: take RotateInputs, which rotates each map's input"
+                )
+            gain_of(modules[one.norm])
+        made = cls(kind, seed, tuple(readers), tuple(writers))
+        if not readers or not writers or not changes_nothing(model, inputs, made):
+            raise UnsupportedModelError(
+                f"family '{family(model)}': its blocks read or write the residual stream in more ways than through "
+                "norms and linear maps, so that a rotation would change its function: take RotateInputs, which rotates "
+                "each map's input"
+            )
+        return made
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        paths = [*(path for one in self.readers for path in one.maps), *self.writers]
+        maps = chosen(model, paths, "RotateResidual")
+        check_unrounded(maps.values())
+        modules = dict(model.named_modules())
+        width = width_of(model)
+        turn = Change(turns=rotation(width, self.kind, self.seed))
+        back = Change(turns=tuple(Blocks(one.matrix.mT) for one in reversed(rotation(width, self.kind, self.seed))))
+        opened = OpenStream(model, stack)
+        opened.edit(0, turn.of_input)
+        opened.edit(opened.stream.depth, back.of_input)
+        for one in self.readers:
+            norm = modules[str(one.norm)]
+            gain, offset = gain_of(norm)
+            put(norm, "weight", torch.full_like(gain, 1 - offset), stack)
+            for path in one.maps:
+                maps[path].replace(turn.of_weight(maps[path].weight * gain.to(maps[path].weight)), stack)
+            for path in one.others:
+                _undo(modules[path], back, gain, stack)
+        for path in self.writers:
+            maps[path].replace(turn.of_weight(maps[path].weight.mT).mT, stack)
+            _turn_bias(maps[path], turn, stack)
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> RotateResidual:
+        return replace(self, seed=int(torch.randint(2**31, (1,), generator=generator)))
+
+
+def rotation(width: int, kind: Kind, seed: int) -> tuple[Blocks, ...]:
+    """An orthogonal matrix of a width: random signs and Hadamard blocks, or a random one (`RotateInputs`)."""
+    block = width & -width  # the largest power of two that divides it
+    generator = torch.Generator().manual_seed(seed)
+    if kind == "orthogonal" or block < SMALLEST:
+        return (Blocks(random_orthogonal(width, generator)),)
+    signs = torch.randint(2, (block,), generator=generator).double() * 2 - 1
+    return (Blocks(signs[:, None] * hadamard(block)),)
+
+
+def hadamard(size: int) -> Float[Tensor, "size size"]:
+    """H / sqrt(size) of Sylvester's construction, orthogonal and symmetric. Raises `InputError` for no power of two."""
+    if size < 1 or size & (size - 1):
+        raise InputError(f"no Hadamard matrix of {size} is made here: a power of two is")
+    found = torch.ones(1, 1, dtype=torch.float64)
+    while len(found) < size:
+        found = torch.cat([torch.cat([found, found], 1), torch.cat([found, -found], 1)])
+    return found / size**0.5
+
+
+def random_orthogonal(size: int, generator: torch.Generator) -> Float[Tensor, "size size"]:
+    """A matrix drawn uniformly from the orthogonal group: Q of a Gaussian matrix, columns signed as R's diagonal."""
+    q, r = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=generator))
+    return q * r.diagonal().sign()
+
+
+def _last(one: LinearMap) -> bool:
+    if one.stacked:
+        return one.parameter == "down_proj"
+    return bool({*one.kinds} & {*LAST}) or "out" in one.path.rpartition(".")[2]
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in get_args(Kind):
+        raise InputError(f"a rotation of kind '{kind}': expected one of {', '.join(get_args(Kind))}")
+
+
+def _undo(module: nn.Module, back: Change, gain: Tensor, stack: ExitStack) -> None:
+    """Give a reader of a norm that is no linear map what it was given before."""
+
+    def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (back.of_input(args[0]) * gain.to(args[0]), *args[1:])
+
+    stack.callback(module.register_forward_pre_hook(hook, prepend=True).remove)
+
+
+def _turn_bias(one: LinearMap, turn: Change, stack: ExitStack) -> None:
+    name = f"{one.parameter}_bias" if one.stacked else "bias"
+    if isinstance(bias := getattr(one.module, name, None), Tensor):
+        put(one.module, name, turn.of_input(bias), stack)

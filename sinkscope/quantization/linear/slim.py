@@ -1,0 +1,182 @@
+"""Groups of a weight with more and with fewer bits, by their salience (SliM-LLM, Huang et al. 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError
+from sinkscope.quantization.grid import Grid, Steps, decode, encode, steps_of
+from sinkscope.quantization.linear.gptq import DAMP, GPTQ, by_expert, compensated, inverse_factor
+from sinkscope.quantization.linear.maps import HEAD, linear_maps
+from sinkscope.quantization.linear.quantize import Rounding
+from sinkscope.quantization.linear.tokens import read_inputs
+from sinkscope.quantization.linear.transform import Transform
+from sinkscope.quantization.spared import Spared
+
+ROWS = 256  # of calibration tokens that bits are chosen on
+SALIENT = 2.0  # standard deviations above the mean of a group's salience
+SHRINKS = (1.0, *(1 + sign * 0.1 * step / 50 for sign in (1, -1) for step in range(1, 51)))
+NORM = 2.4
+
+
+@dataclass(frozen=True, eq=False)
+class SliM(Rounding):
+    """GPTQ whose groups have N − 1, N or N + 1 bits, as many of the first as of the last. Made by `SliM.of`.
+
+    The salience of a group of inputs is Σ w² / U_jj² over its entries, U as in `GPTQ`. For i = 0, 1, … the i groups of
+    least salience get N − 1 bits and the i of most salience N + 1; taken is the i of least KL(softmax(x Qᵀ) ‖
+    softmax(x Wᵀ)) on calibration tokens, Q rounded to the nearest value. The average stays N. The range of each output
+    in a group is then scaled by the p in 0.9…1.1 of least Σ |error|^2.4, in which salient entries (more than 2
+    deviations above the mean) count `salient` times: 1 as released, where they count like others. One bit stands for
+    mean ± mean distance from it.
+
+    One damping, of 1 % of H's mean diagonal, where the released code has 0.01 itself for the choice of bits; i = 0 and
+    the largest i are tried too. Grids need a `group` of inputs. Source: Huang et al. 2024; Aaronhuang-778/SliM-LLM,
+    slim-llm/slim_gptq.py and utils.
+    """
+
+    hessians: Mapping[str, Sequence[Float[Tensor, "in in"]]] = field(repr=False)
+    samples: Mapping[str, Sequence[Float[Tensor, "row in"]]] = field(repr=False)
+    damp: float = DAMP
+    salient: float = 1.0
+    transform: Transform | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        inputs: Any,
+        damp: float = DAMP,
+        *,
+        salient: float = 1.0,
+        spared: Spared | None = None,
+        skip: Sequence[str] = (HEAD,),
+        transform: Transform | None = None,
+        batch_size: int = 8,
+    ) -> SliM:
+        """Calibrated as `GPTQ.of`; bits are chosen on the first 256 tokens that each map is given."""
+        options: dict[str, Any] = {"spared": spared, "skip": skip, "transform": transform, "batch_size": batch_size}
+        hessians = GPTQ.of(model, inputs, damp, **options).hessians
+        maps = linear_maps(model, skip)
+        samples = {path: [torch.empty(0, one.weight.shape[-1])] * len(hessians[path]) for path, one in maps.items()}
+
+        def read(path: str, rows: Tensor, experts: Tensor | None) -> None:
+            for number, own in by_expert(rows, experts, len(samples[path])):
+                before = samples[path][number]
+                samples[path][number] = torch.cat([before.to(own), own[: ROWS - len(before)]])
+
+        read_inputs(model, inputs, maps.values(), read, spared, transform, batch_size)
+        return cls(hessians, samples, damp, salient, transform)
+
+    def rounded(
+        self, path: str, weight: Float[Tensor, "*expert out in"], grid: Grid
+    ) -> Float[Tensor, "*expert out in"]:
+        each = zip(self._matrices(weight), self.bits(path, weight, grid), self.hessians[path], strict=True)
+        found = [self._matrix(own, bits, hessian, grid) for own, bits, hessian in each]
+        return found[0] if weight.ndim == 2 else torch.stack(found)
+
+    def bits(self, path: str, weight: Float[Tensor, "*expert out in"], grid: Grid) -> tuple[tuple[int, ...], ...]:
+        """Bits of each group of inputs, for each matrix of the map."""
+        if path not in self.hessians:
+            raise InputError(f"SliM-LLM was not calibrated for '{path}': calibrate this model, with the same skip")
+        if grid.over != "token" or grid.group is None:
+            raise InputError("SliM-LLM gives groups of inputs their bits: give a grid over 'token' with group=...")
+        grid.cut(weight)
+        each = zip(self._matrices(weight), self.hessians[path], self.samples[path], strict=True)
+        return tuple(
+            chosen_bits(own.float(), salience(own, inverse_factor(hessian, self.damp), grid.group), rows.float(), grid)
+            for own, hessian, rows in each
+        )
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": "SliM", "damp": self.damp, "salient": self.salient}
+
+    def _matrix(self, weight: Tensor, bits: Sequence[int], hessian: Tensor, grid: Grid) -> Tensor:
+        assert grid.group is not None
+        group, upper = grid.group, inverse_factor(hessian, self.damp)
+
+        def fit(start: int, columns: Float[Tensor, "out n"]) -> tuple[Grid, Steps]:
+            own = replace(grid, bits=bits[start // group], group=None)
+            sizes = columns.double() ** 2 / upper.diagonal()[start : start + group] ** 2
+            return own, fitted_steps(columns, own, salient_entries(sizes), self.salient)
+
+        return compensated(weight, upper, fit, group)
+
+    @staticmethod
+    def _matrices(weight: Tensor) -> list[Tensor]:
+        return [weight] if weight.ndim == 2 else list(weight)
+
+
+def salience(weight: Float[Tensor, "out in"], upper: Float[Tensor, "in in"], group: int) -> Float[Tensor, "group"]:
+    """Σ w² / U_jj² over the entries of each group of inputs."""
+    return (weight.double() ** 2 / upper.diagonal() ** 2).sum(0).unflatten(0, (-1, group)).sum(-1)
+
+
+def chosen_bits(
+    weight: Float[Tensor, "out in"], sizes: Float[Tensor, "group"], rows: Float[Tensor, "row in"], grid: Grid
+) -> tuple[int, ...]:
+    """Of the mixtures of N − 1, N and N + 1 bits that keep the average, the one of least divergence on `rows`."""
+    tried = mixtures(sizes, grid.bits)
+    target = (rows @ weight.T).log_softmax(-1)
+
+    def divergence(bits: Sequence[int]) -> float:
+        found = (rows @ _nearest(weight, bits, grid).T).log_softmax(-1)
+        return float((found.exp() * (found - target)).sum(-1).mean())
+
+    return tried[0] if not len(rows) else min(tried, key=divergence)  # no token: nothing to choose on
+
+
+def mixtures(sizes: Float[Tensor, "group"], bits: int) -> list[tuple[int, ...]]:
+    """Bits of each group with the i of least salience at bits − 1 and the i of most at bits + 1, for every i."""
+    order = sizes.argsort().tolist()
+    found = []
+    for count in range(len(order) // 2 + 1):
+        low, high = set(order[:count]), set(order[len(order) - count :])
+        found.append(tuple(bits - (at in low) + (at in high) for at in range(len(order))))
+    return found
+
+
+def salient_entries(sizes: Float[Tensor, "out in"]) -> Bool[Tensor, "out in"]:
+    """Entries of a group whose salience is more than two deviations above the mean."""
+    return sizes > sizes.mean() + SALIENT * sizes.std()
+
+
+def fitted_steps(weight: Float[Tensor, "out in"], grid: Grid, salient: Bool[Tensor, "out in"], times: float) -> Steps:
+    """The range of each output, scaled by the p of least Σ |error|^2.4, salient entries counted `times` over."""
+    if grid.bits == 1:
+        return binary_steps(weight)
+    whole = steps_of(weight, grid)
+    counts = torch.where(salient, times, 1.0)
+    best, found = None, whole
+    for shrink in SHRINKS:
+        tried = Steps(whole.step * shrink, None if whole.low is None else whole.low * shrink)
+        error = (decode(encode(weight, tried, grid), tried, grid) - weight).abs() ** NORM
+        error = (error * counts).sum(-1, keepdim=True)
+        better = torch.ones_like(error).bool() if best is None else error < best
+        best = error if best is None else torch.minimum(best, error)
+        low = None if tried.low is None or found.low is None else torch.where(better, tried.low, found.low)
+        found = Steps(torch.where(better, tried.step, found.step), low)
+    return found
+
+
+def binary_steps(weight: Float[Tensor, "out in"]) -> Steps:
+    """Two values for each output: its mean, less and plus the mean distance from it."""
+    mean = weight.mean(-1, keepdim=True)
+    distance = (weight - mean).abs().mean(-1, keepdim=True)
+    return Steps(2 * distance, mean - distance)
+
+
+def _nearest(weight: Tensor, bits: Sequence[int], grid: Grid) -> Tensor:
+    assert grid.group is not None
+    parts = []
+    for own, columns in zip(bits, weight.split(grid.group, dim=-1), strict=True):
+        plain = replace(grid, bits=own, group=None)
+        steps = binary_steps(columns) if own == 1 else steps_of(columns, plain)
+        parts.append(decode(encode(columns, steps, plain), steps, plain))
+    return torch.cat(parts, -1)

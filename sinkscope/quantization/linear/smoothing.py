@@ -1,0 +1,150 @@
+"""Outlying channels moved from what goes into a map to its weights (SmoothQuant, Xiao et al. 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.quantization.linear.maps import HEAD, LinearMap, chosen, linear_maps
+from sinkscope.quantization.linear.norms import Source, changes_nothing, gain_of, set_gain, sources
+from sinkscope.quantization.linear.tokens import check_read, read_inputs
+from sinkscope.quantization.linear.transform import Change, Transform, change_map, check_unrounded
+from sinkscope.quantization.linear.uses import Uses
+from sinkscope.quantization.spared import Spared
+
+SMALLEST = 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class SmoothQuant(Transform):
+    """x → x / s and W → W s with s_j = max |x_j|^α / max |W_j|^(1−α), at least 1e-5. Made by `SmoothQuant.of`.
+
+    Maxima of x (token, in) over calibration tokens, of W (out, in) over the outputs of all maps that read the same
+    tensor, which share s. `gains`: norms whose gain takes 1/s, so that it costs nothing; every other division
+    (`divided`: at the inputs of attention's output and of the last map of a feed-forward, where no norm stands before)
+    is one at run time. α = .5 is usual, more where the outliers of x are larger. A choice of calibration tokens that
+    lacks what is served, such as the first token, makes s small where x is large: calibrate on what is served.
+
+    Control: the same factors on other channels. Source: Xiao et al. 2023; mit-han-lab/smoothquant,
+    smoothquant/smooth.py, which smooths behind norms alone.
+    """
+
+    alpha: float
+    scales: Mapping[str, Float[Tensor, "in"]] = field(repr=False)
+    shared: Sequence[Source] = field(repr=False)
+    seed: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        inputs: Any,
+        alpha: float = 0.5,
+        *,
+        spared: Spared | None = None,
+        skip: Sequence[str] = (HEAD,),
+        batch_size: int = 8,
+    ) -> SmoothQuant:
+        """Calibrated on all real tokens of `inputs` but those spared.
+
+        Raises `InputError` for α outside 0…1 and for maps that no token reached.
+        """
+        if not 0 <= alpha <= 1:
+            raise InputError(f"alpha = {alpha}: expected 0 (all of it left to x) to 1 (all of it moved to W)")
+        maps = linear_maps(model, skip)
+        largest: dict[str, Tensor] = {}
+
+        def read(path: str, rows: Tensor, experts: Tensor | None) -> None:
+            if len(rows):
+                size = rows.abs().amax(0)
+                largest[path] = torch.maximum(largest.get(path, size), size)
+
+        read_inputs(model, inputs, maps.values(), read, spared, None, batch_size)
+        check_read(maps, largest)
+        shared = _foldable(model, inputs, maps)
+        scales: dict[str, Tensor] = {}
+        for source in shared:
+            size = torch.stack([largest[path].float() for path in source.maps]).amax(0)
+            weights = torch.stack([_by_input(maps[path].weight) for path in source.maps]).amax(0).clamp(min=SMALLEST)
+            scale = (size.pow(alpha) / weights.pow(1 - alpha)).clamp(min=SMALLEST)
+            scales |= dict.fromkeys(source.maps, scale)
+        return cls(alpha, scales, shared)
+
+    @property
+    def gains(self) -> tuple[str, ...]:
+        """Norms whose gain takes the division."""
+        return tuple(source.norm for source in self.shared if source.norm is not None)
+
+    @property
+    def divided(self) -> tuple[str, ...]:
+        """Maps whose input is divided at run time."""
+        return tuple(path for source in self.shared if source.norm is None for path in source.maps)
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        maps = chosen(model, self.scales, "SmoothQuant")
+        check_unrounded(maps.values())
+        modules, uses = dict(model.named_modules()), Uses.of(model, stack)
+        for source in self.shared:
+            scale = self._scale(source)
+            if source.norm is not None:
+                set_gain(modules[source.norm], 1 / scale, stack)
+            for path in source.maps:
+                if source.norm is None:
+                    change_map(maps[path], Change(scale), uses, stack)
+                else:
+                    maps[path].replace(Change(scale).of_weight(maps[path].weight), stack)
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> SmoothQuant:
+        return replace(self, seed=int(torch.randint(2**31, (1,), generator=generator)))
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "name": "SmoothQuant",
+            "alpha": self.alpha,
+            "gains": list(self.gains),
+            "divided": list(self.divided),
+            "seed": self.seed,
+        }
+
+    def _scale(self, source: Source) -> Tensor:
+        scale = self.scales[source.maps[0]]
+        if self.seed is None:
+            return scale
+        return scale[torch.randperm(len(scale), generator=torch.Generator().manual_seed(self.seed))]
+
+
+def _by_input(weight: Float[Tensor, "*out in"]) -> Float[Tensor, "in"]:
+    return weight.detach().float().abs().flatten(0, -2).amax(0)
+
+
+def _foldable(model: nn.Module, inputs: Any, maps: Mapping[str, LinearMap]) -> tuple[Source, ...]:
+    """What reads one tensor; a norm is named where its gain can take a factor, since nothing else reads what it gives.
+
+    Readers that are no modules (a residual stream behind a norm) are not seen, so a strong factor is tried.
+    """
+    found = sources(model, inputs, maps)
+    modules = dict(model.named_modules())
+
+    def has_gain(source: Source) -> bool:
+        try:
+            return source.norm is not None and not source.others and bool(gain_of(modules[source.norm])[0].numel())
+        except UnsupportedModelError:
+            return False
+
+    plain = [one if has_gain(one) else replace(one, norm=None) for one in found]
+    generator = torch.Generator().manual_seed(0)
+
+    def works(source: Source) -> bool:
+        width = maps[source.maps[0]].weight.shape[-1]
+        tried = torch.randn(width, generator=generator).exp()
+        one = SmoothQuant(0.5, dict.fromkeys(source.maps, tried.to(maps[source.maps[0]].weight)), (source,))
+        return changes_nothing(model, inputs, one)
+
+    return tuple(one if one.norm is None or works(one) else replace(one, norm=None) for one in plain)

@@ -1,0 +1,136 @@
+"""Which tokens of a linear map's input a quantizer leaves alone, and what goes into every map over some inputs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import Passes, Stream, batches, checked_inputs, evaluating, family, unwrapped
+from sinkscope.interventions import Intervention
+from sinkscope.quantization.linear.maps import LinearMap
+from sinkscope.quantization.linear.uses import Uses
+from sinkscope.quantization.spared import Spared, SparedInPass
+
+if TYPE_CHECKING:
+    from sinkscope.quantization.linear.experts import Routing
+
+Read = Callable[[str, Float[Tensor, "row in"], Int[Tensor, "row"] | None], object]
+
+
+class LeftAlone:
+    """The rows of a map's input that count for no range and stay as they are: spared tokens, and padding.
+
+    Follows the passes of `model` for as long as `stack` is open. Spared tokens are those of the stack that writes the
+    text (`Stream.of`); of what an encoder or an image gives, padding alone is left.
+    """
+
+    def __init__(self, model: nn.Module, spared: Spared | None, stack: ExitStack) -> None:
+        self._spared = None if spared is None else SparedInPass(model, spared, stack)
+        self._axis = Stream.of(model).axis
+        self._passes = Passes(model)
+        self._passes.attach(stack, first=True)
+        self.uses = Uses(self._passes, stack)
+
+    def rows(self, one: LinearMap, x: Tensor, routing: Routing | None) -> Bool[Tensor, "..."] | None:
+        """True for rows of x to leave alone, broadcasting to x; None where there is none.
+
+        Raises `UnsupportedModelError` where some tokens are to be left and which rows are theirs cannot be told.
+        """
+        left = self._columns(one, x, routing)
+        if left is None or not bool(left.any()):
+            return None
+        left = left.to(x.device)
+        if routing is not None:
+            flat = left.flatten()
+            return (flat[routing.token] if routing.paired else flat)[:, None]
+        if not one.routed and x.ndim > 2 and x.shape[:2] == left.shape:
+            return left.view(*left.shape, *[1] * (x.ndim - 2))
+        if not one.routed and x.ndim == 2 and len(x) == left.numel():
+            return left.view(-1, 1)
+        if not one.routed and x.ndim == 4 and x.shape[1] == 1 and x[:, 0].shape[:2] == left.shape:
+            return left[:, None, :, None]  # latents, as one head
+        raise UnsupportedModelError(
+            f"family '{family(self._passes.model)}': '{one.path}' is given {tuple(x.shape)} in a pass over {len(left)} "
+            f"rows of {left.shape[1]} tokens (routed to an expert, or cut otherwise), so which of them are spared or "
+            "padding cannot be told: name it in skip, or spare nothing and give rows of one length"
+        )
+
+    def _columns(self, one: LinearMap, x: Tensor, routing: Routing | None) -> Bool[Tensor, "batch position"] | None:
+        forward = self._passes.now.forward
+        if self._spared is not None and one.axis == self._axis:
+            return self._spared.now | ~self._spared.real
+        if one.axis not in forward.real and one.axis not in forward.elsewhere:
+            return None
+        by_row = x[:, 0] if x.ndim == 4 and x.shape[1] == 1 else x
+        if x.ndim == 2:
+            count = len(x) if routing is None else routing.tokens
+            by_row = x.new_empty(forward.batch, count // forward.batch, 1)
+        real = forward.at(one.axis, None, by_row)
+        return ~real.expand(forward.batch, -1)
+
+
+def known(spared: Spared | None, model: nn.Module, inputs: Mapping[str, Any]) -> Spared | None:
+    """The same choice, fixed for these inputs where only whole inputs tell it."""
+    return spared.known(model, inputs) if spared is not None and spared.of_inputs else spared
+
+
+def read_inputs(
+    model: nn.Module,
+    inputs: Any,
+    maps: Iterable[LinearMap],
+    read: Read,
+    spared: Spared | None = None,
+    under: Intervention | None = None,
+    batch_size: int = 8,
+) -> None:
+    """Show what goes into each map to `read(path, rows, experts)`, spared tokens and padding left out.
+
+    `experts`: which expert each row goes to, None for a map that is none of stacked experts. `under`: what changes the
+    model meanwhile; what is shown is what it makes of the inputs. `inputs` as in `measure`.
+    """
+    model = unwrapped(model)
+    given, samples = checked_inputs(model, inputs, batch_size)
+    options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+    with torch.compiler.set_stance("force_eager"), evaluating(model), torch.no_grad(), ExitStack() as stack:
+        alone = LeftAlone(model, known(spared, model, given), stack)
+        for one in maps:
+            one.edit_input(_reading(one, alone, read), stack)
+            alone.uses.require(one)
+        if under is not None:
+            under.attach(model, stack)
+        for batch in batches(model, given, samples, batch_size):
+            model(**batch, **options)
+
+
+def _reading(one: LinearMap, alone: LeftAlone, read: Read) -> Any:
+    def edit(x: Tensor, routing: Routing | None) -> Tensor:
+        alone.uses.used(one)
+        left, rows = alone.rows(one, x, routing), x.reshape(-1, x.shape[-1])
+        kept = torch.ones(len(rows), dtype=torch.bool, device=x.device)
+        if left is not None:
+            kept = ~left.expand(*x.shape[:-1], 1).reshape(-1)
+        if routing is None:
+            read(one.path, rows[kept], None)
+        elif routing.paired:
+            read(one.path, rows[kept], routing.expert[kept])
+        else:
+            chosen = kept[routing.token]
+            read(one.path, rows[routing.token][chosen], routing.expert[chosen])
+        return x
+
+    return edit
+
+
+def check_read(maps: Iterable[str], seen: Iterable[str]) -> None:
+    """Raises `InputError` for a map that no token of the calibration inputs reached."""
+    if missing := sorted(set(maps) - set(seen)):
+        raise InputError(
+            f"no token of the calibration inputs reached '{missing[0]}' (one of {len(missing)}): give more of them"
+        )

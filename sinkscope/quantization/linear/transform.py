@@ -1,0 +1,108 @@
+"""Changes of what goes into linear maps that their weights undo: the function stays, and is easier to quantize."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError
+from sinkscope.interventions import Intervention
+from sinkscope.quantization.linear.experts import Routing
+from sinkscope.quantization.linear.maps import LinearMap
+from sinkscope.quantization.linear.uses import Uses
+
+
+@dataclass(frozen=True)
+class Transform(Intervention):
+    """An intervention that leaves the full-precision function as it is. Give it to `QuantizeLinear(transform=...)`.
+
+    There it comes before both roundings. Beside a quantizer (`All`) it would come after that of the weights, which is
+    refused.
+    """
+
+
+def check_unrounded(maps: Iterable[LinearMap]) -> None:
+    """Raises `InputError` where a map's weight is a quantizer's already."""
+    for one in maps:
+        if one.rounded:
+            raise InputError(
+                f"the weight of '{one.path}' is quantized already: give a transform to the quantizer "
+                "(QuantizeLinear(transform=...)), and each map to one quantizer (skip=...)"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """x → (x / s) Q and W → (W s) Q for an orthogonal Q, so that W x stays what it is.
+
+    `scale`: s, a number for each input, None for 1; `turns`: Q, one factor after the other.
+    """
+
+    scale: Float[Tensor, "in"] | None = None
+    turns: Sequence[Blocks | Order] = ()
+
+    def of_input(self, x: Float[Tensor, "*row in"]) -> Float[Tensor, "*row in"]:
+        """What goes into the map instead of x."""
+        return self._turned(x if self.scale is None else x / self.scale.to(x))
+
+    def of_weight(self, weight: Float[Tensor, "*out in"]) -> Float[Tensor, "*out in"]:
+        """The weight that undoes it."""
+        return self._turned(weight if self.scale is None else weight * self.scale.to(weight))
+
+    def _turned(self, rows: Tensor) -> Tensor:
+        for turn in self.turns:
+            rows = turn(rows)
+        return rows
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Every block of as many entries as `matrix` has rows, times that orthogonal matrix."""
+
+    matrix: Float[Tensor, "block block"]
+
+    def __call__(self, rows: Float[Tensor, "*row in"]) -> Float[Tensor, "*row in"]:
+        return (rows.unflatten(-1, (-1, len(self.matrix))) @ self.matrix.to(rows)).flatten(-2)
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """Entries in another order: the i-th becomes what the `order[i]`-th was."""
+
+    order: Int[Tensor, "in"]
+
+    def __call__(self, rows: Float[Tensor, "*row in"]) -> Float[Tensor, "*row in"]:
+        return rows[..., self.order.to(rows.device)]
+
+
+@dataclass(frozen=True)
+class InputTransform(Transform):
+    """A transform of what goes into maps where they stand. To write one: a frozen dataclass with `changes`."""
+
+    @abstractmethod
+    def changes(self, model: nn.Module) -> Mapping[LinearMap, Change]:
+        """The change of each map."""
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        changes = self.changes(model)
+        check_unrounded(changes)
+        uses = Uses.of(model, stack)
+        for one, change in changes.items():
+            change_map(one, change, uses, stack)
+
+
+def change_map(one: LinearMap, change: Change, uses: Uses, stack: ExitStack) -> None:
+    """Change what goes into a map, and its weight, until `stack` closes."""
+
+    def edit(x: Tensor, routing: Routing | None) -> Tensor:
+        uses.used(one)
+        return change.of_input(x)
+
+    uses.require(one)
+    one.edit_input(edit, stack)
+    one.replace(change.of_weight(one.weight), stack)

@@ -1,0 +1,301 @@
+"""Quantized linear maps against models written by hand, and what is spared, padded, frozen and refused."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, LlamaForCausalLM
+
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.interventions import All, SetActivations, effect
+from sinkscope.probes import AttentionReceived, observe
+from sinkscope.quantization import (
+    GPTQ,
+    FirstTokens,
+    Grid,
+    Positions,
+    QuantizeLinear,
+    RandomTokens,
+    RotateInputs,
+    calibrated,
+    linear_maps,
+)
+from tests.families.registry import FAMILIES
+from tests.quantization.linear.conftest import a_model, by_hand, distance, inputs_of, logits, symmetric
+
+W8, T8 = Grid(8, symmetric=True), Grid(8, "tensor", symmetric=True)
+W4 = FOUR = Grid(4, symmetric=True)
+T4 = Grid(4, "tensor", symmetric=True)
+
+
+def same(x: Tensor) -> Tensor:
+    return x
+
+
+BLOCKS = {"llama": "layers", "gpt2": "h", "phi3": "layers", "bert": "layer"}
+
+
+@pytest.mark.parametrize(
+    ("name", "which"), [*((name, "by tensor") for name in BLOCKS), ("gpt2", "weights"), ("phi3", "by token")]
+)
+def test_it_is_what_is_written_by_hand(name: str, which: str) -> None:
+    model, inputs = a_model(name), inputs_of(name)
+    activations = {"weights": None, "by token": FOUR, "by tensor": T4}[which]
+    entering = {"weights": same, "by token": symmetric(4), "by tensor": symmetric(4, None)}[which]
+    plain = logits(model, **inputs)
+    with QuantizeLinear(W4, activations).applied(model):
+        found = logits(model, **inputs)
+    expected = logits(by_hand(model, symmetric(4), entering, BLOCKS[name]), **inputs)
+    assert distance(found, expected) < 1e-5 < 1e-3 < distance(plain, expected)
+
+
+def test_experts_are_what_is_written_by_hand() -> None:
+    model, inputs = a_model("qwen3_moe"), inputs_of("qwen3_moe")
+    experts, entered = model.model.layers[0].mlp.experts, {}
+    experts.register_forward_pre_hook(lambda module, args: entered.update(args=args))
+    experts.register_forward_hook(lambda module, args, output: entered.update(output=output))
+    maps = linear_maps(model)
+    skip = tuple(path for path in maps if not path.startswith("model.layers.0.mlp.experts"))
+    with QuantizeLinear(W4, FOUR, skip=skip).applied(model):
+        logits(model, **inputs)
+    hidden, index, routing = entered["args"]
+    expected = torch.zeros_like(hidden)
+    rounded = symmetric(4)
+    for token in range(len(hidden)):
+        for expert, share in zip(index[token], routing[token], strict=True):
+            both = rounded(experts.gate_up_proj[expert]) @ rounded(hidden[token])
+            gate, up = both.chunk(2)
+            inner = rounded(torch.nn.functional.silu(gate) * up)
+            expected[token] += share * (rounded(experts.down_proj[expert]) @ inner)
+    torch.testing.assert_close(entered["output"], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("grid", [FOUR, T4])
+def test_padding_counts_for_nothing(tiny_llama: LlamaForCausalLM, grid: Grid) -> None:
+    ids = torch.randint(5, 101, (1, 9), generator=torch.Generator().manual_seed(2))
+    padded = torch.cat([torch.full((1, 4), 3), ids], 1)
+    mask = torch.cat([torch.zeros(1, 4, dtype=torch.long), torch.ones_like(ids)], 1)
+    with torch.no_grad():
+        tiny_llama.model.embed_tokens.weight[3] *= 50  # a range that counted it would be wide
+    try:
+        with QuantizeLinear(W8, grid).applied(tiny_llama):
+            alone = logits(tiny_llama, input_ids=ids)
+            beside = logits(tiny_llama, input_ids=padded, attention_mask=mask)
+    finally:
+        with torch.no_grad():
+            tiny_llama.model.embed_tokens.weight[3] /= 50
+    torch.testing.assert_close(beside[:, 4:], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_padding_counts_for_nothing_among_experts() -> None:
+    model = a_model("qwen3_moe")
+    ids = inputs_of("qwen3_moe")["input_ids"][:1]
+    padded = torch.cat([ids[:, :5], ids], 1)
+    mask = torch.cat([torch.zeros(1, 5, dtype=torch.long), torch.ones_like(ids)], 1)
+    with QuantizeLinear(W8, T8).applied(model):
+        alone, beside = logits(model, input_ids=ids), logits(model, input_ids=padded, attention_mask=mask)
+    torch.testing.assert_close(beside[:, 5:], alone, rtol=1e-3, atol=1e-5)
+
+
+def an_outlier(model: nn.Module) -> nn.Module:
+    """Token 2 has a direction of its own, which makes its entry 7 of what enters block 0's last map enormous."""
+    layer = model.model.layers[0]
+    with torch.no_grad():
+        model.model.embed_tokens.weight[:, 31] = 0
+        model.model.embed_tokens.weight[2] = 5 * torch.eye(32)[31]
+        layer.self_attn.o_proj.weight[31] = 0
+        layer.self_attn.v_proj.weight[:, 31] = 0
+        for linear in (layer.mlp.up_proj, layer.mlp.gate_proj):
+            linear.weight[7] = 8 * torch.eye(32)[31]
+        layer.mlp.down_proj.weight *= 100
+        layer.mlp.down_proj.weight[:, 7] *= 1e-5
+    return model
+
+
+def rows() -> Tensor:
+    ids = torch.randint(5, 97, (6, 24), generator=torch.Generator().manual_seed(4))
+    ids[:, 0] = 2
+    return ids
+
+
+def test_a_spared_outlier_costs_nothing_and_a_random_token_saves_nothing() -> None:
+    model, ids = an_outlier(a_model("llama")), rows()
+    plain = logits(model, input_ids=ids)
+
+    def cost(quantizer: QuantizeLinear) -> float:
+        with quantizer.applied(model):
+            return distance(logits(model, input_ids=ids)[:, 1:], plain[:, 1:])
+
+    first = FirstTokens(1)
+    plainly = QuantizeLinear(Grid(16), T8)
+    nothing, spared = cost(plainly), cost(replace(plainly, spared=first))
+    random = cost(replace(plainly, spared=RandomTokens(first, 0).known(model, {"input_ids": ids})))
+    assert spared < 0.1 * nothing
+    assert abs(random - nothing) < 0.1 * nothing
+
+
+def test_everything_spared_is_full_precision() -> None:
+    model, ids = a_model("llama"), rows()
+    with QuantizeLinear(Grid(16), T4, spared=Positions(tuple(range(24)))).applied(model):
+        assert torch.equal(logits(model, input_ids=ids), logits(a_model("llama"), input_ids=ids))
+
+
+def test_spared_tokens_are_theirs_in_a_cache_too() -> None:
+    model, ids = an_outlier(a_model("llama")), rows()
+    with QuantizeLinear(W8, Grid(4), spared=Positions((0, 9, 13))).applied(model), torch.no_grad():
+        whole = model(ids).logits
+        cache = DynamicCache(config=model.config)
+        parts = [
+            model(ids[:, part], past_key_values=cache).logits for part in (slice(0, 8), slice(8, 14), slice(14, 24))
+        ]
+    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-3, atol=1e-5)
+
+
+def test_frozen_ranges_are_those_of_what_they_were_calibrated_on() -> None:
+    model, ids = an_outlier(a_model("llama")), rows()
+    static = calibrated(model, ids, T8, batch_size=6)
+    batches = calibrated(model, ids, T8, batch_size=1)
+    assert {path: float(one.step) for path, one in static.steps.items()} == pytest.approx(
+        {path: float(one.step) for path, one in batches.steps.items()}
+    )
+    with QuantizeLinear(Grid(16), T8, static=static).applied(model):
+        frozen = logits(model, input_ids=ids)
+    plain = logits(model, input_ids=ids)
+    seen: dict[str, Tensor] = {}
+    with ExitStack() as stack:
+        for path, one in linear_maps(model).items():
+            one.edit_input(lambda x, routing, path=path: seen.setdefault(path, x), stack)
+        logits(model, input_ids=ids)
+    for path, one in static.steps.items():
+        assert float(one.step) == pytest.approx(float(seen[path].abs().max()) / 127)
+    assert distance(frozen, plain) > 1e-3
+    without = calibrated(model, ids, T8, spared=FirstTokens(1))
+    path = "model.layers.0.mlp.down_proj"
+    assert float(without.of(path).step) < 0.1 * float(static.of(path).step)
+    assert without.describe()["spared"] == FirstTokens(1).describe()
+
+
+def test_an_asymmetric_frozen_range_holds_its_ends() -> None:
+    model, ids = a_model("llama"), rows()
+    static = calibrated(model, ids, Grid(8, "tensor"), batch_size=2)
+    with QuantizeLinear(Grid(16), Grid(8, "tensor"), static=static).applied(model):
+        frozen = logits(model, input_ids=ids)
+    with QuantizeLinear(Grid(16), Grid(8, "tensor")).applied(model):
+        dynamic = logits(model, input_ids=ids)
+    assert distance(frozen, dynamic) < 0.05
+
+
+def test_it_stands_among_interventions_and_observers() -> None:
+    model, ids = an_outlier(a_model("llama")), rows()
+    quantizer = QuantizeLinear(Grid(16), T8, spared=FirstTokens(1))
+    found = effect(model, ids, quantizer, controls=2, batch_size=6)
+    assert found.intervened.kl < 0.2 * min(control.kl for control in found.controls)
+    assert found.interventions[1]["spared"]["found_by"]["like"] == quantizer.spared.describe()
+    both = All((quantizer, SetActivations(((1, 3, 2),))))
+    with both.applied(model), observe(model, AttentionReceived("all")) as seen:
+        logits(model, input_ids=ids)
+    with quantizer.applied(model), observe(model, AttentionReceived("all")) as other:
+        logits(model, input_ids=ids)
+    assert not torch.equal(*(torch.tensor(m.measurement().data["attention_received"].values) for m in (seen, other)))
+
+
+def test_two_quantizers_may_share_a_model_but_no_map() -> None:
+    model, inputs = a_model("llama"), inputs_of("llama")
+    attention, others = ("lm_head", "self_attn"), ("lm_head", "mlp")
+    with All((QuantizeLinear(Grid(3), skip=attention), QuantizeLinear(Grid(5), skip=others))).applied(model):
+        found = logits(model, **inputs)
+        layer = model.model.layers[1]
+        assert len(layer.mlp.up_proj.weight[0].unique()) <= 8 < len(layer.self_attn.q_proj.weight[0].unique()) <= 32
+    assert distance(found, logits(model, **inputs)) > 1e-3
+    with (
+        pytest.raises(InputError, match="quantized already"),
+        All((QuantizeLinear(W8), QuantizeLinear(W4))).applied(model),
+    ):
+        pass
+    rotated = All((RotateInputs(), QuantizeLinear(W8)))
+    with pytest.raises(InputError, match="give a transform to the quantizer"), rotated.applied(model):
+        pass
+
+
+def test_gradients_pass_straight_through() -> None:
+    model, inputs = a_model("llama"), inputs_of("llama")
+    model.requires_grad_(True)
+    with QuantizeLinear(Grid(15), Grid(15)).applied(model):
+        model(**inputs).logits.square().mean().backward()
+    found = model.model.layers[0].mlp.down_proj.weight.grad.clone()
+    model.zero_grad()
+    model(**inputs).logits.square().mean().backward()
+    expected = model.model.layers[0].mlp.down_proj.weight.grad
+    assert distance(found, expected) < 1e-2
+
+
+FAST = ["llama", "deepseek_v3", "gpt_oss", "qwen3_moe", "bart"]
+REFUSED = {"llama4", "longcat_flash", "minimax_m3"}  # experts whose code is all their own
+REFUSED |= {"zamba", "recurrent_gemma", "longt5"}  # matrices that are no linear maps
+REFUSED |= {"jamba", "zamba2"}  # maps that are not called
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+)
+def test_fine_grids_change_nothing_in_any_family(name: str) -> None:
+    if not FAMILIES[name].exists:
+        pytest.skip("the installed transformers lacks this family")
+    model, inputs = a_model(name), inputs_of(name)
+    quantizer = QuantizeLinear(Grid(15, symmetric=True), Grid(15, symmetric=True))
+    if name in REFUSED:
+        with pytest.raises(UnsupportedModelError), quantizer.applied(model):
+            logits(model, **inputs)
+        return
+    plain = logits(model, **inputs)
+    with quantizer.applied(model):
+        assert distance(logits(model, **inputs), plain) < 0.02
+    with replace(quantizer, weights=Grid(16), activations=Grid(2)).applied(model):
+        assert distance(logits(model, **inputs), plain) > 1e-4
+    torch.testing.assert_close(logits(model, **inputs), plain, rtol=0, atol=0)
+
+
+def test_a_map_whose_weight_is_read_directly_is_refused() -> None:
+    model = a_model("llama")
+    layer = model.model.layers[1].mlp
+    layer.forward = lambda x: layer.down_proj(layer.gate_proj(x) * (x @ layer.up_proj.weight.T))
+    with QuantizeLinear(W8).applied(model):
+        logits(model, **inputs_of("llama"))
+    with QuantizeLinear(W8, T8).applied(model), pytest.raises(UnsupportedModelError, match=r"1\.mlp\.up_proj' was not"):
+        logits(model, **inputs_of("llama"))
+    with RotateInputs().applied(model), pytest.raises(UnsupportedModelError, match=r"1\.mlp\.up_proj' was not"):
+        logits(model, **inputs_of("llama"))
+
+
+def test_what_is_refused_when_it_is_made() -> None:
+    model, ids = a_model("llama"), rows()
+    with pytest.raises(InputError, match="no kernel"):
+        QuantizeLinear(W8, Grid(8, "channel"))
+    with pytest.raises(InputError, match="give activations"):
+        QuantizeLinear(W8, spared=FirstTokens(1))
+    with pytest.raises(InputError, match="one number for all tokens"):
+        calibrated(model, ids, W8)
+    with pytest.raises(InputError, match="static scales are of"):
+        QuantizeLinear(W8, T4, static=calibrated(model, ids, T8))
+    with pytest.raises(InputError, match="nothing is spared"):
+        QuantizeLinear(W8, T8).control(torch.Generator(), model, {"input_ids": ids})
+    rotation = RotateInputs()
+    with pytest.raises(InputError, match="different transforms"):
+        QuantizeLinear(W8, T8, static=calibrated(model, ids, T8), transform=rotation)
+    with pytest.raises(InputError, match="different transforms"):
+        QuantizeLinear(W8, rounding=GPTQ.of(model, ids, transform=rotation))
+    static = calibrated(model, ids, T8, skip=("up_proj",))
+    with (
+        pytest.raises(InputError, match="no scale was calibrated"),
+        QuantizeLinear(W8, T8, static=static).applied(model),
+    ):
+        pass
+    broken = a_model("llama")
+    with torch.no_grad():
+        broken.model.layers[0].mlp.up_proj.weight[0, 0] = torch.nan
+    with pytest.raises(InputError, match="not a number"), QuantizeLinear(W8).applied(broken):
+        pass
