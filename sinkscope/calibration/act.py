@@ -55,7 +55,7 @@ class ACT(Intervention):
         object.__setattr__(self, "heads", pairs(self.heads))
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        found: dict[nn.Module, Sets] = {}
+        found: dict[nn.Module, Tensor] = {}
 
         def change(opened: OpenStream) -> Change:
             return lambda call: calibrated(call, self._sets(call, found), self.beta)
@@ -65,7 +65,7 @@ class ACT(Intervention):
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> ACT:
         return replace(self, seed=int(torch.randint(2**31, (1,), generator=generator)))
 
-    def _sets(self, call: Call, found: dict[nn.Module, Sets]) -> Sets:
+    def _sets(self, call: Call, found: dict[nn.Module, Tensor]) -> Sets:
         """The sinks of this call's keys, which a pass that begins its rows finds."""
         keys = call.key.shape[2]
         if call.starts:

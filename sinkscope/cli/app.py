@@ -12,7 +12,6 @@ import typer
 
 from sinkscope.cli import (
     cache,
-    calibrate,
     demo,
     experiment,
     generate,
@@ -26,6 +25,7 @@ from sinkscope.cli import (
     train,
     zoo,
 )
+from sinkscope.cli.changing import calibrate
 from sinkscope.cli.options import BAD_INPUT
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import fail, note

@@ -11,7 +11,9 @@ from sinkscope.calibration import Reweigh, kept
 from sinkscope.cli import main
 from sinkscope.model import load
 
-FEW = ["--samples", "6", "--tokens", "24", "--heads", "3.0,3.2", "--controls", "1"]
+TEXT = ["--text", str(Path(__file__).parents[3] / "docs" / "calibration.md")]
+SMALL = [*TEXT, "--samples", "6", "--tokens", "24"]
+FEW = [*SMALL, "--heads", "3.0,3.2", "--controls", "1"]
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +34,7 @@ def test_it_chooses_reports_and_writes(capsys):
     assert written["arms"][0]["arm"] == "nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["act", "act-guarded", "temperature"])
 def test_every_method_gives_json(capsys, method):
     assert main(["calibrate", "nano", "--method", method, "--json", *FEW]) == 0
@@ -39,12 +42,13 @@ def test_every_method_gives_json(capsys, method):
     assert (found["method"], found["model"]) == (method, "nano")
 
 
+@pytest.mark.slow
 def test_it_saves_the_calibrated_model(capsys):
     arguments = ["--method", "zero-tuning", "--values", "0.97,1.03", "--objective", "entropy", "--save", "saved", *FEW]
     assert main(["calibrate", "nano", *arguments]) == 0
     calibration = kept(load("saved"))
     assert isinstance(calibration, Reweigh)
-    assert main(["measure", "saved", "--samples", "2", "--tokens", "12", "--out", "measured"]) == 0
+    assert main(["measure", "saved", *TEXT, "--samples", "2", "--tokens", "12", "--out", "measured"]) == 0
     capsys.readouterr()
     assert main(["calibrate", "nano", *arguments]) == 2
     assert "it is there already" in capsys.readouterr().err
@@ -68,8 +72,7 @@ def test_it_saves_the_calibrated_model(capsys):
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(capsys, arguments, said):
-    defaults = ["--samples", "6", "--tokens", "24"]
-    assert main(["calibrate", "nano", *defaults, *arguments]) == 2
+    assert main(["calibrate", "nano", *SMALL, *arguments]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert "Traceback" not in error
