@@ -80,6 +80,7 @@ def run_(
     out: Annotated[Path, typer.Option(help="The parent folder of runs.")] = Path("runs"),
     results: Results = RESULTS,
     reuse: Annotated[bool, typer.Option("--reuse", help=REUSE)] = False,
+    plan_only: Annotated[bool, typer.Option("--plan", help="Say how many runs, hours, bytes; train nothing.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train the runs that do not exist yet, and judge the claims. After an interruption it continues where it stopped.
@@ -90,6 +91,11 @@ def run_(
     from sinkscope.experiments import backend_named, find, findings, run
 
     question = find(name)
+    if plan_only:
+        from sinkscope.cli.live.planned import show_planned
+
+        show_planned(question, scale, seeds, workers, results, reuse, as_json)
+        return
     chosen = backend_named(backend)
     record = findings.path_of(results, question.name, scale)
     try:

@@ -37,7 +37,7 @@ from sinkscope.experiments.question import (
     within,
 )
 from sinkscope.experiments.questions import QUESTIONS, find, questions_in
-from sinkscope.experiments.queue.plan import Planned, plan, require_hours
+from sinkscope.experiments.queue.plan import Expected, Planned, expected, plan, require_hours
 
 if TYPE_CHECKING:
     from sinkscope.experiments.queue.working import Queue as Queue
@@ -64,6 +64,7 @@ __all__ = [
     "SCALES",
     "SHIPPED",
     "Assertion",
+    "Expected",
     "Findings",
     "Known",
     "Observed",
@@ -79,6 +80,7 @@ __all__ = [
     "backend_named",
     "below",
     "diverges",
+    "expected",
     "find",
     "gap",
     "gap_at_equal_loss",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from statistics import median
+from typing import Any
 
 from sinkscope.claims import Outcome
 from sinkscope.errors import InputError, unknown
@@ -143,3 +144,43 @@ def _cost(known: Known, one: Identity) -> float | None:
     """What other seeds of the same run took."""
     seconds = [run.seconds for (key, _), run in known.runs.items() if key == one.key]
     return median(seconds) if seconds else None
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the runs of a question would take: how many, how many of them from records, seconds one after the other
+    (None where no like run is known), bytes that they leave (None for tasks, whose models vary)."""
+
+    runs: int
+    reused: int
+    seconds: float | None
+    disk: int | None
+
+
+STORED = 4 * (1 + 3)  # bytes a parameter: a model, and a checkpoint with AdamW's state
+
+
+def expected(question: Question, known: Known, seeds: int, reuse: bool = False) -> Expected:
+    """What a question's runs at the scale of `known` would take, runs that stand under two labels once.
+
+    Raises `InputError` as `Question.recipes` does.
+    """
+    jobs = question.recipes(known.scale, seeds)
+    ids = identities(question, known.scale)
+    pace = _pace(known)
+    keys = {(ids[label].key, seed): label for label, seed in jobs}
+    there = {key for key in keys if key in known.runs} if reuse else set()
+    costs = [
+        _cost(known, ids[label]) or (pace[ids[label].kind] * ids[label].steps if ids[label].kind in pace else None)
+        for key, label in keys.items()
+        if key not in there
+    ]
+    seconds = None if any(cost is None for cost in costs) else sum(cost for cost in costs if cost is not None)
+    sizes = [_parameters(jobs[label, seed]) for (_, seed), label in keys.items() if (ids[label].key, seed) not in there]
+    disk = None if any(size is None for size in sizes) else STORED * sum(size for size in sizes if size is not None)
+    return Expected(len(keys) - len(there), len(there), seconds, disk)
+
+
+def _parameters(job: Any) -> int | None:
+    """Parameters of the model that a recipe trains, without building it; None for another job."""
+    return job.parameters() if hasattr(job, "parameters") else None
