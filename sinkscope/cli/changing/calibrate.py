@@ -179,7 +179,7 @@ def _write(found: Choice, folder: Path, summary: dict[str, Any]) -> list[Path]:
     from functools import partial
 
     from sinkscope.files import replacing, write_json, write_text
-    from sinkscope.report.calibration_page import calibration_page
+    from sinkscope.report.changing import calibration_page
     from sinkscope.report.page import write_page
 
     page = calibration_page(found, summary)
