@@ -179,9 +179,9 @@ def test_measured_sinks_are_found_in_the_first_pass_wherever_they_stand() -> Non
 
 @torch.no_grad()
 def test_a_choice_in_known_texts_holds_for_them_and_for_nothing_behind(model: PreTrainedModel) -> None:
-    known = Positions((1, 9)).known(model, {"input_ids": IDS[:, :12]})
+    known = Positions((1, 11)).known(model, {"input_ids": IDS[:, :12]})
     wanted = torch.zeros_like(IDS, dtype=torch.bool)
-    wanted[:, [1, 9]] = True
+    wanted[:, [1, 11]] = True
     found = read(model, quantized_cache(model, KEYS, VALUES, known), IDS)
     torch.testing.assert_close(found, read(model, naive(model, IDS, wanted), IDS), atol=2e-5, rtol=1e-4)
     generated(model, quantized_cache(model, KEYS, VALUES, known), IDS[:, :12])
