@@ -12,7 +12,8 @@ from transformers import DynamicCache, PreTrainedModel
 
 import sinkscope as ss
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.evaluate import held_bytes
+from sinkscope.evaluate import arm, full, held_bytes
+from sinkscope.evaluate.harness import summed
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.quantization import (
     FirstTokens,
@@ -272,6 +273,16 @@ def test_numbers_that_travel_with_keys_are_not_rounded() -> None:
     forgetting = lab("forgetting_gate")
     with pytest.raises(InputError, match="beside its keys"):
         read(forgetting, quantized_cache(forgetting, KEYS, VALUES), IDS)
+
+
+def test_tasks_are_scored_through_it(model: PreTrainedModel) -> None:
+    """What lm-eval's adapter asks: log p of a continuation, read token by token behind the context."""
+    context, continuation = IDS[0, :12].tolist(), IDS[0, 12:].tolist()
+    total, _ = summed(model, arm("ours", lambda model: quantized_cache(model, KEYS, VALUES)), context, continuation)
+    logs = read(model, quantized_cache(model, KEYS, VALUES), IDS[:1], prompt=12).double().log_softmax(-1)[0]
+    assert total == pytest.approx(float(sum(logs[11 + n, token] for n, token in enumerate(continuation))), abs=1e-4)
+    plain, _ = summed(model, full(), context, continuation)
+    assert abs(total - plain) > 1e-3
 
 
 def test_it_is_a_cache_of_its_model_alone(model: PreTrainedModel) -> None:
