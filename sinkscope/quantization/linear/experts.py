@@ -72,12 +72,19 @@ def edit_experts(module: nn.Module, path: str, parameter: str, edit: Edit, stack
         )
     forward: Any = vars(module).get("forward")
     if not isinstance(forward, _InTwo):
+        stack.callback(_put_back, module, forward)
         forward = _InTwo(module)
         vars(module)["forward"] = forward
-        stack.callback(vars(module).pop, "forward")
     edits = forward.edits.setdefault(parameter, [])
     edits.append(edit)
     stack.callback(edits.remove, edit)
+
+
+def _put_back(module: nn.Module, forward: Any) -> None:
+    """The forward that an expert layer had of its own, or that of its class."""
+    del vars(module)["forward"]
+    if forward is not None:
+        vars(module)["forward"] = forward
 
 
 class _InTwo:

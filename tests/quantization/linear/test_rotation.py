@@ -133,8 +133,8 @@ def test_a_rotation_spreads_an_outlying_channel() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ROTATED])
-def test_rotations_of_every_family_leave_the_function_or_are_refused(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ROTATED][::3])
+def test_rotations_of_families_leave_the_function_or_are_refused(name: str) -> None:
     if not FAMILIES[name].exists:
         pytest.skip("the installed transformers lacks this family")
     model, inputs = a_model(name), inputs_of(name)
