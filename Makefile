@@ -12,7 +12,7 @@ fast := -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
 style := $(venv)/ruff check . && $(venv)/ruff format --check .
 
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-all test-oldest lint pages bench clean
+.PHONY: help demo test test-slow test-all test-oldest lint pages docs bench clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -42,6 +42,9 @@ lint: .venv/dev.stamp ## style and types
 pages: .venv/dev.stamp ## write the pages of docs/ that are made from code or from records
 	set -e; for tool in tools/*_page.py; do $(venv)/python -m tools.$$(basename $$tool .py); done
 
+docs: .venv/docs.stamp ## the documentation site, in build/site: offline, warnings are errors, links are checked
+	$(venv)/python -m tools.site
+
 bench: .venv/run.stamp ## print what the scripts in benchmarks/ time and weigh
 	set -e; for script in $$(grep -l __main__ benchmarks/*.py); do \
 		$(venv)/python -m benchmarks.$$(basename $$script .py) $(ARGS); \
@@ -59,6 +62,10 @@ clean: ## remove the environments, builds and caches; runs/ stays
 .venv/dev.stamp: $(inputs) constraints.txt
 	.ci/install .venv constraints.txt dev
 	touch .venv/run.stamp $@
+
+.venv/docs.stamp: $(inputs) constraints.txt
+	.ci/install .venv constraints.txt dev,docs
+	touch .venv/run.stamp .venv/dev.stamp $@
 
 .venv-oldest/dev.stamp: $(inputs) constraints-oldest.txt
 	.ci/install .venv-oldest constraints-oldest.txt dev

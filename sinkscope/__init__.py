@@ -21,6 +21,7 @@ _ROOMS = (
     "model",
     "data",
     "evaluate",
+    "quantization",
     "training",
     "survey",
     "theory",
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from sinkscope import metrics as metrics
     from sinkscope import model as model
     from sinkscope import probes as probes
+    from sinkscope import quantization as quantization
     from sinkscope import report as report
     from sinkscope import survey as survey
     from sinkscope import theory as theory

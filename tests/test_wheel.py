@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import sinkscope
 
 PACKAGE = Path(sinkscope.__file__).parent
 TOOLS = PACKAGE.parent / "tools"
 NEEDED = ("pyproject.toml", "README.md", "LICENSE")
+MOST = 12e6  # bytes
+ALONE = (
+    "measure nano --samples 2 --tokens 16",
+    "intervene nano --what forbid-sink --samples 2 --tokens 16 --controls 2",
+    "zoo softpick",
+    "experiment verdict no-op",
+    "theory --help",
+)
+"""What must work with nothing but what `pip install sinkscope` brings."""
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
@@ -51,11 +64,78 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_installed_wheel_measures_the_shipped_model(wheel: Path, tmp_path: Path) -> None:
-    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
+def test_the_wheel_is_small_and_holds_the_records_and_the_models(wheel: Path) -> None:
+    assert wheel.stat().st_size <= MOST
+    packed = zipfile.ZipFile(wheel).namelist()
+    records = [name for name in packed if name.startswith("sinkscope/experiments/records/nano/")]
+    models = [name for name in packed if name.endswith("/model.safetensors")]
+    assert len(records) >= 20
+    assert {name.split("/")[3] for name in models} >= {"nano", "nano-recall", "nano-encoder", "nano-hybrid"}
+
+
+def test_extras_are_those_that_the_readme_names() -> None:
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+    install = (PACKAGE.parent / "README.md").read_text().split("## Install")[1].split("\n## ")[0]
+    assert set(re.findall(r"`(\w+)`", install)) == {*project["optional-dependencies"]} - {"dev"}
+
+
+@pytest.fixture(scope="module")
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the wheel is installed, without what it needs."""
+    folder = tmp_path_factory.mktemp("site")
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", folder, wheel)
+    run(*pip, cwd=folder)
+    return folder
+
+
+def brought(name: str, extras: tuple[str, ...] = (), found: set[tuple[str, tuple[str, ...]]] | None = None) -> set[str]:
+    """The distributions of this environment that a requirement brings, itself among them."""
+    found = set() if found is None else found
+    if (name, extras) not in found:
+        found.add((name, extras))
+        for line in metadata.requires(name) or ():
+            wanted = Requirement(line)
+            if wanted.marker is None or any(wanted.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+                brought(wanted.name, tuple(sorted(wanted.extras)), found)
+    return {distribution for distribution, _ in found}
+
+
+@pytest.fixture(scope="module")
+def bare(site: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A path with the installed wheel and with what it requires, and nothing else of this environment."""
+    folder = tmp_path_factory.mktemp("required")
+    for name in {name for line in requirements() for name in brought(line.name, tuple(sorted(line.extras)))}:
+        distribution = metadata.distribution(name)
+        for part in {path.parts[0] for path in distribution.files or () if path.parts[0] not in ("..", "bin")}:
+            place = folder / part
+            if not place.exists() and part != "__pycache__":
+                place.symlink_to(distribution.locate_file(part))
+    return f"{site}{os.pathsep}{folder}"
+
+
+def requirements() -> list[Requirement]:
+    """What the package needs without any extra."""
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+    return [Requirement(line) for line in project["dependencies"]]
+
+
+@pytest.mark.slow
+def test_the_wheel_alone_answers_the_first_questions(bare: str, tmp_path: Path) -> None:
+    absent = ("pytest", "datasets", "ray", "matplotlib", "sphinx", "lm_eval", "playwright")
+    script = (
+        "import importlib.util\n"
+        f"assert not [name for name in {absent} if importlib.util.find_spec(name)]\n"
+        f"from sinkscope.cli import main\nfor line in {ALONE}: assert main(line.split()) == 0, line"
+    )
+    said = run(sys.executable, "-S", "-c", script, cwd=tmp_path, PYTHONPATH=bare, PATH=str(tmp_path))
+    assert "sink rate" in said
+    assert "softpick" in said
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_measures_the_shipped_model(site: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", site, wheel)
-    run(*pip, cwd=elsewhere)
     where = run(
         sys.executable, "-c", "import sinkscope; print(sinkscope.__file__)", cwd=elsewhere, PYTHONPATH=str(site)
     )

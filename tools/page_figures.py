@@ -63,6 +63,8 @@ def opened(browser: Any, path: Path) -> Any:
     page = context.new_page()
     page.goto(path.resolve().as_uri())
     page.wait_for_selector("html[data-drawn]", timeout=60_000)
+    page.eval_on_selector_all("details.question", "questions => questions.forEach((each) => { each.open = true; })")
+    page.wait_for_function("[...document.querySelectorAll('[data-figure]')].every((plot) => plot.querySelector('svg'))")
     return page
 
 

@@ -18,6 +18,7 @@ from sinkscope.cli import (
     intervene,
     kernels,
     measure,
+    quantize,
     report,
     survey,
     theory,
@@ -74,6 +75,11 @@ app.command(
     cls=cache.ListingPolicies,
     epilog="Example: sinkscope cache nano-recall --policy snapkv --budget 25% --protect measured",
 )(cache.cache)
+app.command(
+    "quantize",
+    cls=quantize.ListingSchemes,
+    epilog="Example: sinkscope quantize nano --scheme w8a8-tensor --spare measured",
+)(quantize.quantize)
 app.command("generate", epilog="Example: sinkscope generate nano --stream --sinks 1 --window 127 --max-tokens 500")(
     generate.generate
 )

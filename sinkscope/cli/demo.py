@@ -13,9 +13,7 @@ from sinkscope.report.terminal import only_json, plain, show_json, stderr
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of runs, measurements and the report.")] = Path("sinkscope-demo"),
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Take under 90 seconds, with a stored training curve.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Take about 90 seconds, with stored training curves.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The closing numbers as JSON on stdout.")] = False,
 ) -> None:
     """Measure a model, then watch an attention sink emerge with softmax and stay away with sigmoid (10–20 minutes)."""

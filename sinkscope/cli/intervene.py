@@ -115,7 +115,7 @@ def intervene(
     with only_json(as_json):
         changed = loaded(model, device, runs)
         read = reading_of(changed, model, kind, reads, runs, medium, text)
-        given, stack = _of_one_size(read), Stream.of(changed).stack
+        given, stack = of_one_size(read), Stream.of(changed).stack
         note(f"{model}: {read.description}; first: {read.first}")
         length = row_length(changed, given)
         _check_position(position, length)
@@ -193,7 +193,7 @@ def _pairs(text: str | None) -> tuple[tuple[int, int], ...] | None:
     return tuple(dict.fromkeys(found))
 
 
-def _of_one_size(read: Reading) -> dict[str, Tensor]:
+def of_one_size(read: Reading) -> dict[str, Tensor]:
     """The arguments of all samples. Raises `InputError` where these have several sizes."""
     if len(read.parts) == 1:
         return read.parts[0]

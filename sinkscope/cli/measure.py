@@ -119,9 +119,9 @@ def _at_once(
     found = job.measured(given, job.name)
     maps = head_maps(job.model, given, found, wanted)
     source = f"--input {job.kind}" if job.medium is None else f"--{job.medium[0]} {job.medium[1]}"
-    again = f"sinkscope measure {job.name} {source} --maps"
+    again, change = f"sinkscope measure {job.name} {source} --maps", f"sinkscope intervene {job.name} {source}"
     title = f"{job.name}, {job.input} input"
-    return found, write_results(found, folder, title, job.epsilon, maps, again, tables, figure)
+    return found, write_results(found, folder, title, job.epsilon, maps, again, change, tables, figure)
 
 
 def _by_domain(job: MeasuringJob, places: Path, folder: Path) -> list[dict[str, Any]]:

@@ -16,14 +16,19 @@ from sinkscope.demo.children import children
 from sinkscope.demo.closing import Closing, ending
 from sinkscope.demo.live import EXPLANATION, watch
 from sinkscope.demo.look import EPSILON, INPUTS, input_table, measure_model
-from sinkscope.demo.plan import DemoPlan
+from sinkscope.demo.plan import PATIENCE, DemoPlan
+from sinkscope.experiments import SHIPPED as RECORDS
+from sinkscope.experiments import Observed
 from sinkscope.measurements import Measurement
-from sinkscope.model import SHIPPED
-from sinkscope.report.demo_page import demo_page, outcome, quick_outcome, quick_page
+from sinkscope.report.demo_page import demo_page, evaluated, outcome, quick_outcome, quick_page
 from sinkscope.report.page import Page, write_page
-from sinkscope.report.runs import StoredRun, read_run
+from sinkscope.report.runs import Seeds, StoredRun
+from sinkscope.report.stored import read_findings
 from sinkscope.report.terminal import note, plain, show, table
 from sinkscope.training import load_recipe
+
+STORED = "normalisation"
+"""The question in whose record the stored curves stand."""
 
 
 def run(plan: DemoPlan) -> Closing:
@@ -58,11 +63,23 @@ def _within(plan: DemoPlan, began: float, seconds: float) -> Closing:
         inputs, look = _look(plan)
         folders, steps = _prepared(plan)
         note(f"Training {plan.attentions[0]}, the beginning of a run of {steps:,} steps, for as long as time allows.")
-        runs = watch(started, folders, steps, until=began + seconds)
-    stored = replace(read_run(SHIPPED.get(plan.model, Path(plan.model))), label="shipped model (stored curve)")
+        runs = watch(started, folders, steps, until=began + seconds, enough=evaluated, patience=PATIENCE)
+    stored = stored_runs()
     live = replace(runs[0], label=f"{runs[0].label} (live)")
     page = quick_page(inputs, look, stored, live, EPSILON)
     return _close(plan, began, page, inputs, dict(zip(folders, runs, strict=True)), quick_outcome(stored, live))
+
+
+def stored_runs() -> list[Seeds]:
+    """The trainings with softmax and with sigmoid whose curves come with the package, over all their seeds."""
+    found = read_findings(RECORDS / "nano" / f"{STORED}.json")
+    runs = {label: [_curves(run) for run in found.runs[label].values()] for label in ("softmax", "sigmoid")}
+    return [Seeds(f"{label} (stored, mean of {len(each)})", each) for label, each in runs.items()]
+
+
+def _curves(run: Observed) -> StoredRun:
+    rows = ({name: curve[index] for name, curve in run.curves.items()} for index in range(len(run.steps)))
+    return StoredRun(run.run, tuple({"step": step, **row} for step, row in zip(run.steps, rows, strict=True)))
 
 
 def _look(plan: DemoPlan) -> tuple[pd.DataFrame, dict[str, Measurement]]:

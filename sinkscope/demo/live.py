@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -45,11 +45,17 @@ class Watched(Protocol):
 
 
 def watch(
-    started: Sequence[Watched], folders: Sequence[Path], steps: int, until: float | None = None
+    started: Sequence[Watched],
+    folders: Sequence[Path],
+    steps: int,
+    until: float | None = None,
+    enough: Callable[[StoredRun], bool] = lambda run: True,
+    patience: float = 0.0,
 ) -> list[StoredRun]:
     """Follow the runs in `folders` until all have ended or the monotonic clock shows `until`; return them as they are.
 
-    Raises `ChildFailed` when one fails.
+    A run that is not `enough` by then is given `patience` more seconds to become so. Raises `ChildFailed` when one
+    fails.
     """
     rows: Watch[State] = Watch(lambda now: view(now[0], steps, now[1]), lambda now: lines(now[0], steps), stderr())
     with rows as show:
@@ -60,7 +66,8 @@ def watch(
             show((runs, left))
             for child in started:
                 child.check()
-            if ended or (left is not None and left <= 0):
+            late = left is not None and left <= 0 and (left <= -patience or all(map(enough, runs)))
+            if ended or late:
                 return runs
             time.sleep(POLL)
 

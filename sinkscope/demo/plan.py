@@ -15,6 +15,9 @@ MOST_THREADS = 4
 QUICK_SECONDS = 66.0
 """Of the 90 s of the quick demonstration, counted from its start; the rest is for imports and the report."""
 
+PATIENCE = 90.0
+"""Seconds that a slow machine gets beyond these to come to the first evaluation."""
+
 
 @dataclass(frozen=True)
 class DemoPlan:

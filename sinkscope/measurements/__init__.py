@@ -34,7 +34,7 @@ from sinkscope.measurements.strongest import (
     strongest_by_layer,
     strongest_position,
 )
-from sinkscope.measurements.tables import hidden_norm_table, received_table, value_norm_table
+from sinkscope.measurements.tables import hidden_map_table, hidden_norm_table, received_table, value_norm_table
 from sinkscope.measurements.texts import TokenTexts
 from sinkscope.metrics import Interval
 
@@ -64,6 +64,7 @@ __all__ = [
     "has_position",
     "head_table",
     "head_values",
+    "hidden_map_table",
     "hidden_norm_table",
     "layer_labels",
     "layers_of",

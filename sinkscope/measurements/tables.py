@@ -101,6 +101,14 @@ def hidden_norm_table(data: xr.Dataset, position: int = 0) -> pd.DataFrame:
     return _against_others(norms, position, "depth", depth_labels(data))
 
 
+def hidden_map_table(data: xr.Dataset, first: int = 8) -> pd.DataFrame:
+    """Hidden norm (L2, mean over samples) of the first positions, and mean and largest of all, per depth."""
+    norms = need(data, "hidden_norm").mean("sample").transpose("depth", "position")
+    columns = {str(position): norms.sel(position=position).values for position in norms["position"].values[:first]}
+    summary = {"mean of all": norms.mean("position").values, "largest": norms.max("position").values}
+    return pd.DataFrame({"depth": depth_labels(data), **columns, **summary})
+
+
 def value_norm_table(data: xr.Dataset, position: int = 0) -> pd.DataFrame:
     """Value norm of a position, of the others, and their ratio, per layer."""
     column_of(data, position)

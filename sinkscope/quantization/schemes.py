@@ -1,15 +1,126 @@
-"""Schemes by name: one list for the command line, the documentation and `study`."""
+"""Schemes by name: one grammar and one list for the command line, the documentation and `study`."""
 
 from __future__ import annotations
 
-from sinkscope.errors import unknown
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from torch import nn
+from transformers import Cache
+
+from sinkscope.errors import InputError, unknown
+from sinkscope.interventions import Intervention
+from sinkscope.quantization.grid import Grid
+from sinkscope.quantization.kv import QuantizeCache, quantized_cache
+from sinkscope.quantization.linear import QuantizeLinear, RotateInputs, SmoothQuant, calibrated
+from sinkscope.quantization.spared import Spared
 from sinkscope.quantization.studies.scheme import QuantizationScheme
 
-SCHEMES: dict[str, QuantizationScheme] = {}
+LINEAR = re.compile(r"w(\d+)(?:a(\d+)-(tensor|static|token))?(?:-(smooth|rotated))?")
+CACHED = re.compile(r"kv(\d+)-(token|kivi|head)")
+GROUP = 32  # tokens that share a range of a key's channel, as in KIVI
+SMOOTH = 0.5  # α of SmoothQuant
+
+Ranges = Literal["tensor", "static", "token"]
+RANGES: dict[str, str] = {
+    "tensor": "one range for all tokens of a call",
+    "static": "one range for all tokens, frozen from calibration",
+    "token": "a range for each token",
+}
+CACHES: dict[str, str] = {
+    "token": "a range for each token and head",
+    "kivi": f"keys by channel in groups of {GROUP} tokens, values by token, the open group in full precision",
+    "head": "a range for each head, which grows with the text",
+}
 
 
 def scheme_named(name: str) -> QuantizationScheme:
-    """Raises `InputError` for a name that there is not, naming the nearest."""
-    if name not in SCHEMES:
-        raise unknown("scheme", name, SCHEMES)
-    return SCHEMES[name]
+    """A scheme of the list, or of its grammar with other bits: w6a6-tensor, kv3-head.
+
+    Raises `InputError` for other names, naming the nearest, and for bits outside 1 … 16.
+    """
+    if found := LINEAR.fullmatch(name):
+        weights, activations, ranges, first = found.groups()
+        if activations is None and first is None:
+            return _weights(name, int(weights))
+        if activations is not None:
+            return _linear(name, int(weights), int(activations), ranges, first)
+    if found := CACHED.fullmatch(name):
+        bits, ranges = found.groups()
+        return _cached(name, int(bits), ranges)
+    raise unknown("scheme", name, SCHEMES)
+
+
+def _weights(name: str, bits: int) -> QuantizationScheme:
+    grid = Grid(bits, symmetric=bits > 1)
+
+    def make(model: nn.Module, calibration: Mapping[str, Any], spared: Spared | None) -> Intervention:
+        if spared is not None:
+            raise InputError(
+                f"{name} rounds weights, which are the same for all tokens: to spare tokens is to keep their keys and "
+                "values of the full model, in a prefix (find_prefix); study its cost alone (--spare none)"
+            )
+        return QuantizeLinear(grid)
+
+    return QuantizationScheme(name, f"weights of {bits} bits, a range for each output; activations as they are", make)
+
+
+def _linear(name: str, weights: int, activations: int, ranges: str, first: str | None) -> QuantizationScheme:
+    grid = Grid(weights, symmetric=weights > 1)
+    given = Grid(activations, "token" if ranges == "token" else "tensor", symmetric=activations > 1)
+
+    def make(model: nn.Module, calibration: Mapping[str, Any], spared: Spared | None) -> Intervention:
+        transform: Any = None
+        if first == "smooth":
+            transform = SmoothQuant.of(model, calibration, SMOOTH, spared=spared)
+        elif first == "rotated":
+            transform = RotateInputs()
+        static = (
+            calibrated(model, calibration, given, spared=spared, transform=transform) if ranges == "static" else None
+        )
+        return QuantizeLinear(grid, given, static=static, spared=spared, transform=transform)
+
+    before = {None: "", "smooth": f"; outliers moved to weights first (α = {SMOOTH:g})", "rotated": "; rotated first"}
+    says = (
+        f"weights of {weights} bits, a range for each output; activations of {activations} bits, {RANGES[ranges]}"
+        f"{before[first]}"
+    )
+    return QuantizationScheme(name, says, make)
+
+
+def _cached(name: str, bits: int, ranges: str) -> QuantizationScheme:
+    keys, values = Grid(bits), Grid(bits)
+    if ranges == "kivi":
+        keys = Grid(bits, "channel", group=GROUP)
+    elif ranges == "head":
+        keys, values = Grid(bits, "head"), Grid(bits, "head")
+
+    def make(model: nn.Module, calibration: Mapping[str, Any], spared: Spared | None) -> Intervention:
+        return QuantizeCache(keys, values, spared)
+
+    def store(model: nn.Module, spared: Spared | None) -> Cache:
+        return quantized_cache(model, keys, values, spared)
+
+    stored = ranges != "head" and bits <= 8
+    says = f"cached keys and values of {bits} bits, {CACHES[ranges]}"
+    return QuantizationScheme(name, says, make, caches=True, store=store if stored else None)
+
+
+NAMES = (
+    "w8a8-tensor",
+    "w8a8-static",
+    "w8a8-token",
+    "w6a6-tensor",
+    "w4a8-tensor",
+    "w8a8-tensor-smooth",
+    "w8a8-tensor-rotated",
+    "w4",
+    "kv4-token",
+    "kv2-token",
+    "kv4-kivi",
+    "kv2-kivi",
+    "kv3-head",
+    "kv2-head",
+)
+SCHEMES: dict[str, QuantizationScheme] = {name: scheme_named(name) for name in NAMES}

@@ -48,7 +48,7 @@ def caches_page(comparison: Comparison) -> Page:
     record = comparison.record
     frame = shown(comparison)
     sections = [
-        Section(name, SENTENCES[name], {name: figure}, frame if name == LOSS else None, unfolded=name == LOSS)
+        Section(name, SENTENCES[name], {name: figure}, frame[_columns(frame, name)], unfolded=name == LOSS)
         for name, figure in comparison.plot().items()
     ]
     lead = (
@@ -56,6 +56,16 @@ def caches_page(comparison: Comparison) -> Page:
         "cache drops what it drops; the others are predicted one at a time."
     )
     return Page(f"Caches of {record['model']}", lead, _headlines(comparison), sections, _facts(comparison))
+
+
+def _columns(frame: pd.DataFrame, name: str) -> list[str]:
+    """The columns that a figure is about; the first figure's table has all."""
+    kept = {
+        RECALL: ("recall", "recall_low", "recall_high", "recall_seen"),
+        TIME: ("step_ms", "step_ratio", "prefill_ms"),
+    }
+    wanted = [COLUMNS[each] for each in ("arm", "control", "kept", *kept.get(name, ()))]
+    return list(frame.columns) if name == LOSS else [column for column in wanted if column in frame]
 
 
 def shown(comparison: Comparison) -> pd.DataFrame:

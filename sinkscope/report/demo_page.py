@@ -11,7 +11,7 @@ from sinkscope.report import sections
 from sinkscope.report.curves import RATIO, SINK
 from sinkscope.report.page import Headline, Page, Section
 from sinkscope.report.provenance import facts
-from sinkscope.report.runs import StoredRun
+from sinkscope.report.runs import Seeds, StoredRun
 
 ABOUT_INPUTS = (
     "One trained model, three kinds of input. Natural text begins with the token that stood first in all of its "
@@ -46,17 +46,23 @@ def demo_page(
 
 
 def quick_page(
-    inputs: pd.DataFrame, look: Mapping[str, Measurement], stored: StoredRun, live: StoredRun, epsilon: float
+    inputs: pd.DataFrame,
+    look: Mapping[str, Measurement],
+    stored: Sequence[Seeds],
+    live: StoredRun,
+    epsilon: float,
 ) -> Page:
-    """The quick demonstration: a stored curve beside the beginning of a live run, maps of the first of `look`."""
-    shown = [stored, live] if live.rows else [stored]
+    """The quick demonstration: stored curves beside the beginning of a live run, maps of the first of `look`."""
+    means = [each.mean for each in stored]
+    shown = [*means, live] if live.rows else means
     first = next(iter(look))
     return Page(
         title="An attention sink, measured and watched: the quick look",
         lead=(
-            "A small language model that comes with sinkscope, measured on this machine. Its training curve was stored "
-            "when it was trained; of the live run only the beginning was trained here. The sink rate is the percentage "
-            f"of (layer, head) pairs in which the first token receives more than {epsilon:g} of the attention."
+            "A small language model that comes with sinkscope, measured on this machine. The curves of whole trainings "
+            "were stored, each the mean of several seeds; of the live run only the beginning was trained here. The "
+            "sink rate is the percentage of (layer, head) pairs in which the first token receives more than "
+            f"{epsilon:g} of the attention."
         ),
         headlines=[card for run in shown for card in _cards(run)],
         sections=[
@@ -74,15 +80,27 @@ def outcome(runs: Sequence[StoredRun]) -> str:
     return f"Sink rate at position 0: {'; '.join(parts)}."
 
 
-def quick_outcome(stored: StoredRun, live: StoredRun) -> str:
-    """What the stored and the live curve say together."""
-    onset = next((step for step, rate in zip(*stored.curve(SINK), strict=True) if rate > 1), None)
-    passed = "" if onset is None else f", having passed 1 % at step {onset:,}"
-    wording = f"The {stored.label} ended at {_percent(stored.last(SINK))} after {stored.step:,} steps{passed}."
-    if live.last(SINK) is None:
+def quick_outcome(stored: Sequence[Seeds], live: StoredRun) -> str:
+    """What the stored curves and the live one say together."""
+    wording = " ".join(map(_ended, stored))
+    if not evaluated(live):
         return f"{wording} The live run was stopped before its first evaluation."
     reached = _percent(live.last(SINK))
     return f"{wording} The live run was stopped at step {live.step:,}, at {reached}: a beginning, not a result."
+
+
+def evaluated(run: StoredRun) -> bool:
+    """Whether a run has been evaluated since it began to learn."""
+    return any(step > 0 for step in run.curve(SINK)[0])
+
+
+def _ended(seeds: Seeds) -> str:
+    mean, ends = seeds.mean, seeds.ends(SINK)
+    onset = next((step for step, rate in zip(*mean.curve(SINK), strict=True) if rate > 1), None)
+    passed = "" if onset is None else f", having passed 1 % at step {onset:,}"
+    several = f", {ends[0]:.1f} to {ends[1]:.1f} % over {len(seeds.runs)} seeds" if ends and len(seeds.runs) > 1 else ""
+    name = f"{seeds.label[:1].upper()}{seeds.label[1:]}"
+    return f"{name} ended at {_percent(mean.last(SINK))}{several} after {mean.step:,} steps{passed}."
 
 
 def _cards(run: StoredRun) -> list[Headline]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,11 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from sinkscope.files import write_text
+from sinkscope.report import table as tables
 from sinkscope.theme import DARK, GREEN, GRID, INK, MONO, MUTED, OCHRE, PAPER, SERIES, SINK
+
+WITHOUT_SCRIPTS = "figure, .observatory, .reading, .filters, .selected, td button { display: none !important; }"
+"""Hides what would be an empty box where no script fills it."""
 
 FIGURES = "<!--figures-->"
 """Where a widget's markup takes in the figures of its section."""
@@ -64,7 +69,8 @@ class Section:
     """Figures, a sentence on what the reader is looking at, and their numbers.
 
     `figures` are named; several stand side by side where there is room, each under its name. `unfolded` shows the table
-    at once; otherwise it is behind a keyboard-reachable toggle.
+    at once; otherwise it is behind a keyboard-reachable toggle. Sections that follow each other and answer one
+    `question` are folded under it; the first such group of a page is open.
     """
 
     title: str
@@ -73,12 +79,14 @@ class Section:
     table: pd.DataFrame | None = None
     unfolded: bool = False
     widget: Widget | None = None
+    question: str = ""
 
 
 @dataclass(frozen=True)
 class Page:
     """What a report says. All text is plain: it is escaped when the page is rendered.
 
+    `answer`: what a reader should know who reads no further, a few sentences above everything else.
     `scripts` and `styles` are names of this package's assets that the widgets need, in order.
     """
 
@@ -89,6 +97,7 @@ class Page:
     provenance: Mapping[str, str] = field(default_factory=dict)
     scripts: Sequence[str] = ()
     styles: Sequence[str] = ()
+    answer: Sequence[str] = ()
 
 
 def write_page(page: Page, path: str | Path) -> Path:
@@ -100,14 +109,11 @@ def write_page(page: Page, path: str | Path) -> Path:
 def render(page: Page) -> str:
     """The page as HTML text."""
     style = "".join(_asset(name) for name in ("page.css", *page.styles)).replace("/*colors*/", _css_colours())
+    style += tables.style()
     script = _asset("page.js").replace('"DARK"', json.dumps(DARK))
     scripts = [_lines(get_plotlyjs()), script, *(_asset(name) for name in page.scripts)]
     running = "\n".join(f"<script>{script}</script>" for script in scripts)
-    sections = "\n".join(_section(index, section) for index, section in enumerate(page.sections, start=1))
-    links = "".join(
-        f'<li><a href="#s{index}">{escape(section.title)}</a></li>'
-        for index, section in enumerate(page.sections, start=1)
-    )
+    sections, links = _grouped(page.sections)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -117,18 +123,19 @@ def render(page: Page) -> str:
 <meta name="color-scheme" content="light dark">
 <title>{escape(page.title)}</title>
 <style>{style}</style>
+<noscript><style>{WITHOUT_SCRIPTS}</style></noscript>
 </head>
 <body>
 <a class="skip" href="#main">Skip to the figures</a>
 <header>
 <p class="mark">sinkscope</p>
 <h1>{escape(page.title)}</h1>
-<p class="lead">{escape(page.lead)}</p>
+{_answer(page.answer)}<p class="lead">{escape(page.lead)}</p>
 {_headlines(page.headlines)}
-<nav aria-label="Figures"><ol>{links}</ol></nav>
+<nav aria-label="On this page"><ol>{links}</ol></nav>
 </header>
 <main id="main">
-<noscript><p class="sentence">The figures need JavaScript; their numbers are in the tables.</p></noscript>
+<noscript><p class="sentence">Figures need JavaScript, which is off: their numbers stand in the tables.</p></noscript>
 {sections}
 </main>
 {_provenance(page.provenance)}
@@ -138,10 +145,42 @@ def render(page: Page) -> str:
 """
 
 
-def _section(index: int, section: Section) -> str:
+def _grouped(sections: Sequence[Section]) -> tuple[str, str]:
+    """All sections, those of a question folded under it, and the links that lead to them."""
+    parts, links = [], []
+    opened = False
+    for question, group in groupby(enumerate(sections, start=1), lambda pair: pair[1].question):
+        inside = list(group)
+        first = inside[0][0]
+        body = "\n".join(_section(index, section, "h3" if question else "h2") for index, section in inside)
+        if not question:
+            parts.append(body)
+            links += [_link(f"s{index}", section.title) for index, section in inside]
+            continue
+        state = "" if opened else " open"
+        opened = True
+        names = ", ".join(section.title[:1].lower() + section.title[1:] for _, section in inside)
+        parts.append(
+            f'<details class="question" id="q{first}"{state}><summary><h2>{escape(question)}</h2>'
+            f'<span class="inside">{escape(names)}</span></summary>\n{body}\n</details>'
+        )
+        links.append(_link(f"q{first}", question))
+    return "\n".join(parts), "".join(links)
+
+
+def _link(place: str, title: str) -> str:
+    return f'<li><a href="#{place}">{escape(title)}</a></li>'
+
+
+def _answer(sentences: Iterable[str]) -> str:
+    said = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
+    return f'<div class="answer">{said}</div>\n' if said else ""
+
+
+def _section(index: int, section: Section, heading: str) -> str:
     parts = [
         f'<section id="s{index}" aria-labelledby="t{index}">',
-        f'<h2 id="t{index}">{escape(section.title)}</h2>',
+        f'<{heading} class="title" id="t{index}">{escape(section.title)}</{heading}>',
         f'<p class="sentence" id="c{index}">{escape(section.sentence)}</p>',
     ]
     figures = _figures(index, section)
@@ -196,18 +235,29 @@ def _table(section: Section, frame: pd.DataFrame) -> str:
 
 
 def html_table(frame: pd.DataFrame) -> str:
-    """An escaped HTML table; the first column heads its row, numeric columns are aligned right, NaN is a dash."""
-    kinds = [' class="number"' if pd.api.types.is_numeric_dtype(frame[column]) else "" for column in frame.columns]
+    """An escaped HTML table; the first column heads its row, numeric columns are aligned right, NaN is a dash.
+
+    Where it is wider than its place, its rows become cards (`report.table`).
+    """
+    names = [str(column) for column in frame.columns]
+    numbers = [bool(pd.api.types.is_numeric_dtype(frame[column])) for column in frame.columns]
+    texts = [[_text(value) for value in row] for row in frame.itertuples(index=False, name=None)]
     head = "".join(
-        f'<th scope="col"{kind}>{escape(str(column))}</th>' for column, kind in zip(frame.columns, kinds, strict=True)
+        f'<th scope="col"{_side(number)}>{escape(name)}</th>' for name, number in zip(names, numbers, strict=True)
     )
-    rows = "\n".join(f"<tr>{_cells(row, kinds)}</tr>" for row in frame.itertuples(index=False, name=None))
-    return f"<table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table>"
+    rows = "\n".join(f"<tr>{_cells(row, names, numbers)}</tr>" for row in texts)
+    kind = tables.fitting(names, texts, numbers)
+    return f'<table class="{kind}"><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table>'
 
 
-def _cells(row: Sequence[Any], kinds: Sequence[str]) -> str:
-    first, *rest = (f"{kind}>{escape(_text(value))}</" for value, kind in zip(row, kinds, strict=True))
-    return f'<th scope="row"{first}th>' + "".join(f"<td{cell}td>" for cell in rest)
+def _cells(row: Sequence[str], names: Sequence[str], numbers: Sequence[bool]) -> str:
+    about = list(zip(row, names, numbers, strict=True))[1:]
+    rest = "".join(tables.cell(escape(text), text, name, number) for text, name, number in about)
+    return f'<th scope="row"{_side(numbers[0])}>{escape(row[0])}</th>{rest}'
+
+
+def _side(number: bool) -> str:
+    return ' class="number"' if number else ""
 
 
 def _text(value: Any) -> str:

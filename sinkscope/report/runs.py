@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,30 @@ class StoredRun:
     def step(self) -> int:
         """The newest logged step."""
         return max((int(row["step"]) for row in self.rows), default=0)
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Runs of one recipe that differ in their seed alone."""
+
+    label: str
+    runs: Sequence[StoredRun]
+
+    @property
+    def mean(self) -> StoredRun:
+        """The mean of each metric over the runs, at the steps at which all of them have it."""
+        rows: dict[int, dict[str, Any]] = {}
+        for metric in dict.fromkeys(name for run in self.runs for row in run.rows for name in row if name != "step"):
+            curves = [dict(zip(*run.curve(metric), strict=True)) for run in self.runs]
+            for step in sorted(set.intersection(*(set(curve) for curve in curves))):
+                values = [curve[step] for curve in curves]
+                rows.setdefault(step, {"step": step})[metric] = sum(values) / len(values)
+        return StoredRun(self.label, tuple(rows[step] for step in sorted(rows)))
+
+    def ends(self, metric: str) -> tuple[float, float] | None:
+        """The least and the largest of the runs' newest values; None where one has none."""
+        values = [value for run in self.runs if (value := run.last(metric)) is not None]
+        return (min(values), max(values)) if len(values) == len(self.runs) else None
 
 
 def read_run(folder: str | Path, label: str | None = None) -> StoredRun:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import xarray as xr
 
-from sinkscope.measurements import figures, hidden_norm_table, received_table, value_norm_table
+from sinkscope.measurements import figures, hidden_map_table, hidden_norm_table, received_table, value_norm_table
 from sinkscope.measurements import norm_figures as norms
 from sinkscope.report.curves import training_curves, training_table
 from sinkscope.report.page import Section
@@ -53,6 +53,7 @@ def hidden_map(measured: Measured) -> Section:
         "How long the vector is that each token carries through the model, from the embedding (depth 0) upwards, on a "
         "logarithmic scale. A first column that stands out is the massive activation that goes with a sink.",
         {name: norms.hidden_norm_map(data, limits) for name, data in measured.items()},
+        _stacked({name: hidden_map_table(data) for name, data in measured.items()}),
     )
 
 

@@ -94,10 +94,15 @@ def _depth(rows: list[Row]) -> list[Section]:
 
 
 def _size(rows: list[Row]) -> Section:
+    frame = pd.DataFrame(
+        [(row.label, row.input, short_count(row.parameters) or "–", row.sink_rate, row.low, row.high) for row in rows],
+        columns=["model", "input", "parameters", "sink rate (%)", "95 % from", "95 % to"],
+    )
     return Section(
         "Sink rate and model size",
         "Each mark is a model on one kind of input, by its number of parameters.",
         {"Sink rate and parameters": survey_figures.over_size(rows)},
+        frame,
     )
 
 

@@ -105,3 +105,17 @@ def test_a_failure_ends_the_watch(tmp_path):
 
 def test_a_run_that_has_not_begun_has_no_rows(tmp_path):
     assert stored("softmax", tmp_path / "absent").rows == ()
+
+
+def test_a_run_that_is_not_enough_is_waited_for_and_not_for_ever(tmp_path):
+    began, asked = time.monotonic(), []
+
+    def enough(run):
+        asked.append(run)
+        return len(asked) > 2
+
+    endless = Played("softmax", tmp_path, rows=list(ROWS) * 2000)
+    watch([endless], [tmp_path], 600, until=began, enough=enough, patience=60)
+    assert len(asked) == 3
+    watch([endless], [tmp_path], 600, until=time.monotonic() - 1, enough=lambda run: False, patience=0.5)
+    assert time.monotonic() - began < 30

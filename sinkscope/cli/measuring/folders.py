@@ -15,10 +15,10 @@ from sinkscope.files import check_writable
 if TYPE_CHECKING:
     from typer import Context
 
-Kind = Literal["measure", "intervene", "survey", "cache"]
+Kind = Literal["measure", "intervene", "survey", "cache", "quantize"]
 
 INDIFFERENT = {"out", "as_json", "device", "batch_size", "maps", "figure", "tables"}  # options that change no number
-NAMED = {"kind", "what"}  # options that the folder's name spells out
+NAMED = {"kind", "what", "scheme"}  # options that the folder's name spells out
 STATIC = ("figure.svg", "figure.pdf", "figure.png")
 TABLES = ("table", "definitions", "heads", "depths", "tokens", "kinds", "first_tokens", "massive", "experts")
 FILES: Mapping[Kind, tuple[str, ...]] = {
@@ -29,6 +29,10 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
     "intervene": ("effect.json", "table.csv", "figure.html", *STATIC),
     "survey": ("survey.json", "survey.html", "table.csv", "table.md"),
     "cache": ("comparison.nc", "comparison.json", "table.csv", "figure.html"),
+    "quantize": (
+        *("study.nc", "study.json", "table.csv", "hazards.json", "sites.csv", "casts.csv", "advice.csv"),
+        *("spared.json", "spared.safetensors", "figure.html"),
+    ),
 }
 """What each command may leave in its folder."""
 
@@ -38,6 +42,9 @@ MARKS: Mapping[str, Kind] = {
     "effect.json": "intervene",
     "survey.json": "survey",
     "comparison.nc": "cache",
+    "spared.json": "quantize",
+    "study.nc": "quantize",
+    "hazards.json": "quantize",
 }
 """The files by which a folder is known to be a command's."""
 

@@ -29,6 +29,7 @@ def write_results(
     epsilon: float,
     maps: HeadMaps,
     map_command: str,
+    intervene: str,
     form: str = "csv",
     figure: str | None = None,
 ) -> list[Path]:
@@ -43,6 +44,7 @@ def write_results(
         definitions=tables["definitions"],
         tokens=tables.get("tokens"),
         map_command=map_command,
+        intervene=intervene,
     )
     with replacing(folder, partial(old_files, "measure")) as draft:
         measured.save(draft / "measurement.nc")

@@ -23,6 +23,7 @@ from sinkscope.quantization.spared.columns import Columns, columns_of
 from sinkscope.quantization.spared.peaks import BATCH, check_whole, peaks, sites
 from sinkscope.quantization.spared.spared import Found
 
+EPSILON = 0.2  # below the sink rate's 0.3: two sinks share attention, and one that is missed sets everybody's range
 STANDS_OUT = 2.0  # times the largest token that is not chosen; before the depth of onset there is no such spike
 
 
@@ -40,7 +41,7 @@ class MeasuredSinks(Found):
     the sinks of every row. Raises `InputError` where no token of the inputs is a sink, saying what came nearest.
     """
 
-    epsilon: float = 0.3
+    epsilon: float = EPSILON
     measurement: Measurement | None = None
 
     def __post_init__(self) -> None:

@@ -36,9 +36,8 @@ def arms_of(
 ) -> list[Arm]:
     """The full model, nothing spared, and for each choice: itself, the first n of its budget, random controls.
 
-    The budget of a choice is how many tokens it spares in each row. n is the largest of a row, so that the first tokens
-    never have less. Raises `InputError` for a choice that spares nothing, without a control, and where so many
-    different ones do not exist.
+    The budget of a choice is how many tokens it spares in each row; the first tokens have it row by row. Raises
+    `InputError` for a choice that spares nothing, without a control, and where so many different ones do not exist.
     """
     if controls < 1:
         raise InputError(f"controls = {controls}: what is spared says nothing without a control, so at least 1")
@@ -47,15 +46,27 @@ def arms_of(
         if name in (FULL, NOTHING):
             raise InputError(f"a choice is named '{name}', which every study has by itself: name it otherwise")
         known = choice.known(model, given)
-        most = int(known.count.max())
-        if not most:
+        if not bool(known.count.any()):
             raise InputError(f"'{name}' spares no token of these inputs, so there is nothing to study")
         found.append(Arm(name, "spared", name, choice, known))
-        first = FirstTokens(most)
-        if not any(arm.name == f"first {most}" for arm in found):
-            found.append(Arm(f"first {most}", "first", name, first, first.known(model, given)))
-        found += _controls(model, given, name, choice, controls, seed)
+        first = first_of(float(known.count.float().mean()))
+        if all(arm.name != first for arm in found):
+            found.append(Arm(first, "first", name, *_first(known)))
+        of = "" if len(choices) == 1 else f" for {name}"
+        found += _controls(model, given, name, choice, controls, seed, of)
     return found
+
+
+def first_of(budget: float) -> str:
+    """The name of the arm of the first tokens, by how many these are on average in a row."""
+    return f"first {budget:.3g}"
+
+
+def _first(known: Known) -> tuple[Spared, Known]:
+    """As many first tokens of each row as a choice spares there; as a choice for other inputs, their largest number."""
+    counted = torch.arange(known.chosen.shape[1], device=known.chosen.device)
+    first = Known(counted < known.count[:, None], known.text, known.given, {"name": "as many first tokens"})
+    return FirstTokens(int(known.count.max())), first
 
 
 def excluded(arms: list[Arm], like: Bool[Tensor, "row token"]) -> Bool[Tensor, "row token"]:
@@ -65,7 +76,7 @@ def excluded(arms: list[Arm], like: Bool[Tensor, "row token"]) -> Bool[Tensor, "
 
 
 def _controls(
-    model: nn.Module, given: Mapping[str, Any], name: str, choice: Spared, count: int, seed: int
+    model: nn.Module, given: Mapping[str, Any], name: str, choice: Spared, count: int, seed: int, of: str
 ) -> list[Arm]:
     found: list[Arm] = []
     fixed = choice.known(model, given)
@@ -73,8 +84,8 @@ def _controls(
         random = RandomTokens(fixed, seed + draw)
         known = random.known(model, given)
         if all(not torch.equal(known.chosen, arm.known.chosen) for arm in found if arm.known is not None):
-            called = f"random {len(found) + 1}" if name == "spared" else f"random {len(found) + 1} for {name}"
-            found.append(Arm(called, "control", name, RandomTokens(choice, seed + draw), known))
+            spared = RandomTokens(choice, seed + draw)
+            found.append(Arm(f"random {len(found) + 1}{of}", "control", name, spared, known))
         if len(found) == count:
             return found
     raise InputError(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +17,7 @@ from jaxtyping import Float
 from sinkscope.errors import InputError
 from sinkscope.files import writing
 from sinkscope.metrics import Interval, nanmean, quantiles, resampled_means
-from sinkscope.quantization.studies.arms import FULL, NOTHING, Arm
+from sinkscope.quantization.studies.arms import FULL, NOTHING, Arm, first_of
 from sinkscope.quantization.studies.figure import cost_figure
 from sinkscope.quantization.studies.scoring import Predicted
 
@@ -62,8 +63,7 @@ class Study:
 
     def cost(self, arm: str, against: str = FULL, by: By | None = None) -> Interval:
         """By how many nats a token `arm` is worse than `against`, on the same rows."""
-        values = self._values(by or self.by)
-        return self._interval(lambda mean: mean[arm] - mean[against], values)
+        return self._interval(lambda mean: mean[arm] - mean[against], by or self.by)
 
     def recovered(self, arm: str, by: By | None = None) -> Interval:
         """1 − cost(arm) / cost(nothing spared): the share of quantization's cost that sparing gives back.
@@ -73,8 +73,7 @@ class Study:
         by = by or self.by
         if self.cost(NOTHING, by=by).low <= 0:
             return Interval(float("nan"), float("nan"), float("nan"))
-        values = self._values(by)
-        return self._interval(lambda mean: 1 - (mean[arm] - mean[FULL]) / (mean[NOTHING] - mean[FULL]), values)
+        return self._interval(lambda mean: 1 - (mean[arm] - mean[FULL]) / (mean[NOTHING] - mean[FULL]), by)
 
     def beats(self, arm: str, other: str, by: By | None = None) -> Interval:
         """By how many nats a token `arm` is better than `other`, on the same rows."""
@@ -85,15 +84,13 @@ class Study:
         return [name for name in self.arms if self._role(name) == "control" and self._choice(name) == choice]
 
     def first(self, choice: str) -> str:
-        """The arm of the first n tokens of a choice's budget."""
-        most = int(self.data["spared"].sel(arm=choice).max())
-        return f"first {most}"
+        """The arm of the first tokens of a choice's budget."""
+        return first_of(float(self.data["spared"].sel(arm=choice).mean()))
 
     def helps(self, choice: str) -> bool:
         """Whether a choice beats nothing spared and the mean of its controls, each beyond chance."""
-        values = self._values(self.by)
         controls = self.controls(choice)
-        beside = self._interval(lambda mean: np.mean([mean[name] for name in controls], 0) - mean[choice], values)
+        beside = self._interval(lambda mean: np.mean([mean[name] for name in controls], 0) - mean[choice], self.by)
         return self.beats(choice, NOTHING).low > 0 and beside.low > 0
 
     @property
@@ -104,7 +101,7 @@ class Study:
         if cost.low <= 0:
             return "Quantization costs nothing that can be told from 0 here, so there is nothing to recover."
         said = [f"Quantization costs {_said(cost, 4)} {unit}."]
-        return " ".join(said + [self._sentence(choice) for choice in self.choices])
+        return " ".join(said + ([self._sentence(choice) for choice in self.choices] or ["No tokens were spared."]))
 
     def table(self) -> pd.DataFrame:
         """A row per arm, in their order."""
@@ -137,19 +134,21 @@ class Study:
             raise InputError(f"{path} holds no study of quantization")
         return cls(data)
 
-    def _values(self, by: By) -> Float[np.ndarray, "row arm"]:
+    def _interval(self, statistic: Callable[[_ByName], np.ndarray], by: By) -> Interval:
+        """Of a statistic of the arms' means, by resampling rows."""
         if by not in self.data:
             raise InputError("the model predicts no next token, so there is no loss: take by='kl'")
-        return self.data[by].transpose("row", "arm").values
-
-    def _interval(self, statistic: Any, values: Float[np.ndarray, "row arm"]) -> Interval:
-        """Of a statistic of the arms' means, by resampling rows."""
-        means = resampled_means(values, RESAMPLES, 0)
+        means, drawn = self._means[by]
         with np.errstate(divide="ignore", invalid="ignore"):
-            drawn = np.asarray(statistic(_ByName(self.arms, means)))
-            value = float(statistic(_ByName(self.arms, np.nanmean(values, 0)[None]))[0])
-        low, high = quantiles(drawn, LEVEL)
+            low, high = quantiles(np.asarray(statistic(_ByName(self.arms, drawn))), LEVEL)
+            value = float(statistic(_ByName(self.arms, means[None]))[0])
         return Interval(value, float(low), float(high))
+
+    @cached_property
+    def _means(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """The arms' means over rows, and as they are in resampled rows, (arm,) and (resample, arm)."""
+        values = {by: self.data[by].transpose("row", "arm").values for by in ("loss", "kl") if by in self.data}
+        return {by: (nanmean(one, 0), resampled_means(one, RESAMPLES, 0)) for by, one in values.items()}
 
     def _role(self, arm: str) -> str:
         return str(self.data["role"].sel(arm=arm).values)

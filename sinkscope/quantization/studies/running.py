@@ -47,9 +47,10 @@ def study(
     """What `scheme` costs on these inputs, and how much of it sparing tokens gives back.
 
     Arms, on the same rows: the full model; everything quantized; and for each choice in `spared` (default
-    `MeasuredSinks()`) the choice, the first n tokens of its budget, and `controls` random choices of the same budget.
-    `scheme`: a name of `SCHEMES`, a scheme, or an intervention with a field `spared`. What it calibrates, it calibrates
-    on `calibration`, or on `inputs` themselves, for each arm without the tokens that the arm spares.
+    `MeasuredSinks()`; an empty mapping asks for the cost alone) the choice, the first n tokens of its budget, and
+    `controls` random choices of the same budget. `scheme`: a name of `SCHEMES`, a scheme, or an intervention with a
+    field `spared`. What it calibrates, it calibrates on `calibration`, or on `inputs` themselves, for each arm without
+    the tokens that the arm spares.
 
     Scored are predictions at tokens that no arm spares: −log p of the next token where the model predicts one, and
     KL(full ‖ arm). Schemes of linear maps are read in one pass; those of caches through a cache, `context` tokens at
@@ -81,7 +82,10 @@ def study(
 
     if chosen.caches:
         length = _length(model, given, context)
-        route: Passes | ThroughCache = ThroughCache(model, given["input_ids"], length, left_out, batch_size, opened)
+        stores = chosen.store is not None
+        route: Passes | ThroughCache = ThroughCache(
+            model, given["input_ids"], length, left_out, batch_size, opened, stores
+        )
     else:
         route = Passes(model, given, samples, left_out, batch_size, opened)
     predicted = route.predicted(arms, watch)
@@ -93,7 +97,7 @@ def study(
 
 def _named(spared: Spared | Mapping[str, Spared]) -> Mapping[str, Spared]:
     choices = {"spared": spared} if isinstance(spared, Spared) else dict(spared)
-    if not choices or not all(isinstance(choice, Spared) for choice in choices.values()):
+    if not all(isinstance(choice, Spared) for choice in choices.values()):
         raise InputError("spared: expected a choice of tokens such as MeasuredSinks(), or some of them by name")
     return choices
 

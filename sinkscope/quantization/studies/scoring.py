@@ -125,7 +125,10 @@ class Passes:
 
 @dataclass(frozen=True, eq=False)
 class ThroughCache:
-    """A context in one pass, then one given token at a time through a cache: `evaluate.scored`, arm by arm."""
+    """A context in one pass, then one given token at a time through a cache: `evaluate.scored`, arm by arm.
+
+    `stores`: whether the arms' caches hold what is rounded, so that their bytes say something.
+    """
 
     model: nn.Module
     ids: Tensor
@@ -133,6 +136,7 @@ class ThroughCache:
     left_out: Bool[Tensor, "row position"]
     batch_size: int
     opened: Opened
+    stores: bool
 
     def predicted(self, arms: Sequence[Arm], watch: Callable[[int], None]) -> dict[str, Predicted]:
         """What every arm predicts behind the context; the first of them is the full model."""
@@ -148,7 +152,7 @@ class ThroughCache:
             name: Predicted(
                 torch.cat([one.nll for one in parts]).masked_fill(left, torch.nan),
                 torch.cat([one.kl for one in parts]).masked_fill(left, torch.nan),
-                parts[0].held[1] / len(parts[0].nll),
+                parts[0].held[1] / len(parts[0].nll) if self.stores or name == FULL else None,
             )
             for name, parts in found.items()
         }

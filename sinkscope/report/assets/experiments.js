@@ -52,19 +52,6 @@
   }
   document.addEventListener("drawn", () => experiments.filter(({ open }) => open).forEach(drawAll));
 
-  // A link leads into folded parts: they open, and the page moves there once they have.
-  function follow() {
-    const target = document.getElementById(location.hash.slice(1));
-    if (!target) return;
-    for (let part = target; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
-    requestAnimationFrame(() => target.scrollIntoView({ block: "start" }));
-  }
-  window.addEventListener("hashchange", follow);
-  document.addEventListener("click", ({ target }) => {
-    if (target.closest("a[href]")?.hash === location.hash) follow();
-  });
-  document.addEventListener("DOMContentLoaded", follow);
-
   const filters = document.querySelector(".filters");
   const rows = [...document.querySelectorAll("#claims tbody tr")];
   function filter() {

@@ -18,7 +18,6 @@ from sinkscope.theme import INK, template
 
 SCRIPTS, STYLES = ("experiments.js",), ("experiments.css",)
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-COLUMNS = ("experiment", "claim", "asked", "found", "seeds", "cost", "verdict")
 MOST_METRICS = 4
 LEAD = (
     "Questions about attention sinks, each asked as a set of training runs and claims that were stated beforehand, or "
@@ -134,14 +133,14 @@ def _verdicts(entries: Sequence[Entry], places: dict[int, str]) -> str:
         for value, wording in choices
     )
     head = "".join(
-        f'<th scope="col"{" class=number" if column in ("found", "seeds", "cost") else ""}>{column}</th>'
-        for column in COLUMNS
+        f'<th scope="col"{" class=number" if column in ("seeds", "cost") else ""}>{column}</th>'
+        for column in tables.VERDICT_COLUMNS
     )
     return f"""<div class="filters" hidden><fieldset><legend>Show</legend>{radios}</fieldset>
 <label>Words <input type="search" id="claim-words" placeholder="sigmoid, decay, Table 4"></label>
 <output id="claim-count" aria-live="polite"></output></div>
 <div class="scroll verdicts" tabindex="0" role="region" aria-label="Verdicts">
-<table id="claims"><thead><tr>{head}</tr></thead>
+<table id="claims" class="{tables.VERDICTS_FIT}"><thead><tr>{head}</tr></thead>
 <tbody>{"".join(rows)}</tbody></table></div>"""
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape, unescape
 from typing import Any
 
 from sinkscope.experiments import Observed, Variation
+from sinkscope.report import table as fitted
 from sinkscope.report.experiments.entry import FAILED, USUAL, Entry, Judged, evidence
 from sinkscope.report.experiments.names import cost, effect, number, said, sizes
 
 MISSING = "–"
+VERDICT_COLUMNS = ("experiment", "claim", "asked", "found", "seeds", "cost", "verdict")
+VERDICTS_FIT = "w56"  # the class of the table over all claims: narrower, and its rows are cards
 WORDS_OF = {"not run at this scale": "not run"}
 
 
@@ -21,6 +25,11 @@ class Cell:
 
     html: str
     number: bool = False
+
+    @property
+    def plain(self) -> str:
+        """What a reader sees of it."""
+        return unescape(re.sub(r"<[^>]+>", " ", self.html)).strip()
 
 
 def text(value: Any) -> Cell:
@@ -34,16 +43,17 @@ def figure(value: float | None) -> Cell:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], label: str, kind: str = "") -> str:
-    """A table that scrolls sideways where it must; the first cell of a row heads it."""
+    """A table whose rows become cards where it is wider than its place; the first cell of a row heads it."""
     made = list(rows)
     right = [bool(made) and all(row[index].number for row in made) for index in range(len(columns))]
     head = "".join(
         f'<th scope="col"{_side(side)}>{escape(column)}</th>' for column, side in zip(columns, right, strict=True)
     )
-    body = "\n".join(f"<tr>{_cells(row)}</tr>" for row in made)
+    body = "\n".join(f"<tr>{_cells(row, columns)}</tr>" for row in made)
+    fit = fitted.fitting(columns, [[cell.plain for cell in row] for row in made], right)
     return (
         f'<div class="scroll {kind}" tabindex="0" role="region" aria-label="{escape(label)}">'
-        f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
+        f'<table class="{fit}"><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
     )
 
 
@@ -103,20 +113,23 @@ def verdict_row(entry: Entry, judged: Judged, place: str, several_scales: bool) 
     why = "; ".join(part for part in (verdict.kind, verdict.reason) if part)
     reason = f'<span class="why">{escape(why)}</span>' if why else ""
     words = " ".join((name, entry.asks, verdict.claim.name, verdict.claim.statement, verdict.claim.source))
-    return (
-        f'<tr data-outcome="{escape(verdict.outcome)}" data-words="{escape(words.lower())}">'
-        f'<th scope="row"><a href="#{place}">{escape(name)}</a></th>'
-        f"<td>{_linked(escape(verdict.claim.statement), place)}</td>"
-        f'<td class="tight">{escape(str(verdict.claim.rule))}</td>'
-        f'<td class="number">{effect(verdict)}</td>'
-        f'<td class="number">{seeds}</td><td class="number">{spent}</td>'
-        f"<td>{pill(verdict.outcome)}{reason}</td></tr>"
-    )
+    cells = [
+        Cell(_linked(escape(name), place)),
+        Cell(_linked(escape(verdict.claim.statement), place)),
+        text(verdict.claim.rule),
+        Cell(escape(effect(verdict))),
+        Cell(seeds, True),
+        Cell(spent, True),
+        Cell(f"{pill(verdict.outcome)}{reason}"),
+    ]
+    marks = f'data-outcome="{escape(verdict.outcome)}" data-words="{escape(words.lower())}"'
+    return f"<tr {marks}>{_cells(cells, VERDICT_COLUMNS)}</tr>"
 
 
-def _cells(row: Sequence[Cell]) -> str:
+def _cells(row: Sequence[Cell], columns: Sequence[str]) -> str:
     first, *rest = row
-    others = "".join(f"<td{_side(cell.number)}>{cell.html}</td>" for cell in rest)
+    named = zip(rest, columns[1:], strict=True)
+    others = "".join(fitted.cell(cell.html, cell.plain, name, cell.number) for cell, name in named)
     return f'<th scope="row"{_side(first.number)}>{first.html}</th>{others}'
 
 

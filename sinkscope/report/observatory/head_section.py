@@ -19,6 +19,8 @@ from sinkscope.theme import BELOW, BLUE, ORANGE, SEQUENTIAL, threshold_scale
 
 DATA = "heads-data"
 CHOICES = 16
+NEGLIGIBLE = 1e-6
+"""What statistics in single precision leave of zero, for numbers that are about 1: no scale ends there."""
 
 MARKUP = f"""<div class="observatory" id="heads">
 <div class="maps-side">
@@ -146,9 +148,11 @@ def scale(metric: HeadMetric, grids: np.ndarray, epsilon: float) -> dict[str, An
         bound = 2.0 ** min(max(reach, 0.1), 10.0)
         return {"low": short(np.array(1 / bound)), "high": short(np.array(bound)), "colors": both, "log": True}
     if metric.draw == "signed":
-        bound = max(abs(low), abs(high)) or 1.0
+        bound = max(abs(low), abs(high))
+        bound = bound if bound > NEGLIGIBLE else 1.0
         return {"low": short(np.array(-bound)), "high": short(np.array(bound)), "colors": both}
     steps = [[index / (len(SEQUENTIAL) - 1), color] for index, color in enumerate(SEQUENTIAL)]
-    low = min(low, 0.0)
-    high = high if high > low else low + 1.0  # a map of zeros alone has a scale that says so, and none of 1e-12
+    least = NEGLIGIBLE * (100 if metric.unit == "%" else 1)
+    low = low if low < -least else 0.0
+    high = high if high - low > least else low + 1.0  # a map of zeros alone has a scale that says so
     return {"low": short(np.array(low)), "high": short(np.array(high)), "colors": steps}

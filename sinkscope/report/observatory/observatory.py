@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from sinkscope.measurements import (
 )
 from sinkscope.measurements.depths import TOP
 from sinkscope.report import sections
+from sinkscope.report.observatory.answer import INTERVENE, answer
 from sinkscope.report.observatory.head_section import head_section
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.model_sections import angle_section, depth_sections, sweep_section
@@ -50,25 +53,37 @@ def observatory_page(
     definitions: pd.DataFrame | None = None,
     tokens: pd.DataFrame | None = None,
     map_command: str | None = None,
+    intervene: str = INTERVENE,
 ) -> Page:
-    """The page; each section is there where the measurement has its variables.
+    """The page: the answer, then what it rests on, by question; each section is there where its variables are.
 
     `maps`: attention maps of chosen heads; `map_command` with "layer.head" behind it is the command that makes one.
-    `definitions`: the table of sink definitions side by side; `tokens`: which tokens become sinks. Raises `InputError`
-    for an epsilon outside (0, 1) and for maps of heads that were not measured.
+    `definitions`: the table of sink definitions side by side; `tokens`: which tokens become sinks; `intervene`: the
+    command line that changes this model, to tell whether its sink matters. Raises `InputError` for an epsilon outside
+    (0, 1) and for maps of heads that were not measured.
     """
     data = measurement.data
     position = sink_position(data, epsilon)
-    parts = [
-        *([head_section(data, epsilon, position, maps, map_command)] if applicable(data, position) else []),
+    heads = [head_section(data, epsilon, position, maps, map_command)] if applicable(data, position) else []
+    places = [
         *([strip_section(data, epsilon, measurement.record)] if _has_tokens(data) else []),
-        *([_definitions(definitions)] if definitions is not None and len(definitions) else []),
         *([_tokens(tokens)] if tokens is not None and len(tokens) else []),
         *([_positions(data, epsilon)] if "attention_received" in data else []),
+    ]
+    strengths = [
+        *([_definitions(definitions)] if definitions is not None and len(definitions) else []),
         *([sweep_section(data)] if "attention_received_by_length" in data else []),
+    ]
+    mechanism = [
         *([angle_section(data, position)] if "cos_query_key" in data and has_position(data, position) else []),
         *([sections.values({"": data})] if "value_norm" in data and has_position(data, 0) else []),
         *depth_sections(data, position),
+    ]
+    parts = [
+        *_asked("In which heads?", heads),
+        *_asked("At which tokens?", places),
+        *_asked("By which definition, and how firmly?", strengths),
+        *_asked("By which mechanism?", mechanism),
     ]
     lead = (
         f"A sink is a token that receives more than ε = {epsilon:g} of the attention of a head, on average over the "
@@ -83,7 +98,12 @@ def observatory_page(
         facts([], {title: measurement.record}),
         SCRIPTS,
         STYLES,
+        answer(measurement, epsilon, intervene),
     )
+
+
+def _asked(question: str, parts: Iterable[Section]) -> list[Section]:
+    return [replace(part, question=question) for part in parts]
 
 
 def sink_position(data: xr.Dataset, epsilon: float) -> int:

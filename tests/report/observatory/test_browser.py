@@ -38,6 +38,7 @@ def opening(browser, path, scheme="light", width=1280):
     page.on("request", lambda asked: page.requests.append(asked.url))
     page.goto(path.as_uri())
     page.wait_for_selector(FILLED.format(scheme), timeout=30_000)
+    page.eval_on_selector_all("details.question", "questions => questions.forEach((each) => { each.open = true; })")
     return page
 
 

@@ -113,3 +113,10 @@ def test_a_map_of_zeros_alone_has_a_scale_that_a_reader_can_read():
     metric = next(metric for metric in HEAD_METRICS if metric.name == "sink")
     made = scale(metric, np.zeros((1, 4, 3)), EPSILON)
     assert (made["low"], made["high"]) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("key", "noise"), [("sink", 1e-12), ("entropy", 1e-9), ("cos_sink", -1e-10)])
+def test_what_rounding_leaves_of_zero_is_no_scale(key, noise):
+    metric = next(metric for metric in HEAD_METRICS if metric.name == key)
+    made = scale(metric, np.full((1, 4, 3), noise), EPSILON)
+    assert (made["low"], made["high"]) == ((-1.0, 1.0) if metric.draw == "signed" else (0.0, 1.0))

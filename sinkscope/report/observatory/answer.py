@@ -1,0 +1,141 @@
+"""The answer above everything else: is there a sink, where, by which mechanism, and does it matter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from sinkscope.measurements import Measurement, has_position, layer_labels, slot_mass, strongest_position
+from sinkscope.metrics import layer_rates, nanmean
+
+INTERVENE = "sinkscope intervene MODEL"
+SOME = 3  # layers that are named one by one
+SHORT, LONG = 0.5, 2.0
+"""A value is called short, and a hidden state large, below and above these ratios to the others."""
+
+
+def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE) -> list[str]:
+    """Three sentences, as far as the measurement has what they are made of.
+
+    The first says whether and where, by the sink rate (Gu et al. 2025); the second how the sink's values, keys and
+    hidden state differ from the others'; the third that a measurement does not say whether the model needs it, and
+    what does: the command line `intervene`, with an intervention behind it.
+    """
+    data = measurement.data
+    if "attention_received" not in data:
+        return []
+    found = strongest_position(data, epsilon)
+    if found is None:
+        unknown = "Whether there is a sink is unknown: no position that more than half of the tokens see has a number."
+        return [unknown, *_slots(data, epsilon)]
+    if not found.rate > 0:
+        no = f"No: in this text no position receives more than ε = {epsilon:g} of the attention of any head."
+        return [" ".join([no, *_slots(data, epsilon)])]
+    command = f"{intervene} --what forbid-sink{f' --position {found.position}' if found.position else ''}"
+    return [
+        " ".join([_where(data, found.position, found.rate, epsilon), *_slots(data, epsilon)]),
+        _mechanism(measurement, found.position, epsilon),
+        f"Whether the model needs it, no measurement says: “{command}” hides it, beside random controls.",
+    ]
+
+
+def _where(data: xr.Dataset, position: int, rate: float, epsilon: float) -> str:
+    column = data["position"].values.tolist().index(position)
+    by_layer = nanmean(layer_rates(data["attention_received"].transpose(*_ORDER).values, epsilon), 0)[:, column]
+    layers = [label for label, value in zip(layer_labels(data), by_layer, strict=True) if value > 0]
+    few = f"in layer{'s' if len(layers) > 1 else ''} {_listed(layers)}"
+    places = few if len(layers) <= SOME else f"in {len(layers)} of {len(by_layer)} layers, first in {layers[0]}"
+    return (
+        f"Yes: position {position} receives more than ε = {epsilon:g} of the attention in {rate:.1f} % of "
+        f"(layer, head) pairs, {places}."
+    )
+
+
+_ORDER = ("sample", "layer", "head", "position")
+
+
+def _mechanism(measurement: Measurement, position: int, epsilon: float) -> str:
+    heads = measurement.heads(epsilon, position)
+    resting = heads[heads["alpha"] > epsilon]
+    several = len(resting) > 0
+    who = f"In the {_counted(len(resting), 'head')} that rest on it" if several else "In the head that comes nearest"
+    if len(resting) == 1:
+        who = "In the one head that rests on it"
+    chosen = resting if several else heads.nlargest(1, "alpha")
+    facts = [
+        _ratio(
+            chosen, "value_ratio", "its value is {} as long as the others'", SHORT, ", so that attention adds little"
+        ),
+        _ratio(chosen, "key_ratio", "its key {} as long", 0.0, ""),
+        _cosine(chosen),
+    ]
+    parts = [fact for fact in facts if fact]
+    state = _state(measurement, position)
+    if not parts:
+        return f"By which mechanism is not known: values and keys were not observed.{f' Its {state}.' if state else ''}"
+    kinds = _kinds(chosen)
+    return f"{who}{f' ({kinds})' if kinds else ''}, {_joined(parts)}{f'; its {state}' if state else ''}."
+
+
+def _ratio(chosen: pd.DataFrame, name: str, wording: str, least: float, remark: str) -> str:
+    if name not in chosen or chosen[name].isna().all():
+        return ""
+    low, high = chosen[name].min(), chosen[name].max()
+    return f"{wording.format(_times(low, high))}{remark if high < least else ''}"
+
+
+def _times(low: float, high: float) -> str:
+    one, other = f"{low:.2g}", f"{high:.2g}"
+    return f"{one} times" if one == other else f"{one} to {other} times"
+
+
+def _cosine(chosen: pd.DataFrame) -> str:
+    if not {"cos_sink", "cos_others"} <= {*chosen.columns} or chosen["cos_sink"].isna().all():
+        return ""
+    sink, others = chosen["cos_sink"].mean(), chosen["cos_others"].mean()
+    return f"queries meet its key at a cosine of {sink:.2f} (other keys {others:.2f})"
+
+
+def _state(measurement: Measurement, position: int) -> str:
+    data = measurement.data
+    if position != 0 or "hidden_norm" not in data or not has_position(data, 0):
+        return ""
+    ratio = measurement.hidden_norm_ratio()
+    if not bool(ratio.notnull().any()):
+        return ""
+    index = int(ratio.fillna(-np.inf).values.argmax())
+    size = float(ratio[index])
+    if size < LONG:
+        return f"hidden state is nowhere more than {size:.2g} times as long as the others'"
+    return (
+        f"hidden state grows to {size:.2g} times the others' length, at depth {int(data['depth_index'].values[index])}"
+    )
+
+
+def _kinds(chosen: pd.DataFrame) -> str:
+    if "kind" not in chosen:
+        return ""
+    counts = chosen["kind"].dropna().value_counts()
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items())
+
+
+def _slots(data: xr.Dataset, epsilon: float) -> list[str]:
+    found = slot_mass(data, epsilon)
+    if found is None or np.isnan(found.mass.value):
+        return []
+    return [f"Of the attention, {100 * found.mass.value:.1f} % goes to slots, which are no tokens."]
+
+
+def _counted(many: int, one: str) -> str:
+    return f"{many} {one}" if many == 1 else f"{many} {one}s"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return _joined(list(names))
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -1,0 +1,108 @@
+"""`sinkscope quantize`: a study, hazards and the tokens to spare from the command line, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sinkscope.model import load
+from sinkscope.quantization import FirstTokens, Study
+
+Command = Callable[..., Any]
+SMALL = ("--tokens", 24, "--samples", 4, "--controls", 2)
+
+
+def test_a_study_and_hazards_are_written_with_the_tokens_to_spare(
+    sinkscope: Command, model: Path, text: Path, tmp_path: Path
+) -> None:
+    answer = sinkscope("quantize", model, "--scheme", "w4a8-tensor", "--spare", "first:2", "--hazards", "--text", text,
+                       *SMALL, "--out", "found")  # fmt: skip
+    assert answer.code == 0, answer.err
+    folder = tmp_path / "found"
+    assert {path.name for path in folder.iterdir()} == {
+        *("study.nc", "study.json", "table.csv", "hazards.json", "sites.csv", "casts.csv", "advice.csv"),
+        *("spared.json", "spared.safetensors", "figure.html"),
+    }
+    found = Study.load(folder / "study.nc")
+    assert found.arms == ["full", "nothing", "first:2", "first 2", "random 1", "random 2"]
+    assert pd.read_csv(folder / "table.csv")["arm"].tolist() == found.arms
+    assert json.loads((folder / "study.json").read_text())["verdict"] == found.verdict
+    assert found.verdict in answer.out
+    page = (folder / "figure.html").read_text()
+    assert "Ranges by site" in page
+    exported = json.loads((folder / "spared.json").read_text())
+    assert exported["positions"] == [0, 1]
+    assert exported["prefix_ids"][0] == exported["bos_token_id"]  # the second token differs from row to row
+    masks = load_file(folder / "spared.safetensors")
+    assert masks["spared"].sum(1).tolist() == [2] * 4
+    expected = FirstTokens(2).mask(load(str(model)), {"input_ids": masks["input_ids"]})
+    assert torch.equal(masks["spared"].bool(), expected)
+
+
+def test_hazards_alone_and_json(sinkscope: Command, model: Path, text: Path, tmp_path: Path) -> None:
+    answer = sinkscope("quantize", model, "--hazards", "--spare", "positions:0,3", "--text", text, *SMALL, "--json",
+                       "--out", "found")  # fmt: skip
+    assert answer.code == 0, answer.err
+    found = answer.json
+    assert {"advice", "sites", "casts", "tokens"} <= found["hazards"].keys()
+    assert "study" not in found
+    assert {row["block"] for row in found["hazards"]["sites"]} == {0, 1}
+    assert not (tmp_path / "found" / "study.nc").exists()
+
+
+@pytest.mark.slow
+def test_nothing_spared_says_what_quantizing_costs(sinkscope: Command, model: Path, text: Path, tmp_path: Path) -> None:
+    answer = sinkscope("quantize", model, "--scheme", "w2", "--spare", "none", "--text", text, *SMALL, "--json",
+                       "--out", "found")  # fmt: skip
+    assert answer.code == 0, answer.err
+    assert [arm["arm"] for arm in answer.json["study"]["arms"]] == ["full", "nothing"]
+    assert not (tmp_path / "found" / "spared.json").exists()
+
+
+@pytest.mark.slow
+def test_a_scheme_of_caches_is_read_through_one(sinkscope: Command, model: Path, text: Path) -> None:
+    answer = sinkscope("quantize", model, "--scheme", "kv2-token", "--spare", "first:1", "--context", 8, "--text", text,
+                       *SMALL, "--json")  # fmt: skip
+    assert answer.code == 0, answer.err
+    study = answer.json["study"]
+    assert study["read"] == "through a cache behind 8 tokens"
+    held = {arm["arm"]: arm["held_bytes"] for arm in study["arms"]}
+    assert held["nothing"] < held["first:1"] < held["full"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((), "--scheme NAME for a study"),
+        (("--scheme", "w8a8-tensr"), "did you mean 'w8a8-tensor'"),
+        (("--scheme", "w99a8-tensor"), "from 1 to 16"),
+        (("--scheme", "kv0-token"), "from 1 to 16"),
+        (("--scheme", "w4", "--spare", "first:1"), "--spare none"),
+        (("--hazards", "--spare", "first"), "first:N"),
+        (("--hazards", "--spare", "frst:4"), "did you mean"),
+        (("--hazards", "--spare", "positions:a"), "positions:0,64"),
+        (("--hazards", "--spare", "none", "--spare", "first:1"), "goes alone"),
+        (("--hazards", "--context", "4"), "--scheme of caches"),
+        (("--scheme", "w8a8-tensor", "--spare", "tokens:9999"), "spares no token"),
+        (("--scheme", "w8a8-tensor", "--spare", "measured", "--epsilon", "0.99"), "no sink found"),
+        (("--scheme", "kv2-token", "--spare", "first:1", "--context", "24"), "fewer than the rows'"),
+        (("--hazards", "--spare", "first:1", "--bos", "double"), "two BOS"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(
+    sinkscope: Command, model: Path, text: Path, tmp_path: Path, given: tuple[str, ...], said: str
+) -> None:
+    answer = sinkscope("quantize", model, "--text", text, *SMALL, *given, "--out", "found")
+    assert said in answer.error
+    assert not (tmp_path / "found").exists()
+
+
+def test_the_help_lists_the_schemes(sinkscope: Command) -> None:
+    assert "kv2-kivi" in sinkscope("quantize", "--help").out

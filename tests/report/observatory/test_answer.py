@@ -1,0 +1,66 @@
+"""The answer of a measurement in three sentences, from planted sinks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sinkscope.measurements import Measurement, strongest_position
+from sinkscope.report.observatory.answer import answer
+from sinkscope.report.observatory.observatory import observatory_page
+from sinkscope.report.page import render
+
+
+def test_a_planted_sink_is_answered_with_its_place_its_mechanism_and_what_to_do(complete: Measurement) -> None:
+    where, how, matters = answer(complete, 0.3, "sinkscope intervene planted")
+    found = strongest_position(complete.data, 0.3)
+    assert found is not None
+    assert where.startswith(f"Yes: position {found.position} receives more than ε = 0.3")
+    assert f"in {found.rate:.1f} % of (layer, head) pairs" in where
+    heads = complete.heads(0.3, found.position)
+    resting = heads[heads["alpha"] > 0.3]
+    assert all(f"layer {layer}" in where or f" {layer}" in where for layer in resting["layer"].unique())
+    assert f"{resting['value_ratio'].min():.2g}" in how
+    assert f"{resting['value_ratio'].max():.2g}" in how
+    assert "“sinkscope intervene planted --what forbid-sink" in matters
+    assert matters.endswith("random controls.")
+
+
+def test_without_a_sink_the_answer_is_no_and_without_numbers_it_is_unknown(complete: Measurement) -> None:
+    data = complete.data.copy(deep=True)
+    data["attention_received"][:] = 0.01
+    [no] = answer(Measurement(data), 0.3)
+    assert no.startswith("No: in this text no position")
+    data["attention_received"][:] = np.nan
+    unknown = answer(Measurement(data), 0.3)
+    assert unknown[0].startswith("Whether there is a sink is unknown")
+    assert answer(Measurement(complete.data.drop_vars("attention_received")), 0.3) == []
+
+
+def test_values_that_are_not_short_are_not_called_so(complete: Measurement) -> None:
+    data = complete.data.copy(deep=True)
+    data["value_norm"][:] = 1.0
+    _, how, _ = answer(Measurement(data), 0.3)
+    assert "its value is 1 times as long as the others'" in how
+    assert "adds little" not in how
+
+
+def test_a_sink_elsewhere_names_its_position_in_the_command(complete: Measurement) -> None:
+    data = complete.data.copy(deep=True)
+    received = data["attention_received"]
+    data["attention_received"] = received.roll(position=2, roll_coords=False)
+    where, _, matters = answer(Measurement(data), 0.3)
+    assert where.startswith("Yes: position 2 ")
+    assert "--what forbid-sink --position 2”" in matters
+
+
+def test_the_page_opens_with_the_answer_and_folds_the_rest_by_question(complete: Measurement) -> None:
+    page = observatory_page(complete, "planted", 0.3)
+    html = render(page)
+    assert list(page.answer) == answer(complete, 0.3)
+    assert html.index('class="answer"') < html.index('class="lead"') < html.index("In which heads?")
+    questions = list(dict.fromkeys(section.question for section in page.sections))
+    assert questions[0] == "In which heads?"
+    assert questions[-1] == "By which mechanism?"
+    assert html.count('<details class="question"') == len(questions)
+    assert html.count(" open><summary><h2>") == 1
+    assert all(section.table is not None for section in page.sections if section.figures)

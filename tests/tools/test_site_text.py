@@ -1,0 +1,74 @@
+"""Docstrings as reStructuredText: code stays code, everything else stays what it says."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import sinkscope
+from tools.site.text import escaped, restructured
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("a `x` b", "a ``x`` b"),
+        ("`x`s and no`x`", "``x``\\ s and no\\ ``x``"),
+        ("Sink_k^eps, |a| > 2 * b", "Sink\\_k^eps, \\|a\\| > 2 \\* b"),
+        ("`a_b * |c|`.", "``a_b * |c|``."),
+        ("over `two\nlines` here", "over ``two lines`` here"),
+        ("an odd ` alone", "an odd \\` alone"),
+        ("A. Author wrote", "\\A. Author wrote"),
+        ("(1) first", "\\(1) first"),
+        ("+ 2 bytes", "\\+ 2 bytes"),
+    ],
+)
+def test_text_is_escaped_outside_of_code(text: str, wanted: str) -> None:
+    assert escaped(text) == wanted
+
+
+def test_lists_and_formulas_stand_apart() -> None:
+    lines = ["Sums:", "- `a`: one", "  and on", "- b", "After it.", "", "    x = y_z", "", "Term:", "    y = 1", "End."]
+    assert restructured(lines) == [
+        "Sums:",
+        "",
+        "- ``a``: one",
+        "  and on",
+        "",
+        "- b",
+        "",
+        "After it.",
+        "",
+        "::",
+        "",
+        "    x = y_z",
+        "",
+        "Term:",
+        "",
+        "::",
+        "",
+        "    y = 1",
+        "",
+        "End.",
+    ]
+
+
+def test_a_line_that_hangs_below_a_term_goes_on_in_its_paragraph() -> None:
+    assert restructured(["`a`: one", "    and on", "then"]) == ["``a``: one", "and on", "then"]
+
+
+@pytest.mark.slow
+def test_no_docstring_of_the_package_is_bad_markup() -> None:
+    core = pytest.importorskip("docutils.core", reason="docutils is not installed (extra `docs`)")
+    settings = {"report_level": 2, "halt_level": 2, "file_insertion_enabled": False, "_disable_config": True}
+    nodes = (ast.FunctionDef, ast.ClassDef, ast.Module)
+    found = 0
+    for path in sorted(Path(sinkscope.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            note = ast.get_docstring(node) if isinstance(node, nodes) else None
+            if note:
+                core.publish_doctree("\n".join(restructured(note.splitlines())), settings_overrides=settings)
+                found += 1
+    assert found > 1000
