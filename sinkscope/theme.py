@@ -8,6 +8,7 @@ dash or symbol.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -55,6 +56,7 @@ FONT: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', A
 MONO: Final = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 
+@functools.cache
 def template() -> go.layout.Template:
     """The template of every figure: quiet axes, the legend above, one color scale for heat maps."""
     axis = {

@@ -85,8 +85,25 @@ def test_a_size_that_is_a_number_is_not_passed_over() -> None:
         shapes.checked(planar)
 
 
-def test_the_package_is_checked() -> None:
+def test_of_a_function_that_is_called_again_and_again_some_calls_are_looked_at() -> None:
+    def doubled(x: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
+        return x * 2
+
+    checked = shapes.checked(doubled)
+    for _ in range(shapes.EVERY_ONE):
+        checked(zeros(2, 5))
+    refused = 0
+    for _ in range(3 * shapes.ONE_OF):
+        try:
+            checked(zeros(2, 5).long())
+        except TypeCheckError:
+            refused += 1
+    assert refused == 3
+
+
+def test_the_package_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions, methods, and dataclasses of modules as they are imported, and they alone."""
+    monkeypatch.setattr(shapes, "ONE_OF", 1)  # whatever ran before
     from sinkscope.attention.operation import Attended, Operation
     from sinkscope.attention.scoring.similarity import dot_product
 
@@ -98,7 +115,8 @@ def test_the_package_is_checked() -> None:
 
 
 @pytest.mark.skipif("SINKSCOPE_NO_SHAPE_CHECKS" in os.environ, reason="SINKSCOPE_NO_SHAPE_CHECKS is set")
-def test_shapes_with_names_of_their_own_are_checked_where_they_are_imported() -> None:
+def test_shapes_with_names_of_their_own_are_checked_where_they_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shapes, "ONE_OF", 1)
     scores, count = zeros(2, 4), zeros(2, 1) + 4
     Softmax().weights(scores, scores == 0, count)
     with pytest.raises(TypeCheckError, match="visible"):

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from tests.thinning import crossed, thinned
+from tests.thinning import crossed, one_of_each, thinned
 
 
 def fast(marked: list) -> list[tuple]:
@@ -37,3 +37,10 @@ def test_crossed_meets_the_longest_once() -> None:
     assert len(crossed("abcd", (1, 2))) == 8
     marks = [{mark.name for mark in case.marks} for case in crossed("abcd", (1, 2))]
     assert [names for names in marks if names] == [{"slow", "matrix"}] * 4, "its values are met by fast tests"
+
+
+def test_the_first_of_each_kind_stays() -> None:
+    marked = one_of_each([1, 3, 2, 5, 4, 6], lambda number: number % 2)
+    assert [case.values for case in marked] == [(1,), (3,), (2,), (5,), (4,), (6,)]
+    assert fast(marked) == [(1,), (2,)]
+    assert [len(case.marks) for case in marked] == [0, 2, 0, 2, 2, 2]

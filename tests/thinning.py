@@ -7,7 +7,7 @@ what a value does wrong by itself shows there. It is for `make test-slow`, and C
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from itertools import product
 from typing import Any
 
@@ -25,6 +25,16 @@ def thinned(cases: Iterable[Any], keep: int) -> list[Any]:
     kept = set(range(0, len(rows), keep)) if width == 1 else _spread(rows, -(-len(rows) // keep))
     others = pytest.mark.slow if width == 1 else MATRIX
     return [pytest.param(*row, marks=() if number in kept else others) for number, row in enumerate(rows)]
+
+
+def one_of_each(cases: Iterable[Any], kind: Callable[[Any], Hashable]) -> list[Any]:
+    """The first case of each kind as it is, the others, which are like it, a matrix."""
+    met: set[Hashable] = set()
+    found = []
+    for case in cases:
+        found.append(pytest.param(case, marks=MATRIX if kind(case) in met else ()))
+        met.add(kind(case))
+    return found
 
 
 def crossed(*values: Iterable[Any]) -> list[Any]:

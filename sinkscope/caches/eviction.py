@@ -12,7 +12,7 @@ from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttenti
 from sinkscope.caches.budgets import Budget, budget_of
 from sinkscope.caches.engine import Engine, Plan, Progress, When
 from sinkscope.caches.following import FollowingCache
-from sinkscope.caches.layers.slots import HybridSlotsLayer, KeptSets, SlotsLayer
+from sinkscope.caches.layers import HybridSlotsLayer, KeptSets, SlotsLayer
 from sinkscope.caches.policies import Policy, policy_of
 from sinkscope.caches.rotation import Rotation, measured_rotations
 from sinkscope.errors import InputError, UnsupportedModelError

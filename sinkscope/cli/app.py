@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import functools
 import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -25,6 +26,7 @@ from sinkscope.cli import (
     train,
     zoo,
 )
+from sinkscope.cli.measuring import comparing
 from sinkscope.cli.options import BAD_INPUT
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import fail, note
@@ -62,6 +64,9 @@ app.command("demo", epilog="Example: sinkscope demo --quick --out sinkscope-demo
 app.command("measure", epilog="Example: sinkscope measure nano --input natural --tokens 64 --samples 100")(
     measure.measure
 )
+app.command("compare", epilog="Example: sinkscope compare nano runs/mine/checkpoint-500 --text mine.jsonl")(
+    comparing.compare
+)
 app.command("survey", epilog="Example: sinkscope survey nano --input natural --input repeated --samples 100")(
     survey.survey
 )
@@ -98,9 +103,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(argv)
 
 
+@functools.cache
+def _command() -> Any:
+    """All commands with their options, made once in a process."""
+    return typer.main.get_command(app)
+
+
 def _run(argv: Sequence[str] | None) -> int:
     try:
-        code = typer.main.get_command(app)(args=argv, prog_name="sinkscope", standalone_mode=False)
+        code = _command()(args=argv, prog_name="sinkscope", standalone_mode=False)
     except InputError as error:
         fail(str(error))
         return BAD_INPUT

@@ -15,6 +15,7 @@ import torch
 from sinkscope.cli import main
 from sinkscope.data.tokenizer import train_bpe, with_bos
 from sinkscope.model import LabConfig, LabForCausalLM
+from sinkscope.report.page import Page
 
 WORDS = ["def", "return", "attention", "sink", "token", "first", "value", "key", "self", "import"]
 
@@ -60,6 +61,19 @@ def sinkscope(
         return Answer(code, *capsys.readouterr())
 
     return call
+
+
+@pytest.fixture
+def pages() -> None:
+    """For tests that read the page of a measurement."""
+
+
+@pytest.fixture(autouse=True)
+def no_pages_but_where_they_are_read(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A measurement's page takes half of its time, and is empty where nobody reads it (what tests share is whole)."""
+    if "pages" not in request.fixturenames:
+        empty = Page(title="not drawn", lead="")
+        monkeypatch.setattr("sinkscope.cli.measuring.results.observatory_page", lambda *given, **named: empty)
 
 
 @pytest.fixture(scope="session")

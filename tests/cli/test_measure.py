@@ -61,7 +61,7 @@ def test_few_observers_are_fewer(sinkscope, model, text, tmp_path):
 
 
 @pytest.mark.slow
-def test_maps_of_the_heads_that_were_asked_for(sinkscope, model, text, tmp_path):
+def test_maps_of_the_heads_that_were_asked_for(sinkscope, model, text, tmp_path, pages):
     assert sinkscope("measure", model, "--text", text, *FEW, "--maps", "1.2", "--maps", "0.0", "--out", "m").code == 0
     assert (tmp_path / "m" / "figure.html").exists()
 
@@ -79,7 +79,7 @@ def test_every_first_token_gets_a_row(sinkscope, model, text, tmp_path):
     assert "every one of the" in stored.record["input"]["description"]
 
 
-def test_a_folder_of_domains_is_a_row_per_domain(sinkscope, model, text, tmp_path):
+def test_a_folder_of_domains_is_a_row_per_domain(sinkscope, model, text, tmp_path, pages):
     places = tmp_path / "domains"
     (places / "law").mkdir(parents=True)
     (places / "code.txt").write_text(text.read_text())
@@ -121,7 +121,7 @@ def test_natural_text_from_another_corpus(sinkscope, model, tmp_path):
 
 
 @pytest.mark.filterwarnings("always:the model's activations")
-def test_activations_that_overflow_are_a_finding(sinkscope, model, text, tmp_path):
+def test_activations_that_overflow_are_a_finding(sinkscope, model, text, tmp_path, pages):
     from safetensors.torch import load_file, save_file
 
     loud = tmp_path / "loud"
@@ -214,7 +214,7 @@ def test_without_out_it_says_where_the_files_are(sinkscope, model, text, tmp_pat
     assert "sinkscope-measure/" in answer.out
 
 
-def test_the_models_name_is_text_in_table_and_page(sinkscope, model, text, tmp_path):
+def test_the_models_name_is_text_in_table_and_page(sinkscope, model, text, tmp_path, pages):
     evil = tmp_path / "[red]<img src=x onerror=alert(1)>"
     evil.mkdir()
     for path in model.iterdir():

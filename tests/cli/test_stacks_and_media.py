@@ -52,7 +52,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", thinned(["bart", "t5"], 2))
-def test_the_stacks_of_an_encoder_decoder_are_shown_apart(sinkscope, places, text, tmp_path, name):
+def test_the_stacks_of_an_encoder_decoder_are_shown_apart(sinkscope, places, text, tmp_path, name, pages):
     call = ("measure", places / name, "--text", text, "--bos", "add", *FEW, "--observers", "few", "--out", "m")
     shown = " ".join(sinkscope(*call).out.split())
     found = sinkscope(*call, "--json").json

@@ -22,7 +22,7 @@ def checked(name: str, host: str) -> Row:
     return contract.check(name, host)
 
 
-@pytest.mark.parametrize(("name", "host"), thinned(CASES, 2))
+@pytest.mark.parametrize(("name", "host"), thinned(CASES, 4))
 def test_attention_received_agrees_with_eager_maps(name: str, host: str) -> None:
     row = checked(name, host)
     assert row.calls == row.layers

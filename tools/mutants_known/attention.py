@@ -26,6 +26,7 @@ value_bias = of("attention/outputs/bias.py", "tests/theory/test_checks.py")
 learned_keys = of("attention/scores.py", "tests/theory/test_checks.py")
 sensitivity = of("theory/sensitivity.py", "tests/theory/test_checks.py")
 flash = of("attention/paths/flash.py", "tests/attention/paths")
+squares = of("attention/paths/squares.py", "tests/attention/paths/test_squares.py")
 
 MUTANTS: tuple[Mutant, ...] = (
     softmax(
@@ -159,4 +160,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "total = torch.logaddexp(lse.to(logits.dtype), logits.logsumexp(-1))",
         "total = lse.to(logits.dtype)",
     ),
+    flash(
+        "who watches the kernel sees L without the prefix",
+        "part[:, :, ahead], total[:, :, ahead] = some, known",
+        "part[:, :, ahead], total = some, torch.cat([known, total[:, :, ahead.stop :]], 2)",
+        "tests/probes/test_squares.py",
+    ),
+    squares("a square begins before its first query", "fits = (begin == at)", "fits = (begin <= at)"),
 )

@@ -10,6 +10,7 @@ CPU would silently be wrong. Kept for the backward pass are queries, keys, value
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,12 +18,16 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from sinkscope.attention.paths.blocks import RowBlock, rows_of
 from sinkscope.attention.paths.squares import Square, squares_of
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
+
+try:
+    from torch.utils._python_dispatch import _disable_current_modes as unwatched
+except ImportError:  # torch calls it its own: without it who watches sees one call more, and computes L itself
+    unwatched = nullcontext  # type: ignore[assignment]
 
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -201,7 +206,7 @@ def _forward_squares(
         if square.ahead > square.start + 1:
             first = (samples, slice(None), slice(square.start, square.ahead))
             ahead = slice(0, square.ahead - square.start)
-            with _disable_current_modes():  # who watches the kernel sees the square's L, which this completes
+            with unwatched():  # who watches the kernel sees the square's L, which this completes
                 some, known = FORWARD(query[first], key[first], value[first], 0.0, scale=scaling)
             part[:, :, ahead], total[:, :, ahead] = some, known
         if part.shape == query.shape:

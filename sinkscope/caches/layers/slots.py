@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer, LinearAttentionLayer
+from transformers.cache_utils import DynamicLayer
 
 from sinkscope.caches.following import Coming, FollowedLayer
 from sinkscope.caches.layers.groups import Group, join, split
@@ -243,20 +243,6 @@ class _Notes(Mapping[object, Tensor]):
 
 class SlotsLayer(KeptSets):
     """A layer of full attention with kept sets."""
-
-
-class HybridSlotsLayer(KeptSets, LinearAttentionAndFullAttentionLayer):
-    """A layer of full attention with kept sets that has a recurrent state as well, which stays as it is."""
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        KeptSets.reorder_cache(self, beam_idx)
-        LinearAttentionLayer.reorder_cache(self, beam_idx)
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        self.reorder_cache(indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices)
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        self.reorder_cache(torch.arange(len(self.places)).repeat_interleave(repeats))
 
 
 def _oldest_of_lowest(scores: Tensor, places: Tensor) -> Int[Tensor, "batch heads 1"]:

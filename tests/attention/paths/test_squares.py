@@ -46,6 +46,7 @@ MADE = {
 }
 OTHERS = {
     "a window": lambda: bound(CAUSAL & zoo.Window(7)),
+    "a window that the last query's reach leaves": lambda: bound(CAUSAL & zoo.Window(LENGTH - 1)),
     "documents that come back": lambda: bound(CAUSAL & zoo.Document(), [3, 5, 3]),
     "a window or a prefix": lambda: bound(CAUSAL & (zoo.Window(7) | zoo.Prefix(2))),
     "no diagonal": lambda: bound(CAUSAL & Strict()),

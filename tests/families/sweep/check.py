@@ -19,6 +19,7 @@ from tests.families.sweep.build import build, first
 from tests.families.sweep.build import inputs as inputs_of
 from tests.families.sweep.maps import Map, Maps, only, received, recorded, returned, sharpness
 from tests.families.sweep.parts import ROWS, Given, Padding
+from tests.families.sweep.unbuilt import UNBUILT
 
 TOLERANCE, SAME = 1e-5, 1e-4
 
@@ -65,7 +66,7 @@ def outcome(
         built = True
         given = inputs_of(model, inputs)
     except Exception as error:
-        return Result(kind, name, "not built", "", _why(error, built))
+        return Result(kind, name, "not built", "", _why(kind, error, built))
     notes: list[str] = []
     maps: dict[Any, Any] = {}
     read = recorded
@@ -296,11 +297,12 @@ def _run_all(
                 raise Crash(f"{what}, {host}, padding {padding}: {type(error).__name__}: {_line(error)}") from error
 
 
-def _why(error: Exception, built: bool) -> str:
+def _why(kind: str, error: Exception, built: bool) -> str:
     """Why there is no tiny model, or none that runs, in few words."""
     if needs := re.search(r"requires the (\w+) library|No module named '(\w+)'", str(error)):
         return f"needs {needs.group(1) or needs.group(2)}"
-    return f"{'needs inputs of its own' if built else 'no small configuration'} ({_line(error)[:90]})"
+    reason = UNBUILT.get(kind, "needs inputs of its own" if built else "no small configuration")
+    return f"{reason} ({_line(error)[:90]})"
 
 
 def _reason(error: Exception) -> str:
