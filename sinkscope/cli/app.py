@@ -26,6 +26,7 @@ from sinkscope.cli import (
     train,
     zoo,
 )
+from sinkscope.cli.measuring import comparing
 from sinkscope.cli.options import BAD_INPUT
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import fail, note
@@ -62,6 +63,9 @@ def _sinkscope(
 app.command("demo", epilog="Example: sinkscope demo --quick --out sinkscope-demo")(demo.demo)
 app.command("measure", epilog="Example: sinkscope measure nano --input natural --tokens 64 --samples 100")(
     measure.measure
+)
+app.command("compare", epilog="Example: sinkscope compare nano runs/mine/checkpoint-500 --text mine.jsonl")(
+    comparing.compare
 )
 app.command("survey", epilog="Example: sinkscope survey nano --input natural --input repeated --samples 100")(
     survey.survey

@@ -65,6 +65,8 @@ def generate(
     device: options.Device = None,
     dtype: options.Precision = "auto",
     revision: options.Revision = None,
+    trust_remote_code: options.Trust = False,
+    device_map: options.DeviceMap = None,
     attn: options.Attn = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -81,8 +83,15 @@ def generate(
 
     disable_progress_bar()
     with only_json(as_json):
-        loaded = load(model, dtype=dtype, device=options.usable_device(device), revision=revision, attn=attn)
-        tokenizer = load_tokenizer(model, revision=revision)
+        loaded = load(
+            model,
+            dtype=dtype,
+            revision=revision,
+            attn=attn,
+            trust_remote_code=trust_remote_code,
+            **options.place(device, device_map),
+        )
+        tokenizer = load_tokenizer(model, revision=revision, trust_remote_code=trust_remote_code)
         ids = _ids(tokenizer, text).to(loaded.device)
         limit = max_tokens or (None if stream else 256)
         quantized = None if cache == FULL else (cache, spare)

@@ -15,9 +15,10 @@ from sinkscope.files import check_writable
 if TYPE_CHECKING:
     from typer import Context
 
-Kind = Literal["measure", "intervene", "survey", "cache", "quantize"]
+Kind = Literal["measure", "intervene", "survey", "cache", "compare", "quantize"]
 
-INDIFFERENT = {"out", "as_json", "device", "batch_size", "maps", "figure", "tables"}  # options that change no number
+INDIFFERENT = {"out", "as_json", "device", "device_map", "batch_size", "maps", "figure", "tables", "plan_only"}
+"""Options that change no number."""
 NAMED = {"kind", "what", "scheme"}  # options that the folder's name spells out
 STATIC = ("figure.svg", "figure.pdf", "figure.png")
 TABLES = ("table", "definitions", "heads", "depths", "tokens", "kinds", "first_tokens", "massive", "experts")
@@ -28,6 +29,7 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
     ),
     "intervene": ("effect.json", "table.csv", "figure.html", *STATIC),
     "survey": ("survey.json", "survey.html", "table.csv", "table.md"),
+    "compare": ("compare.json", "table.csv", "heads.csv", "figure.html"),
     "cache": ("comparison.nc", "comparison.json", "table.csv", "figure.html"),
     "quantize": (
         *("study.nc", "study.json", "table.csv", "hazards.json", "sites.csv", "casts.csv", "advice.csv"),
@@ -42,6 +44,7 @@ MARKS: Mapping[str, Kind] = {
     "effect.json": "intervene",
     "survey.json": "survey",
     "comparison.nc": "cache",
+    "compare.json": "compare",
     "spared.json": "quantize",
     "study.nc": "quantize",
     "hazards.json": "quantize",
