@@ -17,7 +17,18 @@ if TYPE_CHECKING:
 
 Kind = Literal["measure", "intervene", "survey", "cache", "compare", "quantize"]
 
-INDIFFERENT = {"out", "as_json", "device", "device_map", "batch_size", "maps", "figure", "tables", "plan_only"}
+INDIFFERENT = {
+    "out",
+    "as_json",
+    "device",
+    "device_map",
+    "batch_size",
+    "maps",
+    "figure",
+    "tables",
+    "plan_only",
+    "config",
+}
 """Options that change no number."""
 NAMED = {"kind", "what", "scheme"}  # options that the folder's name spells out
 STATIC = ("figure.svg", "figure.pdf", "figure.png")
