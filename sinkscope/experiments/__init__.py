@@ -38,6 +38,7 @@ from sinkscope.experiments.question import (
 )
 from sinkscope.experiments.questions import QUESTIONS, find, questions_in
 from sinkscope.experiments.queue.plan import Expected, Planned, expected, plan, require_hours
+from sinkscope.experiments.statements import Stated, stated
 
 if TYPE_CHECKING:
     from sinkscope.experiments.queue.working import Queue as Queue
@@ -73,6 +74,7 @@ __all__ = [
     "Question",
     "Queue",
     "RunStore",
+    "Stated",
     "Sweep",
     "Variation",
     "above",
@@ -98,6 +100,7 @@ __all__ = [
     "require_hours",
     "rising",
     "run",
+    "stated",
     "task",
     "verdicts",
     "within",
