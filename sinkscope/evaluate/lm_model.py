@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import torch
+
 from sinkscope.caches import POLICIES, Protect, SinkSet, StreamingCache, evicting, policy_of
 from sinkscope.errors import InputError, unknown
 from sinkscope.evaluate.arms import Arm, arm
@@ -54,7 +56,7 @@ def arm_of(
         number = float(budget)
     except ValueError as error:
         raise InputError(f"budget = {budget!r}: expected a number of keys, or a share such as 0.25") from error
-    keys: int | float = int(number) if number >= 1 and number.is_integer() else number
+    keys: int | float = number if "." in str(budget) else int(number)  # 1.0 is all of them, 1 is one
     policy = policy_of(name)
     kept = Protect(policy, SinkSet.first(protect), recent) if protect or recent else policy
     return Arm(f"{name}@{budget}", lambda model: evicting(model, kept, keys, when), name, False)  # type: ignore[arg-type]
@@ -81,6 +83,8 @@ def _registered_class() -> type:
         if cache is None and of_cache:
             raise InputError(f"{', '.join(of_cache)} go with a cache: --model_args cache=NAME")
         through = None if cache is None else arm_of(cache, **of_cache)
+        if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
+            device = "cpu"  # lm-eval asks for a GPU where nothing is said, and its own models fall back likewise
         model = load(pretrained, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
         tokenizer = load_tokenizer(pretrained, revision=revision, trust_remote_code=trust_remote_code)
         if attach is not None:

@@ -28,12 +28,13 @@ def test_a_cache_by_its_name() -> None:
     for name, options in (
         ("tova", {"budget": "16"}),
         ("h2o", {"budget": 0.5}),
+        ("keydiff", {"budget": "1.0"}),
         ("random", {"budget": 20, "protect": 4}),
     ):
         with torch.no_grad(), arm_of(name, **options).open(model) as cache:
             model.generate(ids, past_key_values=cache, max_new_tokens=1, do_sample=False, pad_token_id=1)
             held[name] = {layer.places.shape[-1] for layer in cache.kept}
-    assert held == {"tova": {16}, "h2o": {30}, "random": {20}}
+    assert held == {"tova": {16}, "h2o": {30}, "keydiff": {60}, "random": {20}}
     with arm_of("stream", sinks=2, window=10).open(model) as cache:
         assert type(cache).__name__ == "StreamingCache"
 
