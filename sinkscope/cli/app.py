@@ -26,6 +26,7 @@ from sinkscope.cli import (
     train,
     zoo,
 )
+from sinkscope.cli.changing import calibrate
 from sinkscope.cli.measuring import comparing
 from sinkscope.cli.options import BAD_INPUT
 from sinkscope.errors import InputError
@@ -80,6 +81,11 @@ app.command(
     cls=cache.ListingPolicies,
     epilog="Example: sinkscope cache nano-recall --policy snapkv --budget 25% --protect measured",
 )(cache.cache)
+app.command(
+    "calibrate",
+    cls=calibrate.ListingMethods,
+    epilog="Example: sinkscope calibrate nano --method zero-tuning --values 0.8,1.25",
+)(calibrate.calibrate)
 app.command(
     "quantize",
     cls=quantize.ListingSchemes,

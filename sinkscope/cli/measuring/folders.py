@@ -15,11 +15,11 @@ from sinkscope.files import check_writable
 if TYPE_CHECKING:
     from typer import Context
 
-Kind = Literal["measure", "intervene", "survey", "cache", "compare", "quantize"]
+Kind = Literal["measure", "intervene", "survey", "cache", "compare", "quantize", "calibrate"]
 
-INDIFFERENT = {"out", "as_json", "device", "device_map", "batch_size", "maps", "figure", "tables", "plan_only"}
+INDIFFERENT = {"out", "as_json", "device", "device_map", "batch_size", "maps", "figure", "tables", "plan_only", "save"}
 """Options that change no number."""
-NAMED = {"kind", "what", "scheme"}  # options that the folder's name spells out
+NAMED = {"kind", "what", "scheme", "method"}  # options that the folder's name spells out
 STATIC = ("figure.svg", "figure.pdf", "figure.png")
 TABLES = ("table", "definitions", "heads", "depths", "tokens", "kinds", "first_tokens", "massive", "experts")
 FILES: Mapping[Kind, tuple[str, ...]] = {
@@ -35,6 +35,7 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
         *("study.nc", "study.json", "table.csv", "hazards.json", "sites.csv", "casts.csv", "advice.csv"),
         *("spared.json", "spared.safetensors", "figure.html"),
     ),
+    "calibrate": ("choice.json", "table.csv", "figure.html"),
 }
 """What each command may leave in its folder."""
 
@@ -48,6 +49,7 @@ MARKS: Mapping[str, Kind] = {
     "spared.json": "quantize",
     "study.nc": "quantize",
     "hazards.json": "quantize",
+    "choice.json": "calibrate",
 }
 """The files by which a folder is known to be a command's."""
 
