@@ -101,3 +101,16 @@ def test_the_kinds_of_tokens_of_the_encoder_are_what_is_measured() -> None:
         assert says(row[2], there["alpha"])
         assert says(row[3], there["alpha"] * 128)
         assert says(row[4].removesuffix(" %"), there["sink_rate"])
+
+
+def test_the_table_of_quantized_caches_is_what_the_benchmark_wrote() -> None:
+    record = json.loads((DOCS.parent / "results" / "benchmarks" / "quantized_cache.json").read_text())
+    found = record["details"]["nano, predictions and bytes a text"]
+    table = [row for row in rows("quantized_cache.md", "| cache") if row[0] in found]
+    assert len(table) == 16
+    for name, divergence, held, at_end in (row[:4] for row in table):
+        written = re.findall(r"[\d.]+", divergence)
+        for number, field in zip(written, ("kl", "kl_low", "kl_high"), strict=True):
+            assert says(number, found[name][field]), (name, field)
+        assert says(held, found[name]["held"] / 1024)
+        assert says(at_end, found[name]["held_at_end"] / 1024)
