@@ -128,6 +128,11 @@ def _check_model(model: nn.Module, cache: EvictingCache) -> None:
         raise UnsupportedModelError(
             f"family '{family(model)}' has layers that read another layer's keys and would not see what is evicted"
         )
+    if (skipped := cache.plan.policy.skipped) >= len(cache.kept):
+        raise InputError(
+            f"the policy keeps everything in the first {skipped} layers that evict, and this model has "
+            f"{len(cache.kept)} of those: nothing would be evicted; let it skip at most {len(cache.kept) - 1}"
+        )
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     if (reason := cache.plan.budget.fits(len(cache.kept), heads)) is not None:
         raise InputError(reason)
