@@ -33,7 +33,7 @@ _HOME = {
     "measure": "sinkscope.measuring",
     "observe": "sinkscope.probes",
     "Measurement": "sinkscope.measurements",
-    "compare": "sinkscope.measurements",
+    "compare": "sinkscope.measuring",
     "AttentionReceived": "sinkscope.probes",
     "EntriesReceived": "sinkscope.probes",
     "SlotReceived": "sinkscope.probes",
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from sinkscope.interventions import effect as effect
     from sinkscope.interventions.registering import intervention as intervention
     from sinkscope.measurements import Measurement as Measurement
-    from sinkscope.measurements import compare as compare
+    from sinkscope.measuring import compare as compare
     from sinkscope.measuring import measure as measure
     from sinkscope.model import attach as attach
     from sinkscope.model import detach as detach

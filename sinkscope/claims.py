@@ -22,6 +22,7 @@ from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
 from sinkscope.errors import InputError
+from sinkscope.intervals import Estimate
 from sinkscope.rules import (
     UNDECIDED,
     Above,
@@ -35,7 +36,6 @@ from sinkscope.rules import (
     SeedsAbove,
     Within,
 )
-from sinkscope.student import Estimate
 
 __all__ = [
     "COLUMNS",

@@ -1,4 +1,4 @@
-"""Rank correlation, without more dependencies."""
+"""Rank correlation over many rows at once, of what is known in each."""
 
 from __future__ import annotations
 

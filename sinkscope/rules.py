@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as validated
 
-from sinkscope.student import Estimate, estimate
+from sinkscope.intervals import Estimate, estimate
 
 UNDECIDED, TOO_FEW = "undecided", "too few seeds"
 Outcome = Literal["supported", "refuted", "inconclusive", "not run at this scale"]

@@ -31,8 +31,9 @@ from tools.mutants_caches import STREAMING
 from tools.mutants_eviction import EVICTION
 from tools.mutants_known import MUTANTS as KNOWN
 from tools.mutants_known import Mutant
+from tools.mutants_quantized import QUANTIZED
 
-MUTANTS = (*KNOWN, *STREAMING, *EVICTION)
+MUTANTS = (*KNOWN, *STREAMING, *EVICTION, *QUANTIZED)
 ROOT = Path(__file__).parent.parent
 COPIED = ("sinkscope", "tests", "tools", "benchmarks", "pyproject.toml", "docs", "results", "README.md")
 TOO_LONG = 600  # seconds: a mutant that makes tests hang is noticed as well

@@ -2,3 +2,21 @@
 
 A line for each name, new methods too.
 """
+
+from sinkscope.calibration.act import ACT as ACT
+from sinkscope.calibration.choosing import Choice as Choice
+from sinkscope.calibration.choosing import Option as Option
+from sinkscope.calibration.choosing import choose as choose
+from sinkscope.calibration.methods import METHODS as METHODS
+from sinkscope.calibration.methods import Method as Method
+from sinkscope.calibration.reweigh import Reweigh as Reweigh
+from sinkscope.calibration.saving import keep as keep
+from sinkscope.calibration.saving import kept as kept
+from sinkscope.calibration.saving import load_calibrated as load_calibrated
+from sinkscope.calibration.saving import release as release
+from sinkscope.calibration.saving import save as save
+from sinkscope.calibration.scoring import Scores as Scores
+from sinkscope.calibration.scoring import scores as scores
+from sinkscope.calibration.temperature import Temperature as Temperature
+from sinkscope.calibration.visual import VisualRedistribution as VisualRedistribution
+from sinkscope.calibration.zero_tuning import zero_tuning as zero_tuning

@@ -26,6 +26,8 @@ from sinkscope.cli import (
     train,
     zoo,
 )
+from sinkscope.cli.changing import calibrate
+from sinkscope.cli.measuring import comparing
 from sinkscope.cli.options import BAD_INPUT
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import fail, note
@@ -63,6 +65,9 @@ app.command("demo", epilog="Example: sinkscope demo --quick --out sinkscope-demo
 app.command("measure", epilog="Example: sinkscope measure nano --input natural --tokens 64 --samples 100")(
     measure.measure
 )
+app.command("compare", epilog="Example: sinkscope compare nano runs/mine/checkpoint-500 --text mine.jsonl")(
+    comparing.compare
+)
 app.command("survey", epilog="Example: sinkscope survey nano --input natural --input repeated --samples 100")(
     survey.survey
 )
@@ -76,6 +81,11 @@ app.command(
     cls=cache.ListingPolicies,
     epilog="Example: sinkscope cache nano-recall --policy snapkv --budget 25% --protect measured",
 )(cache.cache)
+app.command(
+    "calibrate",
+    cls=calibrate.ListingMethods,
+    epilog="Example: sinkscope calibrate nano --method zero-tuning --values 0.8,1.25",
+)(calibrate.calibrate)
 app.command(
     "quantize",
     cls=quantize.ListingSchemes,

@@ -102,6 +102,8 @@ def cache(
     device: options.Device = None,
     dtype: options.Precision = "auto",
     revision: options.Revision = None,
+    trust_remote_code: options.Trust = False,
+    device_map: options.DeviceMap = None,
     batch_size: options.BatchSize = 8,
     attn: options.Attn = None,
     seed: options.Seed = 0,
@@ -129,11 +131,18 @@ def cache(
     check_epsilon(epsilon)
     disable_progress_bar()
     with only_json(as_json):
-        loaded = load(model, dtype=dtype, device=options.usable_device(device), revision=revision, attn=attn)
-        wanted = Wanted(model, tokens, scored, windows, task, seed)
-        texts = wanted.texts(
-            loaded, {"text": text, "corpus": corpus, "split": split, "field": field, "bos": bos, "revision": revision}
+        loaded = load(
+            model,
+            dtype=dtype,
+            revision=revision,
+            attn=attn,
+            trust_remote_code=trust_remote_code,
+            **options.place(device, device_map),
         )
+        batch_size = options.batch_of(batch_size, tokens or TOKENS)
+        wanted = Wanted(model, tokens, scored, windows, task, seed)
+        source = {"text": text, "corpus": corpus, "split": split, "field": field, "bos": bos, "revision": revision}
+        texts = wanted.texts(loaded, {**source, "trust_remote_code": trust_remote_code})
         arms = policy_arms(
             names,
             budgets,

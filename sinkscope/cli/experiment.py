@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,6 +69,8 @@ def show_(name: Name, as_json: Json = False) -> None:
     show(plain(""))
     claims = [(a.claim.name, a.claim.statement, str(a.claim.rule)) for a in question.assertions]
     show(table(("claim", "statement", "effect asked"), claims, numbers_from=3))
+    for gone in question.withdrawn:
+        show(plain(f"\nwithdrawn: {gone.statement} ({gone.reason})"))
 
 
 @app.command("run", epilog="Example: sinkscope experiment run fixed-token --scale nano --seeds 3")
@@ -80,6 +83,7 @@ def run_(
     out: Annotated[Path, typer.Option(help="The parent folder of runs.")] = Path("runs"),
     results: Results = RESULTS,
     reuse: Annotated[bool, typer.Option("--reuse", help=REUSE)] = False,
+    plan_only: Annotated[bool, typer.Option("--plan", help="Say how many runs, hours, bytes; train nothing.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train the runs that do not exist yet, and judge the claims. After an interruption it continues where it stopped.
@@ -90,6 +94,11 @@ def run_(
     from sinkscope.experiments import backend_named, find, findings, run
 
     question = find(name)
+    if plan_only:
+        from sinkscope.cli.live.planned import show_planned
+
+        show_planned(question, scale, seeds, workers, results, reuse, as_json)
+        return
     chosen = backend_named(backend)
     record = findings.path_of(results, question.name, scale)
     try:
@@ -126,7 +135,7 @@ def verdict_(
     A run counts wherever a claim reads it, whatever question its record was made for.
     """
     from sinkscope.claims import tally
-    from sinkscope.experiments import QUESTIONS, find, holds_after_holm, known, verdicts
+    from sinkscope.experiments import QUESTIONS, find, holds_after_holm, known, stated, verdicts
 
     if every == (name is not None):
         raise InputError("name one experiment, or pass --all")
@@ -137,9 +146,14 @@ def verdict_(
     held = holds_after_holm([(question, verdict) for question, _, made in judged for verdict in made])
     if as_json:
         described = [
-            {"experiment": q.name, "primary": verdict.claim.name == q.primary, **verdict.to_dict()}
-            for q, _, made in judged
-            for verdict in made
+            {
+                "experiment": q.name,
+                "primary": verdict.claim.name == q.primary,
+                **verdict.to_dict(),
+                "stated": asdict(stated(q, assertion, found)),
+            }
+            for q, found, made in judged
+            for assertion, verdict in zip(q.assertions, made, strict=True)
         ]
         costs = {q.name: found.cost for q, found, _ in judged if found is not None}
         show_json(
@@ -156,6 +170,16 @@ def verdict_(
     if every and held:
         kept = ", ".join(name for name, holds in held.items() if holds) or "none"
         show(plain(f"primary claims that hold after Holm's correction for {len(held)} of them: {kept}"))
+    late = [
+        (q.name, assertion.claim.name, told.said)
+        for q, found, _ in judged
+        for assertion in q.assertions
+        if (told := stated(q, assertion, found)).when == "afterwards"
+    ]
+    if every and late:
+        show(plain(f"claims stated after their first run: {len(late)} (`verdict NAME` and --json name them)"))
+    for _, claim, said in [] if every else late:
+        show(plain(f"stated after its first run: {claim} ({said})"))
     for line in records.notes:
         note(line)
 
@@ -230,6 +254,7 @@ def _described(question: Question) -> dict[str, Any]:
             {"name": c.name, "statement": c.statement, "asked": str(c.rule), "source": c.source}
             for c in (assertion.claim for assertion in question.assertions)
         ],
+        "withdrawn": [vars(gone) for gone in question.withdrawn],
     }
 
 

@@ -40,7 +40,7 @@ def queue_(
 
     First come the runs of a written order, then those that the most undecided claims lack. What is known is read from
     the records that come with the package and from those under --results, to which finished runs are added. Two queues
-    on the same folders share the work. Exits with 1 if a run failed; the others are still made.
+    on the same folders share the work, and say so. Exits with 1 if a run failed; the others are still made.
     """
     if only_plan:
         _plan(hours, workers, scale, results, as_json)
@@ -55,12 +55,15 @@ def queue_(
         raise
     if as_json:
         failed = [_described(planned) | {"reason": why} for planned, why in queue.failed.values()]
-        show_json({"done": [_described(planned) for planned in queue.done.values()], "failed": failed})
+        done = [_described(planned) for planned in queue.done.values()]
+        show_json({"done": done, "failed": failed, "notes": queue.notes})
     else:
         made = f"{len(queue.done)} run{'' if len(queue.done) == 1 else 's'} made"
         show(plain(f"{made}, {len(queue.failed)} failed; records: {results / scale}"))
     for planned, why in queue.failed.values():
         note(f"{planned.called} failed: {why}")
+    for line in queue.notes:
+        note(line)
     if queue.failed:
         raise typer.Exit(FAILED)
 
@@ -120,6 +123,8 @@ class _Rows:
         self.reader = Reader(out)
 
     def lines(self, queue: Queue) -> Iterator[tuple[str, str]]:
+        for line in queue.notes:
+            yield line, line
         for name, planned in queue.running.items():
             yield f"start {name}", f"{planned.called}: started ({planned.why})"
         for name, planned in queue.done.items():

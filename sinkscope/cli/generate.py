@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 EVERY = 10.0  # seconds between remarks
 SHOWN = 10_000  # characters of the text that --json repeats
+FULL = "full"
 Distance = Literal["cache", "ceiling", "original"]
 
 
@@ -41,6 +42,21 @@ def generate(
             help="Of --stream: how far the first tokens are: as in the cache, just outside the window, truly."
         ),
     ] = "cache",
+    cache: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="full, or a quantized one: kv2-kivi, kv3-kivi, kv4-kivi, kv8-kivi, kv2-token, … (bits, and who shares "
+            "a range).",
+        ),
+    ] = FULL,
+    spare: Annotated[
+        str,
+        typer.Option(
+            metavar="WHAT",
+            help="Of a quantized --cache: tokens kept in full precision: measured, first:N, tokens:LIST, none …",
+        ),
+    ] = "none",
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens to write. Default: no end with --stream, 256 without.")
     ] = None,
@@ -49,10 +65,16 @@ def generate(
     device: options.Device = None,
     dtype: options.Precision = "auto",
     revision: options.Revision = None,
+    trust_remote_code: options.Trust = False,
+    device_map: options.DeviceMap = None,
     attn: options.Attn = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Write text as it comes. With --stream without an end, until Ctrl-C, at the same speed and in the same memory."""
+    if stream and cache != FULL:
+        raise InputError("--stream drops tokens and --cache rounds them: choose one")
+    if cache == FULL and spare != "none":
+        raise InputError(f"--spare {spare} goes with a quantized --cache, such as kv4-kivi")
     text = _prompt(prompt)
     from transformers.utils.logging import disable_progress_bar
 
@@ -61,12 +83,19 @@ def generate(
 
     disable_progress_bar()
     with only_json(as_json):
-        loaded = load(model, dtype=dtype, device=options.usable_device(device), revision=revision, attn=attn)
-        tokenizer = load_tokenizer(model, revision=revision)
+        loaded = load(
+            model,
+            dtype=dtype,
+            revision=revision,
+            attn=attn,
+            trust_remote_code=trust_remote_code,
+            **options.place(device, device_map),
+        )
+        tokenizer = load_tokenizer(model, revision=revision, trust_remote_code=trust_remote_code)
         ids = _ids(tokenizer, text).to(loaded.device)
         limit = max_tokens or (None if stream else 256)
-        cache = _cache(loaded, ids, (sinks, window, distance) if stream else None, limit)
-        cost = Cost(cache)
+        quantized = None if cache == FULL else (cache, spare)
+        cost = Cost(_cache(loaded, ids, (sinks, window, distance) if stream else None, quantized, limit))
         words, stopped = _write(loaded, tokenizer, ids, cost, limit, temperature, seed, as_json, endless=stream)
     if as_json:
         settings = {"sinks": sinks, "window": window, "distance": distance} if stream else None
@@ -75,6 +104,8 @@ def generate(
                 "model": model,
                 "prompt_tokens": ids.shape[1],
                 "stream": settings,
+                "cache": cache,
+                "spare": spare,
                 **cost.figures(),
                 "stopped": stopped,
                 "text": words,
@@ -106,7 +137,13 @@ def _ids(tokenizer: Any, text: str) -> Any:
     return torch.tensor([ids])
 
 
-def _cache(model: Any, ids: Any, streaming: tuple[int, int, Distance] | None, limit: int | None) -> Any:
+def _cache(
+    model: Any,
+    ids: Any,
+    streaming: tuple[int, int, Distance] | None,
+    quantized: tuple[str, str] | None,
+    limit: int | None,
+) -> Any:
     """The cache, which has read the prompt but for its last token."""
     import torch
     from transformers import DynamicCache
@@ -121,17 +158,22 @@ def _cache(model: Any, ids: Any, streaming: tuple[int, int, Distance] | None, li
             cache.prefill(model, ids)
         return cache
     config = text_config(model)
+    if quantized is None:
+        made: Any = DynamicCache(config=config)
+    else:
+        from sinkscope.cli.writing.rounded import rounded_cache
+
+        made = rounded_cache(model, *quantized, ids)
     most = getattr(config, "max_position_embeddings", None)
     if isinstance(most, int) and ids.shape[1] + (limit or 0) > most:
         raise InputError(
             f"{ids.shape[1]} tokens of prompt and {limit} to write, but the model has positions for {most}: write "
             "fewer, or --stream"
         )
-    full = DynamicCache(config=config)
     if ids.shape[1] > 1:
         with torch.inference_mode():
-            model(ids[:, :-1], past_key_values=full, use_cache=True)
-    return full
+            model(ids[:, :-1], past_key_values=made, use_cache=True)
+    return made
 
 
 def _write(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from typing import Any, get_type_hints
 
@@ -33,6 +33,8 @@ class Runs:
 
     dtype: options.Precision = "auto"
     revision: options.Revision = None
+    trust_remote_code: options.Trust = False
+    device_map: options.DeviceMap = None
     batch_size: options.BatchSize = 8
     attn: options.Attn = None
     chat_template: options.ChatTemplate = False
@@ -58,6 +60,10 @@ def sharing(command: Callable[..., None]) -> Callable[..., None]:
     def called(**given: Any) -> None:
         for name, kind in shared.items():
             given[name] = kind(**{each.name: given.pop(each.name) for each in fields(kind)})
+        tokens = next((value.tokens for value in given.values() if isinstance(value, Reads)), READS.tokens)
+        for name, value in given.items():
+            if isinstance(value, Runs):
+                given[name] = replace(value, batch_size=options.batch_of(value.batch_size, tokens))
         command(**given)
 
     keywords = [param.replace(kind=inspect.Parameter.KEYWORD_ONLY) for param in own]

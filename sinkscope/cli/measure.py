@@ -11,6 +11,7 @@ from sinkscope.cli import options
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.cli.measuring.job import MeasuringJob
+from sinkscope.cli.measuring.planning import show_plan
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import only_json, plain, show, show_json
 
@@ -52,6 +53,9 @@ def measure(
             "sinkscope-measure/MODEL-INPUT, with a hash of the options that are not at their defaults."
         ),
     ] = None,
+    plan_only: Annotated[
+        bool, typer.Option("--plan", help="Say what it would take in memory, disk and time; load and measure nothing.")
+    ] = False,
     figure: options.Figure = None,
     tables: options.Tables = "csv",
     as_json: options.AsJson = False,
@@ -70,6 +74,9 @@ def measure(
     from sinkscope.probes import chosen
 
     check_epsilon(reads.epsilon)
+    if plan_only:
+        show_plan(model, reads, runs, device, as_json)
+        return
     options.check_written(figure, tables)
     chosen(_names(observers))  # before a model is loaded
     wanted = heads_of(maps or [])
@@ -80,7 +87,7 @@ def measure(
         job = MeasuringJob(
             name=model,
             model=loaded(model, device, runs),
-            tokenizer=tokenizer_of(model, runs.revision),
+            tokenizer=tokenizer_of(model, runs.revision, trust_remote_code=runs.trust_remote_code),
             kind=kind,
             reads=reads,
             runs=runs,

@@ -86,7 +86,39 @@ BosToken = Annotated[Bos, typer.Option(help="auto: a BOS before natural text if 
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the GPU if there is one.")]
 Precision = Annotated[Dtype, typer.Option(help="Precision of the weights; auto: as stored.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Samples in memory at once.")]
+
+
+def _samples_at_once(given: str | int) -> int:
+    """A number of samples, or AUTO."""
+    if str(given) == "auto":
+        return AUTO
+    if not str(given).isdecimal() or int(given) < 1:
+        raise typer.BadParameter(f"{given} is no number of samples of at least 1, nor auto")
+    return int(given)
+
+
+AUTO = 0  # in the place of a batch size that was left to us
+BatchSize = Annotated[
+    int,
+    typer.Option(
+        parser=_samples_at_once,
+        metavar="N|auto",
+        help="Samples in memory at once, halved where they do not fit; auto: as many as make 8192 tokens, at most 64.",
+    ),
+]
+DeviceMap = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MAP",
+        help="Spread the model over devices, and over memory: auto, balanced, sequential. Not with --device.",
+    ),
+]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code", help="Run Python code that comes with the model. Only for models that you trust as code."
+    ),
+]
 Attn = Annotated[Attention | None, typer.Option(help="The attention implementation of transformers.")]
 ChatTemplate = Annotated[bool, typer.Option("--chat-template", help="Put the text into a user's message.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of texts, tokens and random draws.")]
@@ -123,6 +155,20 @@ def usable_device(name: str | None) -> str:
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device '{chosen}' cannot be used: {str(error).splitlines()[0]}") from error
     return chosen
+
+
+def place(device: str | None, device_map: str | None) -> dict[str, str | None]:
+    """Where a model is loaded, as arguments of `load`. Raises `InputError` for both."""
+    if device_map is None:
+        return {"device": usable_device(device)}
+    if device is not None:
+        raise InputError("--device and --device-map exclude each other")
+    return {"device_map": device_map}
+
+
+def batch_of(size: int, tokens: int) -> int:
+    """A batch size as it was given, or for samples of so many tokens."""
+    return size if size != AUTO else max(1, min(64, 8192 // tokens))
 
 
 def medium_of(context: Any) -> Medium | None:

@@ -9,7 +9,7 @@ import torch
 
 from sinkscope.data import load_fast_tokenizer, parse_tokenizer, with_mask
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.training import Recipe
+from sinkscope.training import MeasuredStep, Recipe, measured_step
 from sinkscope.training.budget import GPUS, UTILIZATION, Estimate, Memory, estimates, memory, total_flops
 
 Row = tuple[str, ...]
@@ -17,9 +17,10 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Counts are exact; `memory` (of one process), `flops` and `estimates` are estimates by formula, nothing measured.
+    """Counts are exact; `memory` (of one process), `flops` and `estimates` are estimates by formula.
 
-    `utilisation`: the range of the GPUs' peak that the times assume.
+    `here`: a step that was taken on this machine's processors, and what follows from it. `utilisation`: the range of
+    the GPUs' peak that the times assume.
     """
 
     recipe: dict[str, Any]
@@ -30,6 +31,7 @@ class TrainingPlan:
     memory: Memory
     flops: int
     estimates: list[Estimate]
+    here: MeasuredStep
     utilisation: tuple[float, float] = UTILIZATION
 
     def to_dict(self) -> dict[str, Any]:
@@ -44,6 +46,11 @@ class TrainingPlan:
             ("tokens", f"{self.tokens:,} ({self.tokens_per_step:,} a step)"),
             ("corpus", self.corpus),
             ("arithmetic, estimated", f"{self.flops:.2g} FLOP"),
+            (
+                f"time on these processors ({self.here.threads} thread{'' if self.here.threads == 1 else 's'})",
+                f"{_times(*self.here.total)}, from a step of {self.here.tokens} tokens that took "
+                f"{self.here.seconds[0]:.2g} s",
+            ),
             ("memory, estimated", f"{_bytes(self.memory.total)} in one process"),
             *((f"  {name}", _bytes(value)) for name, value in parts.items()),
         ]
@@ -58,13 +65,17 @@ class TrainingPlan:
         Where none does: how much memory the recipe's own would need.
         """
         cells = {(each.gpu, each.count, each.parallel): _cell(each) for each in self.estimates}
-        return [(gpu.name, *(cells[gpu.name, *way] for way in self._ways())) for gpu in GPUS]
+        named: dict[Row, list[str]] = {}
+        for gpu in GPUS:
+            named.setdefault(tuple(cells[gpu.name, *way] for way in self._ways()), []).append(gpu.name)
+        return [(_together(names), *found) for found, names in named.items()]
 
     def footnote(self) -> str:
         """What the times assume."""
         low, high = (f"{100 * share:.0f}" for share in self.utilisation)
         return (
-            f"times are estimates that assume {low} to {high} % of each maker's peak; nothing here is measured; "
+            f"times on GPUs are estimates that assume {low} to {high} % of each maker's peak; where all are alike, "
+            "launching kernels decides; "
             "micro N: the run fits with --set micro_batch=N and stays the same run"
         )
 
@@ -91,7 +102,13 @@ def plan(recipe: Recipe) -> TrainingPlan:
         memory=memory(recipe, model),
         flops=total_flops(recipe, model),
         estimates=estimates(recipe, model),
+        here=measured_step(config, recipe.context, tokens_per_step * recipe.steps),
     )
+
+
+def _together(names: list[str]) -> str:
+    """GPUs whose row is the same."""
+    return names[0] if len(names) == 1 else "any of these" if len(names) == len(GPUS) else ", ".join(names)
 
 
 def _vocabulary(recipe: Recipe) -> int:

@@ -45,9 +45,6 @@ def survey(
     text: options.OneText = None,
     reads: Reads = READS,
     device: options.Device = None,
-    device_map: Annotated[
-        str | None, typer.Option(help="Spread each model over devices: auto, balanced, sequential.")
-    ] = None,
     runs: Runs = RUNS,
     out: Annotated[
         Path | None,
@@ -60,6 +57,8 @@ def survey(
 ) -> None:
     """Measure the attention sinks of many models, one at a time; finished ones are not measured again."""
     given = {name: value for name, value in context.params.items() if _was_given(context, name)}
+    if "batch_size" in given:
+        given["batch_size"] = runs.batch_size
     options.medium_of(context)
     folder = results_folder("survey", out, _names(models or [], checkpoints or []), [], context)
     from transformers.utils.logging import disable_progress_bar

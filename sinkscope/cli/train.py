@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def train(
     recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A recipe's name (nano, nano-sft, mini, 60m, 1b) or a YAML file.")
+        str,
+        typer.Argument(metavar="RECIPE", help="A recipe's name (nano, micro, nano-sft, mini, 60m, 1b) or a YAML file."),
     ],
     overrides: Annotated[
         list[str] | None,

@@ -1,7 +1,7 @@
 """What a cache, or a quantized one, does to a model: perplexity, recall, throughput, memory, side by side."""
 
 from sinkscope.evaluate.agreement import agreed, written
-from sinkscope.evaluate.arms import FULL, Arm, arm, full, with_full
+from sinkscope.evaluate.arms import FULL, Arm, arm, full, transformers_quantized, with_full
 from sinkscope.evaluate.comparing import compare_caches
 from sinkscope.evaluate.comparison import Comparison
 from sinkscope.evaluate.feeding import Feed, feeding
@@ -33,6 +33,7 @@ __all__ = [
     "scored",
     "speeds",
     "stream_nll",
+    "transformers_quantized",
     "with_full",
     "written",
 ]

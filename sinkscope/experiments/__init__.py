@@ -37,7 +37,8 @@ from sinkscope.experiments.question import (
     within,
 )
 from sinkscope.experiments.questions import QUESTIONS, find, questions_in
-from sinkscope.experiments.queue.plan import Planned, plan, require_hours
+from sinkscope.experiments.queue.plan import Expected, Planned, expected, plan, require_hours
+from sinkscope.experiments.statements import Stated, stated
 
 if TYPE_CHECKING:
     from sinkscope.experiments.queue.working import Queue as Queue
@@ -64,6 +65,7 @@ __all__ = [
     "SCALES",
     "SHIPPED",
     "Assertion",
+    "Expected",
     "Findings",
     "Known",
     "Observed",
@@ -72,6 +74,7 @@ __all__ = [
     "Question",
     "Queue",
     "RunStore",
+    "Stated",
     "Sweep",
     "Variation",
     "above",
@@ -79,6 +82,7 @@ __all__ = [
     "backend_named",
     "below",
     "diverges",
+    "expected",
     "find",
     "gap",
     "gap_at_equal_loss",
@@ -96,6 +100,7 @@ __all__ = [
     "require_hours",
     "rising",
     "run",
+    "stated",
     "task",
     "verdicts",
     "within",

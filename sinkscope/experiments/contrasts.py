@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from sinkscope.errors import InputError
 from sinkscope.experiments.observed import Observed, on_few_tokens
 from sinkscope.experiments.question import Runs
+from sinkscope.intervals import Estimate, estimate
 from sinkscope.metrics import FEWEST
-from sinkscope.student import Estimate, estimate
 
 Read = Callable[[Observed], float]
 
@@ -93,6 +93,17 @@ def off(name: str, label: str, expected: float) -> Contrast:
 def metric_gap(label: str, larger: str, smaller: str) -> Contrast:
     """Two metrics of one run: larger − smaller."""
     return Contrast((Term(label, 1.0, metric(larger)), Term(label, -1.0, metric(smaller))))
+
+
+def log_quotient(label: str, over: str, under: str) -> Contrast:
+    """log(over / under) of two metrics of one run."""
+    return Contrast((Term(label, 1.0, log_metric(over)), Term(label, -1.0, log_metric(under))))
+
+
+def ahead_of(label: str, metrics: Sequence[str], behind: str) -> Contrast:
+    """The mean of some metrics of one run minus another of its metrics."""
+    weight = 1 / len(metrics)
+    return Contrast((*(Term(label, weight, metric(name)) for name in metrics), Term(label, -1.0, metric(behind))))
 
 
 def rising(name: str, labels: Sequence[str]) -> Contrast:

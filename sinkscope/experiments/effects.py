@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from sinkscope import ranks
-from sinkscope.experiments.contrasts import gap, level, log_ratio, metric_gap, off, rising
+from sinkscope.experiments.contrasts import ahead_of, gap, level, log_quotient, log_ratio, metric_gap, off, rising
 from sinkscope.experiments.equal_loss import (
     LOSS,
+    MASS,
     NORM_RATIO,
     SINK,
     at_equal_loss,
@@ -22,12 +23,15 @@ from sinkscope.experiments.question import Runs, SeedEffect
 
 __all__ = [
     "LOSS",
+    "MASS",
     "NORM_RATIO",
     "SINK",
+    "ahead_of",
     "at_equal_loss",
     "curve_correlation",
     "diverges",
     "fails",
+    "fallen",
     "gap",
     "gap_at_equal_loss",
     "half_way",
@@ -37,11 +41,13 @@ __all__ = [
     "least",
     "least_of",
     "level",
+    "log_quotient",
     "log_ratio",
     "log_ratio_at_equal_loss",
     "maximum_at",
     "metric_gap",
     "off",
+    "onset",
     "peak",
     "quotient",
     "range_of",
@@ -148,6 +154,25 @@ def half_way(run: Observed, metric: str) -> float:
     return next(step for step, value in known if (value - first) / (final - first) >= 0.5) / end
 
 
+def onset(run: Observed, metric: str, level: float) -> float:
+    """The share of the steps after which a curve is for the first time at a level or above; 1 where it never is.
+
+    NaN without the curve.
+    """
+    known = _known(run, metric)
+    return next((step for step, value in known if value >= level), known[-1][0]) / known[-1][0] if known else math.nan
+
+
+def fallen(run: Observed, metric: str, at: float) -> float:
+    """Which share of a curve's whole fall, 0 to 1, is behind it after a share of the steps; NaN where it never "
+    "falls."""
+    known = _known(run, metric)
+    if math.isnan(at) or not known or known[0][1] <= known[-1][1]:
+        return math.nan
+    then = next(value for step, value in known if step >= at * known[-1][0])
+    return (known[0][1] - then) / (known[0][1] - known[-1][1])
+
+
 def least(values: Iterable[float]) -> float:
     """The smallest; NaN where one is unknown. Python's min and max pass over a NaN or not, by where it stands."""
     known = list(values)
@@ -161,7 +186,7 @@ def largest(values: Iterable[float]) -> float:
 
 
 def _curve(run: Observed, name: str) -> np.ndarray:
-    return _row(run.steps if name == "step" else run.curves.get(name, (math.nan,) * len(run.steps)))
+    return _row(run.steps if name == "step" else run.curve(name) or (math.nan,) * len(run.steps))
 
 
 def _row(values: Sequence[float] | Sequence[int]) -> np.ndarray:
@@ -169,5 +194,5 @@ def _row(values: Sequence[float] | Sequence[int]) -> np.ndarray:
 
 
 def _known(run: Observed, metric: str) -> list[tuple[int, float]]:
-    values = zip(run.steps, run.curves.get(metric, ()), strict=False)
+    values = zip(run.steps, run.curve(metric), strict=False)
     return [(step, value) for step, value in values if not math.isnan(value)]

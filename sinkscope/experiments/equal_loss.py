@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.question import Runs, SeedEffect
 
-LOSS, SINK, NORM_RATIO = "validation_loss", "sink/position_0", "sink/hidden_norm_ratio"
+LOSS, SINK, MASS, NORM_RATIO = "validation_loss", "sink/position_0", "sink/mass", "sink/hidden_norm_ratio"
 AROUND = 2  # evaluations on each side of the one at which the loss is reached
-FORMED = 0.5  # of its final sink rate: below that the control's sink has not formed
+FORMED = 0.5  # of its final sink, a rate or a mass: below that the control's has not formed
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ def gap_at_equal_loss(larger: str, smaller: str, metric: str = SINK) -> SeedWise
     """The difference of two runs' curves, each at the validation loss that the slower one ends with.
 
     Each is the mean over the evaluation at which that loss is first reached and two on either side. `larger` is the
-    control: NaN where its sink rate there is below half of its final one, when nothing could be missing yet.
+    control: NaN where its sink there is below half of its final one, when nothing could be missing yet. The sink is
+    told by its mass where the curve is that, else by its rate.
     """
 
     def effect(runs: Runs) -> float:
@@ -75,10 +76,10 @@ def _reading(runs: Runs, label: str, beside: str, metric: str, control: str) -> 
     finals = (runs[label]["loss"], runs[beside]["loss"])
     if any(map(math.isnan, finals)):
         return math.nan
-    loss, other = max(finals), runs[control]
-    final = next((value for value in reversed(other.curves.get(SINK, ())) if not math.isnan(value)), math.nan)
+    loss, other, sink = max(finals), runs[control], MASS if metric == MASS else SINK
+    final = next((value for value in reversed(other.curves.get(sink, ())) if not math.isnan(value)), math.nan)
     value = around_loss(runs[label], loss, metric)
-    return math.nan if around_loss(other, loss, SINK) < FORMED * final else value
+    return math.nan if around_loss(other, loss, sink) < FORMED * final else value
 
 
 def _refusal(control: str) -> str:

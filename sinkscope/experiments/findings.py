@@ -10,14 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sinkscope.claims import Claim, Evidence, Verdict
+from sinkscope.claims import Evidence, Verdict
 from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.contrasts import Contrast
 from sinkscope.experiments.equal_loss import SeedWise
 from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.question import Assertion, Question
 from sinkscope.files import write_json
-from sinkscope.student import holm
+from sinkscope.intervals import holm
+
+SEEN = "left out: seen before this was asked"
 
 
 @dataclass(frozen=True)
@@ -123,10 +125,14 @@ def verdicts(question: Question, findings: Findings | None, scale: str = "nano")
 
 def _judged(question: Question, assertion: Assertion, findings: Findings) -> Verdict:
     if isinstance(assertion.effect, Contrast):
-        return _over_runs(question, assertion.claim, assertion.effect, findings)
+        return _over_runs(question, assertion, assertion.effect, findings)
     evidence: list[Evidence] = []
     notes: dict[str, list[int]] = {}
-    for seed in range(findings.seeds):
+    known = {seed for label in labels_read(question, assertion) for seed in findings.runs.get(label, {})}
+    first = assertion.first_seed(findings.scale)
+    if seen := sorted(seed for seed in known if seed < first):
+        notes[SEEN] = seen
+    for seed in range(first, findings.seeds):
         asked = _Asked(question, findings.of_seed(seed))
         try:
             value = assertion.effect(asked)
@@ -145,11 +151,12 @@ def _judged(question: Question, assertion: Assertion, findings: Findings) -> Ver
     return assertion.claim.judge(evidence, "; ".join(f"{_named(seeds)} {what}" for what, seeds in notes.items()))
 
 
-def _over_runs(question: Question, claim: Claim, effect: Contrast, findings: Findings) -> Verdict:
+def _over_runs(question: Question, assertion: Assertion, effect: Contrast, findings: Findings) -> Verdict:
     """The verdict on a sum of means: every run of a variation counts, whether others share its seed or not.
 
     A finished run that was read before the metric was kept has no value, and is left out.
     """
+    claim, first = assertion.claim, assertion.first_seed(findings.scale)
     labels = [variation.label for variation in question.variations]
     runs: dict[str, list[Observed]] = {}
     values: dict[int, dict[str, float]] = {}
@@ -157,9 +164,13 @@ def _over_runs(question: Question, claim: Claim, effect: Contrast, findings: Fin
     for label in effect.labels:
         if label not in labels:
             raise unknown(f"variation of experiment '{question.name}'", label, labels)
-        found = {seed: (run, effect.of(label, run)) for seed, run in sorted(findings.runs.get(label, {}).items())}
+        known = sorted(findings.runs.get(label, {}).items())
+        if seen := [seed for seed, _ in known if seed < first]:
+            notes.append(f"{_named(seen)} of '{label}' {SEEN}")
+        found = {seed: (run, effect.of(label, run)) for seed, run in known if seed >= first}
         if blank := [seed for seed, (run, value) in found.items() if math.isnan(value) and not run.diverged]:
-            notes.append(f"{_named(blank)} left out: not measured in '{label}'")
+            why = next((f" ({found[seed][0].reason})" for seed in blank if found[seed][0].reason), "")
+            notes.append(f"{_named(blank)} left out: not measured in '{label}'{why}")
         runs[label] = [run for seed, (run, _) in found.items() if seed not in blank]
         if gone := [seed for seed, (run, _) in found.items() if run.diverged]:
             notes.append(f"{_named(gone)} undecided: '{label}' diverged")

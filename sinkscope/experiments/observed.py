@@ -25,6 +25,7 @@ CURVES = (
     "sink/lift",
     "sink/hidden_norm_ratio",
 )
+TOP, LARGEST = "top_head/", "largest/"
 RATES = CURVES[2:7]  # of the tokens that the sink is measured on; unknown where these are fewer than `FEWEST`
 
 
@@ -34,7 +35,8 @@ class Observed:
     diverged. `curves`: values over `steps`, those of the log's rows that hold a validation loss (`loss`: of training).
     `heads`: numbers of every head (layer after layer) or depth at each of these steps, under the names that
     `training.run.heads.HeadNumbers` gives them, to four digits; empty for runs that were made before they were kept.
-    `layout`: in which way it was read (`Job.layout`); 0 for one that was never on disk.
+    `layout`: in which way it was read (`Job.layout`); 0 for one that was never on disk. `started`: when the run began,
+    ISO 8601 in UTC; "" for runs of before that was kept.
 
     No sink rate or mass is read on fewer than 32 tokens, where uniform attention itself gives a first token much: it is
     NaN, and `reason` says why.
@@ -69,6 +71,10 @@ class Observed:
     `sink_0/without_first` on the first 64 of these tokens; `loss/with_first` is the loss of the same next tokens, from
     the third on, where the first is given as well: unlike `loss`, it differs from `loss/without_first` in nothing else.
 
+    Made of `heads` at the last evaluation, of the head with the largest alpha at the strongest position:
+    `top_head/alpha`, `top_head/queries_above`, `top_head/value_ratio` and `top_head/key_ratio` (‖v_s‖ and ‖k_s‖ over
+    the others), `top_head/cosine_gap` (mean cos(q_t, k_s) minus that with the other keys).
+
     In streams of three contexts, read token by token with as many keys as the context is long (`streamed`):
     `stream_loss/sinks=0` (1, 4), the loss behind the first context where so many first tokens are kept.
 
@@ -86,10 +92,21 @@ class Observed:
     seconds: float = 0.0
     reason: str = ""
     layout: int = 0
+    started: str = ""
     heads: Heads = field(default_factory=dict)
 
     def __getitem__(self, metric: str) -> float:
-        return math.nan if on_few_tokens(metric) else self.metrics.get(metric, math.nan)
+        if on_few_tokens(metric):
+            return math.nan
+        value = self.metrics.get(metric)
+        return (_of_top_head(self, metric) if metric.startswith(TOP) else math.nan) if value is None else value
+
+    def curve(self, name: str) -> tuple[float, ...]:
+        """Values over `steps`: a curve by its name, or `largest/NAME`, the largest number of any head; else empty."""
+        known = self.curves.get(name)
+        if known is not None:
+            return known
+        return tuple(map(largest_known, self.heads.get(name.removeprefix(LARGEST), ())))
 
     @property
     def diverged(self) -> bool:
@@ -124,6 +141,29 @@ def on_few_tokens(metric: str) -> bool:
     """Whether a metric is read on fewer than 32 tokens, as records of before have some."""
     found = re.search(r"/tokens=(\d+)", metric)
     return found is not None and int(found[1]) < FEWEST
+
+
+def largest_known(values: Iterable[float]) -> float:
+    """The largest that is a number; NaN without any."""
+    return max((value for value in values if not math.isnan(value)), default=math.nan)
+
+
+def _of_top_head(run: Observed, metric: str) -> float:
+    """NaN for a run that keeps no heads, and for what it does not keep of them."""
+    name = metric.removeprefix(TOP)
+    last = {kept: rows[-1] for kept, rows in run.heads.items() if rows}
+    alpha = last.get("alpha", ())
+    if math.isnan(strongest := largest_known(alpha)):
+        return math.nan
+    head = alpha.index(strongest)
+    if name in last:
+        return last[name][head]
+    base, _, how = name.rpartition("_")
+    base = {"value": "value_norm", "key": "key_norm"}.get(base, base)
+    if base not in last or f"{base}/others" not in last:
+        return math.nan
+    here, others = last[base][head], last[f"{base}/others"][head]
+    return here - others if how == "gap" else here / others if others else math.nan
 
 
 def _line(row: Iterable[float]) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # jobs load torch, without which findings can be read
 Scale = Literal["nano", "mini", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 RECIPE_OF: dict[Scale, str] = {"nano": "nano", "mini": "mini", "paper": "60m"}
-SHOWN = ("loss", "sink_0", "sink_1", "sink_2", "strongest", "slot", "norm_ratio")
+SHOWN = ("loss", "sink_mass", "sink_0", "sink_1", "sink_2", "strongest", "slot_mass", "slot", "norm_ratio")
 
 Runs = Mapping[str, Observed]  # of one seed, by the label of their variation
 SeedEffect = Callable[[Runs], float]
@@ -54,12 +54,16 @@ class Variation:
 class Assertion:
     """A claim and the number that decides it: `effect` makes one of the runs of a seed (label → what was observed).
 
-    `from_seed`: the runs of lower seeds do not count, since they were known when the claim was made.
+    `from_seed`: at `nano` the runs of lower seeds do not count, since they were known when the claim was made.
     """
 
     claim: Claim
     effect: SeedEffect
     from_seed: int = 0
+
+    def first_seed(self, scale: str) -> int:
+        """The lowest seed that counts at a scale."""
+        return self.from_seed if scale == "nano" else 0
 
 
 @dataclass(frozen=True)
@@ -71,24 +75,28 @@ class Withdrawn:
     reason: str
 
 
-def above(margin: float, effect: SeedEffect, name: str, statement: str, source: str) -> Assertion:
+def above(margin: float, effect: SeedEffect, name: str, statement: str, source: str, from_seed: int = 0) -> Assertion:
     """The claim that an effect exceeds a margin, in the units of its metric, by its interval over seeds."""
-    return Assertion(Claim(name, statement, source, Above(margin)), effect)
+    return Assertion(Claim(name, statement, source, Above(margin)), effect, from_seed)
 
 
-def above_ratio(margin: float, effect: SeedEffect, name: str, statement: str, source: str) -> Assertion:
+def above_ratio(
+    margin: float, effect: SeedEffect, name: str, statement: str, source: str, from_seed: int = 0
+) -> Assertion:
     """The claim that a ratio exceeds a margin; the effect is its logarithm, such as `log_ratio`."""
-    return Assertion(Claim(name, statement, source, Above(margin, ratio=True)), effect)
+    return Assertion(Claim(name, statement, source, Above(margin, ratio=True)), effect, from_seed)
 
 
-def below(limit: float, effect: SeedEffect, name: str, statement: str, source: str) -> Assertion:
+def below(limit: float, effect: SeedEffect, name: str, statement: str, source: str, from_seed: int = 0) -> Assertion:
     """The claim that an effect stays below a limit, in the units of its metric, by its interval over seeds."""
-    return Assertion(Claim(name, statement, source, Below(limit)), effect)
+    return Assertion(Claim(name, statement, source, Below(limit)), effect, from_seed)
 
 
-def within(tolerance: float, effect: SeedEffect, name: str, statement: str, source: str) -> Assertion:
+def within(
+    tolerance: float, effect: SeedEffect, name: str, statement: str, source: str, from_seed: int = 0
+) -> Assertion:
     """The claim that an effect is zero within a tolerance, in the units of its metric, by two one-sided tests."""
-    return Assertion(Claim(name, statement, source, Within(tolerance)), effect)
+    return Assertion(Claim(name, statement, source, Within(tolerance)), effect, from_seed)
 
 
 @dataclass(frozen=True)

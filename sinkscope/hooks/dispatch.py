@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 from weakref import WeakSet
 
@@ -19,9 +20,15 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, Cache, EncoderDecoderCache
 
+from sinkscope.errors import UnsupportedModelError
+
 ARGUMENTS = ("query", "key", "value", "attention_mask")  # of an attention function, by position
 _COMPOSITE = torch.ops.aten.scaled_dot_product_attention.default
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
+
+def _cannot(**changed: Any) -> Tensor:
+    raise UnsupportedModelError("this attention call was read off elsewhere: its function is not at hand to run again")
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +38,8 @@ class Invocation:
     `arguments`: by name, those of `ARGUMENTS` among them, queries and keys (batch, heads, position, dim) as they are
     behind rotation and cache. `output`: (batch, query, heads, dim), the layout that transformers asks for.
     `kernel_lse`: the log-sum-exp that the CPU flash kernel computed, fp32 (batch, heads, query), where it was that; not
-    to be read where its queries are more or fewer than those of the call.
+    to be read where its queries are more or fewer than those of the call. `again(value=…)` runs the function once more
+    with other arguments in the place of these, and returns its output; nobody is shown that call.
     """
 
     module: nn.Module
@@ -39,6 +47,7 @@ class Invocation:
     arguments: Mapping[str, Any]
     output: Tensor
     kernel_lse: Tensor | None
+    again: Callable[..., Tensor] = field(default=_cannot, repr=False)
 
 
 @runtime_checkable
@@ -104,16 +113,27 @@ class KernelLse(TorchDispatchMode):
         return result
 
 
-def _run_with_lse(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Tensor | None]:
+Called = Callable[[Mapping[str, Any]], Any]  # an attention function with its module, by its arguments' names
+
+
+def _called(attend: Callable[..., Any], module: nn.Module, given: tuple[Any, ...], arguments: Mapping[str, Any]) -> Any:
+    """The function on these arguments, as many of them by position as were `given`."""
+    # Positional ones stay positional: not every attention function gives them these names.
+    names = ARGUMENTS[: len(given)]
+    named = {name: value for name, value in arguments.items() if name not in names}
+    return attend(module, *(arguments[name] for name in names), *given[len(ARGUMENTS) :], **named)
+
+
+def _run_with_lse(function: Called, module: nn.Module, arguments: Mapping[str, Any]) -> tuple[Any, Tensor | None]:
     """The function's result, and the kernel's log-sum-exp where there was one."""
-    own = bool(args) and hasattr(args[0], "operation")  # lab and attached layers; others may cut as they like
+    own = hasattr(module, "operation")  # lab and attached layers; others may cut as they like
     with KernelLse(in_blocks=own) as mode:
-        result = function(*args, **kwargs)
+        result = function(arguments)
     return result, mode.lse
 
 
-def _run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, None]:
-    return function(*args, **kwargs), None
+def _run(function: Called, module: nn.Module, arguments: Mapping[str, Any]) -> tuple[Any, None]:
+    return function(arguments), None
 
 
 _watchers: list[Watcher] = []
@@ -196,13 +216,18 @@ def _observed_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
             arguments = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
             for editor in editors:
                 arguments = editor.given(module, implementation, arguments)
-            # Positional ones stay positional: not every attention function gives them these names.
-            positional = [arguments[name] for name in ARGUMENTS[: len(args)]]
-            named = {name: value for name, value in arguments.items() if name not in ARGUMENTS[: len(args)]}
-            run = _run_with_lse if watchers else _run
-            result, lse = run(attend, module, *positional, *args[len(ARGUMENTS) :], **named)
+            function = partial(_called, attend, module, args)
+            result, lse = (_run_with_lse if watchers else _run)(function, module, arguments)
             for watcher in watchers:
-                watcher.attended(Invocation(module, implementation, arguments, result[0], lse))
+                shown = Invocation(
+                    module,
+                    implementation,
+                    arguments,
+                    result[0],
+                    lse,
+                    lambda **changed: function(arguments | changed)[0],
+                )
+                watcher.attended(shown)
             for editor in editors:
                 result = (editor.returned(module, result[0]), *result[1:])
             return result

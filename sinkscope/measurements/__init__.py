@@ -3,7 +3,7 @@
 `Measurement` is the value that people hold; its methods call the functions of this room, which take its dataset.
 """
 
-from sinkscope.measurements.comparison import Comparison, compare
+from sinkscope.measurements.comparison import Comparison, Comparisons, compare
 from sinkscope.measurements.definition_rules import DEFINITIONS, Definition
 from sinkscope.measurements.head_metric import HeadMetric
 from sinkscope.measurements.head_metrics import HEAD_METRICS
@@ -44,6 +44,7 @@ __all__ = [
     "HEAD_METRICS",
     "PER_HEAD",
     "Comparison",
+    "Comparisons",
     "Definition",
     "HeadMetric",
     "HeadView",

@@ -17,7 +17,7 @@ from plotly.subplots import make_subplots
 from sinkscope.measurements.rates import warn_if_short
 from sinkscope.measurements.selection import column_of, layer_labels, need, record_of
 from sinkscope.measurements.strongest import rates_by_position, strongest_position
-from sinkscope.theme import BLUE, SINK, figure, intervals, template, threshold_scale, tint
+from sinkscope.theme import BELOW, BLUE, INK, SINK, figure, intervals, template, threshold_scale, tint
 
 SLIDER_POSITIONS = 32
 
@@ -129,3 +129,39 @@ def _slider_positions(data: xr.Dataset, position: int, epsilon: float) -> list[i
 def _rows(grid: np.ndarray) -> list[list[float | None]]:
     """Lists with four decimals; NaN, which JSON does not have, as None."""
     return [[None if np.isnan(value) else round(float(value), 4) for value in row] for row in grid]
+
+
+def head_differences(heads: pd.DataFrame, position: int, names: tuple[str, str]) -> go.Figure:
+    """Heat map of `Comparison.heads`: second − first in percentage points; a dot marks an interval that excludes 0."""
+    several = heads["stack"].nunique() > 1
+    labels = [f"{row.stack} {row.layer}" if several else str(row.layer) for row in heads.itertuples()]
+    frame = heads.assign(label=labels, points=100 * heads["difference"])
+    layers = list(dict.fromkeys(labels))
+    grid = frame.pivot(index="label", columns="head", values="points").reindex(layers)
+    reach = max(1.0, float(np.nanmax(np.abs(grid.values))))  # a map of nothing is not drawn as if it were something
+    result = figure(height=90 + max(24 * len(layers), 160), legend=False)
+    result.add_heatmap(
+        z=_rows(grid.values),
+        x=[str(head) for head in grid.columns],
+        y=layers,
+        zmin=-reach,
+        zmax=reach,
+        colorscale=[[0.0, BLUE], [0.5, BELOW[0]], [1.0, SINK]],
+        colorbar={"title": {"text": "points", "side": "right"}, "outlinewidth": 0, "thickness": 12},
+        xgap=2,
+        ygap=2,
+        hovertemplate="layer %{y}, head %{x}: %{z:.2f} points<extra></extra>",
+    )
+    sure = frame[frame["differs"]]
+    result.add_scatter(
+        x=sure["head"].astype(str),
+        y=sure["label"],
+        mode="markers",
+        marker={"color": INK, "size": 5},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    result.update_xaxes(
+        title=f"head; attention received by position {position}, {escape(names[1])} − {escape(names[0])}"
+    )
+    return result.update_yaxes(title="layer", autorange="reversed", type="category").update_xaxes(type="category")

@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from sinkscope.model.attached import Attachment, attach, detach, register, trainable_only
 from sinkscope.model.attention import LabAttention
 from sinkscope.model.config import LabConfig
-from sinkscope.model.hub import SHIPPED, load, load_tokenizer
+from sinkscope.model.hub import SHIPPED, blueprint, load, load_tokenizer
 from sinkscope.model.lab import LabForCausalLM, LabModel
 
 AutoConfig.register(LabConfig.model_type, LabConfig, exist_ok=True)
@@ -25,6 +25,7 @@ __all__ = [
     "LabForCausalLM",
     "LabModel",
     "attach",
+    "blueprint",
     "detach",
     "load",
     "load_tokenizer",

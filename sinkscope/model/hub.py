@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,10 @@ from sinkscope.model.attached.loading import host_of
 
 FOLDER = Path(__file__).parent / "shipped"
 SHIPPED: dict[str, Path] = {path.parent.name: path.parent for path in sorted(FOLDER.glob("*/config.json"))}
+
+CALIBRATED = "calibrated.json"  # marks the folder of a model that is saved with a calibration
+UNCALIBRATED = "uncalibrated"  # where the model itself lies in it
+_OPENS = "sinkscope.calibration"  # the room that opens such folders; it stands on this one
 
 _HEADS = (
     AutoModelForCausalLM,
@@ -63,6 +68,9 @@ def load(
     if device is not None and device_map is not None:
         raise InputError("device and device_map exclude each other")
     place = resolve(name)
+    if (Path(place) / CALIBRATED).exists():
+        options = {"dtype": dtype, "device": device, "attn": attn, "device_map": device_map}
+        return importlib.import_module(_OPENS).load_calibrated(place, **options)
     if str(name) in SHIPPED and dtype == "auto":
         dtype = torch.float32
     try:
@@ -85,11 +93,29 @@ def load(
     return model.to(device).eval() if device else model.eval()
 
 
+def blueprint(name: str | Path, *, revision: str | None = None, trust_remote_code: bool = False) -> PreTrainedModel:
+    """The model of a name without its weights: parameters on the meta device, which take no memory.
+
+    Raises `InputError` as `load` does.
+    """
+    try:
+        config = AutoConfig.from_pretrained(resolve(name), revision=revision, trust_remote_code=trust_remote_code)
+        with torch.device("meta"):
+            return _auto_class(config).from_config(host_of(config), trust_remote_code=trust_remote_code)
+    except InputError:
+        raise
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
+        raise cannot_load(name, error) from error
+
+
 def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
     """The tokenizer that belongs to a model. Raises `InputError` where there is none."""
+    place = resolve(name)
+    if (Path(place) / CALIBRATED).exists():
+        place = str(Path(place) / UNCALIBRATED)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            resolve(name), revision=revision, trust_remote_code=trust_remote_code
+            place, revision=revision, trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
         reason = _first_line(error)  # a line that only announces a list says nothing by itself

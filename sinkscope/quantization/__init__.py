@@ -35,6 +35,9 @@ from sinkscope.quantization.linear import calibrated as calibrated
 from sinkscope.quantization.linear import converted as converted
 from sinkscope.quantization.linear import left_out as left_out
 from sinkscope.quantization.linear import linear_maps as linear_maps
+from sinkscope.quantization.prefix import Prefix as Prefix
+from sinkscope.quantization.prefix import calibrate_prefix as calibrate_prefix
+from sinkscope.quantization.prefix import find_prefix as find_prefix
 from sinkscope.quantization.schemes import SCHEMES as SCHEMES
 from sinkscope.quantization.spared import Columns as Columns
 from sinkscope.quantization.spared import FirstTokens as FirstTokens

@@ -48,11 +48,11 @@ def needs_tokenizer(spec: SurveySpec, subject: Subject, kind: str) -> bool:
     return kind in NEEDS_TEXT or _bos(spec, subject, kind) in ("add", "double")
 
 
-def tokenizer_of(subject: Subject, commit: str | None) -> Any:
+def tokenizer_of(subject: Subject, commit: str | None, trust_remote_code: bool = False) -> Any:
     """The tokenizer that reads for a model. Raises `InputError` where there is none."""
     if subject.tokenizer is not None:
-        return load_tokenizer(subject.tokenizer)
-    return load_tokenizer(subject.model, revision=commit)
+        return load_tokenizer(subject.tokenizer, trust_remote_code=trust_remote_code)
+    return load_tokenizer(subject.model, revision=commit, trust_remote_code=trust_remote_code)
 
 
 def inputs_of(

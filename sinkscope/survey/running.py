@@ -146,13 +146,14 @@ class _Visit:
             device_map=spec.device_map,
             revision=commit,
             attn=spec.attn,
+            trust_remote_code=spec.trust_remote_code,
         )
 
     @cached_property
     def tokenizer(self) -> Any:
         """None where the model has none."""
         try:
-            return tokenizer_of(self.subject, self._identity().commit)
+            return tokenizer_of(self.subject, self._identity().commit, self.spec.trust_remote_code)
         except InputError:
             return None
 

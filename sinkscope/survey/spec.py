@@ -72,6 +72,7 @@ class SurveySpec(Part):
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto"
     device: str | None = None
     device_map: DeviceMap | None = None
+    trust_remote_code: bool = False
     attn: Literal["sdpa", "eager", "flash_attention_2"] | None = None
     batch_size: PositiveInt = 8
 

@@ -25,9 +25,10 @@ from sinkscope.training.run import (
     settled,
     versions,
 )
+from sinkscope.training.run.measured import MeasuredStep, measured_step
 from sinkscope.training.schedule import Constant
 from sinkscope.training.session import inputs_of, spread, train, train_kind
-from sinkscope.training.sink import SinkCallback, sink_metrics
+from sinkscope.training.sink import SinkCallback, SinkLogger, sink_metrics
 
 __all__ = [
     "CHECKPOINTS",
@@ -42,11 +43,13 @@ __all__ = [
     "Busy",
     "Constant",
     "Kind",
+    "MeasuredStep",
     "Recipe",
     "Record",
     "ReportedElsewhere",
     "Run",
     "SinkCallback",
+    "SinkLogger",
     "TrainingDiverged",
     "changed",
     "checkpoint_step",
@@ -58,6 +61,7 @@ __all__ = [
     "list_checkpoints",
     "load_recipe",
     "locked",
+    "measured_step",
     "preserved_rng",
     "read_fields",
     "read_record",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -37,7 +38,8 @@ Keep = Callable[[int, dict[str, list[float | None]]], None]
 class SinkCallback(TrainerCallback):
     """Measures the attention sink on a fixed batch every `every` steps and logs it through the trainer.
 
-    Add it with `trainer.add_callback(SinkCallback(trainer))`; every reporter of the trainer then gets the values of
+    Give it to a trainer, `Trainer(..., callbacks=[SinkCallback()])`, or add it, `trainer.add_callback(SinkCallback(
+    trainer))`: without one it finds the trainer that calls it. Every reporter of the trainer then gets the values of
     `sink_metrics`: before the first step, at each multiple of `every`, and at the end. `inputs` are token ids (N,
     T) or a dict of model inputs, as `sinkscope.measure` takes them; without them, the first `tokens` tokens of
     `samples` items of the trainer's evaluation (else training) dataset. `batch_size` samples are run at once. What
@@ -53,7 +55,7 @@ class SinkCallback(TrainerCallback):
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: Trainer | None = None,
         inputs: Inputs | None = None,
         *,
         every: int = 100,
@@ -68,18 +70,37 @@ class SinkCallback(TrainerCallback):
         if every < 1:
             raise InputError(f"SinkCallback: every = {every}, expected at least 1 step")
         check_epsilon(epsilon)
-        self.trainer = trainer
-        self.full_model = full_model(trainer)
         self.every = every
         self.epsilon = epsilon
         self.batch_size = batch_size
         self.also = also
         self.heads, self.keep = heads, keep
-        self.inputs = _first_tokens(trainer, tokens, samples) if inputs is None else inputs
+        self.first = (tokens, samples)
+        self.inputs: Any = inputs
+        self.trainer: Any = None
+        if trainer is not None:
+            self._bind(trainer)
+
+    def _bind(self, trainer: Trainer) -> None:
+        """Take this trainer for one's own."""
+        self.trainer = trainer
+        self.full_model = full_model(trainer)
+        if self.inputs is None:
+            self.inputs = _first_tokens(trainer, *self.first)
+
+    def on_init_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Before the trainer wraps or shards its model."""
+        if self.trainer is None:
+            self._bind(_calling(self))
+        return control
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
+        if self.trainer is None:  # added to a trainer that was there
+            self._bind(_calling(self))
         return self._log(control) if state.global_step == 0 else control
 
     def on_step_end(
@@ -111,6 +132,64 @@ class SinkCallback(TrainerCallback):
                 self.keep(self.trainer.state.global_step, self.heads(model, measured, self.epsilon))
             found = sink_metrics(measured, self.epsilon)
             return found if self.also is None else found | dict(self.also(model))
+
+
+class SinkLogger:
+    """The same for a loop of your own with `accelerate`: `logger = SinkLogger(accelerator, model, inputs, every=100)`,
+    and `logger(step)` in the loop, behind each step.
+
+    At each multiple of `every` the main process measures the unwrapped model on `inputs` (token ids (N, T) or a dict)
+    and logs the values of `sink_metrics` through `accelerator.log(..., step=step)`, which every tracker gets under the
+    names as they stand here; `logger(step)` returns them, None where nothing was due or another process measures.
+    Random generators and modes are left as they were. Raises `InputError` for weights that are sharded (FSDP,
+    DeepSpeed, Megatron), of which no process has all.
+    """
+
+    def __init__(
+        self,
+        accelerator: Any,
+        model: nn.Module,
+        inputs: Inputs,
+        *,
+        every: int = 100,
+        epsilon: float = 0.3,
+        batch_size: int = 32,
+    ) -> None:
+        if every < 1:
+            raise InputError(f"SinkLogger: every = {every}, expected at least 1 step")
+        check_epsilon(epsilon)
+        kind = str(getattr(accelerator, "distributed_type", "")).upper()
+        if sharded := next((name for name in ("FSDP", "DEEPSPEED", "MEGATRON") if name in kind), None):
+            raise InputError(f"SinkLogger: under {sharded} no process has all the weights: use DDP, or a Trainer")
+        self.accelerator, self.model, self.inputs = accelerator, model, inputs
+        self.every, self.epsilon, self.batch_size = every, epsilon, batch_size
+
+    def __call__(self, step: int) -> dict[str, float] | None:
+        if step % self.every or not self.accelerator.is_main_process:
+            return None
+        model = self.accelerator.unwrap_model(self.model)
+        try:
+            check_weights(model)
+        except InputError:
+            found = dict.fromkeys(METRICS, math.nan)  # what to do about NaN weights is for the loop to decide
+        else:
+            with preserved_rng():
+                observers = [AttentionReceived("all"), HiddenNorms()]
+                measured = measure(model, self.inputs, observers, batch_size=self.batch_size)
+                found = sink_metrics(measured, self.epsilon)
+        self.accelerator.log(found, step=step)
+        return found
+
+
+def _calling(callback: TrainerCallback) -> Trainer:
+    """The trainer whose event this is: callbacks are told much, but not who calls."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, Trainer) and callback in caller.callback_handler.callbacks:
+            return caller
+        frame = frame.f_back
+    raise InputError("SinkCallback: no transformers.Trainer calls it: pass it one, SinkCallback(trainer)")
 
 
 def sink_metrics(measurement: Measurement, epsilon: float = 0.3) -> dict[str, float]:

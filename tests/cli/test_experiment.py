@@ -33,7 +33,7 @@ def test_the_list_names_every_question(sinkscope, results):
     answer = sinkscope("experiment", "list", "--json", "--results", str(results))
     listed = {entry["name"]: entry["known"] for entry in json.loads(answer.out)["experiments"]}
     assert list(listed) == list(QUESTIONS)
-    assert listed["fixed-token"] == "4 supported, 1 inconclusive"
+    assert listed["fixed-token"] == "4 supported, 2 not run at this scale"
     assert all("not run" in known for name, known in listed.items() if name != "fixed-token")
     assert "fixed-token" in sinkscope("experiment", "list").out
 
@@ -48,18 +48,26 @@ def test_a_question_is_shown_with_what_decides_it(sinkscope):
     assert "one seed of three" in shown["note"]
     assert "one seed of three" in " ".join(sinkscope("experiment", "show", "fixed-token").out.split())
     assert "data.bos = none" in " ".join(sinkscope("experiment", "show", "fixed-token").out.split())
+    (gone,) = QUESTIONS["fixed-token"].withdrawn
+    assert shown["withdrawn"] == [{"name": gone.name, "statement": gone.statement, "reason": gone.reason}]
+    assert f"withdrawn: {gone.statement} (" in " ".join(sinkscope("experiment", "show", "fixed-token").out.split())
 
 
 def test_verdicts_come_from_what_was_kept(sinkscope, results):
     answer = json.loads(sinkscope("experiment", "verdict", "fixed-token", "--json", "--results", str(results)).out)
-    assert [verdict["outcome"] for verdict in answer["verdicts"]] == ["supported"] * 3 + ["inconclusive", "supported"]
-    assert answer["verdicts"][2]["residual"] == 11.0
-    assert [verdict["primary"] for verdict in answer["verdicts"]] == [True, False, False, False, False]
-    assert answer["after_holm"] == {"fixed-token": True}
+    fresh = "not run at this scale"  # by the mass, of seeds that nobody had seen; at the strongest position
+    outcomes = [verdict["outcome"] for verdict in answer["verdicts"]]
+    assert outcomes == [fresh, *["supported"] * 3, fresh, "supported"]
+    said = {verdict["claim"]["name"]: verdict["stated"] for verdict in answer["verdicts"]}
+    assert said["strong"]["commit"]
+    assert said["strong"]["when"] == "not known"  # when these runs were made
+    assert answer["verdicts"][3]["residual"] == 11.0
+    assert [verdict["primary"] for verdict in answer["verdicts"]] == [True, *[False] * 5]
+    assert answer["after_holm"] == {}  # the primary claim has no run yet
     assert answer["costs"] == {"fixed-token": {"runs": 9, "seconds": 540.0, "seconds_per_run": 60.0}}
     table = " ".join(sinkscope("experiment", "verdict", "--all", "--results", str(results)).out.split())
     assert "not run at this scale" in table
-    assert "9 runs of 0.15 h primary claims that hold after Holm's correction for" in table
+    assert "9 runs of 0.15 h" in table
     shared = json.loads((results / "nano" / "fixed-token.json").read_text()) | {"question": "fixed-positions"}
     (results / "nano" / "fixed-positions.json").write_text(json.dumps(shared))  # which reads the same runs
     again = " ".join(sinkscope("experiment", "verdict", "--all", "--results", str(results)).out.split())
@@ -77,7 +85,7 @@ def test_a_verdict_shows_effect_interval_seeds_and_cost(sinkscope, results, monk
     assert head == "experiment claim asked effect (95 % interval) seeds could show cost verdict"
     said = " ".join(table.split())
     assert "12 (12 to 12) 3 and 3 3 0.15 h supported" in said
-    assert "inconclusive" in said
+    assert "not run at this scale (seeds 0, 1, 2 of 'token at 2' left out: seen before this was asked)" in said
 
 
 @pytest.mark.parametrize(
@@ -148,8 +156,8 @@ def test_a_run_says_where_its_record_is(sinkscope, monkeypatch, tmp_path):
     assert f"record: {path}" in " ".join(answer.err.split())
     last = answer.out.strip().splitlines()[-1]
     assert (
-        last == "2 inconclusive, 3 not run at this scale"
-    )  # one seed is not three, and three metrics were not measured
+        last == "1 inconclusive, 5 not run at this scale"
+    )  # one seed is not three, and the other metrics were not measured
     assert sinkscope(*command, "--json").json["record"] == str(path)
 
 

@@ -124,7 +124,7 @@ def test_the_papers_models_are_planned_without_a_download(sinkscope, name, param
     assert all(gpu["source"] for gpu in plan["gpus"])
     shown = sinkscope("train", name, "--plan").out
     assert "estimated" in shown
-    assert "nothing here is measured" in " ".join(shown.split())
+    assert "times on GPUs are estimates" in " ".join(shown.split())
 
 
 BAD = {

@@ -17,7 +17,7 @@ from sinkscope.training import Run
 from tests.training.helpers import rows
 
 HOST = {"device": "cpu", "threads": 1, "system": "Linux", "machine": "x86_64"}
-TIMES = ("seconds", "seconds_per_run")
+TIMES = ("seconds", "seconds_per_run", "started")
 LONGER = {"steps": 60, "save_every": 15, "eval_every": 30}  # long enough to be killed amid, with checkpoints
 
 

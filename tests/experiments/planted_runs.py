@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from sinkscope.claims import Evidence, Outcome
 from sinkscope.experiments import Assertion, Observed, Question
-from sinkscope.experiments.effects import LOSS, NORM_RATIO, SINK
+from sinkscope.experiments.effects import LOSS, MASS, NORM_RATIO, SINK
 
 STEPS = tuple(range(100, 1001, 100))
-CURVES = {LOSS, SINK, NORM_RATIO}
+CURVES = {LOSS, SINK, MASS, NORM_RATIO}
 
 
 class Noting(dict):

@@ -22,7 +22,7 @@ from sinkscope.experiments import (
     verdicts,
 )
 from sinkscope.experiments.contrasts import Contrast
-from sinkscope.student import estimate
+from sinkscope.intervals import estimate
 
 DRAWS, MARGIN, SPREAD = 3000, 3.0, 2.0
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 
+from sinkscope.errors import InputError
 from sinkscope.experiments import (
     Observed,
     diverges,
@@ -19,19 +21,24 @@ from sinkscope.experiments import (
 )
 from sinkscope.experiments.assertions import all_keep_sink
 from sinkscope.experiments.effects import (
+    MASS,
     SINK,
+    ahead_of,
     at_equal_loss,
     curve_correlation,
     fails,
+    fallen,
     half_way,
     largest,
     largest_of,
     last,
     least,
     least_of,
+    log_quotient,
     maximum_at,
     metric_gap,
     off,
+    onset,
     quotient,
     rank_correlation,
 )
@@ -168,7 +175,22 @@ def test_a_claim_about_several_at_equal_loss_is_about_the_least():
     curves = {"a": (5.0, 5.0), "b": (3.0, 3.0), "base": (7.0, 7.0)}
     runs = {label: straight((4.0, 2.0), rates) for label, rates in curves.items()}
     assert at_equal_loss("a", "base")(runs) == 5.0
-    assert all_keep_sink(("a", "b"), "base", "a test")[1].effect(runs) == 3.0
+    claims = {one.claim.name: one for one in all_keep_sink(("a", "b"), "base", "a test")}
+    assert claims["always a sink at equal loss"].effect(runs) == 3.0
+    assert math.isnan(claims["always mass at equal loss"].effect(runs))  # runs of before keep no mass
+
+
+def test_masses_are_compared_where_the_control_s_mass_has_formed():
+    steps, losses = (1, 2, 3, 4, 5, 6, 7), (7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0)
+
+    def one(last_loss: float, masses: tuple[float, ...]) -> Observed:
+        curves = {"validation_loss": tuple(max(loss, last_loss) for loss in losses), MASS: masses, SINK: (0.0,) * 7}
+        return Observed("r", "finished", 0, {"loss": max(last_loss, 1.0)}, steps, curves)
+
+    formed, late = (0.0, 2.0, 4.0, 4.0, 4.0, 4.0, 4.0), (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 4.0)
+    slow = one(4.0, (0.0,) * 7)
+    assert gap_at_equal_loss("a", "slow", MASS)({"a": one(1.0, formed), "slow": slow}) == pytest.approx(18 / 5)
+    assert math.isnan(gap_at_equal_loss("a", "slow", MASS)({"a": one(1.0, late), "slow": slow}))
 
 
 def test_curves_are_read_by_share_of_the_steps():
@@ -200,3 +222,67 @@ def test_half_way_is_the_half_itself():
 def test_a_curve_that_goes_nowhere_is_nowhere_half_way():
     run = Observed("r", "finished", 0, {}, (1, 2), {SINK: (3.0, 3.0)})
     assert math.isnan(half_way(run, SINK))
+
+
+def test_an_onset_is_the_first_time_at_a_level_and_the_end_where_that_never_comes():
+    run = Observed("r", "finished", 0, {}, (100, 200, 300, 400), {SINK: (0.0, math.nan, 1.0, 0.5)})
+    assert onset(run, SINK, 1.0) == 0.75
+    assert onset(run, SINK, 2.0) == 1.0
+    assert math.isnan(onset(run, MASS, 1.0))
+
+
+def test_how_much_of_a_loss_has_fallen():
+    run = Observed("r", "finished", 0, {}, (100, 200, 300, 400), {"validation_loss": (8.0, 5.0, 4.0, 2.0)})
+    assert fallen(run, "validation_loss", 0.5) == 0.5
+    assert fallen(run, "validation_loss", 0.6) == pytest.approx(4 / 6)  # at the next evaluation
+    assert math.isnan(fallen(run, "validation_loss", math.nan))
+    flat = Observed("r", "finished", 0, {}, (100, 200), {"validation_loss": (8.0, 8.0)})
+    assert math.isnan(fallen(flat, "validation_loss", 0.5))
+
+
+HEADS = {
+    "alpha": ((0.1, 0.2), (0.3, math.nan)),
+    "value_norm": ((1.0, 1.0), (1.0, 5.0)),
+    "value_norm/others": ((1.0, 1.0), (4.0, 5.0)),
+    "cosine": ((0.0, 0.0), (0.75, 0.0)),
+    "cosine/others": ((0.0, 0.0), (0.25, 0.0)),
+    "prefix_matching": ((0.1, 0.4), (math.nan, 0.7)),
+}
+
+
+def test_the_head_with_the_strongest_sink_is_read_at_the_end():
+    run = Observed("r", "finished", 0, {}, (1, 2), heads=HEADS)
+    assert run["top_head/alpha"] == 0.3
+    assert run["top_head/value_ratio"] == 0.25
+    assert run["top_head/cosine_gap"] == 0.5
+    assert math.isnan(run["top_head/key_ratio"])
+    assert math.isnan(Observed("r", "finished", 0)["top_head/alpha"])
+    assert run.curve("largest/prefix_matching") == (0.4, 0.7)
+    assert Observed("r", "finished", 0, {}, (1, 2)).curve("largest/prefix_matching") == ()
+
+
+def test_heads_go_round_a_record_and_old_records_have_none():
+    run = Observed("r", "finished", 0, {"m": 1.0}, (1, 2), heads=HEADS)
+    plain = json.loads(json.dumps(run.to_dict(), allow_nan=False))
+    again = Observed.from_dict(plain)
+    assert repr(again.heads) == repr(run.heads)  # NaN is not equal to itself
+    del plain["heads"]
+    assert Observed.from_dict(plain).heads == {}
+    with pytest.raises(InputError, match="no record of an observed run"):
+        Observed.from_dict({**plain, "heads": {"alpha": ["0.1 many"]}})
+
+
+@pytest.mark.parametrize("metric", ["sink_0/tokens=16", "sink_0/tokens=31/epsilon=0.2"])
+def test_a_rate_on_few_tokens_is_refused_and_unknown(metric):
+    """Also one that a record of before holds."""
+    with pytest.raises(InputError, match="fewer than 32 tokens, nearest: tokens=32"):
+        gap(metric, "a", "b")
+    assert math.isnan(Observed("r", "finished", 0, {metric: 30.0})[metric])
+    assert Observed("r", "finished", 0, {"sink_0/tokens=32": 30.0})["sink_0/tokens=32"] == 30.0
+
+
+def test_a_quotient_of_two_metrics_and_the_lead_of_several():
+    run = Observed("r", "finished", 0, {"m": 8.0, "n": 2.0, "o": 3.0, "none": 0.0})
+    assert log_quotient("r", "m", "n")({"r": run}) == pytest.approx(math.log(4))
+    assert math.isnan(log_quotient("r", "m", "none")({"r": run}))
+    assert ahead_of("r", ("m", "n"), "o")({"r": run}) == 2.0

@@ -10,7 +10,7 @@ import pytest
 
 from sinkscope.claims import Claim, SeedsAbove
 from sinkscope.errors import InputError
-from sinkscope.experiments import Assertion, Findings, Observed, Question, Variation, verdicts
+from sinkscope.experiments import Assertion, Findings, Observed, Question, Variation, above, gap, verdicts
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.provenance import provenance_of
 from sinkscope.training import Run
@@ -164,3 +164,26 @@ def test_provenance_tells_the_kinds_of_machine_and_all_versions(tmp_path: Path) 
     made = provenance_of(runs)
     assert made["hosts"] == [{**cpu, "runs": 2}, {**gpu, "runs": 1}]
     assert made["versions"]["torch"] == "1, 2"
+
+
+def asked_from(seed: int, effect: object) -> Question:
+    return Question("q", "?", "a test", tuple(map(Variation, "abc")), (above(0.5, effect, "c", "s", "a test", seed),))
+
+
+@pytest.mark.parametrize("effect", [gap("m", "b", "a"), b_minus_a], ids=["over runs", "in a seed"])
+def test_seeds_that_were_seen_before_do_not_count(effect) -> None:
+    """Seeds 0 to 2 say b − a = 2; the fresh ones say 0."""
+    fresh = {label: {seed: seen(label, seed, 1.0 + seed / 1e3) for seed in (3, 4, 5)} for label in "ab"}
+    runs = {label: {**found().runs[label], **fresh.get(label, {})} for label in "abc"}
+    (every,) = verdicts(asked_from(0, effect), Findings("q", "nano", 6, runs))
+    (later,) = verdicts(asked_from(3, effect), Findings("q", "nano", 6, runs))
+    assert every.residual == pytest.approx(1.0)
+    assert (later.residual, later.outcome) == (pytest.approx(0.0), "refuted")
+    assert [evidence.case for evidence in later.evidence] == ["seed 3", "seed 4", "seed 5"]
+    assert "seeds 0, 1, 2" in later.reason
+    assert "seen before this was asked" in later.reason
+    (elsewhere,) = verdicts(asked_from(3, effect), Findings("q", "mini", 6, runs), "mini")
+    assert elsewhere.residual == pytest.approx(1.0)  # no run of that scale had been seen
+    (none,) = verdicts(asked_from(3, effect), found())
+    assert none.outcome == "not run at this scale"
+    assert "seen before this was asked" in none.reason

@@ -8,16 +8,25 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
+from sinkscope.evaluate import compare_caches
 from sinkscope.files import write_text
+from sinkscope.interventions import ForbidSink, effect
+from sinkscope.quantization import FirstTokens, study
+from sinkscope.report.caches_page import caches_page
 from sinkscope.report.compose import results_page
 from sinkscope.report.demo_page import quick_page
+from sinkscope.report.effects import effect_page
 from sinkscope.report.experiments import experiment_page
 from sinkscope.report.observatory.observatory import observatory_page
-from sinkscope.report.page import write_page
+from sinkscope.report.page import Page, write_page
+from sinkscope.report.quantization_page import quantization_page
 from sinkscope.report.runs import Seeds
 from sinkscope.report.stored import Stored
 from sinkscope.report.survey_page import survey_page
+from tests.evaluate.planted import keeping, llama, texts
+from tests.quantization.studies.quantizers import RoundDown, by_token
 from tests.report.conftest import CHROMIUM
 from tests.report.experiments.conftest import absent, entries, normalisation, weight_decay
 from tests.report.observatory.conftest import complete
@@ -31,7 +40,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (Debian package `chromium`)"),
 ]
 WIDTHS = (390, 768, 1400)
-KINDS = ("measurement", "survey", "experiments", "demo", "theory", "stored")
+KINDS = ("measurement", "survey", "experiments", "demo", "theory", "stored", "intervention", "caches", "quantization")
 LEAST_CONTRAST = 4.5  # WCAG 2 AA, for text
 INPUTS = pd.DataFrame({"input": ["natural text"], "sink_rate": [11.6], "low": [10.0], "high": [13.0]})
 
@@ -99,6 +108,8 @@ def page_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], P
             found = given("complete")
             tables = {"definitions": found.definitions(0.3), "tokens": found.sink_tokens(0.3)}
             return write_page(observatory_page(found, "planted", 0.3, **tables), path)
+        if kind in MADE:
+            return write_page(MADE[kind](given), path)
         runs, measured = given("runs"), given("measurement")
         pages = {
             "survey": lambda: survey_page(given("survey")),
@@ -111,6 +122,24 @@ def page_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], P
         return write_page(pages[kind](), path)
 
     return written
+
+
+def intervention(given: Callable[[str], Any]) -> Page:
+    found = effect(given("tiny_llama"), torch.arange(64).view(4, 16), ForbidSink((0,)), controls=2)
+    about = {name: f"its {name}" for name in ("what", "found", "model", "input", "control")}
+    return effect_page(found, about)
+
+
+def caches(given: Callable[[str], Any]) -> Page:
+    return caches_page(compare_caches(llama(), texts(4, 14), [keeping(1, 3), keeping(1, 6)], context=10, rounds=1))
+
+
+def quantization(given: Callable[[str], Any]) -> Page:
+    model, ids = by_token(rows=4, tokens=12)
+    return quantization_page("planted", study(model, ids, RoundDown(), {"first": FirstTokens(1)}, controls=2), None)
+
+
+MADE = {"intervention": intervention, "caches": caches, "quantization": quantization}
 
 
 def visited(browser: Any, path: Path, **options: Any) -> Iterator[Any]:

@@ -4,7 +4,7 @@ from tools.mutants_known.mutant import Mutant, of
 
 claims = of("claims.py", "tests/test_claims.py")
 rules = of("rules.py", "tests/test_claims.py")
-intervals = of("student.py", "tests/test_student.py", "tests/experiments/test_contrasts.py")
+intervals = of("intervals.py", "tests/test_intervals.py", "tests/experiments/test_contrasts.py")
 
 MUTANTS: tuple[Mutant, ...] = (
     rules(

@@ -57,8 +57,8 @@ class Wanted:
         context = self._context(length)
         if source["text"] is not None and source["split"] != "validation":
             raise InputError(f"--split {source['split']} goes with --corpus: a --text is read as a whole")
-        tokenizer = tokenizer_of(self.model, source["revision"], needed=True)
-        given = {name: value for name, value in source.items() if name != "revision"}
+        tokenizer = tokenizer_of(self.model, source["revision"], True, source.get("trust_remote_code", False))
+        given = {name: value for name, value in source.items() if name not in ("revision", "trust_remote_code")}
         inputs = build_inputs(
             "natural",
             tokenizer=tokenizer,

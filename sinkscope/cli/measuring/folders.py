@@ -15,10 +15,11 @@ from sinkscope.files import check_writable
 if TYPE_CHECKING:
     from typer import Context
 
-Kind = Literal["measure", "intervene", "survey", "cache", "quantize"]
+Kind = Literal["measure", "intervene", "survey", "cache", "compare", "quantize", "calibrate"]
 
-INDIFFERENT = {"out", "as_json", "device", "batch_size", "maps", "figure", "tables"}  # options that change no number
-NAMED = {"kind", "what", "scheme"}  # options that the folder's name spells out
+INDIFFERENT = {"out", "as_json", "device", "device_map", "batch_size", "maps", "figure", "tables", "plan_only", "save"}
+"""Options that change no number."""
+NAMED = {"kind", "what", "scheme", "method"}  # options that the folder's name spells out
 STATIC = ("figure.svg", "figure.pdf", "figure.png")
 TABLES = ("table", "definitions", "heads", "depths", "tokens", "kinds", "first_tokens", "massive", "experts")
 FILES: Mapping[Kind, tuple[str, ...]] = {
@@ -28,11 +29,13 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
     ),
     "intervene": ("effect.json", "table.csv", "figure.html", *STATIC),
     "survey": ("survey.json", "survey.html", "table.csv", "table.md"),
+    "compare": ("compare.json", "table.csv", "heads.csv", "figure.html"),
     "cache": ("comparison.nc", "comparison.json", "table.csv", "figure.html"),
     "quantize": (
         *("study.nc", "study.json", "table.csv", "hazards.json", "sites.csv", "casts.csv", "advice.csv"),
         *("spared.json", "spared.safetensors", "figure.html"),
     ),
+    "calibrate": ("choice.json", "table.csv", "figure.html"),
 }
 """What each command may leave in its folder."""
 
@@ -42,9 +45,11 @@ MARKS: Mapping[str, Kind] = {
     "effect.json": "intervene",
     "survey.json": "survey",
     "comparison.nc": "cache",
+    "compare.json": "compare",
     "spared.json": "quantize",
     "study.nc": "quantize",
     "hazards.json": "quantize",
+    "choice.json": "calibrate",
 }
 """The files by which a folder is known to be a command's."""
 

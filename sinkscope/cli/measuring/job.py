@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import Progress
 
 from sinkscope.cli.given import Reads, Runs
-from sinkscope.cli.options import InputKind, Medium, usable_device
+from sinkscope.cli.options import InputKind, Medium, place
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import note, stderr
 
@@ -73,7 +73,14 @@ def loaded(name: str, device: str | None, runs: Runs) -> PreTrainedModel:
     """The model of a name, as the options say."""
     from sinkscope.model import load
 
-    return load(name, dtype=runs.dtype, device=usable_device(device), revision=runs.revision, attn=runs.attn)
+    return load(
+        name,
+        dtype=runs.dtype,
+        revision=runs.revision,
+        attn=runs.attn,
+        trust_remote_code=runs.trust_remote_code,
+        **place(device, runs.device_map),
+    )
 
 
 def reading_of(
@@ -133,7 +140,8 @@ def _inputs(
     if text is not None and reads.split != "validation":
         raise InputError(f"--split {reads.split} goes with --corpus: a --text is read as a whole")
     vocabulary = vocabulary_of(model)
-    tokenizer = tokenizer_of(name, runs.revision, needed=kind in NEEDS_TEXT or reads.bos in ("add", "double"))
+    needed = kind in NEEDS_TEXT or reads.bos in ("add", "double")
+    tokenizer = tokenizer_of(name, runs.revision, needed, runs.trust_remote_code)
     inputs = build_inputs(
         kind,
         tokenizer=tokenizer,
@@ -151,12 +159,12 @@ def _inputs(
     return as_chat(inputs, tokenizer) if chat else inputs
 
 
-def tokenizer_of(name: str, revision: str | None, needed: bool = False) -> Any:
+def tokenizer_of(name: str, revision: str | None, needed: bool = False, trust_remote_code: bool = False) -> Any:
     """The model's tokenizer; None where there is none and it is not needed."""
     from sinkscope.model import load_tokenizer
 
     try:
-        return load_tokenizer(name, revision=revision)
+        return load_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
     except InputError:
         if needed:
             raise

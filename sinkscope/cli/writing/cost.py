@@ -5,13 +5,13 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import Cache
+
+from sinkscope.evaluate import held_bytes
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Cost:
             "seconds": round(self.seconds, 3),
             "tokens_per_second": round(self.speed, 1),
             "seen": int(self.cache.get_seq_length()),
-            "cache_bytes": cache_bytes(self.cache),
+            "cache_bytes": held_bytes(self.cache),
             "peak_bytes": peak_bytes(),
         }
 
@@ -50,29 +50,9 @@ class Cost:
         )
 
 
-def cache_bytes(cache: Cache) -> int:
-    """Bytes of the distinct storages that the layers of a cache hold: a view holds all of what it looks at."""
-    found: dict[int, int] = {}
-    for layer in cache.layers:
-        for tensor in _tensors(vars(layer).values()):
-            storage = tensor.untyped_storage()
-            found[storage.data_ptr()] = storage.nbytes()
-    return sum(found.values())
-
-
 def peak_bytes() -> int:
     """The most that was in use: on the GPU where there is one in use, otherwise of this process."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
-        elif isinstance(value, dict):
-            yield from _tensors(value.values())

@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+
+from sinkscope.data import parse_tokenizer
 from sinkscope.experiments.jobs.job import Job
 from sinkscope.experiments.observed import Metrics
 from sinkscope.experiments.observing.other_texts import other_texts
 from sinkscope.experiments.observing.readings import readings
 from sinkscope.experiments.observing.streamed import long_texts, streamed
+from sinkscope.model import LabForCausalLM
 from sinkscope.training import LAB, SAID_BY_FINGERPRINT, Recipe, Run, changed, fingerprint, inputs_of, spread, train
 
 SAMPLES = 100  # validation windows that are measured
@@ -27,8 +31,8 @@ STARTS = {
 class LabTraining(Recipe, Job):
     """A recipe, and what is kept of the model that it trains."""
 
-    layout: ClassVar[int] = 5
-    older: ClassVar[tuple[int, ...]] = (4,)  # without masses, lifts and heads
+    layout: ClassVar[int] = 6
+    older: ClassVar[tuple[int, ...]] = (4, 5)  # without masses, lifts and heads; without streams
 
     @classmethod
     def changed(cls, recipe: str, changes: Mapping[str, Any]) -> LabTraining:
@@ -44,6 +48,13 @@ class LabTraining(Recipe, Job):
     def fingerprint(self) -> dict[str, Any]:
         """Text, tokens and initial weights. Prepares the corpus where that was not done yet."""
         return fingerprint(self)
+
+    def parameters(self) -> int:
+        """Parameters of its model; what the tokenizer makes of the vocabulary counts where its size is known."""
+        size = self.model.get("vocab_size") or parse_tokenizer(self.data.tokenizer)
+        config = self._lab_config(**({} if size is None else {"vocab_size": size}))
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in LabForCausalLM(config).parameters())
 
     def train(self, out: Path, device: str = "auto") -> Run:
         return train(self, out, resume=True, progress=False, device=device)

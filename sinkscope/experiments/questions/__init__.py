@@ -29,6 +29,7 @@ TOPICS = (  # the files, in the order in which their questions are listed
     "backcopy",
     "trigger",
     "tuning",
+    "pilots",
 )
 QUESTIONS: Registry[Question] = Registry(
     "question",

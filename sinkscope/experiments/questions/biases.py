@@ -2,41 +2,57 @@
 
 from __future__ import annotations
 
-from sinkscope.experiments.assertions import POINTS, keeps_sink, less_massive, less_sink
-from sinkscope.experiments.effects import gap, level, rising
-from sinkscope.experiments.question import Assertion, Question, above
+from sinkscope.experiments.assertions import (
+    FRESH,
+    keeps_sink,
+    less_massive,
+    less_sink,
+    same_loss,
+)
+from sinkscope.experiments.effects import gap, level, log_ratio, rising
+from sinkscope.experiments.question import Assertion, Question, Withdrawn, above, above_ratio, below, within
 from sinkscope.experiments.questions.variations import SOFTMAX, model, operation
 
 TABLE_4 = "Gu et al. 2025, Table 4"
-ON_SLOT = 1.0  # percent of heads; the paper's 70 % are many times that
+ON_SLOT = 1.0  # percent of heads, and of mass; the paper's 70 % of heads are many times that
+WITHOUT_BOS = {"data.bos": "none"}  # with one, position 0 has a constant key and value itself: a second sink token
+REDUNDANT = (
+    "with a fixed BOS the first token is a constant key and value itself, so that two redundant biases competed; "
+    "without one the model of this size has no sink that a bias could take, and what the bias takes is asked instead"
+)
+LOWERED = "its margin was a third of what is asked at equal steps; now it is the same"
 
 
-def on_slot(label: str, source: str) -> Assertion:
-    """Heads that have their sink on what was learned beside the text."""
-    return above(
-        ON_SLOT,
-        level("slot", label),
-        f"{label}: the bias is the sink",
-        f"with '{label}' more than {ON_SLOT:g} % of heads have their sink on the bias",
-        source,
+def on_slot(label: str, source: str) -> tuple[Assertion, Assertion]:
+    """A sink on what was learned beside the text, by its mass and by the share of heads."""
+    return (
+        above(
+            ON_SLOT,
+            level("slot_mass", label),
+            f"{label}: mass on the bias",
+            f"with '{label}' the sink mass of the bias is more than {ON_SLOT:g} %",
+            source,
+            FRESH,
+        ),
+        above(
+            ON_SLOT,
+            level("slot", label),
+            f"{label}: the bias is the sink",
+            f"with '{label}' more than {ON_SLOT:g} % of heads have their sink on the bias",
+            source,
+        ),
     )
 
 
 sink_token = Question(
     name="sink-token",
-    asks="Does a learned token before the text take the sink, and the massive activation with it?",
+    asks="Does a learned token before the text become the sink, and massive?",
     source="Gu et al. 2025, Table 4; Xiao et al. 2024",
+    shared=WITHOUT_BOS,
     # Positions of its measurements count the learned token: 0 is Sink_*, 1 is Sink_1.
     variations=(SOFTMAX, model("sink token", {"sink_tokens": 1}, sink_0=74.12, sink_1=0.0, loss=3.72)),
     assertions=(
         *keeps_sink("sink token", "softmax", "Gu et al. 2025, Table 4: 74.12 %", what="the learned token"),
-        above(
-            POINTS,
-            lambda runs: runs["softmax"]["sink_0"] - runs["sink token"]["sink_1"],
-            "takes it",
-            "the first token of the text has a lower sink rate than without the learned token, by more than 3 points",
-            "Gu et al. 2025, Table 4: 18.18 and 0.00 %",
-        ),
         above(
             2.0,
             level("norm_ratio", "sink token"),
@@ -44,23 +60,96 @@ sink_token = Question(
             "the learned token is more than twice as long as the others at some depth",
             "Gu et al. 2025, section 7",
         ),
+        same_loss("sink token", "softmax", "Gu et al. 2025, Table 4: 3.72 and 3.73"),
+    ),
+    withdrawn=(
+        Withdrawn(
+            "takes it",
+            "the first token of the text has a lower sink rate than without the learned token, by more than 3 points",
+            REDUNDANT,
+        ),
     ),
 )
 
 biases = Question(
     name="biases",
-    asks="Does a learned key take the sink away from the first token, and a learned value not?",
+    asks="Does a learned key take the sink away from a fixed BOS, and a learned value not?",
     source=TABLE_4,
     variations=(
         SOFTMAX,
         operation("k_bias", slot=73.34, sink_0=0.0, loss=3.72),
+        operation("kv_bias", slot=72.76, sink_0=0.04, loss=3.72),
         operation("v_bias", sink_0=17.53, loss=3.73),
     ),
     assertions=(
         *less_sink("k_bias", "softmax", f"{TABLE_4}: 18.18 and 0.00 %"),
-        on_slot("k_bias", f"{TABLE_4}: 73.34 %"),
+        *on_slot("k_bias", f"{TABLE_4}: 73.34 %"),
         *less_massive("k_bias", "softmax", f"{TABLE_4}: massive activations vanish"),
         *keeps_sink("v_bias", "softmax", f"{TABLE_4}: 17.53 %"),
+        above(
+            0.0,
+            gap("sink_mass", "kv_bias", "k_bias"),
+            "a key alone takes more",
+            "a key bias with a learned value leaves more sink mass at position 0 than one with a zero value",
+            f"{TABLE_4}: 0.04 and 0.00 %",
+            FRESH,
+        ),
+        above_ratio(
+            1.0,
+            log_ratio("norm_ratio", "kv_bias", "k_bias"),
+            "and more of the massive activation",
+            "the first token's norm ratio is larger with a key bias that has a learned value than with one that has a "
+            "zero value",
+            f"{TABLE_4}, section 7: only with zero values massive activations vanish",
+        ),
+    ),
+    note="With a fixed BOS the first token is a constant key and value itself, like the learned sink token of the "
+    "paper: what is asked here is which of two redundant biases wins. The question without one is "
+    "'biases-without-bos'.",
+    withdrawn=(
+        Withdrawn(
+            "k_bias: lower than softmax at equal loss, by 1 point",
+            "the sink rate at position 0 is lower with 'k_bias' than with 'softmax' by more than 1 point, at equal "
+            "validation loss, the one that the slower of the two ends with",
+            LOWERED,
+        ),
+    ),
+)
+
+biases_without_bos = Question(
+    name="biases-without-bos",
+    asks="Where nothing else is constant, is a learned key the sink, at no cost in loss?",
+    source=TABLE_4,
+    shared=WITHOUT_BOS,
+    variations=(
+        SOFTMAX,
+        operation("k_bias", slot=73.34, sink_0=0.0, loss=3.72),
+        operation("kv_bias", slot=72.76, sink_0=0.04, loss=3.72),
+        operation("v_bias", sink_0=17.53, loss=3.73),
+    ),
+    assertions=(
+        *on_slot("k_bias", f"{TABLE_4}: 73.34 %"),
+        *on_slot("kv_bias", f"{TABLE_4}: 72.76 %"),
+        within(
+            1.0,
+            gap("sink_mass/strongest", "v_bias", "softmax"),
+            "a value bias changes nothing",
+            "a learned value alone changes the sink mass at the strongest position by at most 1 point",
+            f"{TABLE_4}: 18.18 and 17.53 %",
+            FRESH,
+        ),
+        below(
+            2.0,
+            level("norm_ratio/strongest", "k_bias"),
+            "k_bias: not massive",
+            "with 'k_bias' the token at the strongest position is less than twice as long as the others, at every "
+            "depth",
+            f"{TABLE_4}: massive activations vanish",
+        ),
+        *(
+            same_loss(label, "softmax", f"{TABLE_4}: 3.72 or 3.73, and 3.73")
+            for label in ("k_bias", "kv_bias", "v_bias")
+        ),
     ),
 )
 
@@ -68,8 +157,9 @@ SHARED = "Gu et al. 2025, Table 12"
 
 key_value_biases = Question(
     name="key-value-biases",
-    asks="Does a learned key take the sink also with a learned value, and when all heads share it?",
+    asks="Is a learned key the sink also when all heads share it?",
     source="Gu et al. 2025, Tables 4 and 12",
+    shared=WITHOUT_BOS,
     variations=(
         SOFTMAX,
         operation("kv_bias", slot=72.76, sink_0=0.04, loss=3.72),
@@ -78,13 +168,24 @@ key_value_biases = Question(
         operation("k_bias_shared", slot=68.31, sink_0=0.23),
     ),
     assertions=(
-        *less_sink("kv_bias", "softmax", "Gu et al. 2025, Table 4: 18.18 and 0.04 %"),
-        on_slot("kv_bias", "Gu et al. 2025, Table 4: 72.76 %"),
-        *less_sink("k_bias_shared", "softmax", "Gu et al. 2025, Table 12: 18.18 and 0.23 %"),
-        on_slot("k_bias_shared", "Gu et al. 2025, Table 12: 68.31 %"),
-        on_slot("kv_bias_shared", f"{SHARED}: 56.61 %"),
-        # Sharing leaves some sinks on the first token.
-        *less_sink("kv_bias", "kv_bias_shared", f"{SHARED}: 12.44 and 0.04 %", margin=1.0, margin_at_loss=0.0),
+        *on_slot("k_bias_shared", "Gu et al. 2025, Table 12: 68.31 %"),
+        *on_slot("kv_bias_shared", f"{SHARED}: 56.61 %"),
+        above(
+            0.0,
+            gap("slot_mass", "kv_bias", "kv_bias_shared"),
+            "a shared one takes less",
+            "the sink mass of a key-value bias is larger where each head has its own than where all share it",
+            f"{SHARED}: 72.76 and 56.61 %",
+            FRESH,
+        ),
+        same_loss("k_bias_shared", "softmax", "Gu et al. 2025, Table 4: 3.72 and 3.73"),
+    ),
+    withdrawn=(
+        Withdrawn(
+            "lower than softmax",
+            "the sink rate at position 0 is lower with each of these biases than with 'softmax' by more than 3 points",
+            REDUNDANT,
+        ),
     ),
 )
 
@@ -97,14 +198,31 @@ TABLE_5 = "Gu et al. 2025, Table 5"
 
 def _length_decides(direction: str, published: str) -> tuple[Assertion, ...]:
     labels = tuple(f"{norm} {direction}" for norm in (20, 5, 1))
+    shorter = f"the shorter the fixed value ('{direction}', norms 20, 5, 1), the"
     return (
+        above(
+            ON_SLOT,
+            rising("slot_mass", labels),
+            f"{direction}: shorter is better, by mass",
+            f"{shorter} larger the sink mass of the bias: by more than 1 point along the fitted line",
+            f"{TABLE_5}: {published}",
+            FRESH,
+        ),
         above(
             1.0,
             rising("slot", labels),
             f"{direction}: shorter is better",
-            f"the shorter the fixed value ('{direction}', norms 20, 5, 1), the more heads have their sink on the bias: "
-            "more than 1 point of them along the fitted line",
+            f"{shorter} more heads have their sink on the bias: more than 1 point of them along the fitted line",
             f"{TABLE_5}: {published}",
+        ),
+        above(
+            ON_SLOT,
+            gap("slot_mass", "zero", f"20 {direction}"),
+            f"{direction}: a long value repels, by mass",
+            f"a value of norm 20 ('{direction}') leaves less sink mass on the bias than a zero value, by more than 1 "
+            "point",
+            f"{TABLE_5}: {published}",
+            FRESH,
         ),
         above(
             ON_SLOT,
@@ -113,7 +231,6 @@ def _length_decides(direction: str, published: str) -> tuple[Assertion, ...]:
             f"a value of norm 20 ('{direction}') has fewer sinks on the bias than a zero value, by more than 1 point",
             f"{TABLE_5}: {published}",
         ),
-        *less_sink("zero", f"20 {direction}", f"{TABLE_5}: {published}", margin=1.0, margin_at_loss=0.0),
     )
 
 
@@ -121,6 +238,7 @@ fixed_values = Question(
     name="fixed-values",
     asks="Must the value behind a sink be small?",
     source=TABLE_5,
+    shared=WITHOUT_BOS,
     variations=(
         operation("k_bias", "zero", slot=73.34, sink_0=0.0, loss=3.72),
         *(
@@ -139,6 +257,13 @@ fixed_values = Question(
     assertions=(
         *_length_decides("first", "Sink_* 1.51, 44.43, 70.03 %, and 73.34 % for zero; Sink_1 25.88 and 0.00 %"),
         *_length_decides("uniform", "Sink_* 0.00, 27.99, 69.74 %, and 73.34 % for zero; Sink_1 11.21 and 0.00 %"),
+    ),
+    withdrawn=(
+        Withdrawn(
+            "zero: lower than 20 first, and 20 uniform",
+            "the sink rate at position 0 is lower with a zero value than with one of norm 20, by more than 1 point",
+            REDUNDANT,
+        ),
     ),
 )
 
@@ -159,8 +284,9 @@ def _channels(count: int) -> str:
 
 low_rank_key = Question(
     name="low-rank-key",
-    asks="How many channels does a key bias need to take the sink?",
+    asks="How many channels does a key bias need to be the sink?",
     source=TABLE_13,
+    shared=WITHOUT_BOS,
     variations=(
         SOFTMAX,
         *(
@@ -169,8 +295,15 @@ low_rank_key = Question(
         ),
     ),
     assertions=(
-        on_slot("1 channel", f"{TABLE_13}: 32.18 %"),
-        *less_sink("1 channel", "softmax", f"{TABLE_13}: 18.18 and 4.74 %", margin=1.0, margin_at_loss=0.0),
+        *on_slot("1 channel", f"{TABLE_13}: 32.18 %"),
+        above(
+            ON_SLOT,
+            gap("slot_mass", "32 channels", "1 channel"),
+            "more channels, more mass",
+            "32 channels have more sink mass on the bias than one, by more than 1 point",
+            f"{TABLE_13}: 51.23 and 32.18 % (64 channels, more than nano's heads have: 69.19 %)",
+            FRESH,
+        ),
         above(
             1.0,
             gap("slot", "32 channels", "1 channel"),
@@ -179,6 +312,13 @@ low_rank_key = Question(
             f"{TABLE_13}: 51.23 and 32.18 % (64 channels, more than nano's heads have: 69.19 %)",
         ),
     ),
+    withdrawn=(
+        Withdrawn(
+            "1 channel: lower than softmax",
+            "the sink rate at position 0 is lower with '1 channel' than with 'softmax' by more than 1 point",
+            REDUNDANT,
+        ),
+    ),
 )
 
-QUESTIONS = (sink_token, biases, key_value_biases, fixed_values, low_rank_key)
+QUESTIONS = (sink_token, biases, biases_without_bos, key_value_biases, fixed_values, low_rank_key)

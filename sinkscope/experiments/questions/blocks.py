@@ -112,7 +112,7 @@ outlier_protected = Question(
             "the protected block spreads energy more evenly over neurons (their kurtosis is lower)",
             HE,
         ),
-        *less_sink("protected", "softmax", OURS, margin=0.0, margin_at_loss=0.0),
+        *less_sink("protected", "softmax", OURS, margin=0.0),
     ),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sinkscope.experiments.assertions import no_sink
+from sinkscope.experiments.assertions import FRESH, no_sink
 from sinkscope.experiments.effects import gap, largest, level, maximum_at, peak, range_of, rank_correlation, rising
 from sinkscope.experiments.question import Question, Scale, Variation, Withdrawn, above, below, within
 
@@ -45,6 +45,14 @@ weight_decay = Question(
     assertions=(
         above(
             0.0,
+            peak("sink_mass", ("0", "0.1", "0.5", "2"), at="0.5"),
+            "peak, by mass",
+            "of 0, 0.1, 0.5 and 2 a decay of 0.5 has the largest sink mass",
+            f"{TABLE_2}: rates of 15.20, 18.18, 41.08, 6.13 %",
+            FRESH,
+        ),
+        above(
+            0.0,
             peak("sink_0", ("0", "0.1", "0.5", "2"), at="0.5"),
             "peak",
             "of 0, 0.1, 0.5 and 2 a decay of 0.5 has the highest sink rate",
@@ -83,7 +91,7 @@ weight_decays = Question(
             "decays of 0, 0.001 and 0.01 have sink rates within 3 points",
             f"{TABLE_2}: 15.20, 15.39, 15.23 %",
         ),
-        no_sink(("5",), f"{TABLE_2}: 0.01 %"),
+        *no_sink(("5",), f"{TABLE_2}: 0.01 %"),
         above(
             0.7,
             rank_correlation("loss", EIGHT),
@@ -133,6 +141,15 @@ window = Question(
     assertions=(
         above(
             1.0,
+            gap("sink_mass/tokens=32", "causal", "window of 32"),
+            "short, by mass",
+            "on 32 tokens a model trained with a window of 32 has less sink mass than one with full causal attention, "
+            "by more than 1 point",
+            SECTION_L3,
+            FRESH,
+        ),
+        above(
+            1.0,
             gap("sink_0/tokens=32", "causal", "window of 32"),
             "short",
             "on 32 tokens a model trained with a window of 32 has a lower sink rate than one with full causal "
@@ -176,6 +193,15 @@ windows = Question(
     shared=WIDE,
     variations=(Variation("causal"), *(Variation(f"window of {size}", _window(size)) for size in WINDOWS)),
     assertions=(
+        above(
+            0.33,
+            rising("sink_mass/tokens=32", (*(f"window of {size}" for size in WINDOWS), "causal")),
+            "monotone, by mass",
+            "on 32 tokens the sink mass rises with the window (32, 64, 128, all of 256) by more than 0.33 points "
+            "along the fitted line",
+            f"{SECTION_L3}: from 32 to 1024 of 2048 tokens, emerging at 256",
+            FRESH,
+        ),
         above(
             1.0,
             rising("sink_0/tokens=32", (*(f"window of {size}" for size in WINDOWS), "causal")),

@@ -2,41 +2,116 @@
 
 from __future__ import annotations
 
-from sinkscope.experiments.effects import gap, level, metric_gap, quotient, rising
+from sinkscope.experiments.assertions import FRESH
+from sinkscope.experiments.effects import ahead_of, level, log_quotient, log_ratio, metric_gap, quotient, rising
 from sinkscope.experiments.observed import OTHERS
-from sinkscope.experiments.question import Question, Variation, above, below
+from sinkscope.experiments.question import Question, Variation, Withdrawn, above, above_ratio, below
 from sinkscope.experiments.questions.variations import SOFTMAX, model
 
 SECTION_7 = "Gu et al. 2025, section 7"
+BY_LAYER = "sink_mass/strongest/layer="
+
+OTHER_HEADS = (
+    "it compared heads with a sink to all others, whichever layers they stood in, so that layers were compared as "
+    "well; now a head is compared with itself, on and off the sink, and with the other heads of its layer"
+)
 
 no_op = Question(
     name="no-op",
-    asks="Do heads with a sink do nothing?",
+    asks="Does a head do nothing while it attends to the sink?",
     source=SECTION_7,
     variations=(SOFTMAX,),
     assertions=(
-        above(
-            1.4,
-            quotient("softmax", "output_norm/other_heads", "output_norm/sink_heads"),
-            "they write little",
-            "heads without a sink write more than 1.4 times what those with one write (mean norm of a head's output)",
-            SECTION_7,
-        ),
-        above(
-            0.0,
-            metric_gap("softmax", "zeroing/other_heads", "zeroing/sink_heads"),
-            "they matter less",
-            "the loss rises less when sink heads are zeroed than when as many other heads are",
+        above_ratio(
+            1.25,
+            log_quotient("softmax", "written/controls", "written/on_sink"),
+            "less on the sink",
+            "queries with more than 0.8 of their weight on the sink get less written by their head than those with "
+            "less than 0.2: the ratio is 1.25 times smaller than in the other heads of its layer at the same queries",
             SECTION_7,
         ),
         below(
-            0.1,
-            level("zeroing/sink_heads", "softmax"),
-            "they do nothing",
-            "the loss rises by less than 0.1 nats when sink heads are zeroed",
+            0.5,
+            level("written/on_sink", "softmax"),
+            "less than half",
+            "and it is below a half in the heads themselves",
             SECTION_7,
         ),
     ),
+    shown=("written/heads", "written/on_sink", "written/controls", "sink_mass", "sink_0", "loss"),
+    withdrawn=(
+        Withdrawn(
+            "they write little",
+            "heads without a sink write more than 1.4 times what those with one write (mean norm of a head's output)",
+            OTHER_HEADS,
+        ),
+        Withdrawn(
+            "they matter less",
+            "the loss rises less when sink heads are zeroed than when as many other heads are",
+            OTHER_HEADS,
+        ),
+        Withdrawn("they do nothing", "the loss rises by less than 0.1 nats when sink heads are zeroed", OTHER_HEADS),
+    ),
+)
+
+inside = Question(
+    name="sink-head",
+    asks="What makes a sink inside a head, and where in the model does it stand?",
+    source="Gu et al. 2025, sections 3 and 7, Figure 2",
+    variations=(SOFTMAX,),
+    assertions=(
+        above(
+            1.0,
+            level("sink_mass", "softmax"),
+            "in a small model",
+            "a model of 1.3 million parameters has a sink mass of more than 1 % at position 0",
+            "Gu et al. 2025, Table 8: sinks in models from 14 million parameters on",
+            FRESH,
+        ),
+        above(
+            0.3,
+            level("top_head/cosine_gap", "softmax"),
+            "the angle",
+            "in the head with the strongest sink the mean cosine of queries with the sink's key is above that with the "
+            "other keys, by more than 0.3",
+            "Gu et al. 2025, section 3, Figure 2",
+            FRESH,
+        ),
+        below(
+            1.25,
+            level("top_head/key_ratio", "softmax"),
+            "not the length",
+            "in that head the sink's key is less than 1.25 times as long as the others",
+            "Gu et al. 2025, section 3, Figure 2: small or comparable",
+            FRESH,
+        ),
+        below(
+            0.5,
+            level("top_head/value_ratio", "softmax"),
+            "a small value",
+            "in that head the sink's value is less than half as long as the others",
+            "Gu et al. 2025, section 3, Figure 2",
+            FRESH,
+        ),
+        above(
+            2.0,
+            level("norm_ratio", "softmax"),
+            "massive activation",
+            "the first token is more than twice as long as the others at some depth",
+            "Gu et al. 2025, section 3; Sun et al. 2024",
+        ),
+        above(
+            0.33,
+            ahead_of("softmax", tuple(f"{BY_LAYER}{layer}" for layer in (1, 2, 3)), f"{BY_LAYER}0"),
+            "less in the first block",
+            "the first block has less sink mass at the strongest position than the three behind it have on average, by "
+            "more than 0.33 points",
+            "Gu et al. 2025, section 3: fewer sinks in early blocks",
+            FRESH,
+        ),
+    ),
+    shown=("sink_mass", "top_head/alpha", "top_head/cosine_gap", "top_head/key_ratio", "top_head/value_ratio"),
+    not_at=dict.fromkeys(("mini", "paper"), "its layers are those of nano"),
 )
 
 TABLE_7 = "Gu et al. 2025, Table 7, GPT2-XL on one repeated token"
@@ -54,8 +129,35 @@ moved_positions = Question(
     name="moved-positions",
     asks="With learned positions, is it the first position's embedding that makes the sink?",
     source=TABLE_7,
-    variations=(Variation("learned positions", {"model.position": "learned"}, PUBLISHED_7),),
+    shared={"data.bos": "none"},
+    variations=(Variation("learned positions", {"model.position": "learned"}, PUBLISHED_7 | {"sink_0": 33.13}),),
     assertions=(
+        above(
+            0.33,
+            level("sink_mass", "learned positions"),
+            "a sink without a BOS",
+            "without a fixed BOS the sink mass at the first position is more than 0.33 %",
+            "Gu et al. 2025, Table 3: a rate of 33.13 %",
+            FRESH,
+        ),
+        above(
+            0.33,
+            metric_gap("learned positions", "sink_mass/repeated", "sink_mass/replaced=4"),
+            "replaced, by mass",
+            "on one repeated token the sink mass of the first position falls by more than 0.33 points when it gets the "
+            "embedding of the fifth",
+            f"{TABLE_7}: rates of 62.28 and 0.20 %",
+            FRESH,
+        ),
+        above(
+            0.33,
+            metric_gap("learned positions", "sink_mass_4/swapped=4", "sink_mass/swapped=4"),
+            "swapped, by mass",
+            "when the first and the fifth position exchange embeddings, the fifth has more sink mass, by more than "
+            "0.33 points",
+            f"{TABLE_7}: rates of 57.63 and 1.44 %",
+            FRESH,
+        ),
         above(
             1.0,
             level("sink_0/repeated", "learned positions"),
@@ -108,6 +210,14 @@ over_mixing = Question(
         ),
         above(
             1.0,
+            rising("sink_mass", tuple(f"{layers} layers" for layers in DEPTHS)),
+            "deeper, stronger, by mass",
+            "the sink mass rises with depth (2, 4, 8 layers) by more than 1 point along the fitted line",
+            f"{BARBERO}: rates of Llama-3.1 of 8, 70 and 405 billion parameters, 45.97, 73.49, 78.29 %",
+            FRESH,
+        ),
+        above(
+            1.0,
             rising("sink_0", tuple(f"{layers} layers" for layers in DEPTHS)),
             "deeper, stronger",
             "the sink rate rises with depth (2, 4, 8 layers) by more than 1 point along the fitted line",
@@ -117,32 +227,51 @@ over_mixing = Question(
     not_at={"paper": "the paper trains without a fixed BOS"},
 )
 
+ANY_AT_ALL = (
+    "a difference of any size counted, between two models that differ in what they read as well; now 5 % are asked, "
+    "which such a difference alone need not make"
+)
+
 collapse = Question(
     name="collapse",
     asks="Does a sink keep a model's tokens from becoming alike?",
     source=BARBERO,
     note="The question was first asked of absolute lengths over all tokens, where the first token's length alone "
-    "decides. It was restated for the other tokens, relative to their own lengths, before those numbers were known.",
+    "decides, then of the others relative to their own lengths, with a margin of nothing.",
     variations=(Variation("softmax"), Variation("no fixed token", {"data.bos": "none"})),
     assertions=(
-        above(
-            0.0,
-            gap("relative_spread", "softmax", "no fixed token"),
+        above_ratio(
+            1.05,
+            log_ratio("relative_spread", "softmax", "no fixed token"),
+            "rank, by 5 %",
+            "behind the last block the hidden states of all tokens but the first are further from their mean, in terms "
+            "of their length, with a fixed BOS than without: more than 1.05 times as far",
+            f"{BARBERO}; rank collapse",
+        ),
+        above_ratio(
+            1.05,
+            log_ratio("relative_pair_distance", "softmax", "no fixed token"),
+            "representations, by 5 %",
+            "behind the last block the last two tokens are further apart, in terms of their length, with a fixed BOS "
+            "than without: more than 1.05 times as far",
+            f"{BARBERO}; representational collapse",
+        ),
+    ),
+    withdrawn=(
+        Withdrawn(
             "rank",
             "behind the last block the hidden states of all tokens but the first are further from their mean, in terms "
             "of their length, with a fixed BOS than without",
-            f"{BARBERO}; rank collapse",
+            ANY_AT_ALL,
         ),
-        above(
-            0.0,
-            gap("relative_pair_distance", "softmax", "no fixed token"),
+        Withdrawn(
             "representations",
             "behind the last block the last two tokens are further apart, in terms of their length, with a fixed BOS "
             "than without",
-            f"{BARBERO}; representational collapse",
+            ANY_AT_ALL,
         ),
     ),
     not_at={"paper": "the paper trains without a fixed BOS"},
 )
 
-QUESTIONS = (no_op, moved_positions, over_mixing, collapse)
+QUESTIONS = (no_op, inside, moved_positions, over_mixing, collapse)

@@ -5,9 +5,19 @@ Source: Gu et al. 2025, Tables 9 and 10; Kaul et al. 2024; Guo et al. 2024a; He 
 
 from __future__ import annotations
 
-from sinkscope.experiments.assertions import fewer_outliers, less_massive
-from sinkscope.experiments.effects import gap, gap_at_equal_loss, least_of, level, log_ratio, range_of, rising
-from sinkscope.experiments.question import Question, Variation, above, above_ratio, below, within
+from sinkscope.experiments.assertions import FRESH, fewer_outliers, less_massive
+from sinkscope.experiments.effects import (
+    MASS,
+    SINK,
+    gap_at_equal_loss,
+    least_of,
+    level,
+    log_ratio,
+    onset,
+    range_of,
+    rising,
+)
+from sinkscope.experiments.question import Question, Variation, Withdrawn, above, above_ratio, below, within
 from sinkscope.experiments.questions.variations import NANO_RATES, relative, times
 
 TABLE_9 = "Gu et al. 2025, Table 9"
@@ -23,6 +33,15 @@ learning_rate = Question(
     ),
     assertions=(
         above(
+            0.33,
+            rising("sink_mass", ("lr / 8", "lr / 4", "lr")),
+            "monotone, by mass",
+            "the sink mass rises with the learning rate (1/8, 1/4 and all of it) at equal steps, by more than 0.33 "
+            "points along the fitted line",
+            f"{TABLE_9}: rates of 2.90 at a quarter, 11.21 at a half, 18.18 %",
+            FRESH,
+        ),
+        above(
             0.0,
             rising("sink_0", ("lr / 8", "lr / 4", "lr")),
             "monotone",
@@ -30,11 +49,29 @@ learning_rate = Question(
             f"{TABLE_9}: 2.90 at a quarter, 11.21 at a half, 18.18",
         ),
         above(
-            1.0,
-            gap("sink_0", "lr", "lr / 8"),
+            0.1,
+            lambda runs: onset(runs["lr / 4"], SINK, 1.0) - onset(runs["lr"], SINK, 1.0),
+            "later",
+            "with a quarter of the learning rate the sink rate reaches 1 % later, by more than a tenth of the steps (a "
+            "run that never does counts as one that does at its end)",
+            "Gu et al. 2025, section 4: a smaller rate delays the sink",
+        ),
+        above(
+            0.0,
+            gap_at_equal_loss("lr", "lr / 4", MASS),
+            "also at equal loss, by mass",
+            "the sink mass is higher with all of the learning rate than with a quarter of it, at equal validation "
+            "loss, the one that the slower of the two ends with",
+            "our question: the source compares equal steps",
+            FRESH,
+        ),
+    ),
+    withdrawn=(
+        Withdrawn(
             "large",
             "with an eighth of the learning rate the sink rate is lower by more than 1 point",
-            f"{TABLE_9}: 18.18 and, at a quarter, 2.90 %",
+            "an eighth of the rate leaves the model undertrained, which costs the sink by itself; a quarter is "
+            "compared at equal loss",
         ),
     ),
     base=relative,
@@ -51,6 +88,15 @@ learning_rates = Question(
         Variation("lr x 2", {"optimizer.lr": times(2.0)}, {"sink_0": 32.23, "loss": 3.70}),
     ),
     assertions=(
+        above(
+            0.33,
+            rising("sink_mass", ("lr / 4", "lr / 2", "lr", "lr x 2")),
+            "monotone, by mass",
+            "the sink mass rises with the learning rate (a quarter, a half, all of it, twice) at equal steps, by more "
+            "than 0.33 points along the fitted line",
+            f"{TABLE_9}: rates of 2.90, 11.21, 18.18, 32.23 %",
+            FRESH,
+        ),
         above(
             0.0,
             rising("sink_0", ("lr / 4", "lr / 2", "lr", "lr x 2")),
@@ -88,6 +134,14 @@ equal_product = Question(
     assertions=(
         above(
             0.0,
+            rising("sink_mass", ("lr / 2, twice", "lr, all steps", "lr x 2, half")),
+            "monotone, by mass",
+            "the larger rate with fewer steps has more sink mass",
+            f"{TABLE_9}: rates of 23.44 (8e-4, 10k), 18.18 (4e-4, 20k), 16.81 (2e-4, 40k), 6.29 (1e-4, 80k)",
+            FRESH,
+        ),
+        above(
+            0.0,
             rising("sink_0", ("lr / 2, twice", "lr, all steps", "lr x 2, half")),
             "monotone",
             "the larger rate with fewer steps has the stronger sink",
@@ -116,6 +170,14 @@ batch_size = Question(
         Variation("twice", _batch(2.0), {"sink_0": 16.19, "loss": 3.68}),
     ),
     assertions=(
+        within(
+            2.0,
+            range_of("sink_mass", BATCHES),
+            "little, by mass",
+            "at equal tokens the sink masses of a quarter, half, all and twice the batch lie within 2 points",
+            "Gu et al. 2025, Table 10: rates of 16.19 to 18.18 %",
+            FRESH,
+        ),
         within(
             5.0,
             range_of("sink_0", BATCHES),

@@ -14,7 +14,8 @@ conditional = Question(
     name="trigger-conditional",
     note="The claims were written after one seed of five operations had been seen; no margin was changed since. Those "
     "on shares were added after all runs: rows that need not sum to one hold little weight off triggers, and that "
-    "little may still go to the first token.",
+    "little may still go to the first token. That the slot of softmax-off-by-one takes the weight was ascribed to "
+    "Miller 2023: it is our prediction.",
     asks="Does attention whose rows sum to one need a sink, to give nothing where nothing is asked for?",
     source=TASK,
     base=task("trigger_conditional"),
@@ -77,7 +78,7 @@ conditional = Question(
             metric_gap("off-by-one", "slot", "first"),
             "off-by-one's slot takes it",
             "under softmax-off-by-one the slot has more weight than the first token, by more than 0.3",
-            "Miller 2023",
+            "our prediction, not that of Miller 2023",
         ),
         above(
             0.3,

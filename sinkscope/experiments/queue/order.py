@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-THREE = (0, 1, 2)
 FURTHER = (3, 4, 5, 6, 7, 8, 9)
+FRESH = FURTHER[:3]  # what decides by the sink mass, which was chosen when lower seeds had been seen
+ONE = FURTHER[:1]
 
 
 @dataclass(frozen=True)
@@ -21,17 +22,46 @@ class Wanted:
     why: str
 
 
+DIRECTIONS = ("first", "uniform")
+
 ORDER = (
     Wanted("learning-rate", ("lr / 4",), (2,), "completes the learning rates"),
     Wanted("emergence", ("softmax",), FURTHER, "the control of most questions deserves more seeds"),
-    Wanted("fixed-positions", ("token at 1",), THREE, "where the fixed token stands"),
+    Wanted("fixed-positions", ("token at 1",), FRESH, "where the fixed token stands"),
     Wanted("gated-by-channel", ("gated_elementwise",), (1, 2), "one seed is there"),
-    Wanted("tuning", ("before", "tuned"), THREE, "instruction tuning"),
-    Wanted("unnormalised", ("elu", "kernel_mlp", "kernel_mlp_normalized"), THREE, "similarities of Table 6"),
-    Wanted("normalised-kernel", ("kernel_elu_normalized",), THREE, "a normalized kernel of Table 6"),
-    Wanted("moved-positions", ("learned positions",), THREE, "learned positions"),
-    Wanted("weight-decay", ("0", "0.5", "2"), THREE, "weight decay"),
-    Wanted("post-norm", ("post-norm",), THREE, "where the norm stands"),
-    Wanted("data-amount", ("1/20", "1/100", "1/700"), THREE, "how much text there is"),
-    Wanted("windows", ("causal", "window of 32", "window of 64"), THREE, "from which window on"),
+    Wanted("tuning", ("before", "tuned"), (0, 1, 2), "instruction tuning"),
+    Wanted("biases-without-bos", ("softmax", "k_bias", "kv_bias"), FRESH, "biases where nothing else is constant"),
+    Wanted("sink-token", ("sink token",), FRESH, "a learned token where nothing else is constant"),
+    Wanted("biases-without-bos", ("v_bias",), FRESH, "a value bias changes nothing"),
+    Wanted(
+        "fixed-values",
+        tuple(f"{norm} {direction}" for direction in DIRECTIONS for norm in (1, 5, 20)),
+        FRESH,
+        "how long the value behind a sink may be",
+    ),
+    Wanted("off-by-one-without-bos", ("softmax_off_by_one",), FRESH, "a key of zeros where nothing else is constant"),
+    Wanted(
+        "sigmoid-at-equal-loss",
+        ("sigmoid, bias, twice", "sigmoid, bias, twice, lr x 2.5"),
+        FRESH,
+        "sigmoid at softmax's loss",
+    ),
+    Wanted("unnormalised", ("elu", "kernel_mlp", "kernel_mlp_normalized"), FRESH, "similarities of Table 6"),
+    Wanted("normalised-kernel", ("kernel_elu_normalized",), FRESH, "a normalized kernel of Table 6"),
+    Wanted("moved-positions", ("learned positions",), FRESH, "pilot: learned positions without a BOS"),
+    Wanted("rotary-without-bos", ("6,000 steps",), ONE, "pilot: rotary positions without a BOS"),
+    Wanted("micro-pilot", (), ONE, "pilot: more heads"),
+    Wanted("biases", ("k_bias",), FRESH, "decided by rates of three seeds so far"),
+    Wanted("softpick", ("softpick",), FRESH, "decided by rates of three seeds so far"),
+    Wanted("off-by-one", ("softmax_off_by_one",), FRESH, "decided by rates of three seeds so far"),
+    Wanted("normalisation", ("sigmoid", "sigmoid_normalized"), FRESH, "decided by rates of three seeds so far"),
+    Wanted("fixed-token", ("token at 2", "no fixed token"), FRESH, "decided by rates of three seeds so far"),
+    Wanted("learning-rate", ("lr / 8", "lr / 4"), FRESH, "decided by rates of three seeds so far"),
+    Wanted("weight-decay", ("0", "0.5", "2"), FRESH, "weight decay"),
+    Wanted("post-norm", ("post-norm",), FRESH, "where the norm stands"),
+    Wanted("data-amount", ("1/20", "1/100", "1/700"), FRESH, "how much text there is"),
+    Wanted("window", ("causal", "window of 32", "window of 64"), FRESH, "from which window on"),
+    Wanted("exclusive", ("exclusive",), FRESH, "outputs without their token's own value"),
+    Wanted("gated-truncated", ("reads 12",), FRESH, "gates that read twelve channels"),
+    Wanted("biases", ("kv_bias",), FRESH, "a key alone takes more"),
 )

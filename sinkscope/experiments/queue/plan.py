@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from statistics import median
+from typing import Any
 
 from sinkscope.claims import Outcome
 from sinkscope.errors import InputError, unknown
+from sinkscope.experiments.contrasts import Contrast
 from sinkscope.experiments.findings import Findings, labels_read, verdicts
 from sinkscope.experiments.identities import Identity, identities
 from sinkscope.experiments.pooled import Key, Known
-from sinkscope.experiments.question import Question
+from sinkscope.experiments.question import Assertion, Question
 from sinkscope.experiments.questions import QUESTIONS
 from sinkscope.experiments.queue.order import ORDER, Wanted
 
@@ -41,9 +42,9 @@ class Planned:
 def plan(known: Known, questions: Mapping[str, Question] = QUESTIONS, order: Sequence[Wanted] = ORDER) -> list[Planned]:
     """Every missing run once: those of `order`, then those that the most undecided claims lack.
 
-    An undecided claim lacks its first three seeds and, where it has these, the next one, up to ten. Among runs that as
-    many claims lack, the lower seed comes first, then the cheaper run. Raises `InputError` where the order names a
-    question or a variation that there is not.
+    An undecided claim lacks its first three seeds and, where it has these, the next one, up to ten in all. Among runs
+    that as many claims lack, the lower seed comes first, then the cheaper run. Raises `InputError` where the order
+    names a question or a variation that there is not.
     """
     scale = known.scale
     ids = {name: identities(question, scale) for name, question in questions.items()}
@@ -103,8 +104,7 @@ def _lacking(
         for assertion, verdict in zip(question.assertions, verdicts(question, findings, known.scale), strict=True):
             if verdict.outcome not in UNDECIDED:
                 continue
-            labels = labels_read(question, assertion)
-            for label, seed in _wanted(labels, findings):
+            for label, seed in _wanted(question, assertion, findings, known.scale):
                 key = (ids[name][label].key, seed)
                 if key not in known.runs:
                     claims, *place = found.get(key, (0, name, label))
@@ -112,18 +112,40 @@ def _lacking(
     return found
 
 
-def _wanted(labels: Sequence[str], findings: Findings | None) -> Iterator[tuple[str, int]]:
-    """The first three seeds, or the next one of each label where all have these."""
-    runs = findings.runs if findings else {}
-    have = {label: set(runs.get(label, {})) for label in labels}
-    first = range(FEWEST)
-    if any(seed not in seeds for seeds in have.values() for seed in first):
-        yield from ((label, seed) for label in labels for seed in first)
+def _wanted(
+    question: Question, assertion: Assertion, findings: Findings | None, scale: str
+) -> Iterator[tuple[str, int]]:
+    """What a claim lacks of its first three seeds, or else the next one of each label.
+
+    New seeds are those that all claims of the question can count. Where an effect is made within a seed, these are
+    three that all its labels have, or can have soonest.
+    """
+    runs, counted = findings.runs if findings else {}, assertion.first_seed(scale)
+    have = {
+        label: {seed for seed in runs.get(label, {}) if seed >= counted} for label in labels_read(question, assertion)
+    }
+    start = max(one.first_seed(scale) for one in question.assertions)
+    if isinstance(assertion.effect, Contrast):
+        lacking = {label: _next(seeds, start, FEWEST - len(seeds)) for label, seeds in have.items()}
+    else:
+        shared = sorted(range(counted, MOST), key=lambda seed: (-_having(have, seed), seed < start, seed))[:FEWEST]
+        lacking = {label: [seed for seed in shared if seed not in seeds] for label, seeds in have.items()}
+    if any(lacking.values()):
+        yield from ((label, seed) for label, seeds in lacking.items() for seed in seeds)
         return
-    fewest = min(len(seeds) for seeds in have.values()) if have else MOST
+    fewest = min(map(len, have.values()), default=MOST)
     for label, seeds in have.items():
-        if len(seeds) == fewest and (seed := next(seed for seed in count() if seed not in seeds)) < MOST:
-            yield label, seed
+        if len(seeds) == fewest:
+            yield from ((label, seed) for seed in _next(seeds, counted, 1))
+
+
+def _next(seeds: Container[int], start: int, number: int) -> list[int]:
+    """The lowest seeds from `start` on that are not there, below ten."""
+    return [seed for seed in range(start, MOST) if seed not in seeds][: max(0, number)]
+
+
+def _having(have: Mapping[str, Container[int]], seed: int) -> int:
+    return sum(seed in seeds for seeds in have.values())
 
 
 def _pace(known: Known) -> dict[str, float]:
@@ -143,3 +165,43 @@ def _cost(known: Known, one: Identity) -> float | None:
     """What other seeds of the same run took."""
     seconds = [run.seconds for (key, _), run in known.runs.items() if key == one.key]
     return median(seconds) if seconds else None
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the runs of a question would take: how many, how many of them from records, seconds one after the other
+    (None where no like run is known), bytes that they leave (None for tasks, whose models vary)."""
+
+    runs: int
+    reused: int
+    seconds: float | None
+    disk: int | None
+
+
+STORED = 4 * (1 + 3)  # bytes a parameter: a model, and a checkpoint with AdamW's state
+
+
+def expected(question: Question, known: Known, seeds: int, reuse: bool = False) -> Expected:
+    """What a question's runs at the scale of `known` would take, runs that stand under two labels once.
+
+    Raises `InputError` as `Question.recipes` does.
+    """
+    jobs = question.recipes(known.scale, seeds)
+    ids = identities(question, known.scale)
+    pace = _pace(known)
+    keys = {(ids[label].key, seed): label for label, seed in jobs}
+    there = {key for key in keys if key in known.runs} if reuse else set()
+    costs = [
+        _cost(known, ids[label]) or (pace[ids[label].kind] * ids[label].steps if ids[label].kind in pace else None)
+        for key, label in keys.items()
+        if key not in there
+    ]
+    seconds = None if any(cost is None for cost in costs) else sum(cost for cost in costs if cost is not None)
+    sizes = [_parameters(jobs[label, seed]) for (_, seed), label in keys.items() if (ids[label].key, seed) not in there]
+    disk = None if any(size is None for size in sizes) else STORED * sum(size for size in sizes if size is not None)
+    return Expected(len(keys) - len(there), len(there), seconds, disk)
+
+
+def _parameters(job: Any) -> int | None:
+    """Parameters of the model that a recipe trains, without building it; None for another job."""
+    return job.parameters() if hasattr(job, "parameters") else None

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from sinkscope.errors import InputError
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.findings import Findings
 from sinkscope.experiments.jobs import Job
-from sinkscope.experiments.pooled import SHIPPED, Key, known
+from sinkscope.experiments.pooled import SHIPPED, Key, Known, known
 from sinkscope.experiments.provenance import provenance_of
 from sinkscope.experiments.question import Question
 from sinkscope.experiments.questions import QUESTIONS
@@ -36,7 +37,8 @@ SECONDS = 3600.0
 class Queue:
     """Where a queue stands: runs by the name of their folder. `left`: seconds until the time is up, infinite without.
 
-    `elsewhere`: held by another process, which is making them; `failed` says why.
+    `elsewhere`: held by another process, which is making them; `failed` says why. `notes`: what a person should know
+    and no run failed of: another queue at the same work, records of another version of the code or the text.
     """
 
     running: dict[str, Planned] = field(default_factory=dict)
@@ -46,6 +48,7 @@ class Queue:
     jobs: dict[str, Job] = field(default_factory=dict)
     missing: int = 0
     left: float = math.inf
+    notes: list[str] = field(default_factory=list)
 
 
 Watch = Callable[[Queue], None]
@@ -75,7 +78,8 @@ def work_off(
     What is missing is planned anew whenever a run ends, from the records under `results` and in `folders`. A finished
     run is added to the record of its question under `results`. A run that the time, or a kill, cuts off keeps its
     checkpoints, and the next queue goes on with it. A run that another process holds is left to it, so queues that
-    share `out` and `results` share the work. A run that fails is noted and does not stop the others.
+    share `out` and `results` share the work; that another is there is told. A run that fails is noted in the record,
+    does not stop the others, and is tried again by the next queue.
 
     Raises `InputError` for fewer than one worker, hours that are not positive, an unknown scale, a damaged record (to
     which no run could be added), and folders that cannot be written.
@@ -89,8 +93,8 @@ def work_off(
     plan(records, questions, order)
     check_writable(results)
     check_writable(out)
-    with tempfile.TemporaryDirectory(prefix="sinkscope-queue-") as scratch:
-        queue = Queue()
+    with tempfile.TemporaryDirectory(prefix="sinkscope-queue-") as scratch, ExitStack() as held:
+        queue = Queue(notes=_others(held, results))
         executor = hands(queue.jobs, out, Path(scratch), workers)
         end = math.inf if hours is None else time.monotonic() + SECONDS * hours
         work = _Work(queue, executor, RunStore(out), results, places, scale, questions, order)
@@ -103,6 +107,16 @@ def work_off(
     queue.running = {}
     watch(queue)
     return queue
+
+
+def _others(held: ExitStack, results: Path) -> list[str]:
+    """Holds the sign that a queue is at work here, for as long as this process lives; says whether one was."""
+    results.mkdir(parents=True, exist_ok=True)
+    try:
+        held.enter_context(FileLock(results / ".queue.lock", timeout=0))
+    except Timeout:
+        return [f"another queue is at work on {results}: the two share what is missing"]
+    return []
 
 
 @dataclass
@@ -119,6 +133,7 @@ class _Work:
     order: Sequence[Wanted]
     again: dict[Key, float] = field(default_factory=dict)  # when a run that another process holds is tried again
     unmakeable: set[Key] = field(default_factory=set)
+    compared: set[str] = field(default_factory=set)  # identities whose records are of this version, or were told of
     look: float = -math.inf  # when to plan again
 
     def goes_on(self, end: float, workers: int) -> bool:
@@ -147,7 +162,8 @@ class _Work:
 
     def _start(self) -> bool:
         """Starts the most valuable run that can be started; False where there is none."""
-        missing = plan(known(self.places, self.scale, self.questions), self.questions, self.order)
+        records = known(self.places, self.scale, self.questions)
+        missing = plan(records, self.questions, self.order)
         running = {planned.key for planned in self.queue.running.values()}
         missing = [each for each in missing if each.key not in self.unmakeable]
         self.queue.missing = len(missing)
@@ -162,12 +178,31 @@ class _Work:
             except InputError as error:
                 self._failed(planned.called, planned, str(error))
                 return True
+            self._compare(records, planned)
             self.queue.elsewhere.pop(name, None)
             self.queue.jobs[name] = job
             self.queue.running[name] = planned
             self.executor.start(name)
             return True
         return False
+
+    def _compare(self, records: Known, planned: Planned) -> None:
+        """Whether the run's other seeds have the names that they would have today; told once of each identity."""
+        identity = planned.key[0]
+        if identity in self.compared:
+            return
+        self.compared.add(identity)
+        question = self.questions[planned.question]
+        for (key, seed), run in sorted(records.runs.items()):
+            if key != identity:
+                continue
+            today = self.store.run(question.job(planned.label, seed, self.scale)).path.name
+            if run.run != today:
+                self.queue.notes.append(
+                    f"{planned.question}: {planned.label}, seed {seed}: its record was made by another version of the "
+                    f"code or of the text ({run.run}, not {today})"
+                )
+                return
 
     def _keep(self, name: str, planned: Planned) -> None:
         try:
@@ -180,6 +215,8 @@ class _Work:
     def _failed(self, name: str, planned: Planned, why: str) -> None:
         self.unmakeable.add(planned.key)
         self.queue.failed[name] = (planned, why)
+        with suppress(InputError):  # a record that cannot be written must not hide why the run failed
+            keep_failure(self.results, self.scale, self.questions[planned.question], planned, why)
 
 
 def keep(results: Path, scale: str, question: Question, planned: Planned, run: Run) -> None:
@@ -188,21 +225,44 @@ def keep(results: Path, scale: str, question: Question, planned: Planned, run: R
     Held by a lock, since another queue may add to the same record.
     """
     found = observed(run)
-    path = kept.path_of(results, question.name, scale)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.parent / f".{question.name}.lock"):
-        before = kept.read(results, question.name, scale) or Findings(question.name, scale, 0, {})
+    with _record_of(results, question, scale) as before:
         runs = {v.label: dict(before.runs.get(v.label, {})) for v in question.variations}
         runs |= {label: dict(seeds) for label, seeds in before.runs.items() if label not in runs}
         if runs[planned.label].get(planned.seed) == found:
             return
         others = {one.run for seeds in runs.values() for one in seeds.values()} - {found.run}
         runs[planned.label] = dict(sorted({**runs[planned.label], planned.seed: found}.items()))
-        failed = {
-            label: {seed: why for seed, why in seeds.items() if (label, seed) != (planned.label, planned.seed)}
-            for label, seeds in before.failed.items()
-        }
         recorded = [(before.provenance, len(others))] if before.provenance else []
         seeds = max(before.seeds, planned.seed + 1)
         provenance = provenance_of([run], recorded)
+        failed = _besides(before.failed, planned)
         kept.write(results, Findings(question.name, scale, seeds, runs, failed, provenance))
+
+
+def keep_failure(results: Path, scale: str, question: Question, planned: Planned, why: str) -> None:
+    """Note in the record of a question why a run is missing; its own later run takes the note's place."""
+    with _record_of(results, question, scale) as before:
+        if planned.seed in before.runs.get(planned.label, {}):
+            return
+        failed = {label: dict(seeds) for label, seeds in _besides(before.failed, planned).items()}
+        failed.setdefault(planned.label, {})[planned.seed] = why
+        seeds = max(before.seeds, planned.seed + 1)
+        kept.write(results, Findings(question.name, scale, seeds, before.runs, failed, before.provenance))
+
+
+@contextmanager
+def _record_of(results: Path, question: Question, scale: str) -> Iterator[Findings]:
+    """The record of a question as it is, while nobody else writes it."""
+    path = kept.path_of(results, question.name, scale)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.parent / f".{question.name}.lock"):
+        yield kept.read(results, question.name, scale) or Findings(question.name, scale, 0, {})
+
+
+def _besides(failed: Mapping[str, Mapping[int, str]], planned: Planned) -> dict[str, dict[int, str]]:
+    """The failures of other runs."""
+    left = {
+        label: {seed: why for seed, why in seeds.items() if (label, seed) != (planned.label, planned.seed)}
+        for label, seeds in failed.items()
+    }
+    return {label: seeds for label, seeds in left.items() if seeds}

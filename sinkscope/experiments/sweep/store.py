@@ -105,6 +105,7 @@ def _measured(run: Run) -> Observed:
         seconds=record["seconds"],
         reason=record["reason"] or (f"no sink rate is read on {tokens} tokens: at least {FEWEST}" if short else ""),
         layout=kind.layout,
+        started=record.get("started", ""),
         heads=_heads(run, steps),
     )
 

@@ -26,15 +26,17 @@ from tests.planted.plant import Plant
 
 ASKED = {  # by source: the questions that ask about it
     "Gu et al. 2025, Figure 3": "metric",
-    "Gu et al. 2025, Figure 4": "emergence",
+    "Gu et al. 2025, Figure 4": "emergence rotary-without-bos",
+    "Gu et al. 2025, sections 3 and 7, Figure 2": "sink-head",
+    "our question": "micro-pilot",
     "Gu et al. 2025, Table 1": "inputs",
     "Gu et al. 2025, base and chat models": "tuning",
     "Gu et al. 2025, Table 2": "weight-decay weight-decays",
     "Gu et al. 2025, Table 3": "positions",
-    "Gu et al. 2025, Table 4": "sink-token biases",
+    "Gu et al. 2025, Table 4": "sink-token biases biases-without-bos off-by-one-without-bos",
     "Gu et al. 2025, Tables 4 and 12": "key-value-biases",
     "Gu et al. 2025, Table 5": "fixed-values",
-    "Gu et al. 2025, Table 6": "normalisation sigmoid-settings",
+    "Gu et al. 2025, Table 6": "normalisation sigmoid-settings sigmoid-at-equal-loss",
     "Gu et al. 2025, Tables 6 and 15": "unnormalised normalised-kernel failing",
     "Gu et al. 2025, Table 7": "moved-positions",
     "Gu et al. 2025, Table 9": "learning-rate learning-rates equal-product",
@@ -57,7 +59,9 @@ ASKED = {  # by source: the questions that ask about it
     ),
     "He et al. 2024": "outlier-protected",
     "Kaul et al. 2024": "optimisers off-by-one-and-orthoadam",
-    "Miller 2023": "off-by-one",
+    "Dial 2025": "gated-truncated",
+    "Zhai 2026": "exclusive",
+    "Miller 2023": "off-by-one off-by-one-without-bos",
     "Qiu et al. 2025": "gated-by-channel",
     "Ran-Milo 2026": "trigger-conditional",
     "Yin et al. 2024": "stable-mask",
@@ -65,21 +69,28 @@ ASKED = {  # by source: the questions that ask about it
     "Zuhri et al. 2025": "softpick",
 }
 OPERATIONS = (*biases.QUESTIONS, *blocks.QUESTIONS, *grid.QUESTIONS, *softmaxes.QUESTIONS)
-NOT_COMPARED = {"failing", "sigmoid-settings"}  # about convergence; about one operation
+NOT_COMPARED = {  # about convergence; about one operation; about slots where nothing else is a sink
+    "failing",
+    "sigmoid-settings",
+    *("biases-without-bos", "key-value-biases", "fixed-values", "low-rank-key", "off-by-one-without-bos"),
+}
+WRITTEN = ("written/on_sink", "written/controls")  # of heads that are on and off their sink
+OF_HEADS = ("top_head/alpha", "top_head/cosine_gap", "top_head/key_ratio", "top_head/value_ratio")
 OF_RECIPES = [question for question in QUESTIONS.values() if question.base in (recipe, relative)]
 
 
 @pytest.fixture(scope="module")
 def known_metrics() -> set[str]:
     """Names of everything that is observed of runs of recipes."""
-    sizes = {"vocab_size": 97, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes = {"vocab_size": 97, "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2}
     lab = LabForCausalLM(LabConfig(**sizes, position="learned", attention="k_bias")).eval()
     with_sink_heads = planted_model(Plant(heads=((1, 0), (2, 3))))
     ids = planted_ids(samples=4, tokens=128)
     measured = {name for model in (lab, with_sink_heads) for name, _ in readings(model, ids)}
-    of_texts = {f"{metric}/{text}" for metric in ("sink_0", "loss") for text in ("with_bos", "plain_text", "as_chat")}
+    kinds, texts = ("sink_0", "sink_mass", "loss"), ("with_bos", "plain_text", "as_chat")
+    of_texts = {f"{metric}/{text}" for metric in kinds for text in texts}
     in_streams = {name for name, _ in streamed(with_sink_heads, ids[:1, :8], 5)}
-    return measured | of_texts | in_streams | {"loss", "train_loss", "gap", *STARTS}
+    return measured | of_texts | in_streams | {"loss", "train_loss", "gap", *STARTS, *WRITTEN, *OF_HEADS}
 
 
 def without_domains(metrics: Iterable[str]) -> set[str]:
@@ -188,3 +199,30 @@ def test_the_page_of_the_paper_s_tables_names_the_experiments_that_there_are():
     page = (Path(__file__).parents[3] / "docs" / "reproduce_a_table_of_the_paper.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([a-z0-9-]+)`", "".join(re.findall(r"^\|.*$", page, re.MULTILINE))))
     assert named == set(QUESTIONS)
+
+
+def test_what_is_withdrawn_says_why_and_is_judged_no_more():
+    gone = {(asked.name, each.name): each for asked in QUESTIONS.values() for each in asked.withdrawn}
+    assert {name for name, _ in gone} >= {"inputs", "emergence", "fixed-token", "learning-rate", "no-op", "collapse"}
+    for (name, claim), each in gone.items():
+        assert len(each.reason) > 40
+        assert each.statement
+        assert claim not in {one.claim.name for one in QUESTIONS[name].assertions}
+        assert each.statement not in {one.claim.statement for one in QUESTIONS[name].assertions}
+
+
+def test_masses_are_judged_on_seeds_that_nobody_had_seen():
+    for asked in OF_RECIPES:
+        for assertion in asked.assertions:
+            metrics, curves = reads(assertion, asked)
+            names = {name for each in (*metrics.values(), *curves.values()) for name in each}
+            of_mass = any(re.match(r"sink_mass|slot_mass|sink/mass|top_head", name) for name in names)
+            assert assertion.from_seed == (3 if of_mass else 0), (asked.name, assertion.claim.name)
+
+
+def test_margins_at_equal_loss_are_those_at_equal_steps():
+    for asked in QUESTIONS.values():
+        margins = {one.claim.name: getattr(one.claim.rule, "margin", None) for one in asked.assertions}
+        for name, margin in margins.items():
+            if (twin := name.removesuffix(" at equal loss")) != name and twin in margins:
+                assert margins[twin] == margin, (asked.name, name)

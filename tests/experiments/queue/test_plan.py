@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.experiments import QUESTIONS, SHIPPED, Findings, Observed, gap, known, level, pooled
+from sinkscope.experiments import QUESTIONS, SHIPPED, Findings, Observed, above, gap, known, level, pooled
 from sinkscope.experiments.findings import labels_read
 from sinkscope.experiments.identities import identities
 from sinkscope.experiments.jobs import LabTraining
@@ -93,3 +93,34 @@ def test_an_order_that_names_nothing_is_bad_input(small):
 def test_at_scales_where_nothing_is_known_a_plan_has_no_estimates():
     assert {each.seconds for each in plan(known([], "mini"))} == {None}
     assert identities(QUESTIONS["prefix"], "nano") == {}
+
+
+def fresh(question, effect, **more):
+    return replace(question, assertions=(above(0.0, effect, "c", "s", "a test", 3),), **more)
+
+
+def test_a_claim_that_does_not_count_seen_seeds_lacks_the_next_three(small):
+    question = fresh(small(), gap("sink_0", "one", "two"))
+    runs = {"one": {seed: run("one", seed) for seed in (0, 1, 2, 4)}, "two": {}}
+    wanted = sorted((each.label, each.seed) for each in planned(question, runs))
+    assert wanted == [("one", 3), ("one", 5), ("two", 3), ("two", 4), ("two", 5)]
+
+
+def test_an_effect_within_a_seed_lacks_runs_that_share_one(small):
+    """The control has seeds 0 to 2 and 5: the treatment's first three would pair with none of them."""
+    question = replace(small(), assertions=(claimed(3, 0.0, lambda runs: runs["one"]["m"] - runs["two"]["m"]),))
+    runs = {"one": {seed: run("one", seed) for seed in (0, 1, 2)}, "two": {seed: run("two", seed) for seed in (2, 3)}}
+    wanted = sorted((each.label, each.seed) for each in planned(question, runs))
+    assert wanted == [("two", 0), ("two", 1)]
+
+
+def test_claims_of_one_question_ask_for_the_same_new_seeds(small):
+    rate = claimed(3, 0.0, level("sink_0", "two"))
+    question = fresh(small(), level("sink_0", "two"))
+    question = replace(question, assertions=(*question.assertions, rate))
+    found = planned(question, {"one": {}, "two": {}})
+    assert [(each.label, each.seed, each.claims) for each in found] == [("two", seed, 2) for seed in (3, 4, 5)]
+    seen = {"one": {}, "two": {seed: run("two", seed, value=50.0 + seed) for seed in range(3)}}
+    assert [(each.label, each.seed, each.claims) for each in planned(question, seen)] == [
+        ("two", seed, 1) for seed in (3, 4, 5)
+    ]

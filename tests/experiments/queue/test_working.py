@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import random
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -117,6 +120,60 @@ def test_a_run_that_fails_is_told_and_does_not_stop_the_others(queue):
     assert [why for _, why in found.failed.values()] == ["no room"]
     assert hands.started.count(hands.started[0]) == 1
     assert len(found.done) >= 5
+
+
+def test_why_a_run_failed_stands_in_the_record_until_it_is_made(queue, question, tmp_path):
+    queue(Planting(failing=(0,)))
+    kept = known([tmp_path / "here" / "results"], "nano", {"small": question}).of(question)
+    assert kept.failed == {"two": {1: "no room"}}
+    assert 1 not in kept.runs["two"]
+    again = Planting()
+    queue(again)
+    assert len(again.started) == 1
+    queue(Planting(), tmp_path / "calm")
+    assert record(tmp_path / "here") == record(tmp_path / "calm")
+
+
+def test_a_queue_that_is_started_twice_says_so_and_one_after_another_says_nothing(queue, tmp_path):
+    inner = []
+    outer = queue(Planting(before=lambda name: inner or inner.append(queue(Planting(), tmp_path / "here"))))
+    assert [line for line in inner[0].notes if "another queue is at work" in line]
+    assert outer.notes == queue(Planting()).notes == []
+
+
+def test_records_of_another_version_of_the_code_are_told_of_once(queue, tmp_path):
+    queue(Planting(), hours=0.001)
+    path = tmp_path / "here" / "results" / "nano" / "small.json"
+    found = json.loads(path.read_text())
+    gone = found["runs"]["one"].pop("0")
+    for seeds in found["runs"].values():
+        for run in seeds.values():
+            run["run"] = "tiny-of-before"
+    path.write_text(json.dumps(found))
+    again = queue(Planting())
+    (line,) = again.notes
+    assert "another version of the code or of the text (tiny-of-before, not " in line
+    assert "small: one, seed 1" in line
+    assert list(again.done) == [gone["run"]]
+
+
+def test_twenty_kills_in_a_row_leave_the_records_of_a_calm_queue(queue, tmp_path):
+    """A few runs further each time, or none; some amid the work, some between a run and its record."""
+    queue(Planting(), tmp_path / "calm")
+    draw = random.Random(20)
+    for _ in range(20):
+        hands, ends = Planting(), draw.randrange(3)
+
+        def killed(hands: Planting = hands, ends: int = ends) -> object:
+            if len(hands.started) > ends:
+                raise Killed
+            return Planting.ended(hands)
+
+        hands.ended = killed
+        with suppress(Killed):
+            queue(hands, tmp_path / "killed")
+    queue(Planting(), tmp_path / "killed")
+    assert record(tmp_path / "killed") == record(tmp_path / "calm")
 
 
 def test_the_time_is_that_of_a_clock_that_never_jumps(queue, monkeypatch):

@@ -1,0 +1,45 @@
+"""`sinkscope experiment run --plan`: what the runs of a question would take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sinkscope.report.terminal import plain, show, show_json, table
+
+if TYPE_CHECKING:
+    from sinkscope.experiments import Question
+
+ABOUT = (
+    "hours are those that like runs took, by their records, or steps at their pace; a run whose folder is there is not "
+    "trained again, which is known only when its text is prepared"
+)
+
+
+def show_planned(
+    question: Question, scale: str, seeds: int, workers: int, results: Path, reuse: bool, as_json: bool
+) -> None:
+    """Runs, hours and bytes of disk of a question, on the terminal or as JSON."""
+    from sinkscope.experiments import SHIPPED, expected, known
+
+    found = expected(question, known([results, SHIPPED], scale, own=[question]), seeds, reuse)
+    hours = None if found.seconds is None else found.seconds / 3600 / max(1, workers)
+    facts: dict[str, Any] = {
+        "experiment": question.name,
+        "scale": scale,
+        "runs": found.runs,
+        "reused": found.reused,
+        "hours": hours,
+        "disk_bytes": found.disk,
+    }
+    if as_json:
+        show_json(facts)
+        return
+    rows = [
+        ("runs to train", f"{found.runs} ({len(question.variations)} variations, {seeds} seeds)"),
+        ("taken from records", f"{found.reused}" if reuse else "none (--reuse takes those that are there)"),
+        ("hours", "not known: no like run has a record" if hours is None else f"about {hours:.1f}"),
+        ("disk", "not known" if found.disk is None else f"about {found.disk / 2**20:.0f} MiB"),
+    ]
+    show(table(("what it would take", ""), rows, numbers_from=2))
+    show(plain(ABOUT))

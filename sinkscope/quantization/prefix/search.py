@@ -1,0 +1,224 @@
+"""Which tokens belong into a prefix: those that outlie in these texts, or those behind which nothing does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError, unknown
+from sinkscope.hooks import checked_inputs, evaluating, unwrapped
+from sinkscope.quantization.prefix.identity import bos_of, check_decoder, room_of
+from sinkscope.quantization.prefix.prefix import Prefix
+from sinkscope.quantization.spared.columns import columns_of
+from sinkscope.quantization.spared.peaks import Site, peaks, sites
+
+Objective = Literal["outliers", "peak", "bos"]
+Progress = Callable[[int, int], object]
+
+RARE = 0.1  # of the texts: a token that outlies in fewer is no sink of its own
+MOST = 8  # tokens of a prefix that is searched for by its peak
+TRIED = 24  # tokens that are tried for each place of it
+ENOUGH = 0.95  # of the peak before: a further token must bring it below
+TEXTS = 8  # behind which each candidate is tried
+MEDIAN_FLOOR = 1e-30
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """The token that stands out most where a linear map is given it: how many medians of its row, and which it is."""
+
+    site: str
+    ratio: float
+    token: int
+    position: int
+    largest_other: float
+
+
+def find_prefix(
+    model: nn.Module,
+    inputs: Any,
+    objective: str = "outliers",
+    *,
+    threshold: float = 64.0,
+    site: str = "down",
+    candidates: Sequence[int] | None = None,
+    length: int | None = None,
+    bos: int | None = None,
+    tokenizer: Any = None,
+    progress: Progress | None = None,
+) -> Prefix:
+    """The prefix for a model, found in full precision on texts as it will read them (token ids, or a dict).
+
+    Every objective measures m_t = max_j |x_tj| at the inputs of the linear maps `site`, in medians of the text, and
+    keeps the largest of each in `Prefix.found["sites"]`.
+
+    - "outliers" (Chen et al. 2024): a token outlies where m_t exceeds `threshold` medians. As many tokens as outlie on
+      average in a text, in the map where most do, rounded up: the most frequent of those that outlie elsewhere than at
+      position 0 and in at least a tenth of the texts, then the BOS. Their 64 is for large models; where nothing
+      reaches it, that is an `InputError` that says what came nearest.
+    - "peak" (Son et al. 2024, whose second stage, tuning, is `calibrate_prefix`): greedily the token behind which the
+      largest activation of the texts is smallest, as long as each brings it below 95 % of what it was, at most `length`
+      (8). `candidates`: those that are tried, by default the BOS and the 24 most frequent tokens; each costs a pass.
+    - "bos" (Liu et al. 2024b): the BOS alone.
+
+    `bos`: the token that begins a text, where the configuration does not name it; "outliers" needs none. `tokenizer`
+    adds the tokens' names and a fingerprint. Raises `InputError` for unknown objectives and sites, and as `Prefix.of`.
+    """
+    model = unwrapped(model)
+    check_decoder(model)
+    if objective not in get_args(Objective):
+        raise unknown("objective", objective, get_args(Objective))
+    if not threshold > 1:
+        raise InputError(f"threshold = {threshold!r}: a number of medians above 1, such as 64")
+    if length is not None and length < 1:
+        raise InputError(f"length = {length}: at least 1")
+    given, _ = checked_inputs(model, inputs)
+    bos = bos_of(model) if bos is None else bos
+    every = sites(model)
+    places = [place for place in every if site in place.kinds]
+    if not places:
+        raise unknown("site", site, sorted({kind for place in every for kind in place.kinds}))
+    found = _Texts.of(model, given, places)
+    report: dict[str, Any] = {"objective": objective, "site": site, "sites": [asdict(one) for one in found.outliers()]}
+    if objective == "outliers":
+        ids, more = _by_outliers(found, threshold, bos)
+        ids = ids if length is None else ids[-length:]
+    elif objective == "peak":
+        ids, more = _by_peak(model, given, places, bos, candidates, length or MOST, progress)
+    else:
+        ids, more = (_bos(bos),), {}
+    return Prefix.of(model, ids, found={**report, **more}, tokenizer=tokenizer, bos=bos)
+
+
+@dataclass(frozen=True, eq=False)
+class _Texts:
+    """Texts, and how far each of their tokens stands out at each site: NaN for padding."""
+
+    ids: Int[Tensor, "row position"]
+    order: Int[Tensor, "row position"]
+    ratios: Mapping[str, Float[Tensor, "row position"]]
+
+    @classmethod
+    def of(cls, model: nn.Module, given: Mapping[str, Any], places: Sequence[Site]) -> _Texts:
+        read = peaks(model, given, places)
+        if read.unread:
+            raise InputError(
+                f"'{read.unread[0]}' is given the tokens that were routed to it, so which of a text they are cannot be "
+                "told: take site='experts', what the mixture as a whole is given"
+            )
+        columns = columns_of(model, given)
+        ratios = {}
+        for path, size in read.values.items():
+            size = size.masked_fill(~columns.real.cpu(), torch.nan)
+            ratios[path] = size / size.nanmedian(-1, keepdim=True).values.clamp(min=MEDIAN_FLOOR)
+        return cls(given["input_ids"].cpu(), columns.order.cpu().expand(given["input_ids"].shape), ratios)
+
+    def outliers(self) -> Iterator[Outlier]:
+        """At each site the token that stands out most, and how far the largest does that is another one."""
+        for path, ratio in self.ratios.items():
+            flat = ratio.nan_to_num(0.0)
+            row, column = divmod(int(flat.argmax()), flat.shape[1])
+            token = int(self.ids[row, column])
+            others = flat.masked_fill(self.ids == token, 0.0)
+            place = int(self.order[row, column])
+            yield Outlier(path, float(flat[row, column]), token, place, float(others.max()))
+
+
+def _by_outliers(texts: _Texts, threshold: float, bos: int | None) -> tuple[tuple[int, ...], dict[str, Any]]:
+    counts = {path: float((ratio > threshold).sum(-1).float().mean()) for path, ratio in texts.ratios.items()}
+    if not any(counts.values()):
+        top = max(texts.outliers(), key=lambda outlier: outlier.ratio)
+        raise InputError(
+            f"no token exceeds {threshold:g} medians at the {len(counts)} maps that were looked at: the largest is "
+            f"{top.ratio:.1f}, token {top.token} at position {top.position}, where '{top.site}' is given it; lower the "
+            f"threshold (the largest of another token is {top.largest_other:.1f}), or take objective='bos'"
+        )
+    number = ceil(max(counts.values()))
+    outlying = torch.stack([ratio > threshold for ratio in texts.ratios.values()]).any(0) & (texts.order > 0)
+    seen = Counter(token for ids, here in zip(texts.ids, outlying, strict=True) for token in {*ids[here].tolist()})
+    total = Counter(texts.ids[outlying].tolist())
+    common = [token for token, _ in total.most_common() if token != bos and seen[token] >= RARE * len(texts.ids)]
+    ids = (*common[: number if bos is None else number - 1], *(() if bos is None else (bos,)))
+    if not ids:
+        raise InputError(
+            "only first tokens outlie, and the model has no BOS: whatever token stands first becomes the sink; give "
+            "bos=, or ids of your own with Prefix.of"
+        )
+    share = {int(token): seen[token] / len(texts.ids) for token in seen}
+    return ids, {"threshold": threshold, "outlying_per_text": counts, "number": number, "share_of_texts": share}
+
+
+def _by_peak(
+    model: nn.Module,
+    given: Mapping[str, Any],
+    places: Sequence[Site],
+    bos: int | None,
+    candidates: Sequence[int] | None,
+    length: int,
+    progress: Progress | None,
+) -> tuple[tuple[int, ...], dict[str, Any]]:
+    texts = given["input_ids"][:TEXTS]
+    if given.get("attention_mask") is not None and not bool(given["attention_mask"].all()):
+        raise InputError("objective='peak' tries tokens in front of texts: give them without padding")
+    if bos is not None and bool((texts[:, 0] == bos).all()):
+        texts = texts[:, 1:]  # which is then tried as the prefix's own
+    room = room_of(model)
+    if room is not None and texts.shape[1] + length > room:
+        texts = texts[:, : room - length]
+    if not texts.shape[1]:
+        raise InputError("objective='peak' needs texts of at least one token behind a BOS, with room before them")
+    tried = _tried(given["input_ids"], bos) if candidates is None else list(dict.fromkeys(candidates))
+    if not tried:
+        raise InputError("candidates: give at least one token")
+    start = peak = _peak(model, texts, (), places)
+    chosen: tuple[int, ...] = ()
+    steps, done = [], 0
+    while len(chosen) < length:
+        left = [token for token in tried if not (token == bos and bos in chosen)]
+        found = {}
+        for token in left:
+            found[token] = _peak(model, texts, (*chosen, token), places)
+            done += 1
+            if progress is not None:
+                progress(done, length * len(tried))
+        if not found:
+            break
+        best = min(found, key=found.__getitem__)
+        if found[best] > ENOUGH * peak:
+            break
+        chosen, peak = (*chosen, best), found[best]
+        steps.append({"token": best, "peak": peak})
+    if not chosen:
+        raise InputError(
+            f"no token of {len(tried)} brings the largest activation of the texts, {start:.3g}, below {ENOUGH:.0%} of "
+            "what it is without: there is no such sink here, or give other candidates"
+        )
+    return chosen, {"peak_without": start, "steps": steps, "candidates": tried}
+
+
+def _peak(model: nn.Module, texts: Tensor, prefix: tuple[int, ...], places: Sequence[Site]) -> float:
+    """The largest activation at the tokens behind the prefix."""
+    front = texts.new_tensor(prefix).expand(len(texts), -1)
+    with evaluating(model):
+        read = peaks(model, {"input_ids": torch.cat([front, texts], 1)}, places)
+    if not read.values:
+        raise InputError("these maps are given other tokens than the texts': take another site")
+    return max(float(size[:, len(prefix) :].max()) for size in read.values.values())
+
+
+def _tried(ids: Tensor, bos: int | None) -> list[int]:
+    frequent = [token for token, _ in Counter(ids.flatten().tolist()).most_common(TRIED)]
+    return list(dict.fromkeys([*([] if bos is None else [bos]), *frequent]))
+
+
+def _bos(bos: int | None) -> int:
+    if bos is None:
+        raise InputError("objective='bos': the configuration names no BOS: give bos=")
+    return bos

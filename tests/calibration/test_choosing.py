@@ -1,0 +1,126 @@
+"""Choosing: the halves are kept apart, a planted gain is found in its head, and one that is none is not claimed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sinkscope.calibration import METHODS, Option, Reweigh, choose, scores, zero_tuning
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.interventions import All
+from tests.families.registry import FAMILIES
+
+HARM = Reweigh(30.0, (1,), heads=((1, 2),))
+
+
+def texts(rows: int = 12, tokens: int = 20) -> torch.Tensor:
+    return torch.randint(3, 90, (rows, tokens), generator=torch.Generator().manual_seed(0))
+
+
+def test_scores_are_those_of_the_logits():
+    model, ids = FAMILIES["llama"].build("sdpa"), texts(4)
+    mask = torch.ones_like(ids)
+    mask[1, :6] = 0
+    found = scores(model, {"input_ids": ids, "attention_mask": mask}, batch_size=3)
+    with torch.no_grad():
+        logs = model(ids, attention_mask=mask).logits.log_softmax(-1)
+    for row, start in ((0, 0), (1, 6)):
+        own = [-float(logs[row, t - 1, ids[row, t]]) for t in range(start + 1, 20)]
+        assert found.loss[row] == pytest.approx(np.mean(own), rel=1e-5)
+        spread = [-float((logs[row, t].exp() * logs[row, t]).sum()) for t in range(start, 19)]
+        assert found.entropy[row] == pytest.approx(np.mean(spread), rel=1e-5)
+        right = [float(logs[row, t - 1].argmax() == ids[row, t]) for t in range(start + 1, 20)]
+        assert found.of("error")[row] == pytest.approx(1 - np.mean(right), rel=1e-5)
+
+
+def improvable(model: torch.nn.Module) -> torch.Tensor:
+    """Texts that the model would write with one head reweighed: undoing nothing, that head alone helps."""
+    ids = texts(16, 4)
+    with HARM.applied(model), torch.no_grad():
+        for _ in range(16):
+            logits = model(ids).logits[:, -1] * 4
+            ids = torch.cat(
+                [ids, torch.multinomial(logits.softmax(-1), 1, generator=torch.manual_seed(ids.shape[1]))], 1
+            )
+    return ids
+
+
+def test_a_planted_gain_is_found_in_its_head_and_holds_elsewhere():
+    """Texts written by a model with a factor of 30 in one head: that factor in that head predicts them best."""
+    model = FAMILIES["llama"].build("sdpa")
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.mul_(8)
+    ids = improvable(model)
+    found = choose(model, ids, [Option("x30", lambda heads: Reweigh(30.0, (1,), heads))], choose_on=8, controls=2)
+    gains = found.gains["x30"]
+    assert max(gains, key=gains.__getitem__) == (1, 2)
+    held = found.difference("chosen")
+    assert held.value < 0
+    assert (1, 2) in found.heads
+    assert found.record["chosen_on"] == found.record["held_out"] == 8
+
+
+def test_the_texts_held_out_have_no_part_in_the_choice():
+    model, ids = FAMILIES["llama"].build("sdpa"), texts()
+    other = ids.clone()
+    other[6:] = ids[6:].flip(0, 1)
+    options = [
+        Option("x4", lambda heads: Reweigh(4.0, (0,), heads)),
+        Option("x.2", lambda heads: Reweigh(0.2, (0,), heads)),
+    ]
+    one, two = (choose(model, each, options, choose_on=6, controls=1) for each in (ids, other))
+    assert (one.option, one.heads, one.gains) == (two.option, two.heads, two.gains)
+    assert one.difference("all heads", held_out=False) == two.difference("all heads", held_out=False)
+    assert one.difference("all heads").value != two.difference("all heads").value
+
+
+def test_nothing_is_chosen_where_nothing_helps():
+    model, ids = FAMILIES["llama"].build("sdpa"), texts()
+    twin = [Option("same", lambda heads: All((Reweigh(1.0, (0,), heads),)))]
+    found = choose(model, ids, twin, heads=((0, 0), (1, 1)))
+    assert (found.heads, found.intervention) == ((), None)
+    assert "nothing was chosen" in found.verdict
+    assert set(found.arms) == {"nothing", "all heads"}
+    assert found.difference("all heads").value == 0
+
+
+def test_zero_tuning_by_entropy_needs_no_truth_and_is_written():
+    model, ids = FAMILIES["llama"].build("sdpa"), texts(8)
+    found = zero_tuning(model, ids, (0.5, 2.0), objective="entropy", controls=1, heads=((0, 0), (1, 3)))
+    assert set(found.gains["gamma=0.5"]) == {(0, 0), (1, 3)}
+    described = found.to_json()
+    assert described["objective"] == "entropy"
+    assert [row["arm"] for row in described["arms"]][:1] == ["nothing"]
+    assert found.table()["held_out"].iloc[0] == 0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_makes_options_for_heads_and_for_all(name):
+    method, model = METHODS[name], FAMILIES["llama"].build("sdpa")
+    for option in method.options(method.defaults[:1], 0):
+        for heads in (((0, 1),), None):
+            found = scores(model, texts(2, 12), option.of_heads(heads))
+            assert np.isfinite(found.loss).all()
+
+
+def test_what_has_no_meaning_is_refused():
+    model, ids = FAMILIES["llama"].build("sdpa"), texts()
+    option = [Option("x2", lambda heads: Reweigh(2.0, (0,), heads))]
+    for options, said in (
+        ({"choose_on": 1}, "at least 2 to choose on"),
+        ({"choose_on": 11}, "2 that are held out"),
+        ({"objective": "los"}, "did you mean 'loss'"),
+        ({"heads": ((7, 0),)}, "does not exist"),
+    ):
+        with pytest.raises(InputError, match=said):
+            choose(model, ids, option, **options)
+    with pytest.raises(InputError, match="nothing to choose from"):
+        choose(model, ids, [])
+    with pytest.raises(InputError, match="changes nothing"):
+        zero_tuning(model, ids, (1.0,))
+    with pytest.raises(UnsupportedModelError, match="next-token"):
+        scores(FAMILIES["bert"].build("sdpa"), ids)
+    with pytest.raises(InputError, match="texts of one token"):
+        scores(model, ids[:, :1])

@@ -1,0 +1,84 @@
+"""`sinkscope calibrate`: what it prints and writes, what it saves, and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sinkscope.calibration import Reweigh, kept
+from sinkscope.cli import main
+from sinkscope.model import load
+
+TEXT = ["--text", str(Path(__file__).parents[3] / "docs" / "calibration.md")]
+SMALL = [*TEXT, "--samples", "6", "--tokens", "24"]
+FEW = [*SMALL, "--heads", "3.0,3.2", "--controls", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_it_chooses_reports_and_writes(capsys):
+    assert main(["calibrate", "nano", "--method", "zero-tuning", "--values", "0.5,2", "--out", "there", *FEW]) == 0
+    said = capsys.readouterr().out
+    assert "held out" in said
+    assert "nothing" in said
+    assert {path.name for path in Path("there").iterdir()} == {"choice.json", "table.csv", "figure.html"}
+    written = json.loads(Path("there/choice.json").read_text())
+    assert written["option"] in ("gamma=0.5", "gamma=2")
+    assert set(written["gains"]["gamma=2"]) == {"3.0", "3.2"}
+    assert written["chosen_on"] == written["held_out"] == 3
+    assert written["arms"][0]["arm"] == "nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["act", "act-guarded", "temperature"])
+def test_every_method_gives_json(capsys, method):
+    assert main(["calibrate", "nano", "--method", method, "--json", *FEW]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["method"], found["model"]) == (method, "nano")
+
+
+@pytest.mark.slow
+def test_it_saves_the_calibrated_model(capsys):
+    arguments = ["--method", "zero-tuning", "--values", "0.97,1.03", "--objective", "entropy", "--save", "saved", *FEW]
+    assert main(["calibrate", "nano", *arguments]) == 0
+    calibration = kept(load("saved"))
+    assert isinstance(calibration, Reweigh)
+    assert main(["measure", "saved", *TEXT, "--samples", "2", "--tokens", "12", "--out", "measured"]) == 0
+    capsys.readouterr()
+    assert main(["calibrate", "nano", *arguments]) == 2
+    assert "it is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--method", "zerotuning"], "did you mean 'zero-tuning'"),
+        (["--method", "zero-tuning", "--values", "a"], "expected numbers"),
+        (["--method", "zero-tuning", "--values", "-1"], "factor = -1.0"),
+        (["--method", "zero-tuning", "--values", "1"], "changes nothing"),
+        (["--method", "zero-tuning", "--position", "99"], "positions 0 to 23"),
+        (["--method", "act", "--position", "2"], "--position names the token of zero-tuning"),
+        (["--method", "act", "--heads", "3"], "write layer.head"),
+        (["--method", "act", "--heads", "9.0"], "does not exist"),
+        (["--method", "act", "--values", "1.5"], "beta = 1.5"),
+        (["--method", "temperature", "--values", "0"], "tau = 0"),
+        (["--method", "act", "--choose-on", "5"], "2 that are held out"),
+        (["--method", "act", "--objective", "los"], "los"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(capsys, arguments, said):
+    assert main(["calibrate", "nano", *SMALL, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+    assert not Path("sinkscope-calibrate").exists() or not list(Path("sinkscope-calibrate").rglob("*.json"))
+
+
+def test_a_model_that_writes_nothing_is_refused(capsys):
+    assert main(["calibrate", "nano-encoder", "--method", "act", *FEW]) == 2
+    assert "next-token" in capsys.readouterr().err

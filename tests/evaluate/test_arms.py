@@ -1,0 +1,68 @@
+"""Arms of caches that are not ours."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+from transformers import cache_utils
+
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.evaluate import full, held_bytes, scored, transformers_quantized
+from tests.evaluate.planted import llama, texts
+from tests.families.registry import FAMILIES
+
+WHY = "optimum-quanto and hqq are not installed: pip install 'sinkscope[quantize]'"
+needs_backends = pytest.mark.skipif(find_spec("hqq") is None or find_spec("optimum") is None, reason=WHY)
+
+
+@torch.no_grad()
+def test_fp8_is_full_precision_in_its_first_pass_and_not_behind() -> None:
+    model, ids = llama(), texts(2, 24)
+    arm = transformers_quantized("fp8")
+    assert arm.name == "fp8"
+    with arm.open(model) as cache:
+        assert torch.equal(model(ids, past_key_values=cache).logits, model(ids).logits)
+        assert held_bytes(cache) < 0.6 * 2 * 2 * 24 * 2 * 2 * 8 * 4  # half of fp32, its last pass beside
+    found = scored(model, ids, [full(), arm], context=12)
+    assert float(found["fp8"].kl[:, 0].abs().max()) < 1e-9
+    assert float(found["fp8"].kl[:, 2:].mean()) > 1e-9
+
+
+@needs_backends
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "bits", "axis"), [("hqq", 3, 0), ("hqq", 4, 1)])
+@torch.no_grad()
+def test_groups_are_rounded_anew_at_each_flush(backend: Any, bits: int, axis: int) -> None:
+    """What is read back of the first tokens changes when later ones are put beside them."""
+    model, ids = llama(), texts(1, 97)
+    with transformers_quantized(backend, bits, group=64, residual=32, axis=axis).open(model) as cache:
+        model(ids[:, :64], past_key_values=cache)
+        layer = cache.layers[0]
+        before = layer._dequantize(layer._quantized_keys)
+        for t in range(64, 97):
+            model(ids[:, t : t + 1], past_key_values=cache)
+        assert not torch.equal(layer._dequantize(layer._quantized_keys)[:, :, :64], before)
+
+
+@pytest.mark.parametrize("backend", ["quanto", "hqq"])
+def test_a_missing_package_is_named(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for check in ("is_optimum_quanto_available", "is_hqq_available"):
+        monkeypatch.setattr(cache_utils, check, lambda: False)
+    with (
+        pytest.raises(InputError, match=r"pip install 'sinkscope\[quantize\]'"),
+        transformers_quantized(backend, 4).open(llama()),
+    ):
+        pass
+
+
+def test_what_it_cannot_do_is_said() -> None:
+    with pytest.raises(InputError, match="did you mean 'quanto'"):
+        transformers_quantized("quant")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="fp8"), transformers_quantized("fp8", 4).open(llama()):
+        pass
+    sliding = FAMILIES["mistral"].build("sdpa")
+    with pytest.raises(UnsupportedModelError, match="mistral"), transformers_quantized("fp8").open(sliding):
+        pass
