@@ -35,7 +35,7 @@ from tools.mutants_quantized import QUANTIZED
 
 MUTANTS = (*KNOWN, *STREAMING, *EVICTION, *QUANTIZED)
 ROOT = Path(__file__).parent.parent
-COPIED = ("sinkscope", "tests", "tools", "benchmarks", "pyproject.toml", "docs", "results", "README.md")
+COPIED = ("sinkscope", "tests", "tools", "benchmarks", "pyproject.toml", "docs", "examples", "results", "README.md")
 TOO_LONG = 600  # seconds: a mutant that makes tests hang is noticed as well
 # Tests start as copies of a process that has imported the libraries, which takes longer than most of them.
 FORKING = multiprocessing.get_context("forkserver")

@@ -31,6 +31,7 @@ from sinkscope.quantization.linear import SliM as SliM
 from sinkscope.quantization.linear import SmoothQuant as SmoothQuant
 from sinkscope.quantization.linear import Static as Static
 from sinkscope.quantization.linear import Transform as Transform
+from sinkscope.quantization.linear import Transforms as Transforms
 from sinkscope.quantization.linear import calibrated as calibrated
 from sinkscope.quantization.linear import converted as converted
 from sinkscope.quantization.linear import left_out as left_out

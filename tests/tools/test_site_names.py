@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
 
 import sinkscope as ss
 from sinkscope import probes
+from tools.pages import DOCS
 from tools.site import names
 from tools.site.names import Public, everything, explained, exported, note_of
 from tools.site.sources import api_pages
@@ -48,6 +50,18 @@ def test_every_name_has_a_directive_of_its_kind() -> None:
     assert ".. autofunction:: sinkscope.measure\n" in text
     assert ".. autoclass:: sinkscope.Measurement\n" in text
     assert ".. autoexception:: sinkscope.InputError\n" in text
+
+
+def test_every_page_is_named_in_a_table_of_contents() -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^```\{toctree\}\n(.*?)^```", index, flags=re.MULTILINE | re.DOTALL)
+    named = [line for table in tables for line in table.splitlines() if re.fullmatch(r"\w+", line)]
+    assert len(named) == len(set(named))
+    assert {path.stem for path in DOCS.glob("*.md")} - {"index"} == set(named) - {
+        "contributing",
+        "changelog",
+        "security",
+    }
 
 
 def test_a_constant_is_told_by_what_stands_below_it() -> None:

@@ -68,7 +68,9 @@ def _room(home: str, here: list[Public], elsewhere: list[tuple[Public, Public]])
 def _entry(public: Public) -> str:
     if public.kind == "data":
         return _data(public)
-    options = "\n   :members:\n   :show-inheritance:" if public.kind != "function" else ""
+    options = "\n   :members:" if public.kind != "function" else ""
+    if inspect.isclass(public.value) and public.value.__bases__ != (object,):
+        options += "\n   :show-inheritance:"
     return f".. auto{public.kind}:: {public.full}{options}"
 
 

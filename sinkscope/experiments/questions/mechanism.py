@@ -101,6 +101,13 @@ inside = Question(
             "Gu et al. 2025, section 3; Sun et al. 2024",
         ),
         above(
+            10.0,
+            level("kurtosis", "softmax"),
+            "in few channels",
+            "at the depth where it is largest the kurtosis of hidden states is above 10, where that of a Gaussian is 3",
+            "Gu et al. 2025, section 3; Sun et al. 2024: spikes in a few channels",
+        ),
+        above(
             0.33,
             ahead_of("softmax", tuple(f"{BY_LAYER}{layer}" for layer in (1, 2, 3)), f"{BY_LAYER}0"),
             "less in the first block",

@@ -20,3 +20,4 @@ from sinkscope.quantization.linear.slim import SliM as SliM
 from sinkscope.quantization.linear.smoothing import SmoothQuant as SmoothQuant
 from sinkscope.quantization.linear.transform import InputTransform as InputTransform
 from sinkscope.quantization.linear.transform import Transform as Transform
+from sinkscope.quantization.linear.transform import Transforms as Transforms

@@ -72,20 +72,35 @@ def edit_experts(module: nn.Module, path: str, parameter: str, edit: Edit, stack
         )
     forward: Any = vars(module).get("forward")
     if not isinstance(forward, _InTwo):
-        forward = _InTwo(module)
+        forward = _InTwo(module, forward)
         vars(module)["forward"] = forward
-        stack.callback(vars(module).pop, "forward")
-    edits = forward.edits.setdefault(parameter, [])
-    edits.append(edit)
-    stack.callback(edits.remove, edit)
+    forward.add(parameter, edit, stack)
+
+
+def edits_experts(module: nn.Module, parameter: str) -> bool:
+    """Whether what goes into one of the two maps is edited now."""
+    forward: Any = vars(module).get("forward")
+    return isinstance(forward, _InTwo) and bool(forward.edits.get(parameter))
 
 
 class _InTwo:
     """The forward of an expert layer: each map over all pairs of a token and one of its experts."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, before: Any) -> None:
         self.module: Any = module
+        self.before = before  # the forward that the module had of its own, None for that of its class
         self.edits: dict[str, list[Edit]] = {}
+
+    def add(self, parameter: str, edit: Edit, stack: ExitStack) -> None:
+        """Let `edit` change what goes into one map, after those that do so already, until `stack` closes."""
+        self.edits.setdefault(parameter, []).append(edit)
+        stack.callback(self._drop, parameter, edit)
+
+    def _drop(self, parameter: str, edit: Edit) -> None:
+        self.edits[parameter].remove(edit)
+        if not any(self.edits.values()):
+            del vars(self.module)["forward"]
+            vars(self.module).update({} if self.before is None else {"forward": self.before})
 
     def __call__(
         self,
@@ -108,7 +123,7 @@ class _InTwo:
         return mixed.reshape(hidden_states.shape)
 
     def _edited(self, parameter: str, x: Tensor, routing: Routing) -> Tensor:
-        for edit in reversed(self.edits.get(parameter, [])):
+        for edit in self.edits.get(parameter, []):
             x = edit(x, routing)
         return x
 

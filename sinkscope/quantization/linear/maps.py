@@ -29,7 +29,7 @@ from sinkscope.hooks import (
     projections,
     unwrapped,
 )
-from sinkscope.quantization.linear.experts import Edit, edit_experts, is_transposed, maps_of
+from sinkscope.quantization.linear.experts import Edit, edit_experts, edits_experts, is_transposed, maps_of
 
 HEAD = "lm_head"  # the output embedding, whatever a model calls it
 FEWEST = 4  # linear maps of a block
@@ -96,26 +96,58 @@ class LinearMap:
         self.module._parameters[self.parameter] = own
 
     def edit_input(self, edit: Edit, stack: ExitStack) -> None:
-        """Replace x by `edit(x, routing)` at every use; the edit that is put on last comes first.
+        """Replace x by `edit(x, routing)` at every use, one edit after the other, before anybody who reads x.
 
         `routing`: of stacked experts, whose second map is given a row for each pair of a token and an expert.
         """
         if self.stacked:
             edit_experts(self.module, self.path, self.parameter, edit, stack)
-            return
+        else:
+            _Edits.of(self).add(edit, stack)
 
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            given = next(iter((*args, *kwargs.values())), None)
-            if not isinstance(given, Tensor):
-                raise InputError(f"'{self.path}' was called with {type(given).__name__} in place of a tensor")
-            edited = edit(given, None)
-            return ((edited, *args[1:]), kwargs) if args else (args, {**kwargs, next(iter(kwargs)): edited})
-
-        stack.callback(self.module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True).remove)
+    @property
+    def edited(self) -> bool:
+        """Whether what goes into it is edited now."""
+        return edits_experts(self.module, self.parameter) if self.stacked else self.module in _EDITS
 
     @property
     def _transposed(self) -> bool:
         return is_transposed(self.module, self.path) if self.stacked else isinstance(self.module, Conv1D)
+
+
+class _Edits:
+    """The edits of what goes into one module, in one hook."""
+
+    def __init__(self, one: LinearMap) -> None:
+        self.one, self.edits = one, list[Edit]()
+        self.handle = one.module.register_forward_pre_hook(self._run, with_kwargs=True, prepend=True)
+
+    @classmethod
+    def of(cls, one: LinearMap) -> _Edits:
+        if one.module not in _EDITS:
+            _EDITS[one.module] = cls(one)
+        return _EDITS[one.module]
+
+    def add(self, edit: Edit, stack: ExitStack) -> None:
+        self.edits.append(edit)
+        stack.callback(self._drop, edit)
+
+    def _drop(self, edit: Edit) -> None:
+        self.edits.remove(edit)
+        if not self.edits:
+            self.handle.remove()
+            del _EDITS[self.one.module]
+
+    def _run(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        x = next(iter((*args, *kwargs.values())), None)
+        if not isinstance(x, Tensor):
+            raise InputError(f"'{self.one.path}' was called with {type(x).__name__} in place of a tensor")
+        for edit in self.edits:
+            x = edit(x, None)
+        return ((x, *args[1:]), kwargs) if args else (args, {**kwargs, next(iter(kwargs)): x})
+
+
+_EDITS: dict[nn.Module, _Edits] = {}
 
 
 class _Constant(nn.Module):

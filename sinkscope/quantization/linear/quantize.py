@@ -116,13 +116,13 @@ class QuantizeLinear(Intervention):
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         maps = linear_maps(model, self.skip)
         check_unrounded(maps.values())
+        if self.transform is not None:
+            self.transform.attach(model, stack)
         if self.activations is not None and not self.activations.exact:
             alone = LeftAlone(model, self.spared, stack)
             for one in maps.values():
                 one.edit_input(self._edit(one, alone), stack)
                 alone.uses.require(one)
-        if self.transform is not None:
-            self.transform.attach(model, stack)  # its hooks are put on last, so they run before those above
         if not self.weights.exact:
             for one in maps.values():
                 one.replace(self._rounded(one), stack, rounded=True)

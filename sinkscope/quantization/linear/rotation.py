@@ -15,7 +15,14 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import OpenStream, Stream, family, unwrapped, width_of
 from sinkscope.quantization.linear.maps import HEAD, LinearMap, chosen, linear_maps, reachable
 from sinkscope.quantization.linear.norms import Source, changes_nothing, gain_of, put, sources
-from sinkscope.quantization.linear.transform import Blocks, Change, InputTransform, Transform, check_unrounded
+from sinkscope.quantization.linear.transform import (
+    Blocks,
+    Change,
+    InputTransform,
+    Transform,
+    check_unedited,
+    check_unrounded,
+)
 
 Kind = Literal["hadamard", "orthogonal"]
 SMALLEST = 8  # Hadamard blocks below this spread an outlier over too few others: a random orthogonal matrix instead
@@ -124,6 +131,7 @@ class RotateResidual(Transform):
             norm = modules[str(one.norm)]
             gain, offset = gain_of(norm)
             put(norm, "weight", torch.full_like(gain, 1 - offset), stack)
+            check_unedited((maps[path] for path in one.maps), "RotateResidual")
             for path in one.maps:
                 maps[path].replace(turn.of_weight(maps[path].weight * gain.to(maps[path].weight)), stack)
             for path in one.others:

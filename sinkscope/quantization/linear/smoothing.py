@@ -15,7 +15,7 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.quantization.linear.maps import HEAD, LinearMap, chosen, linear_maps
 from sinkscope.quantization.linear.norms import Source, changes_nothing, gain_of, set_gain, sources
 from sinkscope.quantization.linear.tokens import check_read, read_inputs
-from sinkscope.quantization.linear.transform import Change, Transform, change_map, check_unrounded
+from sinkscope.quantization.linear.transform import Change, Transform, change_map, check_unedited, check_unrounded
 from sinkscope.quantization.linear.uses import Uses
 from sinkscope.quantization.spared import Spared
 
@@ -94,6 +94,7 @@ class SmoothQuant(Transform):
         for source in self.shared:
             scale = self._scale(source)
             if source.norm is not None:
+                check_unedited((maps[path] for path in source.maps), "SmoothQuant")
                 set_gain(modules[source.norm], 1 / scale, stack)
             for path in source.maps:
                 if source.norm is None:

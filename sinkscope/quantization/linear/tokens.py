@@ -100,11 +100,11 @@ def read_inputs(
     options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
     with torch.compiler.set_stance("force_eager"), evaluating(model), torch.no_grad(), ExitStack() as stack:
         alone = LeftAlone(model, known(spared, model, given), stack)
+        if under is not None:
+            under.attach(model, stack)
         for one in maps:
             one.edit_input(_reading(one, alone, read), stack)
             alone.uses.require(one)
-        if under is not None:
-            under.attach(model, stack)
         for batch in batches(model, given, samples, batch_size):
             model(**batch, **options)
 

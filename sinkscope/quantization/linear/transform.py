@@ -6,7 +6,9 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -22,8 +24,32 @@ class Transform(Intervention):
     """An intervention that leaves the full-precision function as it is. Give it to `QuantizeLinear(transform=...)`.
 
     There it comes before both roundings. Beside a quantizer (`All`) it would come after that of the weights, which is
-    refused.
+    refused. Several are `Transforms`.
     """
+
+
+@dataclass(frozen=True)
+class Transforms(Transform):
+    """Transforms one after the other, x changed by the first of them first.
+
+    Such as QuaRot (Ashkboos et al. 2024): `Transforms((RotateResidual.of(model, inputs), RotateInputs(["down"])))`.
+    What changes x through a norm must come before what changes it behind the norm. Control: that of each part.
+    """
+
+    parts: Sequence[Transform]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(self.parts))
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        for part in self.parts:
+            part.attach(model, stack)
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> Intervention:
+        return Transforms(tuple(part.control(generator, model, inputs) for part in self.parts))  # type: ignore[misc]
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": "Transforms", "parts": [part.describe() for part in self.parts]}
 
 
 def check_unrounded(maps: Iterable[LinearMap]) -> None:
@@ -33,6 +59,16 @@ def check_unrounded(maps: Iterable[LinearMap]) -> None:
             raise InputError(
                 f"the weight of '{one.path}' is quantized already: give a transform to the quantizer "
                 "(QuantizeLinear(transform=...)), and each map to one quantizer (skip=...)"
+            )
+
+
+def check_unedited(maps: Iterable[LinearMap], what: str) -> None:
+    """Raises `InputError` where what goes into a map is changed already, behind the norm that `what` changes."""
+    for one in maps:
+        if one.edited:
+            raise InputError(
+                f"what goes into '{one.path}' is changed already, and {what} changes it before that: give both to "
+                "Transforms((...)) in this order, and to the quantizer as its transform"
             )
 
 

@@ -39,7 +39,7 @@ def loss(model: nn.Module, ids: Tensor) -> float:
 def test_real_and_simulated_agree(weights: Grid, activations: Grid | None) -> None:
     model = ss.load("nano").eval()
     ids = build_inputs(
-        "natural", tokenizer=load_tokenizer("nano"), vocab_size=2048, tokens=128, samples=8, seed=0, bos="add"
+        "natural", tokenizer=load_tokenizer("nano"), vocab_size=2048, tokens=128, samples=32, seed=0, bos="add"
     ).input_ids
     before, plain = parameters(model), loss(model, ids)
     real = loss(converted(model, weights, activations), ids)
