@@ -14,7 +14,7 @@ from torch.nn import functional
 from sinkscope.attention import Document, Tokens
 from sinkscope.attention.masks import leaves
 from sinkscope.errors import InputError
-from sinkscope.hooks import Forward, Stream, arguments, row_length, unwrapped
+from sinkscope.hooks import Forward, Stream, arguments, row_length, unobserved, unwrapped
 from sinkscope.model import LabForCausalLM
 
 UNKNOWN = -1  # in place of an id: padding, and learned tokens before a sequence
@@ -122,11 +122,12 @@ def _every_id(forward: Forward, total: int, earlier: Tensor | None) -> Int[Tenso
 
 
 def _length(model: nn.Module, forward: Forward, inputs: Mapping[str, Any]) -> int:
-    """Columns of what is no text, such as an image, from a pass over the first sample."""
+    """Columns of what is no text, such as an image, from a pass over the first sample, which no hook sees: a pass that
+    asks for its columns would ask again."""
     if forward.text_alone:
         needed = Stream.of(model).mask_name.replace("attention_mask", "input_ids")
         raise InputError(f"the inputs have no {needed}, so which of their tokens are spared cannot be told: give them")
-    return row_length(model, inputs)
+    return row_length(unobserved(model), inputs)
 
 
 def _documents(

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, LlamaForCausalLM
+from transformers import DynamicCache, LlamaForCausalLM, ViTConfig, ViTForImageClassification
 
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.quantization import (
@@ -149,3 +149,16 @@ def test_what_is_left_alone_fits_the_tensors_of_the_pass(tiny_llama: LlamaForCau
     expected = torch.tensor([[1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0]]).bool()
     assert torch.equal(found[0], expected[..., None])
     assert torch.equal(found[1], expected.view(-1, 1))
+
+
+def test_an_images_columns_are_its_patches_behind_the_class_token() -> None:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = ViTForImageClassification(ViTConfig(**sizes, image_size=8, patch_size=4)).eval()
+    seen: list[Tensor] = []
+    with ExitStack() as stack, torch.no_grad():
+        spared = SparedInPass(model, FirstTokens(2), stack)
+        block = model.vit.layers[0] if hasattr(model.vit, "layers") else model.vit.encoder.layer[0]
+        stack.callback(block.register_forward_pre_hook(lambda *_: seen.append(spared.now)).remove)
+        model(pixel_values=torch.zeros(3, 3, 8, 8))
+    assert len(seen) == 1
+    assert seen[0].tolist() == 3 * [[True, True, False, False, False]]
