@@ -18,6 +18,7 @@ _ROOMS = (
     "probes",
     "interventions",
     "caches",
+    "calibration",
     "model",
     "data",
     "evaluate",
@@ -62,6 +63,7 @@ __all__ = ["__version__", *_ROOMS, *_HOME]
 if TYPE_CHECKING:
     from sinkscope import attention as attention
     from sinkscope import caches as caches
+    from sinkscope import calibration as calibration
     from sinkscope import data as data
     from sinkscope import evaluate as evaluate
     from sinkscope import experiments as experiments

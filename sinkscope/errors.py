@@ -7,7 +7,13 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """Bad input: what is wrong, where, and the nearest valid choice. The command line prints it and exits with 2."""
+    """Bad input: what is wrong, where, and the nearest valid choice. The command line prints it and exits with 2.
+
+    It is one line, whatever was read: line breaks in a name are shown as such.
+    """
+
+    def __init__(self, said: str = "") -> None:
+        super().__init__("\\n".join(str(said).splitlines()))
 
 
 class UnsupportedModelError(InputError):

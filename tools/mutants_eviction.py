@@ -40,6 +40,8 @@ last = _of("policies/last_queries.py", REFERENCE)
 expected = _of("policies/expected.py", REFERENCE)
 fastgen = _of("policies/fastgen.py", REFERENCE)
 images = _of("policies/images.py", REFERENCE)
+pictures = _of("policies/images.py", "tests/caches/policies/test_images.py")
+own = _of("own.py", "tests/caches/test_own.py")
 
 EVICTION: tuple[Mutant, ...] = (
     call("learned sinks take no share", "if self.sink is None:", "if True:"),
@@ -211,7 +213,10 @@ EVICTION: tuple[Mutant, ...] = (
     images("borders are one short", "(end >= -8) & (end < 4)", "(end >= -7) & (end < 4)"),
     images(
         "images go last",
-        "score - call.notes[Marked(self.image)] * 2.0**20",
-        "score + call.notes[Marked(self.image)] * 2.0**20",
+        "-1 / (1 + score), score)",
+        "1e6 + score, score)",
     ),
+    pictures("images are ranked behind text to an eighth", "-1 / (1 + score), score)", "score - 2.0**20, score)"),
+    own("padding is not refused", "if layer.pads is not None:", "if False:"),
+    own("keys are scored in another order", '"key": keys, "value": values}', '"key": keys.flip(2), "value": values}'),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from sinkscope.caches.notes import KeyNote, Note, RowNote
 from sinkscope.caches.policies import Policy
 from sinkscope.caches.rotation import Rotation
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import Editor, Forward, family
+from sinkscope.hooks import Editor, Forward, editing, family
 
 When = Literal["prefill", "always"]
 AGREES = 0.02  # of the largest output: by how much a layer's own output may differ from what its weights say
@@ -43,7 +44,7 @@ class Progress:
 
 
 @dataclass(eq=False)
-class _Met:
+class Met:
     """A layer between its `update` and the end of its attention call."""
 
     layer: KeptSets
@@ -63,13 +64,17 @@ class Engine(Editor):
         self.layers: list[KeptSets] = []
         self.progress = Progress()
         self.forward: Forward | None = None
-        self.met: dict[nn.Module, _Met] = {}
+        self.met: dict[nn.Module, Met] = {}
         self.of: dict[nn.Module, KeptSets] = {}  # whose keys each module attended to in this pass
         self.mask: Tensor | None = None
         self.checked: set[int] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Engine:
         return self
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        """Edit the model's attention calls for as long as `stack` is open."""
+        stack.enter_context(editing(self))
 
     def start(self, plan: Plan, layers: list[KeptSets], progress: Progress, forward: Forward) -> None:
         """A pass begins. Raises `InputError` where the one before it broke off."""
@@ -109,7 +114,7 @@ class Engine(Editor):
         if layer.groups is not None:
             return self._given_groups(layer, number, module, implementation, arguments)
         arguments = by_place(layer, module, implementation, arguments)
-        self.met[module] = _Met(
+        self.met[module] = Met(
             layer, self._call(layer, number, module, arguments), _may_group(module, implementation, arguments)
         )
         return arguments
@@ -124,7 +129,7 @@ class Engine(Editor):
         of_each = given["query"].shape[1] // sum(len(group.heads) for group in groups)
         shares = [of_group(group, layer, implementation, given, of_each) for group in groups]
         calls = [self._call(layer, number, module, *both) for both in zip(shares, groups, strict=True)]
-        self.met[module] = _Met(layer, calls[0], True, given["query"], calls)
+        self.met[module] = Met(layer, calls[0], True, given["query"], calls)
         return shares[0]
 
     def returned(self, module: nn.Module, output: Tensor) -> Tensor:
@@ -182,7 +187,7 @@ class Engine(Editor):
         tokens = tokens if layer.pads is None else tokens - layer.pads.to(query.device)
         return self.plan.budget.of_layer(number, len(self.layers), tokens)
 
-    def _after(self, met: _Met, plan: Plan, output: Tensor) -> Tensor:
+    def _after(self, met: Met, plan: Plan, output: Tensor) -> Tensor:
         """Take notes of a call that ran, score, and evict."""
         policy, layer, call = plan.policy, met.layer, met.call
         if policy.reads_weights and call.layer not in self.checked:
@@ -205,7 +210,7 @@ class Engine(Editor):
             layer.evict_one(_pooled(policy.score(call), call.cache_heads))
         return output
 
-    def _after_groups(self, met: _Met, plan: Plan, output: Tensor) -> Tensor:
+    def _after_groups(self, met: Met, plan: Plan, output: Tensor) -> Tensor:
         """One token on two rectangles: the other group's output, and notes of both."""
         assert met.query is not None
         assert met.layer.groups is not None

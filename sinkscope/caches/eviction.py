@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, get_args
 
 from torch import Tensor, nn
@@ -13,10 +13,11 @@ from sinkscope.caches.budgets import Budget, budget_of
 from sinkscope.caches.engine import Engine, Plan, Progress, When
 from sinkscope.caches.following import FollowingCache
 from sinkscope.caches.layers import HybridSlotsLayer, KeptSets, SlotsLayer
+from sinkscope.caches.own import OwnEngine, check_own
 from sinkscope.caches.policies import Policy, policy_of
 from sinkscope.caches.rotation import Rotation, measured_rotations
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import Forward, attention_layers, editing, family, own_attention, text_config, unwrapped
+from sinkscope.hooks import Forward, attention_layers, family, own_attention, text_config, unwrapped
 
 
 class EvictingCache(FollowingCache):
@@ -106,9 +107,10 @@ def evicting(
         )
     cache = EvictingCache(model, policy, budget, when)
     _check_model(model, cache)
-    engine = cache.engine = Engine(model)
+    engine = cache.engine = OwnEngine(model) if own_attention(model) else Engine(model)
     try:
-        with editing(engine):
+        with ExitStack() as stack:
+            engine.attach(model, stack)
             yield cache
     finally:
         engine.stop()
@@ -117,16 +119,19 @@ def evicting(
 
 
 def _check_model(model: nn.Module, cache: EvictingCache) -> None:
-    if any(True for _ in own_attention(model)):
-        raise UnsupportedModelError(
-            f"family '{family(model)}' computes attention in code of its own, where keys cannot be told apart: "
-            "eviction needs attention that dispatches through transformers' AttentionInterface"
-        )
-    attention_layers(model)
+    if own_attention(model):
+        check_own(model, cache.plan)
+    else:
+        attention_layers(model)
     config = text_config(model)
     if getattr(config, "num_kv_shared_layers", 0) or getattr(config, "shares_kv", False):
         raise UnsupportedModelError(
             f"family '{family(model)}' has layers that read another layer's keys and would not see what is evicted"
+        )
+    if (skipped := cache.plan.policy.skipped) >= len(cache.kept):
+        raise InputError(
+            f"the policy keeps everything in the first {skipped} layers that evict, and this model has "
+            f"{len(cache.kept)} of those: nothing would be evicted; let it skip at most {len(cache.kept) - 1}"
         )
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     if (reason := cache.plan.budget.fits(len(cache.kept), heads)) is not None:

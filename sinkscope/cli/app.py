@@ -27,7 +27,7 @@ from sinkscope.cli import (
     zoo,
 )
 from sinkscope.cli.changing import calibrate
-from sinkscope.cli.measuring import comparing
+from sinkscope.cli.measuring import comparing, lm_eval
 from sinkscope.cli.options import BAD_INPUT
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import fail, note
@@ -38,7 +38,7 @@ _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROF
 app = typer.Typer(
     name="sinkscope",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Start with: sinkscope demo --quick",
@@ -91,6 +91,11 @@ app.command(
     cls=quantize.ListingSchemes,
     epilog="Example: sinkscope quantize nano --scheme w8a8-tensor --spare measured",
 )(quantize.quantize)
+app.command(
+    "lm-eval",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["--about"]},
+    epilog="Example: sinkscope lm-eval --model sinkscope --model_args pretrained=nano,cache=h2o,budget=64 --tasks NAME",
+)(lm_eval.lm_eval)
 app.command("generate", epilog="Example: sinkscope generate nano --stream --sinks 1 --window 127 --max-tokens 500")(
     generate.generate
 )

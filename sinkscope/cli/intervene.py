@@ -90,6 +90,7 @@ def intervene(
         ),
     ] = None,
     figure: options.Figure = None,
+    config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Change what makes the sink, and compare loss, predictions and sink rate with those of random controls.

@@ -11,7 +11,7 @@ from sinkscope.cli import options
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.cli.measuring.job import MeasuringJob
-from sinkscope.cli.measuring.planning import show_plan
+from sinkscope.cli.measuring.planning import show_plans
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import only_json, plain, show, show_json
 
@@ -27,7 +27,7 @@ else:
 @sharing
 def measure(
     context: Context,
-    model: options.Model,
+    models: options.Models,
     kind: options.Kind = "natural",
     text: options.TextFile = None,
     reads: Reads = READS,
@@ -58,13 +58,15 @@ def measure(
     ] = False,
     figure: options.Figure = None,
     tables: options.Tables = "csv",
+    config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure where a model has an attention sink, how strong it is, and by which mechanism it works."""
     medium = options.medium_of(context)
     by_domain = text is not None and text.is_dir()
     words = [medium[0] if medium else kind, *(["domains"] if by_domain else [])]
-    folder = results_folder("measure", out, [model], words, context)
+    places = {name: out if out is None or len(models) == 1 else out / options.slug(name) for name in models}
+    folders = {name: results_folder("measure", place, [name], words, context) for name, place in places.items()}
     from transformers.utils.logging import disable_progress_bar
 
     from sinkscope.cli.measuring.job import loaded, tokenizer_of
@@ -75,7 +77,7 @@ def measure(
 
     check_epsilon(reads.epsilon)
     if plan_only:
-        show_plan(model, reads, runs, device, as_json)
+        show_plans(list(folders), reads, runs, device, as_json)
         return
     options.check_written(figure, tables)
     chosen(_names(observers))  # before a model is loaded
@@ -83,30 +85,39 @@ def measure(
     if by_domain and wanted:
         raise InputError("--maps draws one measurement's heads: give --text a file, not a folder of domains")
     disable_progress_bar()  # of loading weights; downloads keep theirs
-    with only_json(as_json):
-        job = MeasuringJob(
-            name=model,
-            model=loaded(model, device, runs),
-            tokenizer=tokenizer_of(model, runs.revision, trust_remote_code=runs.trust_remote_code),
-            kind=kind,
-            reads=reads,
-            runs=runs,
-            observers=_names(observers),
-            windows=windows,
-            medium=medium,
-        )
-        if by_domain and text is not None:
-            rows = _by_domain(job, text, folder)
-        else:
-            found, written = _at_once(job, text, folder, wanted, tables, figure)
-    if by_domain:
-        _show_domains(job, rows, folder, as_json)
-    elif as_json:
+
+    def measured(name: str) -> dict[str, Any]:
+        """The summary of one model, which is shown."""
+        folder = folders[name]
+        with only_json(as_json):
+            job = MeasuringJob(
+                name=name,
+                model=loaded(name, device, runs),
+                tokenizer=tokenizer_of(name, runs.revision, trust_remote_code=runs.trust_remote_code),
+                kind=kind,
+                reads=reads,
+                runs=runs,
+                observers=_names(observers),
+                windows=windows,
+                medium=medium,
+            )
+            if by_domain and text is not None:
+                rows = _by_domain(job, text, folder)
+            else:
+                found, written = _at_once(job, text, folder, wanted, tables, figure)
+        if by_domain:
+            if not as_json:
+                _show_domains(rows, folder)
+            return {"model": name, "input": job.input, "epsilon": job.epsilon, "domains": rows}
+        if not as_json:
+            show_results(found, f"{name} on {job.input} input", reads.epsilon)
+            show(plain(f"written: {', '.join(str(path) for path in written)}"))
         summary = found.to_json(reads.epsilon)
-        show_json({**summary, "model": model, "input": job.input, "input_details": summary["input"]})
-    else:
-        show_results(found, f"{model} on {job.input} input", reads.epsilon)
-        show(plain(f"written: {', '.join(str(path) for path in written)}"))
+        return {**summary, "model": name, "input": job.input, "input_details": summary["input"]}
+
+    summaries = [measured(name) for name in folders]
+    if as_json:
+        show_json(summaries[0] if len(summaries) == 1 else {"measurements": summaries})
 
 
 def _names(observers: str) -> list[str]:
@@ -139,10 +150,7 @@ def _by_domain(job: MeasuringJob, places: Path, folder: Path) -> list[dict[str, 
     return measure_domains(job, domains(places), folder)
 
 
-def _show_domains(job: MeasuringJob, rows: list[dict[str, Any]], folder: Path, as_json: bool) -> None:
+def _show_domains(rows: list[dict[str, Any]], folder: Path) -> None:
     from sinkscope.cli.measuring.domains import show_domains
 
-    if as_json:
-        show_json({"model": job.name, "input": job.input, "epsilon": job.epsilon, "domains": rows})
-    else:
-        show_domains(rows, folder)
+    show_domains(rows, folder)

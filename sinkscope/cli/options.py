@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, unknown
 
 BAD_INPUT = 2  # the exit code
 OF_TEXT = {
@@ -31,6 +31,39 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A hub id, a local folder, or a shipped model (nano).")]
+Models = Annotated[
+    list[str], typer.Argument(metavar="MODEL...", help="Hub ids, local folders, or shipped models (nano), one by one.")
+]
+
+
+def _configured(context: Any, param: Any, path: Path | None) -> Path | None:
+    """The options in a file take the place of defaults; what is typed takes theirs."""
+    if path is None:
+        return None
+    import yaml
+
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"cannot read {path}: {' '.join(str(error).split())}") from error
+    if not isinstance(given, dict):
+        raise InputError(f"{path}: expected options and their values, such as  samples: 20")
+    names = {option.lstrip("-"): each.name for each in context.command.params for option in each.opts}
+    for name in given:
+        if str(name) not in names or names[str(name)] == param.name:
+            raise unknown(f"option in {path}", str(name), [known for known in names if names[known] != param.name])
+    context.default_map = {**(context.default_map or {}), **{names[str(name)]: value for name, value in given.items()}}
+    return path
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        is_eager=True,
+        callback=_configured,
+        help="A YAML file of options by their names (samples: 20); what is typed beside it counts more.",
+    ),
+]
 Kind = Annotated[InputKind, typer.Option("--input", help="What the model reads.")]
 TextFile = Annotated[
     Path | None,

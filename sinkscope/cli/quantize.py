@@ -219,6 +219,14 @@ def _show(study: Study) -> None:
     frame = study.table()
     show(table(["", "spared", COST[study.by], "from", "to", "given back, %", "from", "to"], arm_rows(frame, study.by)))
     show(plain(study.verdict))
+    if "weight_bytes" in (record := study.record):
+        whole, small = record["weight_bytes_16"], record["weight_bytes"]
+        show(plain(f"matrices: {small / 2**20:.3g} MiB with scales, {whole / 2**20:.3g} MiB in 16 bits"))
+    held = study.data["held"].values
+    if held[1] == held[1]:
+        show(
+            plain(f"cache of a text at its end: {held[1] / 2**10:.3g} KiB with scales, {held[0] / 2**10:.3g} KiB full")
+        )
 
 
 def _show_hazards(looked: Hazards) -> None:

@@ -30,7 +30,7 @@ def cached_lm(model: nn.Module, tokenizer: Any, arm: Arm, **options: Any) -> Any
     lm-eval's `HFLM`, which it is. What a task puts at the context's end, such as its question, is seen before anything
     is dropped. Raises `InputError` where lm-eval is not installed.
     """
-    return _class()(model, tokenizer, arm, **options)
+    return cached_class()(model, tokenizer, arm, **options)
 
 
 def summed(model: nn.Module, arm: Arm, context: list[int], continuation: list[int]) -> tuple[float, bool]:
@@ -62,15 +62,22 @@ def _read(feed: Feed, ids: list[int]) -> Tensor:
     return feed.read(torch.tensor([ids]))[0].double().log_softmax(-1)
 
 
-@cache
-def _class() -> type:
+def load_hflm() -> Any:
+    """lm-eval's model of transformers. Raises `InputError` where lm-eval is not installed."""
     try:
         from lm_eval.models.huggingface import HFLM
-        from tqdm import tqdm
     except ImportError as error:
         raise InputError(f"lm-eval cannot be imported ({error}): pip install 'sinkscope[eval]'") from error
+    return HFLM
 
-    class CachedLM(HFLM):
+
+@cache
+def cached_class() -> type:
+    """The class of `cached_lm`. Raises `InputError` where lm-eval is not installed."""
+    base = load_hflm()
+    from tqdm import tqdm
+
+    class CachedLM(base):  # type: ignore[misc, valid-type]
         def __init__(self, model: nn.Module, tokenizer: Any, arm: Arm, **options: Any) -> None:
             super().__init__(pretrained=model, tokenizer=tokenizer, **options)
             self.arm = arm

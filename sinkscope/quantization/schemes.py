@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from transformers import Cache
 
 from sinkscope.errors import InputError, unknown
+from sinkscope.hooks import checked_inputs, device_of, evaluating, parameters, part
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.grid import Grid
 from sinkscope.quantization.kv import QuantizeCache, quantized_cache
-from sinkscope.quantization.linear import QuantizeLinear, RotateInputs, SmoothQuant, calibrated
+from sinkscope.quantization.linear import QuantizeLinear, RotateInputs, SmoothQuant, calibrated, linear_maps
+from sinkscope.quantization.linear.maps import HEAD
 from sinkscope.quantization.spared import Spared
 from sinkscope.quantization.studies.scheme import QuantizationScheme
 
@@ -72,14 +78,17 @@ def _linear(name: str, weights: int, activations: int, ranges: str, first: str |
 
     def make(model: nn.Module, calibration: Mapping[str, Any], spared: Spared | None) -> Intervention:
         transform: Any = None
+        skip = _skipped(model, calibration)
         if first == "smooth":
-            transform = SmoothQuant.of(model, calibration, SMOOTH, spared=spared)
+            transform = SmoothQuant.of(model, calibration, SMOOTH, spared=spared, skip=skip)
         elif first == "rotated":
-            transform = RotateInputs()
+            transform = RotateInputs(skip=skip)
         static = (
-            calibrated(model, calibration, given, spared=spared, transform=transform) if ranges == "static" else None
+            calibrated(model, calibration, given, spared=spared, skip=skip, transform=transform)
+            if ranges == "static"
+            else None
         )
-        return QuantizeLinear(grid, given, static=static, spared=spared, transform=transform)
+        return QuantizeLinear(grid, given, static=static, spared=spared, skip=skip, transform=transform)
 
     before = {None: "", "smooth": f"; outliers moved to weights first (α = {SMOOTH:g})", "rotated": "; rotated first"}
     says = (
@@ -105,6 +114,36 @@ def _cached(name: str, bits: int, ranges: str) -> QuantizationScheme:
     stored = ranges != "head" and bits <= 8
     says = f"cached keys and values of {bits} bits, {CACHES[ranges]}"
     return QuantizationScheme(name, says, make, caches=True, store=store if stored else None)
+
+
+def _skipped(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """The head, and maps that are never called though their block is: their weight is read directly.
+
+    What goes into those cannot be quantized; a `UserWarning` names them.
+    """
+    used: set[str] = set()
+    maps = {path: one for path, one in linear_maps(model).items() if not (one.routed or one.stacked or one.crosses)}
+    given, samples = checked_inputs(model, inputs)
+    options = {"use_cache": False} if "use_cache" in parameters(model).parameters else {}
+    with ExitStack() as stack, evaluating(model), torch.no_grad():
+        for path, one in maps.items():
+            one.edit_input(partial(_noted, used, path), stack)
+        model(**part(given, slice(0, 1), samples, device_of(model)), **options)
+    unused = sorted(maps.keys() - used)
+    if unused:
+        more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
+        warnings.warn(
+            f"left as they are: {', '.join(unused[:3])}{more}; their weights are read directly, so what goes into them "
+            "cannot be quantized",
+            UserWarning,
+            stacklevel=5,
+        )
+    return (HEAD, *unused)
+
+
+def _noted(used: set[str], path: str, x: Tensor, routing: object) -> Tensor:
+    used.add(path)
+    return x
 
 
 NAMES = (

@@ -26,7 +26,7 @@ def test_a_plan_loads_nothing_and_writes_nothing(sinkscope, model, tmp_path):
     found = sinkscope("measure", model, *FEW, "--plan", "--json").json
     assert found["parameters"] > 1000
     assert found["seconds"][0] < found["seconds"][1]
-    assert "what it would take" in sinkscope("measure", model, *FEW, "--plan").out
+    assert "would take" in sinkscope("measure", model, *FEW, "--plan").out
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 
 from sinkscope.model import load
 from sinkscope.quantization import FirstTokens, Study
+from tests.families.registry import FAMILIES
 
 Command = Callable[..., Any]
 SMALL = ("--tokens", 24, "--samples", 4, "--controls", 2)
@@ -106,3 +108,31 @@ def test_bad_input_is_one_line_and_nothing_is_written(
 
 def test_the_help_lists_the_schemes(sinkscope: Command) -> None:
     assert "kv2-kivi" in sinkscope("quantize", "--help").out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt_oss", "qwen3_moe", "deepseek_v3", "nano-encoder", "nano-hybrid"])
+def test_other_models_are_quantized(sinkscope: Command, tmp_path: Path, name: str) -> None:
+    where: object = name
+    if not name.startswith("nano"):
+        where = tmp_path / name
+        FAMILIES[name].build("eager").save_pretrained(where)  # type: ignore[arg-type]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", message="left as they are")  # as on a terminal: a line on stderr
+        answer = sinkscope("quantize", where, "--scheme", "w4a8-tensor", "--spare", "first:1", "--hazards", "--input",
+                           "random", *SMALL, "--json", "--out", "found")  # fmt: skip
+    assert answer.code == 0, answer.err
+    nothing = answer.json["study"]["arms"][1]
+    assert nothing["kl"] > 0
+    assert answer.json["hazards"]["sites"]
+    assert json.loads((tmp_path / "found" / "spared.json").read_text())["positions"] == [0]
+    assert ("read directly" in answer.err) == (name == "nano-hybrid")
+
+
+@pytest.mark.slow
+def test_a_latent_cache_is_quantized_too(sinkscope: Command, tmp_path: Path) -> None:
+    FAMILIES["deepseek_v3"].build("eager").save_pretrained(tmp_path / "mla")
+    answer = sinkscope("quantize", tmp_path / "mla", "--scheme", "kv4-token", "--spare", "first:1", "--input", "random",
+                       *SMALL, "--json")  # fmt: skip
+    assert answer.code == 0, answer.err
+    assert answer.json["study"]["arms"][1]["kl"] > 0

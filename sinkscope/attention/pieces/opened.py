@@ -41,14 +41,14 @@ class OpenTo:
             if type(value) not in self.kinds.values():
                 raise InputError(f"{type(value).__name__} is not registered: decorate it with @sinkscope.operation")
             return value
-        if not isinstance(value, Mapping) or value.get("kind") in self.kinds.own:
+        kind = value.get("kind") if isinstance(value, Mapping) else None
+        if not isinstance(kind, str) or kind in self.kinds.own:
             return closed(value)
-        kind = str(value.get("kind"))
         if kind in self.kinds:
             return self.kinds[kind](**{str(name): part for name, part in value.items() if name != PACKAGE})
         if PACKAGE in value:
             raise missing(f"the {self.place} '{kind}' of an attention operation", value[PACKAGE])
-        if "kind" in value and self.kinds.added:
+        if self.kinds.added:
             raise unknown(f"kind of {self.place}", kind, self.kinds)
         return closed(value)
 

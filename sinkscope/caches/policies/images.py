@@ -65,7 +65,7 @@ class ImageEdges(Policy):
         begin, end = (call.places[..., None] - call.notes[note][:, None, None] for note in self.needs)
         border = ((begin >= -4) & (begin < 8)).any(-1) | ((end >= -8) & (end < 4)).any(-1)
         stays = (call.positions < self.sinks) | (call.places >= call.total - self.recent)
-        return (call.places + border * 2.0**40).double().masked_fill(stays, torch.inf)
+        return (call.places.double() + border * 2.0**40).masked_fill(stays, torch.inf)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class LookM(Policy):
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
         score = call.notes[Received()]
-        if self.image:
-            score = score - call.notes[Marked(self.image)] * 2.0**20
+        if self.image:  # below 0, in the same order, to the last digit
+            score = torch.where(call.notes[Marked(self.image)] > 0, -1 / (1 + score), score)
         stays = (call.positions < self.sinks) | (call.places >= call.total - self.recent)
         return score.masked_fill(stays, torch.inf)

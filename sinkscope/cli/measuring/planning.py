@@ -9,6 +9,7 @@ from sinkscope.report.terminal import plain, show, show_json, table
 
 if TYPE_CHECKING:
     from sinkscope.cli.given import Reads, Runs
+    from sinkscope.measuring.planning import MeasuringPlan
 
 ABOUT = (
     "parameters are counted; memory, disk and time are estimates: time from what matrix products just took here, "
@@ -16,11 +17,21 @@ ABOUT = (
 )
 
 
-def show_plan(model: str, reads: Reads, runs: Runs, device: str | None, as_json: bool) -> None:
-    """What a measurement would take, on the terminal or as JSON."""
-    from sinkscope.measuring.planning import GIB, plan
+def show_plans(models: list[str], reads: Reads, runs: Runs, device: str | None, as_json: bool) -> None:
+    """What measurements would take, on the terminal or as JSON."""
+    found = [_planned(model, reads, runs, device) for model in models]
+    if as_json:
+        show_json(found[0].to_dict() if len(found) == 1 else {"plans": [plan.to_dict() for plan in found]})
+        return
+    for plan in found:
+        _show(plan, reads)
+    show(plain(ABOUT))
 
-    found = plan(
+
+def _planned(model: str, reads: Reads, runs: Runs, device: str | None) -> MeasuringPlan:
+    from sinkscope.measuring.planning import plan
+
+    return plan(
         model,
         tokens=reads.tokens,
         samples=reads.samples,
@@ -30,9 +41,11 @@ def show_plan(model: str, reads: Reads, runs: Runs, device: str | None, as_json:
         revision=runs.revision,
         trust_remote_code=runs.trust_remote_code,
     )
-    if as_json:
-        show_json(found.to_dict())
-        return
+
+
+def _show(found: MeasuringPlan, reads: Reads) -> None:
+    from sinkscope.measuring.planning import GIB
+
     low, high = found.seconds
     rows = [
         ("parameters", f"{found.parameters:,} in {found.dtype}"),
@@ -43,5 +56,4 @@ def show_plan(model: str, reads: Reads, runs: Runs, device: str | None, as_json:
         ("results on disk", f"{found.results / 2**20:.1f} MiB"),
         (f"time on {found.device}, {reads.samples} samples", f"{low:.1f} to {high:.1f} s, beside loading"),
     ]
-    show(table(("what it would take", ""), rows, numbers_from=2))
-    show(plain(ABOUT))
+    show(table((f"what {found.model} would take", ""), rows, numbers_from=2))

@@ -32,6 +32,8 @@ class SmoothQuant(Transform):
     is one at run time. α = .5 is usual, more where the outliers of x are larger. A choice of calibration tokens that
     lacks what is served, such as the first token, makes s small where x is large: calibrate on what is served.
 
+    `spared`: the choice of tokens that calibration left out, as data.
+
     Control: the same factors on other channels. Source: Xiao et al. 2023; mit-han-lab/smoothquant,
     smoothquant/smooth.py, which smooths behind norms alone.
     """
@@ -40,6 +42,7 @@ class SmoothQuant(Transform):
     scales: Mapping[str, Float[Tensor, "in"]] = field(repr=False)
     shared: Sequence[Source] = field(repr=False)
     seed: int | None = None
+    spared: Mapping[str, Any] | None = None
 
     @classmethod
     def of(
@@ -75,7 +78,7 @@ class SmoothQuant(Transform):
             weights = torch.stack([_by_input(maps[path].weight) for path in source.maps]).amax(0).clamp(min=SMALLEST)
             scale = (size.pow(alpha) / weights.pow(1 - alpha)).clamp(min=SMALLEST)
             scales |= dict.fromkeys(source.maps, scale)
-        return cls(alpha, scales, shared)
+        return cls(alpha, scales, shared, spared=None if spared is None else spared.describe())
 
     @property
     def gains(self) -> tuple[str, ...]:
@@ -112,6 +115,7 @@ class SmoothQuant(Transform):
             "gains": list(self.gains),
             "divided": list(self.divided),
             "seed": self.seed,
+            "spared": self.spared,
         }
 
     def _scale(self, source: Source) -> Tensor:

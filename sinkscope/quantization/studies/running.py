@@ -22,7 +22,9 @@ from sinkscope.interventions import All, Intervention
 from sinkscope.quantization.spared import Known, MeasuredSinks, Spared
 from sinkscope.quantization.spared.columns import columns_of
 from sinkscope.quantization.spared.peaks import check_whole
+from sinkscope.quantization.studies.agreement import warn_of_choice, warn_of_inputs
 from sinkscope.quantization.studies.arms import FULL, NOTHING, Arm, arms_of
+from sinkscope.quantization.studies.memory import weight_bytes
 from sinkscope.quantization.studies.result import Study, study_of
 from sinkscope.quantization.studies.scheme import QuantizationScheme
 from sinkscope.quantization.studies.scoring import Opened, Passes, Predicted, ThroughCache, applied
@@ -71,6 +73,12 @@ def study(
     arms = arms_of(model, given, choices, controls, seed)
     left_out = _left_out(model, given, arms)
     interventions = {arm.name: _intervention(chosen, model, arm, calibrated_on, calibration is None) for arm in arms}
+    for arm in arms:
+        if arm.role in ("nothing", "spared"):
+            known = None if arm.known is None else arm.known.describe()
+            warn_of_choice(arm.name, interventions[arm.name], known)
+    if calibration is not None:
+        warn_of_inputs(model, calibrated_on, given, None)
     opened = _opening(model, chosen, interventions)
     done, total = 0, len(arms) * samples
 
@@ -91,6 +99,7 @@ def study(
     predicted = route.predicted(arms, watch)
     _check_rounded(predicted[NOTHING], chosen)
     record = _record(model, given, chosen, choices, interventions[NOTHING], batch_size, seed, about)
+    record |= weight_bytes(model, interventions[NOTHING])
     record |= {"read": f"through a cache behind {length} tokens" if chosen.caches else "in one pass"}
     return study_of(arms, predicted, record)
 

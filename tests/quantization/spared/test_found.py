@@ -65,11 +65,12 @@ def test_what_fewer_than_half_of_the_queries_see_is_no_sink(place: int) -> None:
 def test_a_packed_document_has_its_own_sinks() -> None:
     """The second document begins where few of the row's queries see anything."""
     model = planted_model(MIDDLE)
-    parts = [planted_ids(Plant(sinks=(0,), dimension=7), 1, size) for size in (24, 8)]
-    places = torch.cat([torch.arange(24), torch.arange(8)])[None]
-    packed = {"input_ids": torch.cat(parts, 1), "position_ids": places}
-    alone = [MeasuredSinks(0.3).mask(model, {"input_ids": part}) for part in parts]
-    assert chosen(MeasuredSinks(0.3).mask(model, packed)) == chosen(torch.cat(alone, 1)) == [[0, 24]]
+    for sizes, epsilon in (((24, 8), 0.3), ((8, 24), 0.8)):  # of the latter, most queries are another document's
+        parts = [planted_ids(Plant(sinks=(0,), dimension=7), 1, size) for size in sizes]
+        places = torch.cat([torch.arange(size) for size in sizes])[None]
+        packed = {"input_ids": torch.cat(parts, 1), "position_ids": places}
+        alone = [MeasuredSinks(epsilon).mask(model, {"input_ids": part}) for part in parts]
+        assert chosen(MeasuredSinks(epsilon).mask(model, packed)) == chosen(torch.cat(alone, 1)) == [[0, sizes[0]]]
 
 
 def test_padding_moves_no_sink() -> None:

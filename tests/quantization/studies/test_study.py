@@ -129,3 +129,14 @@ def test_a_quantizer_that_rounds_nothing_is_said(tiny_llama: LlamaForCausalLM) -
     assert "nothing to recover" in found.verdict
     assert np.isnan(found.recovered("spared").value)
     assert not found.helps("spared")
+
+
+def test_weights_weigh_with_their_scales(tiny_llama: LlamaForCausalLM) -> None:
+    from sinkscope.quantization import Grid, QuantizeLinear
+
+    ids = torch.randint(5, 101, (2, 12))
+    record = study(tiny_llama, ids, QuantizeLinear(Grid(4, group=16), Grid(8)), {}).record
+    maps = sum(p.numel() for name, p in tiny_llama.model.layers.named_parameters() if p.ndim == 2)
+    others = tiny_llama.model.embed_tokens.weight.numel() + tiny_llama.lm_head.weight.numel()
+    assert record["weight_bytes_16"] == 2 * (maps + others)
+    assert record["weight_bytes"] == maps * (4 + 2 * 16 / 16) / 8 + 2 * others  # a scale and a lower end for 16 weights

@@ -1,0 +1,88 @@
+"""Which tokens must be spared: the headline tables of `docs/quantization.md`, on the shipped nano.
+
+96 windows of 128 tokens of the python corpus' validation text; simulated quantization, symmetric weights with a range
+for each output. Every choice of tokens stands beside the first tokens and random ones of its budget, with 95 %
+bootstrap intervals over windows.
+
+- `w8a8`: W8A8 with one range for all tokens of a call (16 windows a call); spared is the measured sink.
+- `second`: the same with a second BOS at position 64, which only measuring finds.
+- `schemes`: what each scheme costs, and what the measured sink gives back, on 48 windows; caches on 16.
+
+Run: python -m benchmarks.quantization [--save]
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import sinkscope as ss
+from benchmarks.sides import Figure, at_least, at_most, report
+from sinkscope.data import build_inputs
+from sinkscope.model import load_tokenizer
+from sinkscope.quantization import FirstTokens, MeasuredSinks, Study, study
+
+WINDOWS, TOKENS, SECOND, CALL = 96, 128, 64, 16
+FEWER, CACHED = 48, 16  # windows for the table of schemes
+LINEAR = ("w8a8-tensor", "w8a8-static", "w8a8-token", "w6a6-tensor", "w8a8-tensor-smooth", "w8a8-tensor-rotated")
+CACHES = ("kv2-token", "kv2-kivi", "kv2-head")
+
+
+def windows() -> Tensor:
+    return build_inputs(
+        "natural", tokenizer=load_tokenizer("nano"), vocab_size=2048, tokens=TOKENS, samples=WINDOWS, seed=0
+    ).input_ids
+
+
+def with_second(ids: Tensor) -> Tensor:
+    """A BOS at 64 as well, in place of what stood at the end."""
+    return torch.cat([ids[:, :SECOND], ids[:, :1], ids[:, SECOND:-1]], 1)
+
+
+def rows_of(found: Study) -> dict[str, Any]:
+    """A study as its table, JSON-able."""
+    data = found.to_json()
+    keep = ("arms", "by", "verdict", "scheme", "scheme_says", "rows", "tokens", "batch_size", "inputs_sha256", "read")
+    return {name: data[name] for name in keep}
+
+
+def figures(w8a8: Study, second: Study) -> list[Figure]:
+    def share(found: Study, arm: str) -> float:
+        return found.recovered(arm).value
+
+    worst = max(share(w8a8, name) for name in w8a8.controls("measured"))
+    first = {name: share(second, name) for name in ("first 1", "first 2", "first 4")}
+    return [
+        at_least("W8A8 per tensor: share given back by the measured sink", share(w8a8, "measured"), 1, 0.75, "of it"),
+        at_most("the same by the best of five random tokens", worst, 1, 0.05, "of it"),
+        at_least("second BOS: share given back by the measured sinks", share(second, "measured"), 1, 0.7, "of it"),
+        *(
+            at_most(f"second BOS: share given back by the {name}", found, 1, 0.1, "of it")
+            for name, found in first.items()
+        ),
+    ]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", message="under 'kv")  # rows that close no group
+    model, ids = ss.load("nano"), windows()
+    w8a8 = study(model, ids, "w8a8-tensor", {"measured": MeasuredSinks()}, batch_size=CALL)
+    choices = {"measured": MeasuredSinks(), "first 1": FirstTokens(1), "first 4": FirstTokens(4)}
+    second = study(model, with_second(ids), "w8a8-tensor", choices, batch_size=CALL)
+    schemes = []
+    for name in (*LINEAR, *CACHES):
+        rows = ids[: CACHED if name in CACHES else FEWER]
+        found = study(model, rows, name, {"measured": MeasuredSinks()}, 3, batch_size=CALL)
+        schemes.append(rows_of(found))
+        print(f"{name}: {found.verdict}", flush=True)
+    details = {"w8a8": rows_of(w8a8), "second": rows_of(second), "schemes": schemes}
+    print(w8a8.verdict, second.verdict, sep="\n")
+    report("quantization", figures(w8a8, second), details)
+
+
+if __name__ == "__main__":
+    main()

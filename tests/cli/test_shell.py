@@ -1,0 +1,66 @@
+"""The shell: several models at once, options in a file, completion, paths that lead nowhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+FEW = ("--input", "random", "--observers", "few", "--samples", 2, "--tokens", 12)
+
+
+def test_several_models_each_in_a_folder_of_its_own(sinkscope, model, tmp_path):
+    found = sinkscope("measure", model, "nano", *FEW, "--json").json["measurements"]
+    assert [each["model"] for each in found] == [str(model), "nano"]
+    assert found[1]["sink_rate"] == sinkscope("measure", "nano", *FEW, "--json").json["sink_rate"]
+    assert len(list((tmp_path / "sinkscope-measure").iterdir())) == 2
+    answer = sinkscope("measure", model, "nano", *FEW, "--out", "both")
+    assert answer.out.count("written:") == 2
+    assert (tmp_path / "both" / "nano" / "measurement.nc").is_file()
+    plans = sinkscope("measure", model, "nano", *FEW, "--plan", "--json").json["plans"]
+    assert [plan["model"] for plan in plans] == [str(model), "nano"]
+
+
+def test_options_in_a_file(sinkscope, model, tmp_path):
+    (tmp_path / "mine.yaml").write_text("input: random\nobservers: few\nsamples: 2\ntokens: 12\n")
+    given = ("measure", model, "--config", "mine.yaml", "--json")
+    assert sinkscope(*given).json == sinkscope("measure", model, *FEW, "--json").json
+    assert len(list((tmp_path / "sinkscope-measure").iterdir())) == 1  # the options count, not the file
+    assert sinkscope(*given, "--samples", 3).json["samples"] == 3
+    (tmp_path / "what.yaml").write_text("what: forbid-sink\ninput: random\nsamples: 2\ntokens: 12\ncontrols: 2\n")
+    assert sinkscope("intervene", model, "--config", "what.yaml", "--json").json["what"] == "forbid-sink"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sampels: 3", "unknown option in c.yaml 'sampels': did you mean 'samples'"),
+        ("config: d.yaml", "unknown option in c.yaml 'config'"),
+        ("- 3", "expected options and their values"),
+        ("a: [", "cannot read c.yaml"),
+        ("samples: many", "'--samples'"),
+    ],
+)
+def test_a_file_that_says_something_else(text, said, sinkscope, model, tmp_path):
+    (tmp_path / "c.yaml").write_text(text)
+    assert said in sinkscope("measure", model, *FEW[:4], "--config", "c.yaml").error
+    assert "nowhere.yaml" in sinkscope("measure", model, "--config", "nowhere.yaml").error
+
+
+def test_paths_that_lead_nowhere(sinkscope):
+    for command in (("measure", "./does-not-exist"), ("compare", "./does-not-exist", "nano")):
+        assert "no such folder: './does-not-exist'" in sinkscope(*command).error
+
+
+def test_completion_knows_commands_and_options():
+    environment = {
+        **os.environ,
+        "_SINKSCOPE_COMPLETE": "complete_bash",
+        "COMP_WORDS": "sinkscope me",
+        "COMP_CWORD": "1",
+    }
+    code = "import sys; from sinkscope.cli import main; sys.exit(main([]))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["measure"], done.stderr
