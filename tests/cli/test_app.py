@@ -101,7 +101,7 @@ def test_a_message_of_many_lines_becomes_one(sinkscope, monkeypatch):
     from sinkscope.errors import InputError
 
     _failing(monkeypatch, InputError("first\nsecond [bold]markup[/bold] \x1b[31mred"))
-    assert sinkscope("zoo").error == "error: first second [bold]markup[/bold] �[31mred"
+    assert sinkscope("zoo").error == "error: first\\nsecond [bold]markup[/bold] �[31mred"
 
 
 def test_the_entry_point_is_main():

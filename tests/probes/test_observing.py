@@ -138,10 +138,14 @@ def test_logits_are_bit_identical_in_every_gradient_mode(
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
 def test_the_kernels_log_sum_exp_is_seen_in_every_gradient_mode(mode: type) -> None:
     query, key = torch.randn(2, 4, 9, 8), torch.randn(2, 2, 9, 8)
-    attend = nn.functional.scaled_dot_product_attention
+
+    def attend(given: dict[str, torch.Tensor]) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(**given, is_causal=True, enable_gqa=True)
+
     with mode():
-        output, lse = _run_with_lse(attend, query, key, key, is_causal=True, enable_gqa=True)
-        assert torch.equal(output, attend(query, key, key, is_causal=True, enable_gqa=True))
+        given = {"query": query, "key": key, "value": key}
+        output, lse = _run_with_lse(attend, nn.Module(), given)
+        assert torch.equal(output, attend(given))
     scores = query @ key.repeat_interleave(2, 1).mT / 8**0.5
     wanted = scores.masked_fill(torch.ones(9, 9).triu(1).bool(), -torch.inf).logsumexp(-1)
     torch.testing.assert_close(lse, wanted)

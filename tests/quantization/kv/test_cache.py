@@ -167,12 +167,12 @@ def test_measured_sinks_are_found_in_the_first_pass_wherever_they_stand() -> Non
     bos = nano.config.bos_token_id
     ids[:, 0] = bos
     ids[1, 30] = bos
-    cache = quantized_cache(nano, KEYS, VALUES, MeasuredSinks())
+    cache = quantized_cache(nano, KEYS, VALUES, MeasuredSinks(0.3))
     with ss.observe(nano) as seen:
         nano(ids, past_key_values=cache)
         nano(ids[:, 5:6], past_key_values=cache)
     assert seen.measurement().data.sizes["sample"] == 2  # the pass that looks for sinks is nobody else's
-    wanted = MeasuredSinks().mask(nano, {"input_ids": ids})
+    wanted = MeasuredSinks(0.3).mask(nano, {"input_ids": ids})
     assert wanted[1].nonzero().flatten().tolist() == [0, 30]
     for layer in cache.quantized:
         rows, columns = layer._spared_at  # type: ignore[misc]
