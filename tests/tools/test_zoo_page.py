@@ -44,7 +44,7 @@ def test_every_field_and_piece_of_a_spec_is_named() -> None:
 
 
 # What other packages derive their pieces from: no piece itself.
-OF_OTHERS = ("Similarity", "Normalizer", "Slot", "Output", "Mask")
+OF_OTHERS = ("Similarity", "Normalizer", "Slot", "Output", "Combinable")
 
 
 def kinds(hint: object) -> list[type]:
