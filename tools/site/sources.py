@@ -77,7 +77,7 @@ def _entry(public: Public) -> str:
 def _data(public: Public) -> str:
     value, note = public.value, note_of(public)
     kind = type(value).__name__
-    lines = [f".. py:data:: {public.full}"]
+    lines = [f".. py:data:: {public.full}", "   :module:"]  # the name is whole: the page's module is not put before it
     shown = repr(value)
     if isinstance(value, str | int | float | tuple) and len(shown) <= SHORT and "\\" not in shown:
         lines.append(f"   :value: {shown}")
@@ -87,5 +87,5 @@ def _data(public: Public) -> str:
         more = f" and {len(value) - MOST} more" if len(value) > MOST else ""
         body += ["", f"A dictionary of {len(value)}: {names}{more}."] if names else []
     elif not body and len(shown) > SHORT:
-        body += [escaped(f"A `{kind}`: `{shown}`" if "`" not in shown else f"A `{kind}`.")]
+        body += [escaped(f"A `{kind}`: `{shown}`" if "`" not in shown and " at 0x" not in shown else f"A `{kind}`.")]
     return "\n".join([*lines, "", *(f"   {line}".rstrip() for line in body)])
