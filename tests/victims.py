@@ -59,10 +59,9 @@ class Victims:
     ) -> End:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        asked: dict[str, Any] = {"command": [str(word) for word in command], "folder": str(folder), "said": str(self.said / "said")}
-        print(
-            json.dumps({**asked, "touch": touch, "seconds": seconds, "most": most}), file=self.process.stdin, flush=True
-        )
+        asked: dict[str, Any] = {"command": [str(word) for word in command], "folder": str(folder)}
+        asked |= {"said": str(self.said / "said"), "touch": touch, "seconds": seconds, "most": most}
+        print(json.dumps(asked), file=self.process.stdin, flush=True)
         code, touches, taken = json.loads(self.process.stdout.readline())
         return End(code, (self.said / "said").read_text(errors="replace"), touches, taken)
 

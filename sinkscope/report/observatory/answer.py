@@ -95,11 +95,9 @@ def _matters(chosen: pd.DataFrame, command: str) -> str:
     ratio = (chosen["sink_output_norm"] / chosen["rest_output_norm"]).replace(np.inf, np.nan)
     if ratio.isna().any():
         return f"Whether the model needs it, no measurement says: {asked}"
-    who, sink = ("they", "it") if len(chosen) > 1 else ("it", "the sink")
-    take = "take" if len(chosen) > 1 else "takes"
-    said = (
-        f"What {who} {take} from {sink} is {_times(ratio.min(), ratio.max())} as long as what {who} {take} from all else"
-    )
+    take, sink = ("they take", "it") if len(chosen) > 1 else ("it takes", "the sink")
+    times = _times(ratio.min(), ratio.max())
+    said = f"What {take} from {sink} is {times} as long as what {take} from all else"
     constant = chosen.get("sink_output_constancy")
     if constant is not None and constant.min() >= CONSTANT:
         said += ", and nearly the same for every token, like a bias"
