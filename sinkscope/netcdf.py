@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from io import FileIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final
 
 import xarray as xr
 
 from sinkscope.files import writing
 
-ENGINE = "h5netcdf"
-Answer = TypeVar("Answer")
+ENGINE: Final = "h5netcdf"
 
 
 def write_netcdf(data: xr.Dataset, path: str | Path) -> None:
@@ -57,14 +57,14 @@ class _Unfailing(FileIO):
             raise self.failed
 
     def write(self, part: Any) -> int:
-        left = memoryview(part).cast("B")
+        left = whole = memoryview(part).cast("B")
         while left and self.failed is None:
-            left = left[self._survived(lambda part=left: super(_Unfailing, self).write(part), len(left)) :]
-        return len(memoryview(part).cast("B"))
+            left = left[self._survived(partial(FileIO.write, self, left), len(left)) :]
+        return len(whole)
 
     def truncate(self, size: int | None = None) -> int:
         wanted = self.tell() if size is None else size
-        return self._survived(lambda: super(_Unfailing, self).truncate(wanted), wanted)
+        return self._survived(partial(FileIO.truncate, self, wanted), wanted)
 
     def _survived(self, step: Callable[[], Any], otherwise: int) -> int:
         if self.failed is None:

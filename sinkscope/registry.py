@@ -143,7 +143,7 @@ def check_kind(kind: object, base: type, group: Group, stands: str) -> None:
         room = base.__module__.split(".")[1]
         raise InputError(f"@sinkscope.{group} decorates a subclass of sinkscope.{room}.{base.__name__}, got {kind!r}")
     if inspect.isabstract(kind):
-        lacking = ", ".join(f"`{name}`" for name in sorted(kind.__abstractmethods__))
+        lacking = ", ".join(f"`{name}`" for name in sorted(getattr(kind, "__abstractmethods__", ())))
         raise InputError(f"{group} {kind.__name__}: it has no {lacking}")
     try:
         kind()

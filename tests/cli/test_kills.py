@@ -18,7 +18,7 @@ import pytest
 from sinkscope.measurements import Measurement
 from tests.victims import Victims
 
-KILLS = int(os.environ.get("SINKSCOPE_KILLS", "4"))
+KILLS = int(os.environ.get("SINKSCOPE_KILLS", "3"))
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="forks a process with torch in it")]
 

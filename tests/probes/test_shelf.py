@@ -74,8 +74,9 @@ print(json.dumps([resident[1000], resident[10_000], m.data.nbytes]))
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ten_thousand_samples_take_the_memory_of_what_is_found() -> None:
-    """Per sample, from the first thousand on: what stays is twice what the result holds of it, and no more than 3."""
+    """From the first thousand on memory grows by 1.24 times what the result holds (2.27 times, where sums of finished
+    batches lay wherever there was a gap)."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "SINKSCOPE_NO_SHAPE_CHECKS": "1"}
     done = subprocess.run([sys.executable, "-c", GROWING], capture_output=True, text=True, check=True, env=environment)
     at_first, at_last, found = json.loads(done.stdout)
-    assert at_last - at_first < 3 * found, f"{(at_last - at_first) / 2**20:.0f} MiB for {found / 2**20:.0f} MiB"
+    assert at_last - at_first < 1.7 * found, f"{(at_last - at_first) / 2**20:.0f} MiB for {found / 2**20:.0f} MiB"
