@@ -5,7 +5,7 @@ Source: Gu et al. 2025, Tables 9 and 10; Kaul et al. 2024; Guo et al. 2024a; He 
 
 from __future__ import annotations
 
-from sinkscope.experiments.assertions import FRESH, fewer_outliers, less_massive
+from sinkscope.experiments.assertions import FRESH, OF_MASS, fewer_outliers, less_massive
 from sinkscope.experiments.effects import (
     MASS,
     SINK,
@@ -47,6 +47,15 @@ learning_rate = Question(
             "monotone",
             "the sink rate rises with the learning rate (1/8, 1/4 and all of it) at equal steps",
             f"{TABLE_9}: 2.90 at a quarter, 11.21 at a half, 18.18",
+        ),
+        above(
+            0.1,
+            lambda runs: onset(runs["lr / 4"], MASS, OF_MASS) - onset(runs["lr"], MASS, OF_MASS),
+            "later, by mass",
+            "with a quarter of the learning rate the sink mass reaches 0.33 % later, by more than a tenth of the steps "
+            "(a run that never does counts as one that does at its end)",
+            "Gu et al. 2025, section 4: a smaller rate delays the sink",
+            FRESH,
         ),
         above(
             0.1,
@@ -103,6 +112,15 @@ learning_rates = Question(
             "monotone",
             "the sink rate rises with the learning rate (a quarter, a half, all of it, twice) at equal steps",
             f"{TABLE_9}: 2.90, 11.21, 18.18, 32.23 %",
+        ),
+        above(
+            0.0,
+            gap_at_equal_loss("lr", "lr / 4", MASS),
+            "also at equal loss, by mass",
+            "the sink mass is higher with all of the learning rate than with a quarter of it, at equal validation "
+            "loss, the one that the slower of the two ends with",
+            f"{TABLE_9}; our question: the source compares equal steps",
+            FRESH,
         ),
         above(
             0.0,
@@ -184,6 +202,14 @@ batch_size = Question(
             "little",
             "at equal tokens the sink rates of a quarter, half, all and twice the batch lie within 5 points",
             "Gu et al. 2025, Table 10: 16.19 to 18.18 %",
+        ),
+        above(
+            1.0,
+            least_of("sink_mass", BATCHES),
+            "always there, by mass",
+            "with each of these batch sizes the sink mass at position 0 is more than 1 %",
+            "Gu et al. 2025, Table 10: rates of 16.19 to 18.18 %",
+            FRESH,
         ),
         above(
             3.0,
