@@ -117,28 +117,28 @@ fixed_positions = Question(
             f"{TABLE_10}: rates of 74.11, 69.03, 69.64 %, and of 0.00 at the other positions",
             FRESH,
         ),
-    )
-    + tuple(
-        above(
-            0.5,
-            maximum_at(f"sink_{position}", TOKENS_AT, at=label),
-            f"strongest at {position}",
-            f"of the three models, that with '{label}' has the highest sink rate at position {position} (the effect is "
-            "1 where it has, else 0)",
-            TABLE_10,
-        )
-        for position, label in enumerate(TOKENS_AT)
-    )
-    + tuple(
-        within(
-            0.5,
-            off("strongest_position", label, float(position)),
-            f"nowhere else with {position}",
-            f"with '{label}' no other of the first 32 positions has a higher sink rate (the effect is how far away the "
-            "strongest is)",
-            TABLE_10,
-        )
-        for position, label in enumerate(TOKENS_AT)
+        *(
+            above(
+                0.5,
+                maximum_at(f"sink_{position}", TOKENS_AT, at=label),
+                f"strongest at {position}",
+                f"of the three models, that with '{label}' has the highest sink rate at position {position} (the "
+                "effect is 1 where it has, else 0)",
+                TABLE_10,
+            )
+            for position, label in enumerate(TOKENS_AT)
+        ),
+        *(
+            within(
+                0.5,
+                off("strongest_position", label, float(position)),
+                f"nowhere else with {position}",
+                f"with '{label}' no other of the first 32 positions has a higher sink rate (the effect is how far away "
+                "the strongest is)",
+                TABLE_10,
+            )
+            for position, label in enumerate(TOKENS_AT)
+        ),
     ),
 )
 
