@@ -211,3 +211,20 @@ def test_the_tally_counts_outcomes():
         "2 supported, 1 refuted"
     )
     assert tally([]) == "no claims"
+
+
+@pytest.mark.parametrize(
+    ("rule", "asked"),
+    [
+        (EachWithin(1e-6), 1e-6),
+        (EachAbove(-2), -2.0),
+        (SeedsAbove(1, seeds=5), 1.0),
+        (Above(1.25, ratio=True), 1.25),
+        (Below(0.5), 0.5),
+        (Within(0.05, seeds=4), 0.05),
+    ],
+)
+def test_a_rule_has_the_one_number_that_it_asks_for(rule, asked):
+    assert rule.asked == asked
+    assert isinstance(rule.asked, float)
+    assert f"{asked:g}" in str(rule)

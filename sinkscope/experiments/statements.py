@@ -59,9 +59,7 @@ def stated(question: Question, assertion: Assertion, findings: Findings | None) 
 
 def key_of(assertion: Assertion) -> str:
     """What makes a claim this one: its words, however spelled, and the number that is asked for."""
-    rule = assertion.claim.rule
-    asked = next(float(getattr(rule, name)) for name in ("margin", "limit", "tolerance") if hasattr(rule, name))
-    return key(assertion.claim.statement, asked)
+    return key(assertion.claim.statement, assertion.claim.rule.asked)
 
 
 def key(statement: str, asked: float) -> str:

@@ -23,7 +23,7 @@ from sinkscope.experiments.effects import (
 )
 from sinkscope.experiments.observed import LARGEST
 from sinkscope.experiments.question import Question, SeedEffect, Variation, Withdrawn, above
-from sinkscope.experiments.questions.variations import relative, times
+from sinkscope.experiments.questions.variations import LR, LR_4, LR_8, relative
 
 FIGURE_3 = "Gu et al. 2025, Figure 3"
 FIGURE_4 = "Gu et al. 2025, Figure 4"
@@ -46,11 +46,7 @@ metric = Question(
     name="metric",
     asks="Do threshold and length of the text decide which model has the stronger sink?",
     source=FIGURE_3,
-    variations=(
-        Variation("lr / 8", {"optimizer.lr": times(1 / 8)}),
-        Variation("lr / 4", {"optimizer.lr": times(1 / 4)}),
-        Variation("lr"),
-    ),
+    variations=(LR_8, LR_4, LR),
     # Which threshold, and which length, is what is asked: so the rates stay, behind a mass that averages thresholds.
     assertions=(
         above(

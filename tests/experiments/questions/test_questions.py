@@ -222,7 +222,7 @@ def test_masses_are_judged_on_seeds_that_nobody_had_seen():
 
 def test_margins_at_equal_loss_are_those_at_equal_steps():
     for asked in QUESTIONS.values():
-        margins = {one.claim.name: getattr(one.claim.rule, "margin", None) for one in asked.assertions}
+        margins = {one.claim.name: one.claim.rule.asked for one in asked.assertions}
         for name, margin in margins.items():
             if (twin := name.removesuffix(" at equal loss")) != name and twin in margins:
                 assert margins[twin] == margin, (asked.name, name)
