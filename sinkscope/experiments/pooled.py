@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,6 +141,8 @@ def _pool(
         one = ids[label]
         for seed, run in seeds.items():
             said = f"{record.question}, {label}, seed {seed}"
+            if run.started and not run.began:
+                yield f"{said}: it says that it began {run.started}: its clock was wrong, so nobody knows when"
             if not one.reads(run.layout):
                 yield f"{said}: read in layout {run.layout}, not {one.layout}: judged in its own question alone"
                 continue
@@ -151,7 +152,7 @@ def _pool(
             before = first.get(key, known)
             if before.run != run.run:
                 yield f"{said}: made by another version of the code or of the text ({run.run}, not {before.run})"
-            elif not _alike(before, run):
+            elif not before.agrees(run):
                 yield f"{said}: the run {run.run} stands in two records with different numbers; one of them counts"
 
 
@@ -159,44 +160,16 @@ def _as_pooled(run: Observed, pooled: Observed | None) -> Observed:
     """A question's own run with the numbers that it has in all questions; another version's stays as it is."""
     if pooled is None or pooled.run != run.run:
         return run
-    return pooled if pooled.layout >= run.layout or _made_twice(run, pooled) else run
+    return pooled if pooled.layout >= run.layout or not run.same_training(pooled) else run
 
 
 def _first(run: Observed, other: Observed) -> Observed:
     """Of one run the newer layout; of one that was made twice that which began first, `run` where none says when."""
-    if run.run == other.run and _made_twice(run, other):
-        return other if other.started < run.started else run  # "": of before runs said so
+    if run.run == other.run and not run.same_training(other):
+        return other if other.began < run.began else run  # "": of before runs said so
     return _newer(run, other)
 
 
 def _newer(run: Observed, other: Observed | None) -> Observed:
     """The same run in a newer layout, where there is one."""
-    if other is None or other.run != run.run or _made_twice(run, other):
-        return run
-    return other if other.layout > run.layout else run
-
-
-def _made_twice(one: Observed, other: Observed) -> bool:
-    """Whether two runs of a name were trained apart: what they logged differs. One that is read again logs nothing."""
-    return one.status != other.status or not _same_curves(one, other)
-
-
-def _same_curves(one: Observed, other: Observed) -> bool:
-    shared = one.curves.keys() & other.curves.keys()
-    return all(len(one.curves[name]) == len(other.curves[name]) for name in shared) and all(
-        _equal(x, y) for name in shared for x, y in zip(one.curves[name], other.curves[name], strict=True)
-    )
-
-
-def _alike(one: Observed, other: Observed) -> bool:
-    """Equal numbers and curves; what it cost may differ."""
-    return not _made_twice(one, other) and _same(one.metrics, other.metrics)
-
-
-def _same(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
-    shared = one.keys() & other.keys()
-    return all(_equal(one[name], other[name]) for name in shared)
-
-
-def _equal(one: float, other: float) -> bool:
-    return one == other or (math.isnan(one) and math.isnan(other))
+    return other if other is not None and other.layout > run.layout and run.same_training(other) else run

@@ -46,7 +46,7 @@ def test_one_run_has_one_set_of_numbers_and_an_earlier_folder_s_counts(tmp_path)
     assert found.notes == (f"emergence, softmax, {twice}", f"biases, softmax, {twice}")
 
 
-MADE = {"early": "2026-05-01T10:00:00+00:00", "late": "2026-05-02T10:00:00+00:00", "before dates": ""}
+MADE = {"early": "2025-05-01T10:00:00+00:00", "late": "2025-05-02T10:00:00+00:00", "before dates": ""}
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,17 @@ def test_of_a_run_that_was_made_twice_the_first_counts_everywhere(tmp_path, emer
     found = known([tmp_path], "nano")
     assert {found.of(QUESTIONS[name]).runs["softmax"][0]["sink_0"] for name in NAMES} == {counts}
     assert "different numbers; one of them counts" in found.notes[0]
+
+
+@pytest.mark.parametrize("wrong", ["1970-01-01T00:00:07+00:00", "2999-01-01T00:00:00+00:00", "yesterday"])
+def test_a_date_that_no_clock_can_have_said_is_told_and_decides_nothing(tmp_path, wrong):
+    odd = replace(run(0, 1.0), started=wrong, curves={"loss": (3.0, 1.0)})
+    written(tmp_path, "emergence", replace(run(0, 2.0), started=MADE["late"], curves={"loss": (3.0, 2.0)}))
+    written(tmp_path, "biases", odd)
+    found = known([tmp_path], "nano")
+    assert odd.began == ""
+    assert found.of(QUESTIONS["biases"]).runs["softmax"][0]["sink_0"] == 1.0  # as one that does not say when
+    assert f"biases, softmax, seed 0: it says that it began {wrong}: its clock was wrong" in found.notes[0]
 
 
 def test_a_run_that_was_read_again_elsewhere_counts_in_its_newer_layout(tmp_path):

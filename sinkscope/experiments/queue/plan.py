@@ -71,6 +71,12 @@ def plan(known: Known, questions: Mapping[str, Question] = QUESTIONS, order: Seq
     return found
 
 
+def require_whole(known: Known) -> None:
+    """Raises `InputError` for a damaged record, to which no run could be added."""
+    for line in known.damaged.values():
+        raise InputError(line)
+
+
 def require_hours(hours: float | None) -> None:
     """Raises `InputError` for hours that are not positive."""
     if hours is not None and not hours > 0:
