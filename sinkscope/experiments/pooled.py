@@ -152,7 +152,7 @@ def _pool(
             before = first.get(key, known)
             if before.run != run.run:
                 yield f"{said}: made by another version of the code or of the text ({run.run}, not {before.run})"
-            elif not before.agrees(run):
+            elif not before.same_training(run) or (before.layout == run.layout and not before.agrees(run)):
                 yield f"{said}: the run {run.run} stands in two records with different numbers; one of them counts"
 
 

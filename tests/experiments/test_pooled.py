@@ -88,6 +88,7 @@ def test_a_run_that_was_read_again_elsewhere_counts_in_its_newer_layout(tmp_path
     written(tmp_path, "biases", replace(run(0, 1.0000001), curves=curves))
     found = known([tmp_path], "nano")
     assert {found.of(QUESTIONS[name]).runs["softmax"][0].layout for name in NAMES} == {LAYOUT}
+    assert found.notes == ()
 
 
 def test_a_run_of_another_version_of_the_code_is_reported_and_not_mixed(tmp_path):
