@@ -23,7 +23,11 @@ from sinkscope.model import load_tokenizer
 from tests.test_docs import BLOCK, ROOT
 from tests.test_wheel import run, wheel  # noqa: F401  (a fixture)
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="an environment with bin/")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.skipif(sys.platform == "win32", reason="an environment with bin/"),
+]
 
 DOCS = ROOT / "docs"
 PAGES = "\n".join(page.read_text() for page in (ROOT / "README.md", *DOCS.glob("*.md")))

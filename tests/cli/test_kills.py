@@ -20,7 +20,11 @@ from tests.victims import Victims
 
 KILLS = int(os.environ.get("SINKSCOPE_KILLS", "3"))
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="forks a process with torch in it")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.skipif(sys.platform != "linux", reason="forks a process with torch in it"),
+]
 
 FEW = ("--tokens", 8, "--device", "cpu")
 
