@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,11 +23,12 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 TOUCHES = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir")
 """Operations on files that Python announces to audit hooks."""
+F_SETPIPE_SZ, ROOM = 1031, 2**20  # of Linux; what a command prints has to fit
 
 
 @dataclass(frozen=True)
 class End:
-    """How a process ended: its exit code, its stderr, how often it touched files below its folder, its seconds."""
+    """How a process ended: its exit code, what it printed, how often it touched files below its folder, its seconds."""
 
     code: int
     said: str
@@ -47,7 +48,6 @@ class Victims:
     """
 
     def __init__(self, **environment: str) -> None:
-        self.said = Path(tempfile.mkdtemp(prefix="sinkscope-victims-"))
         settings = {"PYTHONPATH": str(ROOT), "SINKSCOPE_NO_SHAPE_CHECKS": "1", "OMP_NUM_THREADS": "1", **environment}
         command = (sys.executable, "-m", "tests.victims")
         self.process = subprocess.Popen(
@@ -60,10 +60,9 @@ class Victims:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         asked: dict[str, Any] = {"command": [str(word) for word in command], "folder": str(folder)}
-        asked |= {"said": str(self.said / "said"), "touch": touch, "seconds": seconds, "most": most}
+        asked |= {"touch": touch, "seconds": seconds, "most": most}
         print(json.dumps(asked), file=self.process.stdin, flush=True)
-        code, touches, taken = json.loads(self.process.stdout.readline())
-        return End(code, (self.said / "said").read_text(errors="replace"), touches, taken)
+        return End(*json.loads(self.process.stdout.readline()))
 
     def kills(self, *command: object, folder: Path, calm: End, count: int) -> Iterator[End]:
         """As many deaths of a command, by turns at an operation and at a moment, over all of what `calm` took.
@@ -81,15 +80,13 @@ class Victims:
 
     def close(self) -> None:
         self.process.communicate()
-        shutil.rmtree(self.said)
 
 
-def _victim(asked: dict[str, Any], count: int) -> None:
+def _victim(asked: dict[str, Any], count: int, said: int) -> None:
     """What the forked process does; the number of its operations goes to the open file `count`."""
     from sinkscope.cli import main
 
     os.chdir(asked["folder"])
-    said = os.open(asked["said"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):
         os.dup2(said, stream)
     touches = 0
@@ -126,19 +123,23 @@ def _serve() -> None:
         asked = json.loads(line)
         with tempfile.TemporaryFile() as count:
             began = time.perf_counter()
+            reading, said = os.pipe()  # no limit on files concerns it
+            fcntl.fcntl(said, F_SETPIPE_SZ, ROOM)
             child = os.fork()
             if child == 0:
                 try:
-                    _victim(asked, count.fileno())
+                    _victim(asked, count.fileno(), said)
                 finally:
                     os._exit(1)
+            os.close(said)
             if asked["seconds"] is not None:
                 time.sleep(asked["seconds"])
                 os.kill(child, signal.SIGKILL)
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             count.seek(0)
             found = int(count.read() or b"0")
-        print(json.dumps([code, found, time.perf_counter() - began]), flush=True)
+        with os.fdopen(reading, errors="replace") as stream:
+            print(json.dumps([code, stream.read(), found, time.perf_counter() - began]), flush=True)
 
 
 if __name__ == "__main__":

@@ -86,11 +86,12 @@ def test_without_a_home_what_needs_no_cache_works_and_the_rest_says_what_to_do(
     monkeypatch.setattr(pwd, "getpwuid", nobody)
     with pytest.raises(RuntimeError):
         Path.home()
-    few = ("--samples", 2, "--tokens", 8, "--observers", "few", "--json")
+    few = ("--samples", 2, "--tokens", 16, "--observers", "few", "--json")
     assert sinkscope("measure", model, "--text", text, *few).code == 0
     assert "name a folder with SINKSCOPE_CACHE" in sinkscope("train", "nano", "--set", "steps=1").error
 
 
+@pytest.mark.slow  # the hub's library tries five times
 def test_without_network_a_name_on_the_hub_is_refused_in_a_line(sinkscope, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests' own connections fail; here nothing says beforehand that there is none."""
     import huggingface_hub
