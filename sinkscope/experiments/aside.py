@@ -37,7 +37,9 @@ def set_aside(folder: Path, question: str, scale: str) -> list[Path]:
 
 def _holds(findings: Findings, label: str, seed: int, run: Observed) -> bool:
     known = findings.runs.get(label, {}).get(seed)
-    return known is not None and known.same_training(run) and (known.layout > run.layout or known.agrees(run))
+    if known is None or not known.same_training(run):
+        return False
+    return known.layout > run.layout or (known.layout == run.layout and known.agrees(run))
 
 
 def _keep(folder: Path, before: Findings, gone: dict[str, dict[int, Observed]]) -> None:

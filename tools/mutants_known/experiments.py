@@ -33,7 +33,7 @@ MUTANTS: tuple[Mutant, ...] = (
     statements("a claim of the runs' own day is older", "elif date == first and by_record:", "elif False:"),
     statements("a claim's number is not its own", '{asked:g}".encode()', '".encode()'),
     statements("seeds that do not count date a claim", "if seed >= first", "if seed >= 0"),
-    statements("a later claim is a claim of before", "if date > first:", "if date > first + 'Z':"),
+    statements("a claim of the runs' own day is a later one", "if date > first:", "if date >= first:"),
     pooled("the run that was made last counts", "other.began < run.began", "other.began > run.began"),
     pooled("a question keeps its own numbers", "or not run.same_training(pooled) else run", "else run"),
     pooled("another layout's numbers are mixed", "if not one.reads(run.layout):", "if False:"),
@@ -44,7 +44,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "if all(runs[label].get(seed, run).agrees(run) for",
         "if True or all(runs[label].get(seed, run).agrees(run) for",
     ),
-    aside("a layout that is not read any more is lost", "known.layout > run.layout or ", "True or "),
+    aside("what was read with other numbers is lost", "known.layout > run.layout or ", "True or "),
+    aside("what was read with more numbers is lost", "(known.layout == run.layout and ", "(True and "),
     observed("a clock that jumped is believed", "return self.started if EARLIEST", "return self.started if '' "),
     observed(
         "a repetition is the same training",
