@@ -11,6 +11,7 @@ pooled = of("experiments/pooled.py", f"{TESTS}/test_pooled.py")
 aside = of("experiments/aside.py", f"{TESTS}/test_aside.py")
 observed = of("experiments/observed.py", f"{TESTS}/test_pooled.py", f"{TESTS}/test_aside.py")
 plan = of("experiments/queue/plan.py", f"{TESTS}/queue/test_plan.py")
+running = of("experiments/running.py", f"{TESTS}/test_running.py")
 working = of("experiments/queue/working.py", f"{TESTS}/queue/test_working.py")
 keys = of("experiments/observing/keys.py", f"{TESTS}/observing/test_keys.py")
 geometry = of("metrics/geometry.py", f"{TESTS}/observing/test_keys.py")
@@ -78,6 +79,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "the failure of another run is forgotten",
         "if (label, seed) != (planned.label, planned.seed)",
         "if label != planned.label",
+    ),
+    running(
+        "two write one record at a time",
+        "    with aside.held(results, question.name, scale):  # read again",
+        "    if True:  # read again",
     ),
     keys("the head with the weakest sink", "np.nanargmax(strength)", "np.nanargmin(strength)"),
     geometry(

@@ -135,6 +135,14 @@ def test_why_a_run_failed_stands_in_the_record_until_it_is_made(queue, question,
     assert record(tmp_path / "here") == record(tmp_path / "calm")
 
 
+def test_a_failure_of_a_run_that_another_queue_made_meanwhile_is_none(queue, question, tmp_path):
+    done = queue(Planting()).done
+    before = record(tmp_path / "here")
+    for planned in done.values():
+        working.keep_failure(tmp_path / "here" / "results", "nano", question, planned, "no room")
+    assert record(tmp_path / "here") == before
+
+
 def test_a_queue_that_is_started_twice_says_so_and_one_after_another_says_nothing(queue, tmp_path):
     inner = []
     outer = queue(Planting(before=lambda name: inner or inner.append(queue(Planting(), tmp_path / "here"))))
