@@ -154,7 +154,7 @@ def test_records_of_another_version_of_the_code_are_told_of_once(queue, tmp_path
     queue(Planting(), hours=0.001)
     path = tmp_path / "here" / "results" / "nano" / "small.json"
     found = json.loads(path.read_text())
-    gone = found["runs"]["one"].pop("0")
+    gone = [found["runs"]["one"].pop(seed) for seed in ("0", "2")]
     for seeds in found["runs"].values():
         for run in seeds.values():
             run["run"] = "tiny-of-before"
@@ -163,7 +163,7 @@ def test_records_of_another_version_of_the_code_are_told_of_once(queue, tmp_path
     (line,) = again.notes
     assert "another version of the code or of the text (tiny-of-before, not " in line
     assert "small: one, seed 1" in line
-    assert list(again.done) == [gone["run"]]
+    assert set(again.done) >= {each["run"] for each in gone}
 
 
 def test_twenty_kills_in_a_row_leave_the_records_of_a_calm_queue(queue, tmp_path):
