@@ -38,7 +38,7 @@ MUTANTS: tuple[Mutant, ...] = (
     pooled("the run that was made last counts", "other.began < run.began", "other.began > run.began"),
     pooled("a question keeps its own numbers", "or not run.same_training(pooled) else run", "else run"),
     pooled("another layout's numbers are mixed", "if not one.reads(run.layout):", "if False:"),
-    pooled("other numbers are not told of", "elif not before.same_training(run) or (", "elif (False and"),
+    pooled("other numbers are not told of", "elif not before.same_training(run) or (", "elif False and ("),
     aside("the record is written before what it loses", "if before is not None and any(gone.values()):", "if False:"),
     aside(
         "what was set aside is overwritten",
