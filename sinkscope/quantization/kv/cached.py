@@ -21,7 +21,7 @@ from sinkscope.quantization.kv.cache import full_layers, no_full_layer
 from sinkscope.quantization.kv.rounding import Front, rounded
 from sinkscope.quantization.kv.scheme import Scheme
 from sinkscope.quantization.kv.softmax import TwoVersions, check_same, two_versions
-from sinkscope.quantization.spared import RandomTokens, Spared, SparedInPass
+from sinkscope.quantization.spared import Spared, SparedInPass, others_of
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,7 @@ class QuantizeCache(Intervention):
         opened.edit_attention(_Rounding(self.scheme, opened, spared, turned, self.before_rotation))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> QuantizeCache:
-        if self.spared is None:
-            raise InputError("no control: nothing is spared, so there is no budget to spend elsewhere")
-        seed = int(torch.randint(2**31, (1,), generator=generator))
-        return replace(self, spared=RandomTokens(self.spared, seed).known(model, inputs))
+        return replace(self, spared=others_of(self.spared, generator, model, inputs))
 
     def describe(self) -> dict[str, Any]:
         return {
