@@ -54,7 +54,9 @@ def quantize(
     ] = None,
     skip: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Linear maps that stay as they are, repeatable: down_proj, layers.0, experts."),
+        typer.Option(
+            metavar="NAME", help="Linear maps that stay as they are, repeatable: down_proj, layers.0, experts."
+        ),
     ] = None,
     hazards: Annotated[
         bool, typer.Option("--hazards", help="What to spare in this model, and why: ranges, site by site.")
@@ -73,7 +75,8 @@ def quantize(
         Path | None,
         typer.Option(
             help="Folder for the results, and for the tokens to spare as JSON and safetensors, a prefix with keys and "
-            "values. Default: sinkscope-quantize/MODEL-SCHEME, with a hash of the options that are not at their defaults."
+            "values. Default: sinkscope-quantize/MODEL-SCHEME, with a hash of the options that are not at their "
+            "defaults."
         ),
     ] = None,
     as_json: options.AsJson = False,

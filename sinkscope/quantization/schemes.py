@@ -180,8 +180,8 @@ def _columns(name: str, threshold: float, skip: tuple[str, ...]) -> Quantization
         return OutlyingColumns(threshold, spared, _skipped(model, calibration, skip))
 
     says = (
-        f"inputs that reach {threshold:g} in any token of a call as they are, with their weights; the others of 8 bits, "
-        "a range for each token and output (LLM.int8)"
+        f"inputs that reach {threshold:g} in any token of a call as they are, with their weights; the others of 8 "
+        "bits, a range for each token and output (LLM.int8)"
     )
     return QuantizationScheme(name, says, make)
 

@@ -39,6 +39,10 @@ def test_a_study_and_hazards_are_written_with_the_tokens_to_spare(
     assert found.verdict in answer.out
     page = (folder / "figure.html").read_text()
     assert "Ranges by site" in page
+    again = sinkscope("report", "found", "--out", "again.html", "--json")
+    assert again.code == 0, again.err
+    assert "Ranges by site" in again.json["sections"]
+    assert (tmp_path / "again.html").read_text() == page
     exported = json.loads((folder / "spared.json").read_text())
     assert exported["positions"] == [0, 1]
     assert exported["prefix_ids"][0] == exported["bos_token_id"]  # the second token differs from row to row
@@ -62,10 +66,12 @@ def test_a_prefix_is_an_arm_and_is_written_for_others_to_read(
     written = Prefix.load(tmp_path / "found" / "prefix", load(str(model)))
     assert written.ids == (written.bos,)
     assert not (tmp_path / "found" / "spared.json").exists()
+    assert sinkscope("report", "found/study.nc", "--out", "page.html").code == 0
+    assert (tmp_path / "page.html").read_bytes() == (tmp_path / "found" / "figure.html").read_bytes()
     again = sinkscope(*given, "--spare", "prefix:found/prefix", "--out", "again", "--json")
     assert again.code == 0, again.err
     costs = {arm["arm"]: arm["kl"] for arm in again.json["study"]["arms"]}
-    assert costs["prefix:found/prefix"] == found.cost("prefix:bos", by="kl").value
+    assert costs["prefix:found/prefix"] == pytest.approx(found.cost("prefix:bos", by="kl").value, rel=1e-7)
     other = load(str(model))
     with torch.no_grad():
         other.get_input_embeddings().weight.mul_(1.5)

@@ -36,7 +36,7 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
         *("study.nc", "study.json", "table.csv", "hazards.json", "sites.csv", "casts.csv", "advice.csv"),
         *("spared.json", "spared.safetensors", "prefix/prefix.json", "prefix/prefix.safetensors", "figure.html"),
     ),
-    "calibrate": ("choice.json", "table.csv", "figure.html"),
+    "calibrate": ("choice.nc", "choice.json", "table.csv", "figure.html"),
 }
 """What each command may leave in its folder."""
 

@@ -45,9 +45,7 @@ class RandomTokens(Found):
         return {"name": "RandomTokens", "like": self.like.describe(), "seed": self.seed}
 
 
-def others_of(
-    spared: Spared | None, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]
-) -> Known:
+def others_of(spared: Spared | None, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> Known:
     """As many random tokens as `spared` spares in each row of `inputs`: the control of whatever spares them.
 
     Raises `InputError` where nothing is spared, and as `RandomTokens`.

@@ -15,8 +15,8 @@ from sinkscope.quantization.linear import OutlyingColumns, QuantizeLinear, left_
 def weight_bytes(model: nn.Module, quantizer: Intervention | None) -> dict[str, Any]:
     """Bytes of all matrices: quantized ones with their 16-bit scales and those that are left, and all in 16 bits.
 
-    Empty for what quantizes no weights, or keeps some of them as inputs need (LLM.int8). A rounding that mixes bits keeps their average (SliM-LLM). Biases and gains of
-    norms, a thousandth of a model, are not counted.
+    Empty for what quantizes no weights, or keeps some of them as inputs need (LLM.int8). A rounding that mixes bits
+    keeps their average (SliM-LLM). Biases and gains of norms, a thousandth of a model, are not counted.
     """
     if not isinstance(quantizer, QuantizeLinear):
         return {}
@@ -32,7 +32,8 @@ def columns_kept(
 ) -> dict[str, Any]:
     """Of LLM.int8, the share of columns that stay in full precision: over all maps, and in the map with most of them.
 
-    Empty for anything else, and where all maps are skipped. Without these shares its cost says nothing: what keeps everything costs nothing.
+    Empty for anything else, and where all maps are skipped. Without these shares its cost says nothing: what keeps
+    everything costs nothing.
     """
     if not isinstance(quantizer, OutlyingColumns):
         return {}

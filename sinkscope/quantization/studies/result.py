@@ -37,9 +37,9 @@ class Study:
 
     `data`: dims arm, row. `loss` (absent where the model predicts no next token) and `kl` = KL(full ‖ arm), means over
     a row's scored tokens; `spared`, tokens spared in a row, or read in a prefix; `held` (arm), bytes that the arm's
-    cache holds for a row, NaN where there is none; `scored` (row), how many predictions. Coordinates: `role` (full, nothing, spared, first,
-    control) and `choice`, to which a control belongs. All intervals are 95 % bootstrap intervals over rows, in which
-    the arms of a row stay together.
+    cache holds for a row, NaN where there is none; `scored` (row), how many predictions. Coordinates: `role` (full,
+    nothing, spared, first, control) and `choice`, to which a control belongs. All intervals are 95 % bootstrap
+    intervals over rows, in which the arms of a row stay together.
     """
 
     data: xr.Dataset

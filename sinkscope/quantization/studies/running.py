@@ -54,13 +54,14 @@ def study(
     `MeasuredSinks()`; an empty mapping asks for the cost alone) the choice, the first n tokens of its budget, and
     `controls` random choices of the same budget. A `Prefix` is a choice too: the texts are then read, and what is
     calibrated is calibrated, behind its keys and values, which the full model made; its controls are prefixes of random
-    tokens. In a scheme of caches it must be what every row begins with, and spares these tokens there. `scheme`: a name of `SCHEMES`, a scheme, or an intervention with a
-    field `spared`. What it calibrates, it calibrates on `calibration`, or on `inputs` themselves, for each arm without
-    the tokens that the arm spares.
+    tokens. In a scheme of caches it must be what every row begins with, and spares these tokens there. `scheme`: a name
+    of `SCHEMES`, a scheme, or an intervention with a field `spared`. What it calibrates, it calibrates on
+    `calibration`, or on `inputs` themselves, for each arm without the tokens that the arm spares.
 
-    Scored are predictions at tokens that no arm spares, nor has in its prefix: −log p of the next token where the model predicts one, and
-    KL(full ‖ arm). Schemes of linear maps are read in one pass; those of caches through a cache, `context` tokens at
-    once (default: half of a row) and then one given token at a time, since one pass shows nothing of a cache.
+    Scored are predictions at tokens that no arm spares, nor has in its prefix: −log p of the next token where the model
+    predicts one, and KL(full ‖ arm). Schemes of linear maps are read in one pass; those of caches through a cache,
+    `context` tokens at once (default: half of a row) and then one given token at a time, since one pass shows nothing
+    of a cache.
 
     Warns where ranges were calibrated on other tokens than are served, and where nothing was rounded at all. Raises
     `InputError` as `measure` does, for a choice without tokens or controls, and for padding where a cache is read
@@ -106,7 +107,9 @@ def study(
     predicted = route.predicted(arms, watch)
     _check_rounded(predicted[NOTHING], chosen)
     record = _record(model, given, chosen, choices, interventions[NOTHING], batch_size, seed, about)
-    record |= weight_bytes(model, interventions[NOTHING]) | columns_kept(model, interventions[NOTHING], given, batch_size)
+    record |= weight_bytes(model, interventions[NOTHING]) | columns_kept(
+        model, interventions[NOTHING], given, batch_size
+    )
     record |= {"read": f"through a cache behind {length} tokens" if chosen.caches else "in one pass"}
     return study_of(arms, predicted, record)
 
