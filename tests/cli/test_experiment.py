@@ -29,6 +29,7 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_list_names_every_question(sinkscope, results):
     answer = sinkscope("experiment", "list", "--json", "--results", str(results))
     listed = {entry["name"]: entry["known"] for entry in json.loads(answer.out)["experiments"]}
@@ -53,6 +54,7 @@ def test_a_question_is_shown_with_what_decides_it(sinkscope):
     assert f"withdrawn: {gone.statement} (" in " ".join(sinkscope("experiment", "show", "fixed-token").out.split())
 
 
+@pytest.mark.slow
 def test_verdicts_come_from_what_was_kept(sinkscope, results):
     answer = json.loads(sinkscope("experiment", "verdict", "fixed-token", "--json", "--results", str(results)).out)
     fresh = "not run at this scale"  # by the mass, of seeds that nobody had seen; at the strongest position

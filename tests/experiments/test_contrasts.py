@@ -137,6 +137,7 @@ def test_an_effect_as_large_as_the_margin_is_seldom_called_larger(seeds):
     assert equal(MARGIN, seeds) <= 0.06
 
 
+@pytest.mark.slow
 def test_more_seeds_show_more():
     """Replication is rewarded: the power to show an effect beyond its margin rises with the seeds."""
     of_gaps, alike = [power(MARGIN + 3, (n, n)) for n in (3, 5, 8)], [equal(0.0, (n, n)) for n in (3, 5, 10)]

@@ -53,7 +53,7 @@ def test_an_entry_is_a_commit_of_this_history_and_its_date():
         assert dates.get(commit) == date, commit
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_newest_statements_are_in_their_commit_and_not_in_the_one_before():
     from tools.statements_page import claims_at
 

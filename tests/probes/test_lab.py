@@ -269,6 +269,7 @@ def test_a_padded_row_is_the_row_alone(name: str, ids: Tensor) -> None:
                 assert bool(found.isel(position=slice(length, None)).isnull().all())
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", operations())
 def test_cached_steps_are_one_pass(name: str, ids: Tensor) -> None:
     model = lab_model(name)

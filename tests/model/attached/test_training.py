@@ -116,6 +116,7 @@ def arguments(folder: Path) -> TrainingArguments:
     )
 
 
+@pytest.mark.slow
 def test_a_llama_fine_tuned_with_a_gate_and_off_by_one(tmp_path: Path) -> None:
     """Attached, trained by transformers' Trainer, saved by it, loaded, generated from, measured."""
     model = host("llama")
