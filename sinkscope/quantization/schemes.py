@@ -19,7 +19,9 @@ from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import checked_inputs, device_of, evaluating, parameters, part
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.grid import EXACT, Grid
-from sinkscope.quantization.kv import QuantizeCache, quantized_cache
+from sinkscope.quantization.kv import QuantizeCache, find_codebooks, quantized_cache
+from sinkscope.quantization.kv.codebooks import SHARE
+from sinkscope.quantization.kv.codebooks import check as check_codebooks
 from sinkscope.quantization.linear import (
     GPTQ,
     DuQuant,
@@ -40,7 +42,7 @@ from sinkscope.quantization.studies.scheme import QuantizationScheme, Spares
 
 LINEAR = re.compile(r"w(\d+)(?:a(\d+)-(tensor|static|token)(?:-(smooth|rotated|duquant))?)?(?:-(gptq|slim))?")
 COLUMNS = re.compile(r"llm-int8(?:-(\d+(?:\.\d+)?))?")
-CACHED = re.compile(r"kv(\d+)-(token|kivi|head)")
+CACHED = re.compile(r"kv(\d+)-(token|kivi|head|kvquant)")
 GROUP = 32  # tokens that share a range of a key's channel, as in KIVI
 INPUTS = 128  # of an output that share bits and a range, at most, as in SliM-LLM
 SMOOTH = 0.5  # α of SmoothQuant
@@ -68,6 +70,7 @@ CACHES: dict[str, str] = {
     "token": "a range for each token and head",
     "kivi": f"keys by channel in groups of {GROUP} tokens, values by token, the open group in full precision",
     "head": "a range for each head, which grows with the text",
+    "kvquant": "levels where the loss feels errors, keys by channel before rotation, 1 % of outliers aside (KVQuant)",
 }
 
 
@@ -187,6 +190,9 @@ def _columns(name: str, threshold: float, skip: tuple[str, ...]) -> Quantization
 
 
 def _cached(name: str, bits: int, ranges: str) -> QuantizationScheme:
+    says = f"cached keys and values of {bits} bits, {CACHES[ranges]}"
+    if ranges == "kvquant":
+        return _with_levels(name, bits, says)
     keys, values = Grid(bits), Grid(bits)
     if ranges == "kivi":
         keys = Grid(bits, "channel", group=GROUP)
@@ -200,8 +206,16 @@ def _cached(name: str, bits: int, ranges: str) -> QuantizationScheme:
         return quantized_cache(model, keys, values, spared)
 
     stored = ranges != "head" and bits <= 8
-    says = f"cached keys and values of {bits} bits, {CACHES[ranges]}"
     return QuantizationScheme(name, says, make, caches=True, store=store if stored else None)
+
+
+def _with_levels(name: str, bits: int, says: str) -> QuantizationScheme:
+    check_codebooks(bits, SHARE)
+
+    def make(model: nn.Module, calibration: Mapping[str, Any], spared: Spared | None) -> Intervention:
+        return find_codebooks(model, calibration, bits, spared=spared).quantizer(spared)
+
+    return QuantizationScheme(name, says, make, caches=True)
 
 
 def _group(model: nn.Module, skip: Sequence[str]) -> int:
@@ -265,5 +279,6 @@ NAMES = (
     "kv2-kivi",
     "kv3-head",
     "kv2-head",
+    "kv3-kvquant",
 )
 SCHEMES: dict[str, QuantizationScheme] = {name: scheme_named(name) for name in NAMES}

@@ -57,7 +57,7 @@ class Policy(ABC):
 
     @property
     def rounding(self) -> Callable[[Tensor], Tensor] | None:
-        """What becomes of the keys and values (…, dim) that a pass adds, each by itself, once it has run; None: nothing."""
+        """What becomes of each key and value (…, dim) that a pass adds, once the pass has run; None: nothing."""
         return None
 
     @abstractmethod

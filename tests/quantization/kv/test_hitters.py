@@ -111,7 +111,7 @@ def test_attention_alone_is_h2o_and_rounding_alone_forgets_outliers(model: PreTr
 @torch.no_grad()
 @pytest.mark.parametrize("when", ALWAYS)
 def test_what_stays_is_rounded_once_as_the_published_quantizer_does(model: PreTrainedModel, when: str) -> None:
-    """A prompt sees itself whole, so the first pass keeps what it keeps without rounding; the next ones see it coarse."""
+    """A prompt sees itself whole, so that the first pass keeps what it keeps without rounding."""
     ids, plain = IDS[:1], model(IDS[:1]).logits
     with evicting(model, QHitter(), BUDGET, when=when) as whole:
         model(ids, past_key_values=whole)
