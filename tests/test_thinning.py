@@ -70,6 +70,11 @@ def test_without_cases(): ...
 
 @pytest.mark.long
 def test_long(): ...
+
+@pytest.mark.slow
+@pytest.mark.in_part(2)
+@pytest.mark.parametrize("x", range(4))
+def test_slow(x): ...
 """
 
 
@@ -97,4 +102,5 @@ def test_cases_that_are_fast_in_part(tmp_path: Path) -> None:
     assert "without_cases" in fast
     assert "long" in slow
     assert sorted(fast + slow) == sorted(collected("slow or not slow")), "nothing is lost"
-    assert len(fast + slow) == 7 + 16 + 4 + 1 + 1
+    assert len(fast + slow) == 7 + 16 + 4 + 1 + 1 + 4
+    assert collected("long") == ["long", "slow[1]", "slow[3]"], "one of two stays slow"

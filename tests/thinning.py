@@ -1,6 +1,7 @@
 """Which tests are fast: of long lists of alike cases a part, of which the rest is slow.
 
-`@pytest.mark.in_part(4)` over a test: one in four of its cases is fast, and of several arguments every value of each.
+`@pytest.mark.in_part(4)` over a test: one in four of its cases is fast, and of several arguments every value of each;
+the others are slow. Of those that were slow already one in four stays so, and the others are long.
 A matrix is the rest of a list of combinations of which the fast tests have a part with every value of every argument:
 what a value does wrong by itself shows there. It is for `make test-slow`, and CI goes without it, as without what is
 marked `long`, which is slow as well.
@@ -48,15 +49,20 @@ def crossed(*values: Iterable[Any]) -> list[Any]:
 
 
 def mark(items: Sequence[pytest.Item]) -> None:
-    """Mark as slow what is long, and of tests that are fast in part the other cases."""
+    """Of tests `in_part` mark the other cases: of fast ones as slow, of slow ones as long. What is long is slow too."""
     in_part: dict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("long"):
-            item.add_marker(pytest.mark.slow)
-        elif isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.get_closest_marker("in_part"):
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.get_closest_marker("in_part"):
             in_part[item.nodeid.partition("[")[0]].append(item)
     for cases in in_part.values():
-        for item in _others([case for case in cases if not case.get_closest_marker("slow")]):
+        fast = [case for case in cases if not case.get_closest_marker("slow")]
+        slow = [case for case in cases if case.get_closest_marker("slow")]
+        for item in _others(slow):
+            item.add_marker(pytest.mark.long)
+        for item in _others(fast):
+            item.add_marker(pytest.mark.slow)
+    for item in items:
+        if item.get_closest_marker("long"):
             item.add_marker(pytest.mark.slow)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sinkscope.errors import InputError, unknown
+from sinkscope.experiments import aside
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.findings import Findings, recorded
 from sinkscope.experiments.jobs import Job
@@ -84,6 +85,8 @@ def run(
     name that it would have today and read as it would be today, is taken from there; of the question's own record also
     one of a seed beyond `seeds`. With `reuse` such a run is not made, although its folder is gone.
 
+    What else stood in the question's record is set aside (`aside.replace`).
+
     Raises `InputError` as `Question.recipes` does, for folders that cannot be written, for a damaged record (before
     anything runs), and where there is no run at all.
     """
@@ -115,7 +118,7 @@ def run(
         {label: _of_label(failed, label, besides=every) for label, seed in failed if (label, seed) not in every},
         provenance_of((made[cell] for cell in runs), _sources(added.values())),
     )
-    kept.write(results, found)
+    aside.replace(results, kept.read(results, question.name, scale), found)
     return found
 
 

@@ -76,6 +76,7 @@ def test_families_are_read_in_pieces(name: str) -> None:
     check_strict(name, host)
 
 
+@pytest.mark.in_part(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in STREAMS if name not in FEW])
 def test_every_family_is_read_in_pieces_or_token_by_token(name: str) -> None:

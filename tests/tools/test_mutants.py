@@ -10,7 +10,7 @@ from tools import mutants
 from tools.mutants import MUTANTS, outcomes, stale
 from tools.mutants_known import Mutant
 
-ROOMS = ("attention", "hooks", "probes", "interventions", "caches", "training", "claims.py")
+ROOMS = ("attention", "hooks", "probes", "interventions", "caches", "training", "claims.py", "experiments")
 
 
 def test_there_are_mutants_of_every_room_and_each_has_a_name_of_its_own() -> None:

@@ -43,6 +43,7 @@ def alike(number: int) -> tuple[str, ...]:
     return row.outcome, row.inputs, re.sub(r"'[^']*'|[\w.]*[.\d][\w.+-]*", "", row.detail)
 
 
+@pytest.mark.in_part(6)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # that a layer is left out is said, and stands in the table
 @pytest.mark.parametrize("number", one_of_each(range(len(COMMITTED)), alike), ids=list(COMMITTED))
