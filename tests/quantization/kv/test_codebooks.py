@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from sinkscope.errors import InputError
-from sinkscope.hooks import attention_layers, key_projection
+from sinkscope.hooks import attention_layers
 from sinkscope.quantization import FirstTokens, Grid, QuantizeCache, find_codebooks, quantized_cache, study
 from sinkscope.quantization.kv.codebooks import Codebooks, LayerCodes, levels_of, on_levels, outlying
 from tests.families.registry import FAMILIES
@@ -100,7 +100,7 @@ def test_sensitivities_are_the_gradients_of_keys_before_rotation(model: PreTrain
         return hook
 
     layers = list(attention_layers(model))
-    hooks = [key_projection(module).module.register_forward_hook(keep(at)) for at, module in enumerate(layers)]
+    hooks = [module.k_proj.register_forward_hook(keep(at)) for at, module in enumerate(layers)]
     logits = model(IDS, use_cache=False).logits
     logits[:, :-1].log_softmax(-1).gather(-1, IDS[:, 1:, None]).sum().neg().backward()
     for hook in hooks:
