@@ -174,7 +174,7 @@ def _summary(model: str, study: Study | None, looked: Hazards | None) -> dict[st
 
 def _show(study: Study) -> None:
     """A row per arm, then the finding in words."""
-    from sinkscope.report.quantization_page import COST, arm_rows
+    from sinkscope.report.changing import COST, arm_rows
 
     frame = study.table()
     show(table(["", "spared", COST[study.by], "from", "to", "given back, %", "from", "to"], arm_rows(frame, study.by)))

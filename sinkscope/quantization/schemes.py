@@ -213,7 +213,7 @@ def _with_levels(name: str, bits: int, says: str) -> QuantizationScheme:
     check_codebooks(bits, SHARE)
 
     def make(model: nn.Module, calibration: Mapping[str, Any], spared: Spared | None) -> Intervention:
-        return find_codebooks(model, calibration, bits, spared=spared).quantizer(spared)
+        return QuantizeCache.of(find_codebooks(model, calibration, bits, spared=spared), spared)
 
     return QuantizationScheme(name, says, make, caches=True)
 

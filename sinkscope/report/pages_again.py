@@ -13,9 +13,8 @@ from sinkscope.errors import InputError
 from sinkscope.evaluate import Comparison
 from sinkscope.quantization import Hazards, Study
 from sinkscope.report.caches_page import caches_page
-from sinkscope.report.changing import calibration_page
+from sinkscope.report.changing import calibration_page, quantization_page
 from sinkscope.report.page import Page
-from sinkscope.report.quantization_page import quantization_page
 
 STUDY, HAZARDS, CHOICE, COMPARISON = "study.nc", "hazards.json", "choice.nc", "comparison.nc"
 

@@ -62,8 +62,8 @@ def write_quantized(
     folder: Path, found: dict[str, Any], study: Study | None, looked: Hazards | None, exported: Exported | None
 ) -> list[Path]:
     """Whatever there is, in the place of an earlier call's."""
+    from sinkscope.report.changing import quantization_page
     from sinkscope.report.page import write_page
-    from sinkscope.report.quantization_page import quantization_page
 
     page = quantization_page(found["model"], study, looked)
     with replacing(folder, partial(old_files, "quantize")) as draft:

@@ -59,11 +59,13 @@ class QuantizeCache(Intervention):
         Scheme(self.keys, self.values, self.window)
         if (books := self.codebooks) is None:
             return
-        grids = Grid(books.bits, "channel"), Grid(books.bits, "token")
-        if (self.keys, self.values) != grids or self.window or not self.before_rotation:
-            raise InputError(
-                "codebooks have their own grids, and keys before rotation: give codebooks.quantizer(spared)"
-            )
+        if (self.keys, self.values) != books.grids or self.window or not self.before_rotation:
+            raise InputError("codebooks have grids of their own, and keys before rotation: QuantizeCache.of(codebooks)")
+
+    @classmethod
+    def of(cls, codebooks: Codebooks, spared: Spared | None = None) -> QuantizeCache:
+        """Keys and values on the levels of `codebooks` (KVQuant), with these tokens spared."""
+        return cls(*codebooks.grids, spared, before_rotation=True, codebooks=codebooks)
 
     @property
     def scheme(self) -> Scheme:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,10 +12,6 @@ from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.quantization.grid import Grid, straight_through
-
-if TYPE_CHECKING:
-    from sinkscope.quantization.kv.cached import QuantizeCache
-    from sinkscope.quantization.spared import Spared
 
 SHARE = 0.01  # of the numbers that are set aside
 ROUNDS = 100  # of k-means at most
@@ -57,12 +53,10 @@ class Codebooks:
         """Bits that a number takes, those set aside counted with their places; ranges of values come to it."""
         return self.bits + self.outliers * SPARSE_BITS
 
-    def quantizer(self, spared: Spared | None = None) -> QuantizeCache:
-        """The intervention that rounds so, with these tokens spared."""
-        from sinkscope.quantization.kv.cached import QuantizeCache
-
-        grids = Grid(self.bits, "channel"), Grid(self.bits, "token")
-        return QuantizeCache(*grids, spared, before_rotation=True, codebooks=self)
+    @property
+    def grids(self) -> tuple[Grid, Grid]:
+        """Who shares a range: a channel of keys, a token of values."""
+        return Grid(self.bits, "channel"), Grid(self.bits, "token")
 
     def rounded_keys(
         self, layer: int, x: Float[Tensor, "batch heads token dim"], left: Bool[Tensor, "batch token"]

@@ -124,7 +124,7 @@ def test_in_a_model_more_bits_cost_less_and_chunks_do_not_matter(model: PreTrain
     full = model(IDS).logits
     errors = []
     for bits in (1, 3, 6):
-        how = find_codebooks(model, IDS, bits).quantizer(FirstTokens(1))
+        how = QuantizeCache.of(find_codebooks(model, IDS, bits), FirstTokens(1))
         found = simulated(model, IDS, how)
         errors.append(float((found - full).abs().mean()))
         cache = DynamicCache(config=model.config)
@@ -158,7 +158,7 @@ def test_what_has_no_meaning_is_refused(model: PreTrainedModel) -> None:
         find_codebooks(model, IDS, 9)
     with pytest.raises(InputError, match=r"outliers = 0\.5"):
         find_codebooks(model, IDS, 2, outliers=0.5)
-    with pytest.raises(InputError, match="codebooks have their own grids"):
+    with pytest.raises(InputError, match="codebooks have grids of their own"):
         QuantizeCache(Grid(2), Grid(2), codebooks=made)
     with pytest.raises(InputError, match="no levels were found for layer"):
         made.rounded_keys(3, random(1, 2, 4, 8), torch.zeros(1, 4, dtype=torch.bool))

@@ -42,7 +42,7 @@ def in_kl(found: Study) -> Study:
 
 def test_no_share_is_printed_of_a_loss_that_cannot_be_told_from_0(sink: Study) -> None:
     """What is planted changes predictions of random tokens, which get neither worse nor better."""
-    from sinkscope.report.quantization_page import arm_rows, quantization_page
+    from sinkscope.report.changing import arm_rows, quantization_page
 
     assert sink.cost("nothing", by="loss").low <= 0 < sink.cost("nothing", by="kl").low
     assert not sink.recoverable
