@@ -89,8 +89,7 @@ def scheme_named(name: str, skip: Sequence[str] = ()) -> QuantizationScheme:
     if found := CACHED.fullmatch(name):
         if skip:
             raise InputError(f"{name} rounds what is cached, no linear map: leave out skip ({', '.join(skip)})")
-        bits, ranges = found.groups()
-        return _cached(name, int(bits), ranges)
+        return _cached(name, int(found[1]), found[2])
     raise unknown("scheme", name, SCHEMES)
 
 

@@ -54,6 +54,7 @@ def test_a_study_and_hazards_are_written_with_the_tokens_to_spare(
     assert torch.equal(masks["spared"].bool(), expected)
 
 
+@pytest.mark.slow
 def test_a_prefix_is_an_arm_and_is_written_for_others_to_read(
     sinkscope: Command, model: Path, text: Path, tmp_path: Path
 ) -> None:

@@ -117,7 +117,7 @@ def calibrate(
     disable_progress_bar()
     with only_json(as_json):
         changed = loaded(model, device, runs)
-        medium = None if images is None else ("images", images)
+        medium: options.Medium | None = None if images is None else ("images", images)
         read = reading_of(changed, model, "natural", reads, runs, medium, text)
         given = of_one_size(read)
         tokenizer = tokenizer_of(model, runs.revision, images is None, runs.trust_remote_code)

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
     from sinkscope.quantization import Prefix, Spared
 
-WORDS = ("measured", "first:N", "positions:LIST", "tokens:LIST", "outlying:RATIO", "spikes:N")
-WORDS += ("prefix[:RATIO|bos|peak|DIR]", "none")
+WORDS = (
+    *("measured", "first:N", "positions:LIST", "tokens:LIST", "outlying:RATIO", "spikes:N"),
+    *("prefix[:RATIO|bos|peak|DIR]", "none"),
+)
 OUTLYING = 20.0  # medians, for tokens and for prefixes: nano's sink has 56, and the usual 64 would miss it
 
 
