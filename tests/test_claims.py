@@ -23,6 +23,7 @@ from sinkscope.claims import (
     tally,
 )
 from sinkscope.errors import InputError
+from sinkscope.intervals import estimate
 
 
 def claim(rule=None) -> Claim:
@@ -61,6 +62,8 @@ def found(*values: float) -> list[Evidence]:
         (Below(1), (0, 0), "inconclusive", 0),
         (Within(1), (-0.1, 0.1, 0.3), "supported", 0.1),
         (Within(1), (2.9, 3, 3.1), "refuted", 3),
+        (Within(1), (-2.9, -3, -3.1), "refuted", -3),
+        (Within(1), (-0.9, -1, -1.2), "inconclusive", -3.1 / 3),
         (Within(1), (-1.1, 1.1, 3), "inconclusive", 1),
         (Within(1), (0, 0), "inconclusive", 0),
         (Within(0), (0, 0, 0), "supported", 0),
@@ -132,6 +135,15 @@ def test_p_values_are_those_of_student_s_tests():
     assert claim(Below(4)).judge(found(*values)).p == pytest.approx(p(4, "less"))
     assert claim(Within(3)).judge(found(*values)).p == pytest.approx(max(p(3, "less"), p(-3, "greater")))
     assert claim(Within(3)).judge(found(*(-value for value in values))).p == pytest.approx(p(3, "less"))
+
+
+@pytest.mark.parametrize("rule", [Above(0), Below(9), Within(9)])
+def test_the_smaller_of_two_samples_has_to_have_enough_seeds(rule):
+    """However many the other has: two values with an interval of their own, which would do."""
+    many, few = [5.0, 5.01, 4.99, 5.0], [1.0, 1.01]
+    judged = rule.weigh(estimate([(1.0, many), (-1.0, few)]))
+    assert (judged.outcome, judged.kind, judged.n) == ("inconclusive", "too few seeds", (4, 2))
+    assert rule.weigh(estimate([(1.0, many), (-1.0, [*few, 0.99])])).outcome == "supported"
 
 
 def test_the_largest_effect_that_could_be_shown_below_a_limit():

@@ -1,10 +1,16 @@
-"""Runs that a record no longer holds: kept beside the records, where nothing judges them."""
+"""A record's next version: one writer at a time, and what it no longer holds is kept beside the records.
+
+Nothing judges what is set aside.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count, takewhile
 from pathlib import Path
+
+from filelock import FileLock
 
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.findings import Findings
@@ -12,6 +18,15 @@ from sinkscope.experiments.observed import Observed
 from sinkscope.files import write_json
 
 ASIDE = "set_aside"
+
+
+@contextmanager
+def held(folder: Path, question: str, scale: str) -> Iterator[None]:
+    """While nobody else writes the record of a question: what is read inside is what is replaced."""
+    path = kept.path_of(folder, question, scale)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.parent / f".{question}.lock"):
+        yield
 
 
 def replace(folder: Path, before: Findings | None, findings: Findings) -> Path:
@@ -37,7 +52,9 @@ def set_aside(folder: Path, question: str, scale: str) -> list[Path]:
 
 def _holds(findings: Findings, label: str, seed: int, run: Observed) -> bool:
     known = findings.runs.get(label, {}).get(seed)
-    return known is not None and known.same_training(run) and (known.layout > run.layout or known.agrees(run))
+    if known is None or not known.same_training(run):
+        return False
+    return known.layout > run.layout or (known.layout == run.layout and known.agrees(run))
 
 
 def _keep(folder: Path, before: Findings, gone: dict[str, dict[int, Observed]]) -> None:

@@ -105,12 +105,27 @@ def run(
         check_writable(out)
         sweep = backend(missing, out, workers, lambda sweep: watch(Progress(cells, jobs, sweep)))
     runs, failed = _read({cell: one for cell, one in made.items() if cell not in taken}, sweep)
-    # read again, since another process may have written meanwhile
-    added = taken | _known(question, scale, seeds, results, store, runs)
-    if not (runs or failed or added):
+    if not (runs or failed or taken or _known(question, scale, seeds, results, store, runs)):
         raise InputError(f"no runs of '{question.name}' in {out}")
+    with aside.held(results, question.name, scale):  # read again, since another process may have written meanwhile
+        added = taken | _known(question, scale, seeds, results, store, runs)
+        found = _found(question, scale, seeds, made, runs, failed, added)
+        aside.replace(results, kept.read(results, question.name, scale), found)
+    return found
+
+
+def _found(
+    question: Question,
+    scale: str,
+    seeds: int,
+    made: Mapping[Cell, Run],
+    runs: Mapping[Cell, Observed],
+    failed: Mapping[Cell, str],
+    added: Mapping[Cell, Recorded],
+) -> Findings:
+    """What was made, what was not, and what was taken from records."""
     every = {**runs, **{cell: one for cell, (one, _) in added.items()}}
-    found = Findings(
+    return Findings(
         question.name,
         scale,
         max([seeds, *(seed + 1 for _, seed in every)]),
@@ -118,8 +133,6 @@ def run(
         {label: _of_label(failed, label, besides=every) for label, seed in failed if (label, seed) not in every},
         provenance_of((made[cell] for cell in runs), _sources(added.values())),
     )
-    aside.replace(results, kept.read(results, question.name, scale), found)
-    return found
 
 
 def _settled(store: RunStore, run: Run) -> bool:

@@ -48,6 +48,13 @@ def test_what_was_read_anew_or_only_cost_something_else_is_no_loss(tmp_path):
     assert written(tmp_path, None, after) == []
 
 
+def test_what_was_read_with_other_numbers_or_more_of_them_is_kept(tmp_path):
+    one, other = run("r", value=1.0), run("r", value=1.1)
+    assert [each["softmax"][0]["sink_0"] for each in written(tmp_path / "a", findings(one), findings(other))] == [1.0]
+    older = run("r", layout=6)
+    assert [each["softmax"][0].layout for each in written(tmp_path / "b", findings(one), findings(older))] == [7]
+
+
 def test_a_repetition_with_other_numbers_is_kept_and_so_is_the_next(tmp_path):
     assert len(written(tmp_path, findings(run("r", loss=2.0)), findings(run("r", loss=2.1)))) == 1
     assert len(written(tmp_path, findings(run("r", loss=2.0)), findings(run("r", loss=2.1)))) == 1, "once is enough"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from dataclasses import replace
 
 import pytest
 from filelock import FileLock
 
 from sinkscope.errors import InputError
-from sinkscope.experiments import Variation, run, verdicts
+from sinkscope.experiments import Variation, aside, run, verdicts
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.jobs import LabTraining
 from sinkscope.experiments.running import BACKENDS
@@ -169,6 +170,26 @@ def test_a_run_that_was_read_in_an_older_way_is_not_taken(small, places):
         run(small(), seeds=1, backend=BACKENDS["none"], **places)
     found = run(small(), seeds=1, backend=planting(value=2.0), reuse=True, **places)
     assert (found.runs["one"][0]["sink_0"], found.runs["two"][0]["sink_0"]) == (2.0, 2.0)
+
+
+def test_what_another_process_adds_to_the_record_meanwhile_is_not_lost(small, places):
+    """It holds the record's lock while it writes, as a queue does."""
+    whole = run(small(), seeds=3, backend=planting(), **places)
+    path = kept.path_of(places["results"], "small", "nano")
+    text = path.read_text()
+    first = {label: {0: seeds[0]} for label, seeds in whole.runs.items()}
+    kept.write(places["results"], replace(whole, seeds=1, runs=first))
+    shutil.rmtree(places["out"])
+    answers = []
+    other = threading.Thread(target=lambda: answers.append(run(small(), seeds=1, backend=BACKENDS["none"], **places)))
+    with aside.held(places["results"], "small", "nano"):
+        other.start()
+        other.join(1.0)
+        assert other.is_alive()
+        path.write_text(text)
+    other.join(60)
+    assert seeds_of(answers[0]) == {"one": [0, 1, 2], "two": [0, 1, 2]}
+    assert path.read_text() == text
 
 
 def test_a_damaged_record_of_another_question_is_passed_over(small, places):

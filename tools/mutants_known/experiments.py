@@ -11,6 +11,7 @@ pooled = of("experiments/pooled.py", f"{TESTS}/test_pooled.py")
 aside = of("experiments/aside.py", f"{TESTS}/test_aside.py")
 observed = of("experiments/observed.py", f"{TESTS}/test_pooled.py", f"{TESTS}/test_aside.py")
 plan = of("experiments/queue/plan.py", f"{TESTS}/queue/test_plan.py")
+running = of("experiments/running.py", f"{TESTS}/test_running.py")
 working = of("experiments/queue/working.py", f"{TESTS}/queue/test_working.py")
 keys = of("experiments/observing/keys.py", f"{TESTS}/observing/test_keys.py")
 geometry = of("metrics/geometry.py", f"{TESTS}/observing/test_keys.py")
@@ -33,18 +34,19 @@ MUTANTS: tuple[Mutant, ...] = (
     statements("a claim of the runs' own day is older", "elif date == first and by_record:", "elif False:"),
     statements("a claim's number is not its own", '{asked:g}".encode()', '".encode()'),
     statements("seeds that do not count date a claim", "if seed >= first", "if seed >= 0"),
-    statements("a later claim is a claim of before", "if date > first:", "if date > first + 'Z':"),
+    statements("a claim of the runs' own day is a later one", "if date > first:", "if date >= first:"),
     pooled("the run that was made last counts", "other.began < run.began", "other.began > run.began"),
     pooled("a question keeps its own numbers", "or not run.same_training(pooled) else run", "else run"),
     pooled("another layout's numbers are mixed", "if not one.reads(run.layout):", "if False:"),
-    pooled("other numbers are not told of", "elif not before.same_training(run) or (", "elif (False and"),
+    pooled("other numbers are not told of", "elif not before.same_training(run) or (", "elif False and ("),
     aside("the record is written before what it loses", "if before is not None and any(gone.values()):", "if False:"),
     aside(
         "what was set aside is overwritten",
         "if all(runs[label].get(seed, run).agrees(run) for",
         "if True or all(runs[label].get(seed, run).agrees(run) for",
     ),
-    aside("a layout that is not read any more is lost", "known.layout > run.layout or ", "True or "),
+    aside("what was read with other numbers is lost", "known.layout > run.layout or ", "True or "),
+    aside("what was read with more numbers is lost", "(known.layout == run.layout and ", "(True and "),
     observed("a clock that jumped is believed", "return self.started if EARLIEST", "return self.started if '' "),
     observed(
         "a repetition is the same training",
@@ -77,6 +79,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "the failure of another run is forgotten",
         "if (label, seed) != (planned.label, planned.seed)",
         "if label != planned.label",
+    ),
+    running(
+        "two write one record at a time",
+        "    with aside.held(results, question.name, scale):  # read again",
+        "    if True:  # read again",
     ),
     keys("the head with the weakest sink", "np.nanargmax(strength)", "np.nanargmin(strength)"),
     geometry(

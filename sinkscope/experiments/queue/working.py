@@ -253,9 +253,7 @@ def keep_failure(results: Path, scale: str, question: Question, planned: Planned
 @contextmanager
 def _record_of(results: Path, question: Question, scale: str) -> Iterator[Findings]:
     """The record of a question as it is, while nobody else writes it."""
-    path = kept.path_of(results, question.name, scale)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.parent / f".{question.name}.lock"):
+    with aside.held(results, question.name, scale):
         yield kept.read(results, question.name, scale) or Findings(question.name, scale, 0, {})
 
 
