@@ -191,7 +191,7 @@ def test_it_is_an_intervention_as_any_other(model: PreTrainedModel) -> None:
     control = how.control(generator, model, {"input_ids": IDS})
     assert isinstance(control.spared, Known)
     assert control.spared.count.tolist() == [1, 1]
-    with pytest.raises(InputError, match="no control"):
+    with pytest.raises(InputError, match="nothing is spared"):
         QuantizeCache(*KIVI).control(generator, model, {"input_ids": IDS})
 
 
