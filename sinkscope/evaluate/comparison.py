@@ -87,7 +87,7 @@ class Comparison:
             data = read_netcdf(path)
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-        if "record" not in data.attrs or "arm" not in data.dims:
+        if "record" not in data.attrs or "series" not in data.coords:
             raise InputError(f"{path} holds no comparison of caches")
         return cls(data)
 
