@@ -121,15 +121,8 @@ def number(value: float | None) -> str:
 
 
 def effect(verdict: Verdict) -> str:
-    """What a claim found, with its 95 % interval: "4.21 (1.2 to 7.3)"; ratios as "1.4 times (1.1 to 1.8)"."""
-
-    def shown(value: float | None) -> str:
-        return number(math.exp(value) if verdict.ratio and value is not None else value)
-
-    if verdict.interval is None:
-        return shown(verdict.residual) if not verdict.spread else f"{shown(verdict.residual)} ± {verdict.spread:.2g}"
-    low, high = map(shown, verdict.interval)
-    return f"{shown(verdict.residual)}{' times' if verdict.ratio else ''} ({low} to {high})"
+    """What a claim found, as a terminal says it, with the sign that print has for minus."""
+    return "–" if verdict.residual is None or math.isnan(verdict.residual) else verdict.found.replace("-", "−")
 
 
 def sizes(verdict: Verdict) -> str:
