@@ -78,16 +78,16 @@ class Answer:
     @property
     def words(self) -> str:
         """The verdict in words; where no run can decide it, what does or that nothing does."""
-        if self.by is None:
-            return "holds by theory" if self.said.theory else "beyond this hardware"
-        return self.by.verdict.said
+        if self.by is not None:
+            return self.by.verdict.said
+        return "holds by theory" if self.said.theory else "beyond this hardware" if self.said.beyond else NOT_RUN
 
     @property
     def why(self) -> str:
         """Why it stands undecided, in a phrase; "" where it is decided by enough seeds."""
-        if self.by is None:
-            return self.said.beyond or f"`sinkscope theory`: {self.said.theory}"
-        return "" if self.decided else self.by.verdict.reason
+        if self.by is not None:
+            return "" if self.decided else self.by.verdict.reason
+        return f"`sinkscope theory`: {self.said.theory}" if self.said.theory else self.said.beyond
 
     @property
     def beside(self) -> str:
