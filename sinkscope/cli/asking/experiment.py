@@ -9,7 +9,16 @@ import typer
 from rich.text import Text
 
 from sinkscope.cli.asking.queue import queue_
-from sinkscope.cli.asking.verdict import RESULTS, Records, Ruled, folders_of, hours, show_verdicts, verdict_
+from sinkscope.cli.asking.verdict import (
+    RESULTS,
+    Records,
+    Ruled,
+    folders_of,
+    hours,
+    show_verdicts,
+    tell_damage,
+    verdict_,
+)
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
@@ -34,14 +43,16 @@ def list_(scale: Scale = "nano", results: Records = None, as_json: Json = False)
     from sinkscope.experiments import QUESTIONS, known, verdicts
 
     records = known(folders_of(results), scale)
-    rows = [(q, verdicts(q, records.of(q), scale)) for q in QUESTIONS.values()]
+    rows = [(q, verdicts(q, None if q.name in records.damaged else records.of(q), scale)) for q in QUESTIONS.values()]
     if as_json:
         show_json(
             {"experiments": [{"name": q.name, "asks": q.asks, "source": q.source, "known": tally(v)} for q, v in rows]}
         )
+        tell_damage(records)
         return
     cells = [(q.name, q.asks, q.source, tally(v)) for q, v in rows]
     show(table(("experiment", "question", "source", f"claims at {scale}"), cells, numbers_from=4))
+    tell_damage(records)
 
 
 @app.command("show", epilog="Example: sinkscope experiment show fixed-token")
@@ -86,7 +97,7 @@ def run_(
     Exits with 1 if a run failed; the others are still trained and judged.
     """
     from sinkscope.cli.live.experiment import watching
-    from sinkscope.experiments import backend_named, find, findings, run
+    from sinkscope.experiments import aside, backend_named, find, findings, run
 
     question = find(name)
     if plan_only:
@@ -112,12 +123,12 @@ def run_(
     except KeyboardInterrupt:
         note(f"finished work is kept in {out}; the same command continues from there")
         raise
-    _show_findings(question, found, record, as_json)
+    _show_findings(question, found, record, aside.set_aside(results, question.name, scale), as_json)
     if found.failed:
         raise typer.Exit(FAILED)
 
 
-def _show_findings(question: Question, found: Findings, record: Path, as_json: bool) -> None:
+def _show_findings(question: Question, found: Findings, record: Path, aside: list[Path], as_json: bool) -> None:
     from sinkscope.claims import tally
     from sinkscope.experiments import verdicts
 
@@ -138,6 +149,8 @@ def _show_findings(question: Question, found: Findings, record: Path, as_json: b
     for label, seeds in found.failed.items():
         for seed, why in seeds.items():
             note(f"{label}, seed {seed} failed: {why}")
+    for path in aside:
+        note(f"runs that the record no longer holds are set aside: {path}")
     missing = len(question.variations) * found.seeds - sum(map(len, (*found.runs.values(), *found.failed.values())))
     if missing:
         note(f"{missing} runs were not made")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sinkscope.claims import Verdict
     from sinkscope.experiments import Answer, Findings, Known, Question
 
+BAD_INPUT = 2  # exit code where a record cannot be read
 RESULTS = Path("results/experiments")
 KNOWN = "Folder of the records; without it those that come with the package, and results/experiments before them."
 Records = Annotated[Path | None, typer.Option("--results", help=KNOWN)]
@@ -53,10 +54,12 @@ def verdict_(
         raise InputError("name one experiment, or pass --all")
     questions = list(QUESTIONS.values()) if name is None else [find(name)]
     records = known(folders_of(results), scale, own=questions)
-    found = [(question, records.of(question)) for question in questions]
+    broken = records.damaged if every else {}  # of one question that is named it is an error
+    found = [(question, None if question.name in broken else records.of(question)) for question in questions]
     ruled = [Ruled(question, of_it, verdicts(question, of_it, scale)) for question, of_it in found]
     if as_json:
         show_json(_described(ruled, records, every))
+        tell_damage(records, every)
         return
     if every:
         _show_every(ruled)
@@ -65,6 +68,15 @@ def verdict_(
     _show_sums(ruled, every)
     for line in records.notes:
         note(line)
+    tell_damage(records, every)
+
+
+def tell_damage(records: Known, asked: bool = True) -> None:
+    """Which records could not be read, when all else has been said; exits with 2 where these were `asked` for."""
+    for line in records.damaged.values():
+        note(f"not judged: {line}")
+    if records.damaged and asked:
+        raise typer.Exit(BAD_INPUT)
 
 
 def folders_of(results: Path | None) -> list[Path]:

@@ -234,7 +234,7 @@ SLIDES = (
         "A model trained with a fixed BOS has no sink without it",
         "slides",
         "90.84 to 0.05",
-        ("inputs/needs its BOS", "packing/*needs its BOS"),
+        ("inputs/needs its BOS*", "packing/*needs its BOS*"),
     ),
     Said(
         "The loss of a model trained with a fixed BOS breaks down without it",
@@ -246,12 +246,12 @@ SLIDES = (
         "Masks between documents weaken the sink where no BOS is fixed",
         "slides",
         "65.15 to 28.23",
-        ("packing-without-bos/masking lowers it",),
+        ("packing-without-bos/masking lowers it*",),
     ),
     Said(
         "A BOS before each document strengthens the sink",
         "slides",
         "83.33, without it 50.24",
-        ("packing-without-bos/a BOS*", "packing-without-bos/is missed"),
+        ("packing-without-bos/a BOS*", "packing-without-bos/is missed*"),
     ),
 )

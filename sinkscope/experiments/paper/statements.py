@@ -41,7 +41,7 @@ ABSTRACT = (
         "Where the sink stands follows the data: a token fixed at position k takes it there",
         "abstract; Table 10",
         "74.11 at k = 1, 69.64 at k = 3",
-        ("fixed-token/stands out*", "fixed-token/follows", "fixed-token/strong"),
+        ("fixed-token/stands out*", "fixed-token/follows", "fixed-token/strong*"),
     ),
     Said(
         "It follows the loss: with prefix language modeling the sink stands within the prefix",
@@ -81,7 +81,7 @@ ABSTRACT = (
 
 SINK = (
     Said("The sink does not depend on the domain of the text", "section 3, appendix", "", ("domains/*",)),
-    Said("The sink rate falls as texts grow", "section 3, Figure 3", "", ("metric/length",)),
+    Said("The sink rate falls as texts grow", "section 3, Figure 3", "", ("metric/length*",)),
     Said(
         "The sink rate orders models alike at every threshold and length of text",
         "section 3, Figure 3",
@@ -99,7 +99,7 @@ SINK = (
         "On one repeated token there is a sink where positions are learned",
         "section 3, Table 7",
         "62.28 (GPT2-XL)",
-        ("moved-positions/on one repeated token",),
+        ("moved-positions/on one repeated token*",),
     ),
     Said(
         "The first position's embedding makes that sink: replaced, the sink goes",
@@ -120,6 +120,9 @@ SINK = (
         ("sink-head/the angle*",),
     ),
     Said("The sink's key is not longer than others", "section 3, Figure 2", "", ("sink-head/not the length",)),
+    Said(
+        "The sink's key lies apart from the others", "section 3", "", ("sink-head/a key apart", "sink-head/apart as*")
+    ),
     Said("The sink's value is small", "section 3, Figure 2", "", ("sink-head/a small value",)),
     Said(
         "The sink's token has a massive activation",
@@ -145,7 +148,10 @@ SINK = (
         "Chat models keep the sink of their base models",
         "Table 1",
         "92.47 and 92.88 (LLaMA2-7B)",
-        ("tuning/a sink remains",),
+        (
+            "tuning/mass remains",
+            "tuning/a sink remains",
+        ),
     ),
     Said(
         "Instruction tuning leaves the sink about as strong as it was",
@@ -162,15 +168,20 @@ OPTIMIZATION = (
         "The sink comes when most of the loss has fallen",
         "section 4, Figure 4",
         "",
-        ("emergence/in the last third of the loss",),
+        ("emergence/in the last third of the loss*",),
     ),
     Said(
         "A smaller learning rate makes a weaker sink",
         "introduction; Table 9",
         "2.90, 11.21, 18.18, 32.23",
-        ("learning-rates/monotone*", "learning-rate/monotone*", "learning-rates/also at equal loss"),
+        (
+            "learning-rates/monotone*",
+            "learning-rate/monotone*",
+            "learning-rates/also at equal loss*",
+            "learning-rate/also at equal loss*",
+        ),
     ),
-    Said("A smaller learning rate makes the sink emerge later", "section 4", "", ("learning-rate/later",)),
+    Said("A smaller learning rate makes the sink emerge later", "section 4", "", ("learning-rate/later*",)),
     Said(
         "A smaller rate makes a weaker sink also where steps times rate is the same",
         "Table 9",
@@ -187,7 +198,7 @@ DATA = (
         "Overfitting is not what keeps the sink away where data are few",
         "section 5",
         "",
-        ("data-amount/overfitting starts before", "data-amount/and leaves the sink"),
+        ("data-amount/overfitting starts before", "data-amount/and leaves the sink*"),
         every=True,
     ),
     Said(
@@ -197,7 +208,7 @@ DATA = (
         ("fixed-positions/*",),
         every=True,
     ),
-    Said("A token fixed at position 1 makes the sink stronger", "Table 10", "18.18 and 74.11", ("fixed-token/grows",)),
+    Said("A token fixed at position 1 makes the sink stronger", "Table 10", "18.18 and 74.11", ("fixed-token/grows*",)),
     Said(
         "The massive activation follows the fixed token",
         "section 5",
@@ -218,11 +229,11 @@ LOSS = (
         "Weight decay encourages the sink, most at a moderate one",
         "introduction; Table 2",
         "15.20, 18.18, 41.08, 6.13",
-        ("weight-decay/peak*", "weight-decays/maximum"),
+        ("weight-decay/peak*", "weight-decays/maximum*"),
     ),
-    Said("Without decay there is a sink too", "Table 2", "15.20", ("weight-decay/not needed",)),
+    Said("Without decay there is a sink too", "Table 2", "15.20", ("weight-decay/not needed*",)),
     Said("Small decays change little", "Table 2", "15.20, 15.39, 15.23", ("weight-decays/small*",)),
-    Said("Too much decay removes it", "Table 2", "6.13, 0.01", ("weight-decay/too much", "weight-decays/no*")),
+    Said("Too much decay removes it", "Table 2", "6.13, 0.01", ("weight-decay/too much*", "weight-decays/no*")),
     Said("More decay costs loss", "Table 2", "3.72 to 5.24", ("weight-decays/loss",)),
     Said(
         "A short attention window prevents the sink",
@@ -234,7 +245,7 @@ LOSS = (
         "The longer the window, the stronger the sink",
         "section 6",
         "emerges from 256 of 2,048 on",
-        ("windows/*", "window/grows"),
+        ("windows/*", "window/grows*"),
     ),
     Said(
         "In a window the sink stands on the absolute first token, not on the window's first",

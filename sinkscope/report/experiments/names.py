@@ -46,6 +46,7 @@ TITLES: Mapping[str, str] = {
     "perturbation": "change of later tokens as one is changed",
     "top_head": "head with the strongest sink",
     "stream_loss": "loss behind the first context of a stream (nats)",
+    "key_angle": "angle of the sink's key, over a random direction's",
 }
 # Tasks give some names another meaning, and have names of their own: units are those of their `read` and `Reading`.
 _BACKCOPY = {
@@ -81,6 +82,7 @@ READINGS: Mapping[str, str] = {
     "random": "on random tokens",
     "repeated": "on a repeated token",
     "random_after_first": "on random tokens after the first",
+    "others": "of keys at other positions",
     "without_first": "without the first token",
     "with_first": "of the same tokens with the first",
     "strongest": "at the strongest position",
