@@ -28,7 +28,7 @@ def test_every_experiment_with_its_verdicts_and_values(entries):
     assert "All claims together: 2 supported, 1 inconclusive, 1 not run at this scale." in page
     assert "15 runs, 1.9 h of training" in page
     assert "Asked &lt;twice>." in page
-    numbers = "> 3 | 9 (6.52 to 11.5) | 3 and 3 | 4.68"
+    numbers = "> 3 | 9 (6.52 to 11.5) | 3 and 3 | 4.69"
     assert f"| softmax has more by 3 points | primary | {numbers} | – | **supported** |" in page
     assert "| and by 1 point at equal loss | exploratory | > 1 |" in page
     assert "Varied: `attention`, in 2 variations of the `nano` recipe; 3 seeds each, 6 runs, 42 min." in page
