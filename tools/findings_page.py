@@ -23,7 +23,7 @@ from tools.findings_answers import beside, first_rows, judged, paper, together
 from tools.findings_figures import mean, metrics_of, values_of
 from tools.findings_shapes import drawing
 from tools.findings_text import BEFORE, MADE_BY, NOT_RUN, NOTES, PAPER, RELATED, SIZES, SYNTHETIC, TOGETHER
-from tools.markdown import escaped, row, table
+from tools.markdown import escaped, table
 from tools.pages import DOCS, ROOT, write
 
 PAGE, FIGURES = "findings.md", "figures/findings"
@@ -109,20 +109,19 @@ def _page(entries: Sequence[Entry], ran: Sequence[Entry], notes: Sequence[str], 
         yield from _experiment(entry, drawn)
     absent = [entry for entry in entries if _key(entry) not in {_key(one) for one in ran}]
     if absent:
-        rows = [[escaped(cell) for cell in (_name(each), each.asks, each.source, _absence(each))] for each in absent]
-        yield NOT_RUN.format(rows="\n".join(map(row, rows))).rstrip()
-        gone = [_gone(each) for each in absent if each.withdrawn]
-        yield from ["", *gone] if gone else []
+        yield NOT_RUN.format(experiments="\n\n".join(map(_absent, absent))).rstrip()
     if notes:
         yield NOTES.format(notes="\n".join(f"- {escaped(note)}" for note in notes)).rstrip()
     facts = [f"- {name}: {line}" for name, line in made_by(ran).items()]
     yield MADE_BY.format(facts="\n".join(facts) or "No experiment has a record yet.").rstrip() + "\n"
 
 
-def _absence(entry: Entry) -> str:
-    """Why nothing is known: the reason, or what the primary claim lacks."""
+def _absent(entry: Entry) -> str:
+    """A paragraph on an experiment of which nothing is known: the reason, or what its primary claim lacks."""
     lacking = entry.claims[0].verdict.reason if entry.claims else ""
-    return entry.reason or lacking or SOME
+    told = f"**{escaped(_name(entry))}**: {escaped(entry.asks)} Source: {escaped(entry.source) or 'none'}."
+    gone = f"\n\n{_gone(entry)}" if entry.withdrawn else ""
+    return f'<a id="{_key(entry)}"></a>\n\n{told} Why not: {escaped(entry.reason or lacking or SOME)}.{gone}'
 
 
 def _experiment(entry: Entry, drawn: Container[str]) -> Iterator[str]:

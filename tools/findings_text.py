@@ -91,7 +91,7 @@ that it shares with others, while the sum above counts each run once.
 NOT_RUN = """
 ## Not run at this scale
 
-| experiment | question | source | why |
-|---|---|---|---|
-{rows}
+What was asked and has no run that it could be judged on, each with what is lacking.
+
+{experiments}
 """

@@ -36,7 +36,7 @@ def test_every_experiment_with_its_verdicts_and_values(entries):
     assert told in page
     assert "| softmax | the recipe as it is | 10 (9 to 11) | 18.2 | 3 (3 to 3) | 3.73 |" in page
     assert "| sigmoid | `attention` = sigmoid | 1 (1 to 1) | 0.44 | 3.4 (3.4 to 3.4) | – |" in page
-    assert "| inputs | Text? | Table 1 | no BOS |" in page
+    assert "**inputs**: Text? Source: Table 1. Why not: no BOS." in page
     assert "- versions: torch 2.13.0 · python 3.11.7" in page
 
 
@@ -183,6 +183,13 @@ def test_what_is_not_judged_is_told(tmp_path):
     told = page.partition("## Runs that are not judged")[2]
     assert all(word in told for word in words)
     assert "## Runs that are not judged" not in findings_page.page(findings_page.entries(tmp_path))
+
+
+def test_every_row_leads_to_its_experiment():
+    page = findings_page.page(findings_page.entries())
+    places = re.findall(r'^<a id="([^"]+)"></a>$', page, re.MULTILINE)
+    assert len(places) == len(set(places)), "and each stands in a line of its own, as the site wants it"
+    assert set(re.findall(r"\]\(#([^)]+)\)", page)) <= set(places)
 
 
 def test_withdrawn_claims_stand_there_with_their_reasons():
