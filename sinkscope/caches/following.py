@@ -17,12 +17,15 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from sinkscope.attention import Causal, Full, Operation
 from sinkscope.attention.combination import Combination
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Forward, arguments, family, is_encoder_decoder, parameters, text_config, unwrapped
 from sinkscope.model import LabForCausalLM
+
+GROWING = (DynamicLayer, DynamicSlidingWindowLayer)  # transformers' own, which add new keys behind those they hold
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +114,10 @@ class FollowingCache(DynamicCache):
         )
 
     def reset(self) -> None:
+        for layer in self.layers:
+            if type(layer) in GROWING:  # transformers 5.17 fills them with zeros, to which later keys are added
+                layer.keys = layer.values = None
+                layer.is_initialized = False
         super().reset()
         self._pads, self._first = None, 0
 

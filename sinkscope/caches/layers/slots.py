@@ -197,6 +197,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
             self.places.scatter_(-1, index, emptied)
 
     def reset(self) -> None:
+        self.is_initialized = False  # first: transformers 5.17 would fill tensors with zeros, which are not there
         super().reset()
         self.slots, self.rows = Slots(), {}
         self.seen, self.whole, self.gaps, self.limits, self.count, self.rectangle = 0, True, False, None, None, 0
