@@ -82,8 +82,8 @@ def _of_scores(call: AttentionCall, chunk: Chunk, scores: Tensor) -> Iterable[Pi
     linear = is_linear(call)
     if linear and call.sink is None:
         # Σ A (lse − s). The difference comes first: two sums as large as lse would leave few digits of their own.
-        below = scores - lse.where(counted, 0.0)[..., None]
-        entropy = -torch.linalg.vecdot(chunk.weights.to(below.dtype), below)
+        below = torch.sub(scores, lse.where(counted, 0.0)[..., None], out=chunk.spare)
+        entropy = -below.mul_(chunk.weights).sum(-1)
         yield Piece("entropy", entropy.clamp(min=0).where(counted, 0.0).sum(-1), None, samples)
         yield Piece("rows", counted.sum(-1).float(), None, samples)
         return
@@ -93,10 +93,10 @@ def _of_scores(call: AttentionCall, chunk: Chunk, scores: Tensor) -> Iterable[Pi
     seen = seen_by_plain(call, rows) if visible is None else visible.sum(-1)
     count = (seen + slots).clamp(min=1).float()
     offset = (lse - count.log()).where(counted, 0.0)
-    logits = scores - offset[..., None]
+    logits = torch.sub(scores, offset[..., None], out=chunk.spare)
     if visible is not None:
         logits.masked_fill_(~visible, 0.0)
-    mean = torch.linalg.vecdot(chunk.weights.to(logits.dtype), logits)  # what is hidden has weight 0
+    mean = torch.linalg.vecdot(chunk.weights, logits)  # what is hidden has weight 0
     if sink is not None and chunk.slots is not None:
         sink = (sink - offset).where(sink > -torch.inf, 0.0)
         mean = mean + chunk.slots[..., 0] * sink
