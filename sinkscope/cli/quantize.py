@@ -19,11 +19,8 @@ from sinkscope.report.terminal import note, only_json, plain, show, show_json, s
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from typer import Context
 
     from sinkscope.quantization import Hazards, Spared, Study
-else:
-    Context = typer.Context.__base__  # what Typer hands over is of its public class's base
 
 SHOWN = 8  # sites on a terminal
 
@@ -42,7 +39,7 @@ class ListingSchemes(TyperCommand):
 
 @sharing
 def quantize(
-    context: Context,
+    context: options.Context,
     model: options.Model,
     scheme: Annotated[str | None, typer.Option(metavar="NAME", help="How to quantize.")] = None,
     spare: Annotated[

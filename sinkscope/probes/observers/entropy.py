@@ -12,12 +12,12 @@ from torch import Tensor
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
 from sinkscope.probes.calls.moments import is_linear, linear_spread, seen_by_plain
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
+from sinkscope.probes.observers.observer import Array, LayerSums, Piece, WeightsObserver, divide, in_every
 
 
 @in_every
 @dataclass(frozen=True)
-class AttentionEntropy(Observer):
+class AttentionEntropy(WeightsObserver):
     """Ent_t = −Σ_k A[t, k] log A[t, k] in nats, averaged over real queries that see anything: `attention_entropy`.
 
     (sample, layer, head). A slot or a learned sink is one more outcome (several together are one in a softmax). Rows of
@@ -30,13 +30,6 @@ class AttentionEntropy(Observer):
     Cost: two cheap passes over the scores in chunks, with windows, padding, softcaps or biases five; O(T²) time, O(T)
     memory.
     """
-
-    @property
-    def reads_weights_alone(self) -> bool:
-        return True
-
-    def reads_chunks(self, call: AttentionCall) -> bool:
-        return True
 
     @property
     def reads_scores(self) -> bool:
