@@ -1,4 +1,7 @@
-"""Evidence, and the rules by which numbers decide about a claim: bounds of every case, and intervals over seeds."""
+"""Evidence, and the rules by which numbers decide about a claim: bounds of every case, and intervals over seeds.
+
+Every rule has the one number that it asks for, `asked`, in the units of the effect (of a ratio the ratio itself).
+"""
 
 from __future__ import annotations
 
@@ -57,6 +60,10 @@ class EachWithin:
     tolerance: Annotated[_Limit, Field(ge=0)]
     kind: Literal["each_within"] = "each_within"
 
+    @property
+    def asked(self) -> float:
+        return self.tolerance
+
     def __str__(self) -> str:
         return f"≤ {self.tolerance:g}"
 
@@ -72,6 +79,10 @@ class EachAbove:
 
     margin: _Limit
     kind: Literal["each_above"] = "each_above"
+
+    @property
+    def asked(self) -> float:
+        return self.margin
 
     def __str__(self) -> str:
         return f"> {self.margin:g}"
@@ -94,6 +105,10 @@ class SeedsAbove:
     seeds: Annotated[int, Field(ge=1)] = 3
     kind: Literal["seeds_above"] = "seeds_above"
 
+    @property
+    def asked(self) -> float:
+        return self.margin
+
     def __str__(self) -> str:
         return f"> {self.margin:g} in {self.seeds} seeds"
 
@@ -115,6 +130,10 @@ class Above:
     ratio: bool = False
     seeds: Annotated[int, Field(ge=2)] = 3
     kind: Literal["above"] = "above"
+
+    @property
+    def asked(self) -> float:
+        return self.margin
 
     def __str__(self) -> str:
         return f"> {self.margin:g} times" if self.ratio else f"> {self.margin:g}"
@@ -148,6 +167,10 @@ class Below:
     seeds: Annotated[int, Field(ge=2)] = 3
     kind: Literal["below"] = "below"
 
+    @property
+    def asked(self) -> float:
+        return self.limit
+
     def __str__(self) -> str:
         return f"< {self.limit:g}"
 
@@ -177,6 +200,10 @@ class Within:
     tolerance: Annotated[_Limit, Field(ge=0)]
     seeds: Annotated[int, Field(ge=2)] = 3
     kind: Literal["within"] = "within"
+
+    @property
+    def asked(self) -> float:
+        return self.tolerance
 
     def __str__(self) -> str:
         return f"|x| ≤ {self.tolerance:g}"

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from tests.thinning import mark
+
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
@@ -42,6 +44,11 @@ logging.getLogger().addHandler(logging.NullHandler())
 hypothesis.settings.register_profile("fast", max_examples=30, deadline=None)  # machines are slow at times
 hypothesis.settings.load_profile("fast")
 gc.disable()  # until everything is imported
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark(items)
 
 
 def pytest_collection_finish() -> None:

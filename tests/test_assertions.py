@@ -98,6 +98,7 @@ def without_assertion(sources: Mapping[str, Source]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_every_test_asserts_something() -> None:
     paths = sorted((ROOT / "tests").rglob("*.py"))
     sources = {".".join(path.relative_to(ROOT).with_suffix("").parts): Source(path.read_text()) for path in paths}

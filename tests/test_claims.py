@@ -6,6 +6,7 @@ import json
 import math
 
 import pytest
+from scipy import stats
 
 from sinkscope.claims import (
     COLUMNS,
@@ -22,6 +23,7 @@ from sinkscope.claims import (
     tally,
 )
 from sinkscope.errors import InputError
+from sinkscope.intervals import estimate
 
 
 def claim(rule=None) -> Claim:
@@ -60,6 +62,8 @@ def found(*values: float) -> list[Evidence]:
         (Below(1), (0, 0), "inconclusive", 0),
         (Within(1), (-0.1, 0.1, 0.3), "supported", 0.1),
         (Within(1), (2.9, 3, 3.1), "refuted", 3),
+        (Within(1), (-2.9, -3, -3.1), "refuted", -3),
+        (Within(1), (-0.9, -1, -1.2), "inconclusive", -3.1 / 3),
         (Within(1), (-1.1, 1.1, 3), "inconclusive", 1),
         (Within(1), (0, 0), "inconclusive", 0),
         (Within(0), (0, 0, 0), "supported", 0),
@@ -119,6 +123,34 @@ def test_a_verdict_has_its_interval_and_what_its_seeds_could_have_shown():
     assert claim(Above(1)).judge(found(*(verdict.least + shift - 1e-6 for shift in (-1, 0, 1)))).outcome != "supported"
     ratio = claim(Above(1.25, ratio=True)).judge(found(*map(math.log, (1.9, 2.0, 2.1))))
     assert ratio.row[4].startswith("2 times (1.8 to")
+
+
+def test_p_values_are_those_of_student_s_tests():
+    values = (1.0, 2.0, 3.5)
+
+    def p(limit: float, side: str) -> float:
+        return stats.ttest_1samp(values, limit, alternative=side).pvalue
+
+    assert claim(Above(1)).judge(found(*values)).p == pytest.approx(p(1, "greater"))
+    assert claim(Below(4)).judge(found(*values)).p == pytest.approx(p(4, "less"))
+    assert claim(Within(3)).judge(found(*values)).p == pytest.approx(max(p(3, "less"), p(-3, "greater")))
+    assert claim(Within(3)).judge(found(*(-value for value in values))).p == pytest.approx(p(3, "less"))
+
+
+@pytest.mark.parametrize("rule", [Above(0), Below(9), Within(9)])
+def test_the_smaller_of_two_samples_has_to_have_enough_seeds(rule):
+    """However many the other has: two values with an interval of their own, which would do."""
+    many, few = [5.0, 5.01, 4.99, 5.0], [1.0, 1.01]
+    judged = rule.weigh(estimate([(1.0, many), (-1.0, few)]))
+    assert (judged.outcome, judged.kind, judged.n) == ("inconclusive", "too few seeds", (4, 2))
+    assert rule.weigh(estimate([(1.0, many), (-1.0, [*few, 0.99])])).outcome == "supported"
+
+
+def test_the_largest_effect_that_could_be_shown_below_a_limit():
+    least = claim(Below(4)).judge(found(1, 2, 3)).least
+    assert least == pytest.approx(4 - 2.91999 / math.sqrt(3), abs=1e-4)
+    for beside, outcome in ((-1e-6, "supported"), (1e-6, "inconclusive")):
+        assert claim(Below(4)).judge(found(*(least + shift + beside for shift in (-1, 0, 1)))).outcome == outcome
 
 
 def test_a_refuted_claim_names_its_worst_case():
@@ -211,3 +243,20 @@ def test_the_tally_counts_outcomes():
         "2 supported, 1 refuted"
     )
     assert tally([]) == "no claims"
+
+
+@pytest.mark.parametrize(
+    ("rule", "asked"),
+    [
+        (EachWithin(1e-6), 1e-6),
+        (EachAbove(-2), -2.0),
+        (SeedsAbove(1, seeds=5), 1.0),
+        (Above(1.25, ratio=True), 1.25),
+        (Below(0.5), 0.5),
+        (Within(0.05, seeds=4), 0.05),
+    ],
+)
+def test_a_rule_has_the_one_number_that_it_asks_for(rule, asked):
+    assert rule.asked == asked
+    assert isinstance(rule.asked, float)
+    assert f"{asked:g}" in str(rule)

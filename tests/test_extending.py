@@ -77,6 +77,7 @@ def test_each_kind_is_listed_beside_its_kin(toy: None) -> None:
         assert name in registry
 
 
+@pytest.mark.slow
 def test_a_lab_model_with_its_operation_is_measured_by_the_formula(toy: None, tmp_path: Path) -> None:
     model, tokens = lab("toy_powered"), ids()
     loss = model(tokens, labels=tokens).loss
@@ -186,7 +187,7 @@ def installed(site: Path) -> Callable[..., str]:
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_package_that_pip_installed(tmp_path: Path) -> None:
     """The journey of a stranger: pip, then names on the command line, without a line of Python."""
     import shutil

@@ -26,7 +26,7 @@ from sinkscope.survey import SurveySpec, load_spec
 from sinkscope.training import Recipe, load_recipe
 from tests.measurements.planted import EVIL, measured
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 RECIPE = {
     "name": "mine",

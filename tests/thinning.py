@@ -1,13 +1,17 @@
-"""Long lists of alike cases: a part of them in the fast tests, all in the slow ones and the fast ones together.
+"""Which tests are fast: of long lists of alike cases a part, of which the rest is slow.
 
+`@pytest.mark.in_part(4)` over a test: one in four of its cases is fast, and of several arguments every value of each;
+the others are slow. Of those that were slow already one in four stays so, and the others are long.
 A matrix is the rest of a list of combinations of which the fast tests have a part with every value of every argument:
-what a value does wrong by itself shows there. It is for `make test-slow`, and CI goes without it.
+what a value does wrong by itself shows there. It is for `make test-slow`, and CI goes without it, as without what is
+marked `long`, which is slow as well.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import product
 from typing import Any
 
@@ -42,6 +46,52 @@ def crossed(*values: Iterable[Any]) -> list[Any]:
     arguments = [list(each) for each in values]
     cases = list(product(*arguments))
     return thinned(cases, len(cases) // max(map(len, arguments)))
+
+
+def mark(items: Sequence[pytest.Item]) -> None:
+    """Of tests `in_part` mark the other cases: of fast ones as slow, of slow ones as long. What is long is slow too."""
+    in_part: dict[str, list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.get_closest_marker("in_part"):
+            in_part[item.nodeid.partition("[")[0]].append(item)
+    for cases in in_part.values():
+        fast = [case for case in cases if not case.get_closest_marker("slow")]
+        slow = [case for case in cases if case.get_closest_marker("slow")]
+        for item in _others(slow):
+            item.add_marker(pytest.mark.long)
+        for item in _others(fast):
+            item.add_marker(pytest.mark.slow)
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.slow)
+
+
+def _others(cases: Sequence[pytest.Function]) -> list[pytest.Function]:
+    """The cases of one test that are not among its fast ones."""
+    if not cases:
+        return []
+    (keep,) = cases[0].get_closest_marker("in_part").args  # type: ignore[union-attr]
+    columns = [
+        _numbered([tuple(id(case.callspec.params[name]) for name in names) for case in cases])
+        for names in _lists(cases[0])
+    ]
+    alone = len(columns) <= 1
+    wanted = -(-len(cases) // keep)
+    kept = set(range(0, len(cases), keep)) if alone else _spread([*zip(*columns, strict=True)], wanted)
+    return [case for number, case in enumerate(cases) if number not in kept]
+
+
+def _lists(case: pytest.Function) -> list[tuple[str, ...]]:
+    """The arguments of a test, those together that one list gives together."""
+    given = [mark.args[0] for mark in case.iter_markers("parametrize")]
+    together = [tuple(re.findall(r"\w+", names)) if isinstance(names, str) else tuple(names) for names in given]
+    return together + [(name,) for name in case.callspec.params if not any(name in names for names in together)]
+
+
+def _numbered(column: Sequence[Hashable]) -> list[int]:
+    """Values by the order in which they come, the same in every process."""
+    order = {value: number for number, value in enumerate(dict.fromkeys(column))}
+    return [order[value] for value in column]
 
 
 def _spread(rows: list[tuple[Any, ...]], wanted: int) -> set[int]:

@@ -1,8 +1,8 @@
 """`python -m tools.mutants`: break the code on purpose, one small change at a time, and see whether the tests notice.
 
-Each mutant is a line that somebody could get wrong. It is applied to a copy of the repository, in which the fast tests
-nearest to it run until the first one fails; a mutant that lets them pass survived, and is an error. A mutant whose line
-is no longer there is stale, and an error too.
+Each mutant is a line that somebody could get wrong. It is applied to a copy of the repository, in which the tests
+nearest to it run, as CI runs them, until the first one fails; a mutant that lets them pass survived, and is an error.
+A mutant whose line is no longer there is stale, and an error too.
 
     python -m tools.mutants                    # all of them: minutes
     python -m tools.mutants --only probes/     # those whose file's path has this in it
@@ -112,7 +112,13 @@ def _run_tests(copy: Path, tests: Sequence[str], log: Path) -> None:
     import pytest
 
     # Assertions stay as written: pytest rewrites only what is not imported yet, and warns of its plugins that are.
-    sys.exit(int(pytest.main(["--assert=plain", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests])))
+    sys.exit(
+        int(
+            pytest.main(
+                ["--assert=plain", "-x", "-q", "-m", "not matrix and not long", "-p", "no:cacheprovider", *tests]
+            )
+        )
+    )
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from sinkscope.files import write_text
 ROOT = Path(__file__).parents[1]
 QUESTIONS = ("sinkscope/experiments",)
 RECORDS = ("results/experiments", "sinkscope/experiments/records")
+# In the code of a commit, whose rules may be older than their `asked`.
 LIST = """
 import json, sys
 from sinkscope.experiments.questions import QUESTIONS

@@ -16,11 +16,11 @@ from sinkscope.report.terminal import note, only_json, plain, show, show_json, t
 
 if TYPE_CHECKING:
     from sinkscope.claims import Verdict
-    from sinkscope.experiments import Findings, Question
+    from sinkscope.experiments import Findings, Known, Question
 
 app = typer.Typer(no_args_is_help=True, help="Ask the paper's questions: list, show, run, queue, verdict.")
 app.command("queue", epilog="Example: sinkscope experiment queue --hours 8 --plan")(queue_)
-FAILED = 1  # exit code where runs failed
+FAILED, BAD_INPUT = 1, 2  # exit codes where runs failed, and where a record cannot be read
 RESULTS = Path("results/experiments")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment's name, or a Python file that holds one.")]
 Scale = Annotated[str, typer.Option(metavar="nano|mini|paper", help="How large the models are.")]
@@ -39,14 +39,16 @@ def list_(scale: Scale = "nano", results: Records = None, as_json: Json = False)
     from sinkscope.experiments import QUESTIONS, known, verdicts
 
     records = known(folders_of(results), scale)
-    rows = [(q, verdicts(q, records.of(q), scale)) for q in QUESTIONS.values()]
+    rows = [(q, verdicts(q, None if q.name in records.damaged else records.of(q), scale)) for q in QUESTIONS.values()]
     if as_json:
         show_json(
             {"experiments": [{"name": q.name, "asks": q.asks, "source": q.source, "known": tally(v)} for q, v in rows]}
         )
+        tell_damage(records)
         return
     cells = [(q.name, q.asks, q.source, tally(v)) for q, v in rows]
     show(table(("experiment", "question", "source", f"claims at {scale}"), cells, numbers_from=4))
+    tell_damage(records)
 
 
 @app.command("show", epilog="Example: sinkscope experiment show fixed-token")
@@ -91,7 +93,7 @@ def run_(
     Exits with 1 if a run failed; the others are still trained and judged.
     """
     from sinkscope.cli.live.experiment import watching
-    from sinkscope.experiments import backend_named, find, findings, run
+    from sinkscope.experiments import aside, backend_named, find, findings, run
 
     question = find(name)
     if plan_only:
@@ -117,7 +119,7 @@ def run_(
     except KeyboardInterrupt:
         note(f"finished work is kept in {out}; the same command continues from there")
         raise
-    _show_findings(question, found, record, as_json)
+    _show_findings(question, found, record, aside.set_aside(results, question.name, scale), as_json)
     if found.failed:
         raise typer.Exit(FAILED)
 
@@ -141,7 +143,8 @@ def verdict_(
         raise InputError("name one experiment, or pass --all")
     questions = list(QUESTIONS.values()) if name is None else [find(name)]
     records = known(folders_of(results), scale, own=questions)
-    entries = [(question, records.of(question)) for question in questions]
+    broken = records.damaged if every else {}  # of one question that is named it is an error
+    entries = [(question, None if question.name in broken else records.of(question)) for question in questions]
     judged = [(question, found, verdicts(question, found, scale)) for question, found in entries]
     held = holds_after_holm([(question, verdict) for question, _, made in judged for verdict in made])
     if as_json:
@@ -159,6 +162,7 @@ def verdict_(
         show_json(
             {"scale": scale, "verdicts": described, "costs": costs, "notes": list(records.notes), "after_holm": held}
         )
+        tell_damage(records, every)
         return
     _show_verdicts([(question, found, verdict) for question, found, made in judged for verdict in made])
     runs = [
@@ -182,6 +186,15 @@ def verdict_(
         show(plain(f"stated after its first run: {claim} ({said})"))
     for line in records.notes:
         note(line)
+    tell_damage(records, every)
+
+
+def tell_damage(records: Known, asked: bool = True) -> None:
+    """Which records could not be read, when all else has been said; exits with 2 where these were `asked` for."""
+    for line in records.damaged.values():
+        note(f"not judged: {line}")
+    if records.damaged and asked:
+        raise typer.Exit(BAD_INPUT)
 
 
 def folders_of(results: Path | None) -> list[Path]:
@@ -191,7 +204,7 @@ def folders_of(results: Path | None) -> list[Path]:
     return [RESULTS, SHIPPED] if results is None else [results]
 
 
-def _show_findings(question: Question, found: Findings, record: Path, as_json: bool) -> None:
+def _show_findings(question: Question, found: Findings, record: Path, aside: list[Path], as_json: bool) -> None:
     from sinkscope.claims import tally
     from sinkscope.experiments import verdicts
 
@@ -212,6 +225,8 @@ def _show_findings(question: Question, found: Findings, record: Path, as_json: b
     for label, seeds in found.failed.items():
         for seed, why in seeds.items():
             note(f"{label}, seed {seed} failed: {why}")
+    for path in aside:
+        note(f"runs that the record no longer holds are set aside: {path}")
     missing = len(question.variations) * found.seeds - sum(map(len, (*found.runs.values(), *found.failed.values())))
     if missing:
         note(f"{missing} runs were not made")

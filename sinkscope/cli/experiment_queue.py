@@ -69,12 +69,13 @@ def queue_(
 
 
 def _plan(hours: float | None, workers: int, scale: str, results: Path, as_json: bool) -> None:
-    from sinkscope.experiments import SHIPPED, known, plan, require_hours
+    from sinkscope.experiments import SHIPPED, known, plan, require_hours, require_whole
 
     require_hours(hours)
     if workers < 1:
         raise InputError(f"workers = {workers}: at least 1")
     records = known([results, SHIPPED], scale)
+    require_whole(records)
     rows, spent = [], 0.0
     for planned in plan(records):
         if hours is not None and spent >= hours * 3600 * workers:

@@ -37,7 +37,7 @@ from sinkscope.experiments.question import (
     within,
 )
 from sinkscope.experiments.questions import QUESTIONS, find, questions_in
-from sinkscope.experiments.queue.plan import Expected, Planned, expected, plan, require_hours
+from sinkscope.experiments.queue.plan import Expected, Planned, expected, plan, require_hours, require_whole
 from sinkscope.experiments.statements import Stated, stated
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ __all__ = [
     "range_of",
     "recipe",
     "require_hours",
+    "require_whole",
     "rising",
     "run",
     "stated",

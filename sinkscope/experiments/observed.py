@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sinkscope.errors import InputError
@@ -26,6 +27,7 @@ CURVES = (
     "sink/hidden_norm_ratio",
 )
 TOP, LARGEST = "top_head/", "largest/"
+EARLIEST = "2025-01-01"  # a run that began before is of a clock that was not set: the paper is of that year
 RATES = CURVES[2:7]  # of the tokens that the sink is measured on; unknown where these are fewer than `FEWEST`
 
 
@@ -63,7 +65,8 @@ class Observed:
       before a norm of the stream, and at each: `hidden_spread/depth=0` …
     - `sink_heads`, `output_norm/sink_heads`, `output_norm/other_heads`, `zeroing/sink_heads`, `zeroing/other_heads`
       (`ablations.sink_heads_zeroed`); `perturbation`, `perturbation/without_first` (`ablations.spread_of_a_change`);
-      `written/heads`, `written/on_sink`, `written/controls` (`no_op.written_on_the_sink`)
+      `written/heads`, `written/on_sink`, `written/controls` (`no_op.written_on_the_sink`); `key_angle`,
+      `key_angle/others` (`keys.keys_apart`)
 
     On the windows' first 32 (64, 128, the context) tokens, none longer than the context: `sink_0/tokens=32`, at each
     threshold `sink_0/tokens=32/epsilon=0.2` …, `sink_mass/tokens=32`, and `strongest_position/tokens=32`. On whole
@@ -112,6 +115,27 @@ class Observed:
     def diverged(self) -> bool:
         return self.status == "diverged"
 
+    @property
+    def began(self) -> str:
+        """`started`, but "" where no clock can have said so: before there was anything to run, or in the future."""
+        latest = (datetime.now(UTC) + timedelta(days=1)).isoformat(timespec="seconds")
+        return self.started if EARLIEST <= self.started <= latest else ""
+
+    def same_training(self, other: Observed) -> bool:
+        """Whether another run is this one, perhaps read in another way: its name, status and what was logged agree.
+
+        A run that was made twice has one name and, on another machine or with other threads, other curves.
+        """
+        if self.run != other.run or self.status != other.status:
+            return False
+        shared = self.curves.keys() & other.curves.keys()
+        return all(_same(self.curves[name], other.curves[name]) for name in shared)
+
+    def agrees(self, other: Observed) -> bool:
+        """Whether another run is this one with the same numbers, as far as both have them; costs may differ."""
+        shared = self.metrics.keys() & other.metrics.keys()
+        return self.same_training(other) and all(_equal(self.metrics[name], other.metrics[name]) for name in shared)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able data; None for what is not a number."""
         plain = dict(vars(self))  # without asdict's deep copies: thousands of runs are written at once
@@ -146,6 +170,15 @@ def on_few_tokens(metric: str) -> bool:
 def largest_known(values: Iterable[float]) -> float:
     """The largest that is a number; NaN without any."""
     return max((value for value in values if not math.isnan(value)), default=math.nan)
+
+
+def _equal(one: float, other: float) -> bool:
+    """The same number, or both unknown."""
+    return one == other or (math.isnan(one) and math.isnan(other))
+
+
+def _same(one: Sequence[float], other: Sequence[float]) -> bool:
+    return len(one) == len(other) and all(map(_equal, one, other))
 
 
 def _of_top_head(run: Observed, metric: str) -> float:

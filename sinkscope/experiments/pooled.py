@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +22,8 @@ Key = tuple[str, int]  # an identity and a seed
 class Known:
     """The records of a scale by question, and their runs by identity and seed.
 
-    `damaged`: why a question's record could not be read. `notes`: runs that stand in records and are not judged, and
-    why; in each case the run that is judged instead stands in an earlier folder, or in its question's own record.
+    One run has one set of numbers, whichever question asks. `damaged`: why a question's record could not be read.
+    `notes`: runs that stand in records and are not judged, or not everywhere, and why.
     """
 
     scale: str
@@ -45,7 +44,7 @@ class Known:
         for label, one in identities(question, self.scale).items():
             found = {seed: run for (key, seed), run in self.runs.items() if key == one.key}
             merged = found | runs.get(label, {})
-            runs[label] = {seed: _newer(merged[seed], found.get(seed)) for seed in sorted(merged)}
+            runs[label] = {seed: _as_pooled(merged[seed], found.get(seed)) for seed in sorted(merged)}
         if own is None and not any(runs.values()):
             return None
         failed = _still_failed(own.failed, runs) if own else {}
@@ -58,16 +57,20 @@ def known(
 ) -> Known:
     """What the records in these folders hold; where two hold a run, the earlier folder's counts.
 
-    Of one run in two layouts the newer counts, which holds more. `own`: a user's questions beside the `questions`,
-    whose records are read too. A run of a layout whose numbers do not mean what they mean today is left to its own
-    question. Raises `InputError` for an unknown scale.
+    Of one run in two layouts the newer counts, which holds more. A run that was made twice, with different numbers as
+    another machine or another number of threads gives, counts as it was made first: the repetition is no further seed.
+    It is told by when it began, and was made before all others where it does not say so; where none does, the earlier
+    question's counts. `own`: a user's questions beside the `questions`, whose records are read too. A run of a layout
+    whose numbers do not mean what they mean today is left to its own question. Raises `InputError` for an unknown
+    scale.
     """
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     asked = {**questions, **{question.name: question for question in own}}
-    records: dict[str, Findings] = {}
+    places: list[dict[str, Findings]] = []
     damaged: dict[str, str] = {}
     for folder in folders:
+        places.append({})
         for name in sorted(path.stem for path in (folder / scale).glob("*.json")):
             try:
                 found = kept.read(folder, name, scale)
@@ -75,8 +78,8 @@ def known(
                 damaged.setdefault(name, str(error))
                 continue
             if found is not None:
-                records[name] = _merged(records[name], found) if name in records else found
-    return pooled(records, scale, asked, damaged)
+                places[-1][name] = found
+    return _pooled(places, scale, asked, damaged)
 
 
 def pooled(
@@ -86,12 +89,25 @@ def pooled(
     damaged: Mapping[str, str] | None = None,
 ) -> Known:
     """Records of one scale, by question, taken together."""
+    return _pooled([records], scale, questions, damaged or {})
+
+
+def _pooled(
+    places: Sequence[Mapping[str, Findings]], scale: str, questions: Mapping[str, Question], damaged: Mapping[str, str]
+) -> Known:
+    """Records of several folders, the first of which comes first."""
     runs: dict[Key, Observed] = {}
     notes: list[str] = []
-    for name, question in questions.items():
-        if name in records:
-            notes += _pool(runs, records[name], identities(question, scale))
-    return Known(scale, records, runs, damaged or {}, tuple(notes))
+    merged: dict[str, Findings] = {}
+    for records in places:
+        here: dict[Key, Observed] = {}
+        for name, question in questions.items():
+            if name in records:
+                notes += _pool(here, records[name], identities(question, scale), runs)
+        runs = here | {key: _newer(run, here.get(key)) for key, run in runs.items()}
+        for name, found in records.items():
+            merged[name] = _merged(merged[name], found) if name in merged else found
+    return Known(scale, merged, runs, damaged, tuple(notes))
 
 
 def _merged(first: Findings, second: Findings) -> Findings:
@@ -115,35 +131,45 @@ def _still_failed(
     return {label: seeds for label, seeds in left.items() if seeds}
 
 
-def _pool(runs: dict[Key, Observed], record: Findings, ids: Mapping[str, Identity]) -> Iterator[str]:
-    """Adds a record's runs to those that are known; what cannot be added, in words."""
+def _pool(
+    runs: dict[Key, Observed], record: Findings, ids: Mapping[str, Identity], first: Mapping[Key, Observed]
+) -> Iterator[str]:
+    """Adds a record's runs to those of its folder; what cannot be added, in words. `first`: of earlier folders."""
     for label, seeds in record.runs.items():
         if label not in ids:
             continue
         one = ids[label]
         for seed, run in seeds.items():
             said = f"{record.question}, {label}, seed {seed}"
+            if run.started and not run.began:
+                yield f"{said}: it says that it began {run.started}: its clock was wrong, so nobody knows when"
             if not one.reads(run.layout):
                 yield f"{said}: read in layout {run.layout}, not {one.layout}: judged in its own question alone"
                 continue
-            before = runs.setdefault((one.key, seed), run)
-            runs[one.key, seed] = _newer(before, run)
+            key = (one.key, seed)
+            known = runs.setdefault(key, run)
+            runs[key] = _first(known, run)
+            before = first.get(key, known)
             if before.run != run.run:
                 yield f"{said}: made by another version of the code or of the text ({run.run}, not {before.run})"
-            elif not _alike(before, run):
-                yield f"{said}: the run {run.run} stands in two records with different numbers"
+            elif not before.same_training(run) or (before.layout == run.layout and not before.agrees(run)):
+                yield f"{said}: the run {run.run} stands in two records with different numbers; one of them counts"
+
+
+def _as_pooled(run: Observed, pooled: Observed | None) -> Observed:
+    """A question's own run with the numbers that it has in all questions; another version's stays as it is."""
+    if pooled is None or pooled.run != run.run:
+        return run
+    return pooled if pooled.layout >= run.layout or not run.same_training(pooled) else run
+
+
+def _first(run: Observed, other: Observed) -> Observed:
+    """Of one run the newer layout; of one that was made twice that which began first, `run` where none says when."""
+    if run.run == other.run and not run.same_training(other):
+        return other if other.began < run.began else run  # "": of before runs said so
+    return _newer(run, other)
 
 
 def _newer(run: Observed, other: Observed | None) -> Observed:
     """The same run in a newer layout, where there is one."""
-    return other if other is not None and other.run == run.run and other.layout > run.layout else run
-
-
-def _alike(one: Observed, other: Observed) -> bool:
-    """Equal numbers and curves; what it cost may differ."""
-    return one.status == other.status and _same(one.metrics, other.metrics)
-
-
-def _same(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
-    shared = one.keys() & other.keys()
-    return all(one[name] == other[name] or (math.isnan(one[name]) and math.isnan(other[name])) for name in shared)
+    return other if other is not None and other.layout > run.layout and run.same_training(other) else run

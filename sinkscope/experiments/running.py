@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sinkscope.errors import InputError, unknown
+from sinkscope.experiments import aside
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.findings import Findings, recorded
 from sinkscope.experiments.jobs import Job
@@ -84,6 +85,8 @@ def run(
     name that it would have today and read as it would be today, is taken from there; of the question's own record also
     one of a seed beyond `seeds`. With `reuse` such a run is not made, although its folder is gone.
 
+    What else stood in the question's record is set aside (`aside.replace`).
+
     Raises `InputError` as `Question.recipes` does, for folders that cannot be written, for a damaged record (before
     anything runs), and where there is no run at all.
     """
@@ -102,12 +105,27 @@ def run(
         check_writable(out)
         sweep = backend(missing, out, workers, lambda sweep: watch(Progress(cells, jobs, sweep)))
     runs, failed = _read({cell: one for cell, one in made.items() if cell not in taken}, sweep)
-    # read again, since another process may have written meanwhile
-    added = taken | _known(question, scale, seeds, results, store, runs)
-    if not (runs or failed or added):
+    if not (runs or failed or taken or _known(question, scale, seeds, results, store, runs)):
         raise InputError(f"no runs of '{question.name}' in {out}")
+    with aside.held(results, question.name, scale):  # read again, since another process may have written meanwhile
+        added = taken | _known(question, scale, seeds, results, store, runs)
+        found = _found(question, scale, seeds, made, runs, failed, added)
+        aside.replace(results, kept.read(results, question.name, scale), found)
+    return found
+
+
+def _found(
+    question: Question,
+    scale: str,
+    seeds: int,
+    made: Mapping[Cell, Run],
+    runs: Mapping[Cell, Observed],
+    failed: Mapping[Cell, str],
+    added: Mapping[Cell, Recorded],
+) -> Findings:
+    """What was made, what was not, and what was taken from records."""
     every = {**runs, **{cell: one for cell, (one, _) in added.items()}}
-    found = Findings(
+    return Findings(
         question.name,
         scale,
         max([seeds, *(seed + 1 for _, seed in every)]),
@@ -115,8 +133,6 @@ def run(
         {label: _of_label(failed, label, besides=every) for label, seed in failed if (label, seed) not in every},
         provenance_of((made[cell] for cell in runs), _sources(added.values())),
     )
-    kept.write(results, found)
-    return found
 
 
 def _settled(store: RunStore, run: Run) -> bool:

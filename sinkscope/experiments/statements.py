@@ -24,7 +24,8 @@ class Stated:
     """A claim's `commit` and its `date`, the day of its first run (`first_run`, "" without one), and what follows.
 
     Dates are ISO 8601 in UTC. A run that a record does not date was made before the commit that brought the record, so
-    that a claim of the same commit is not shown to be older: `when` says "with its first runs".
+    that a claim of the same commit is not shown to be older: `when` says "with its first runs". A date that no clock
+    can have said counts as none.
     """
 
     commit: str
@@ -59,9 +60,7 @@ def stated(question: Question, assertion: Assertion, findings: Findings | None) 
 
 def key_of(assertion: Assertion) -> str:
     """What makes a claim this one: its words, however spelled, and the number that is asked for."""
-    rule = assertion.claim.rule
-    asked = next(float(getattr(rule, name)) for name in ("margin", "limit", "tolerance") if hasattr(rule, name))
-    return key(assertion.claim.statement, asked)
+    return key(assertion.claim.statement, assertion.claim.rule.asked)
 
 
 def key(statement: str, asked: float) -> str:
@@ -86,9 +85,9 @@ def _made(assertion: Assertion, question: Question, findings: Findings | None) -
     ]
     recorded: dict[str, str] = _table().get("runs", {})
     return [
-        (run.started, False) if run.started else (recorded[run.run], True)
+        (run.began, False) if run.began else (recorded[run.run], True)
         for run in counted
-        if run.started or run.run in recorded
+        if run.began or run.run in recorded
     ]
 
 

@@ -180,14 +180,50 @@ def key_manifold(
         own = [_without_padding(key_vectors[:, layer, head]) for head in range(heads)]
         plane.append([principal_components(keys.reshape(-1, keys.shape[-1]), 2) for keys in own])
         for head, keys in enumerate(own):
-            width = keys.shape[-1]
-            sink, others = _measured(keys[:, position]), _measured(np.delete(keys, position, axis=1).reshape(-1, width))
+            sink, others = _parted(keys, position)
             if len(sink) and len(others):
-                directions = min(dims, len(others), max(1, width // 2))
+                directions = _directions(others, dims)
                 angle[layer, head] = principal_angles(_strongest(sink), others, directions)[0]
-                chance[layer, head] = np.arccos(np.sqrt(directions / width))
+                chance[layer, head] = _chance(directions, keys.shape[-1])
                 cosine[layer, head] = _cosine(sink.mean(0), others.mean(0))
     return KeyManifold(angle, chance, cosine, plane)
+
+
+def key_angles(keys: Float[np.ndarray, "sample position width"], dims: int = 8) -> Float[np.ndarray, "position"]:
+    """How far keys of one head lie from those at all other positions: the mean angle of a position's single keys from
+    the `dims` strongest directions there, over that of a random direction.
+
+    Above 1 further than a random direction would. Angle and chance are those of `key_manifold`, of single keys in place
+    of the strongest direction of many, which varied keys share with all others whether or not there is a sink. So
+    tokens that are no sinks are what a sink's angle is compared with. NaN where a position, or all others, have no
+    keys, and without keys of a length.
+    """
+    own = _without_padding(keys)
+    angles = np.full(own.shape[1], np.nan)
+    for position in range(own.shape[1]):
+        here, others = _parted(own, position)
+        here = here[np.linalg.norm(here, axis=1) > 0]
+        if len(here) and len(others):
+            directions = _directions(others, dims)
+            subspace = _basis(others, directions)
+            outside = np.linalg.norm(here - here @ subspace @ subspace.T, axis=1) / np.linalg.norm(here, axis=1)
+            angles[position] = np.arcsin(np.clip(outside, 0, 1)).mean() / _chance(directions, here.shape[1])
+    return angles
+
+
+def _directions(others: Float[np.ndarray, "others width"], dims: int) -> int:
+    return min(dims, len(others), max(1, others.shape[1] // 2))
+
+
+def _chance(directions: int, width: int) -> float:
+    return float(np.arccos(np.sqrt(directions / width)))
+
+
+def _parted(
+    keys: Float[np.ndarray, "sample position width"], position: int
+) -> tuple[Float[np.ndarray, "own width"], Float[np.ndarray, "others width"]]:
+    """The keys at a position, and those elsewhere."""
+    return _measured(keys[:, position]), _measured(np.delete(keys, position, axis=1).reshape(-1, keys.shape[-1]))
 
 
 def _measured(vectors: Float[np.ndarray, "point width"]) -> Float[np.ndarray, "known width"]:

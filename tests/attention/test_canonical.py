@@ -50,6 +50,7 @@ def test_the_same_is_visible_and_once_is_enough(mask):
     assert canonical(one) == one
 
 
+@pytest.mark.slow
 @given(EXPRESSIONS, EXPRESSIONS, EXPRESSIONS)
 def test_laws_of_and_and_or_do_not_change_the_identity(a, b, c):
     for one, other in (

@@ -60,6 +60,7 @@ def assert_works(spec: zoo.AttentionSpec) -> None:
     assert zoo.AttentionSpec.from_dict(spec.to_dict()) == spec
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize(("normalizer", "slots", "further"), thinned(CROSSED, 7))
 def test_pieces_cross(normalizer, slots, further):
     if (spec := crossed(normalizer, slots, further)) is not None:

@@ -106,6 +106,7 @@ def test_twice_is_refused():
         zoo.AttentionSpec(output=(zoo.Exclusive(), zoo.Exclusive()))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_in_a_lab_model_decoding_equals_the_whole_pass_and_observers_see_what_leaves():
     torch.manual_seed(0)

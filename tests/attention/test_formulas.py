@@ -54,6 +54,7 @@ def row_of(case: Problem, variant: Variant, mask: str, batch: int, head: int, pl
     )
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize(("variant", "mask", "kv_heads"), thinned(list(product(VARIANTS, MASKS, [2, 4])), 4), ids=str)
 def test_reference_is_the_formula(variant, mask, kv_heads):
     case = problem(variant.spec, tokens=TOKENS, kv_heads=kv_heads, dtype=torch.float64)

@@ -35,6 +35,7 @@ def paths(spec: zoo.AttentionSpec, tokens: int = 8) -> list[str]:
     return [path for path in offered if path not in ("auto", "reference", "fused")]
 
 
+@pytest.mark.in_part(17)
 @pytest.mark.parametrize(("variant", "kv_heads", "mask"), thinned(list(product(VARIANTS, [4, 2], MASKS)), 8), ids=str)
 def test_paths_agree(variant, kv_heads, mask):
     for length in (1, 7, 130):  # one token; one block; more than one where gradients are written out
@@ -42,6 +43,7 @@ def test_paths_agree(variant, kv_heads, mask):
         assert_paths_agree(case, paths(variant.spec), mask=bound(mask, length))
 
 
+@pytest.mark.in_part(12)
 @kinds
 def test_several_chunks_agree(spec):
     """300 tokens are more than one chunk, with a border inside a chunk, under a written mask and under none."""
@@ -59,6 +61,7 @@ def test_paths_agree_over_several_chunks(variant, mask):
     assert_paths_agree(case, paths(variant.spec), tolerance, mask=bound(mask, SEVERAL_CHUNKS))
 
 
+@pytest.mark.in_part(5)
 @pytest.mark.parametrize(("variant", "mask"), crossed(VARIANTS, ["causal", "window"]), ids=str)
 def test_fewer_queries_than_keys_are_the_last_ones(variant, mask):
     case = problem(variant.spec, tokens=9)
@@ -98,6 +101,7 @@ class Slope:
         return (places[None, :] - places[rows, None]).mul(0.1).expand(1, 4, -1, -1)
 
 
+@pytest.mark.in_part(8)
 @kinds
 def test_a_position_bias_in_chunks_is_the_bias_at_once(spec):
     case = problem(spec, tokens=SEVERAL_CHUNKS)

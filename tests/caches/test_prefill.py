@@ -40,6 +40,7 @@ def read(model: Any, tokens: Tensor, chunk: int, mask: Tensor | None = None, **o
     return torch.cat([output[0] for output in cache.read(model, tokens, chunk, mask)], 1)
 
 
+@pytest.mark.in_part(5)
 @pytest.mark.parametrize(("sinks", "window"), [(2, 6), (0, 5), (3, 1), (1, 2)])
 @pytest.mark.parametrize("chunk", [2, 7, 9, TOKENS])
 def test_every_chunk_gives_the_same(llama: Any, chunk: int, sinks: int, window: int) -> None:
@@ -49,6 +50,7 @@ def test_every_chunk_gives_the_same(llama: Any, chunk: int, sinks: int, window: 
     assert error(found, one_by_one[sinks, window]) <= TOLERANCE
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("distance", ["cache", "ceiling", "original"])
 @pytest.mark.parametrize("chunk", [7, TOKENS])
 def test_padded_rows_and_every_distance(llama: Any, distance: Any, chunk: int) -> None:
@@ -66,6 +68,7 @@ def check_strict(name: str, host: Any) -> None:
         assert error(read(model, tokens, chunk), wanted) <= TOLERANCE, (name, chunk)
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize("name", slow_but(("deepseek_v3", "gemma3", "gpt_oss"), FEW))
 def test_families_are_read_in_pieces(name: str) -> None:
     host = STREAMS[name].hosts[-1]
@@ -73,6 +76,7 @@ def test_families_are_read_in_pieces(name: str) -> None:
     check_strict(name, host)
 
 
+@pytest.mark.in_part(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in STREAMS if name not in FEW])
 def test_every_family_is_read_in_pieces_or_token_by_token(name: str) -> None:
@@ -84,6 +88,7 @@ def test_every_family_is_read_in_pieces_or_token_by_token(name: str) -> None:
     check_strict(name, family.hosts[-1])
 
 
+@pytest.mark.slow
 def test_generate_goes_on_with_a_prompt_that_was_read(llama: Any) -> None:
     """The dense pass of `generate` shows more: it is told apart from what was asked for."""
     tokens = ids(1, TOKENS)
@@ -124,6 +129,7 @@ def test_a_second_text_follows_the_first(llama: Any) -> None:
         assert error(torch.cat(first + second, 1), wanted) <= TOLERANCE
 
 
+@pytest.mark.slow
 def test_the_origin_moves_while_a_text_is_read(llama: Any) -> None:
     tokens = ids(1, 80)
     wanted = read(llama, tokens, 1)

@@ -112,6 +112,7 @@ def test_beams_with_room_for_everything_are_those_of_a_full_cache(llama: Any) ->
     assert torch.equal(llama.generate(ids(2), past_key_values=StreamingCache(llama, 2, 60), **options), wanted)
 
 
+@pytest.mark.slow
 def test_limited_beams_are_what_each_of_them_is_alone(llama: Any) -> None:
     """The sum of log-probabilities of every returned text is that of the text read by itself."""
     prompt = ids(2, 11)
@@ -131,6 +132,7 @@ def test_limited_beams_are_what_each_of_them_is_alone(llama: Any) -> None:
         assert float(chosen.sum()) == pytest.approx(float(score), abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "falcon_h1"])
 def test_rows_that_are_chosen_or_repeated_go_on_as_themselves(name: str) -> None:
     model, tokens = contract.built(name, "sdpa"), ids(3, 24)
@@ -179,6 +181,7 @@ def test_gradients_do_not_go_through(llama: Any) -> None:
         llama(ids(), past_key_values=StreamingCache(llama, 2, 6))
 
 
+@pytest.mark.slow
 def test_a_cache_holds_no_model_and_its_copies_go_on() -> None:
     model = FAMILIES["llama"].build("sdpa")
     cache = StreamingCache(model, 2, 6)
@@ -214,12 +217,14 @@ def test_a_fixed_length_and_a_stream_exclude_each_other(llama: Any) -> None:
     assert not isinstance(StreamingCache(llama, 2, 6), StaticCache)
 
 
+@pytest.mark.slow
 def test_llama_4_scales_by_the_place_in_the_text() -> None:
     """Its layers without positions count all tokens that were seen, not those that are kept."""
     row = contract.check("llama4, mixed", "sdpa")
     assert row.holds
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_lab_model_streams_and_is_observed(llama: Any) -> None:
     """As its twin among transformers' models does, and with every key at its place."""

@@ -23,6 +23,7 @@ def llama() -> Any:
     return FAMILIES["llama"].build("sdpa")
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("name", slow_but(("llama", "cohere", "deepseek_v3", "mpt"), FEW))
 def test_it_agrees_with_the_oracle(name: str) -> None:
     row = contract.check(name, STREAMS[name].hosts[-1])
@@ -30,6 +31,7 @@ def test_it_agrees_with_the_oracle(name: str) -> None:
     assert row.generated <= TOLERANCE
 
 
+@pytest.mark.slow
 def test_the_oracle_notices_what_no_cache_would_do(llama: Any) -> None:
     """Other sinks or another window than the oracle's are far from it."""
     wanted = looped(llama, ids(), use=True)
@@ -62,6 +64,7 @@ def test_a_window_that_holds_everything_changes_nothing(llama: Any, sinks: int) 
     assert error(stepped(llama, tokens, StreamingCache(llama, sinks, tokens.shape[1])), whole) <= TOLERANCE
 
 
+@pytest.mark.slow
 def test_without_sinks_it_is_a_sliding_window(llama: Any) -> None:
     """Mistral's own window of as many tokens, with the same weights, for longer than the buffer is."""
     tokens = ids(2, 150)
@@ -73,6 +76,7 @@ def test_without_sinks_it_is_a_sliding_window(llama: Any) -> None:
     assert error(stepped(llama, tokens, StreamingCache(llama, 0, 5)), wanted) <= TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", slow_but(("llama", "mpt"), ("llama", "mpt", "cohere", "deepseek_v3", "gemma3", "falcon_h1"))
 )
@@ -163,6 +167,7 @@ def test_positions_are_counted_from_a_new_origin(llama: Any) -> None:
     assert error(found, stepped(llama, tokens, plain)) <= TOLERANCE
 
 
+@pytest.mark.slow
 def test_a_table_of_sines_is_never_left() -> None:
     """GPT-J looks its angles up in as many rows as it has positions."""
     model = STREAMS["gptj"].build("eager")
@@ -184,6 +189,7 @@ def test_windows_beside_are_turned_back_too() -> None:
     assert error(stepped(model, tokens, moving), stepped(model, tokens, plain)) <= TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distance", ["ceiling", "original"])
 def test_other_distances_follow_the_origin(llama: Any, distance: Any) -> None:
     tokens = ids(1, 50)

@@ -16,6 +16,7 @@ from tests.families.registry import FAMILIES
 from tests.interventions.conftest import logits
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize("guarded", [False, True])
 @pytest.mark.parametrize("padding", [False, True])
 @pytest.mark.parametrize(("name", "host"), HOSTS)

@@ -46,6 +46,7 @@ def improvable(model: torch.nn.Module) -> torch.Tensor:
     return ids
 
 
+@pytest.mark.slow
 def test_a_planted_gain_is_found_in_its_head_and_holds_elsewhere():
     """Texts written by a model with a factor of 30 in one head: that factor in that head predicts them best."""
     model = FAMILIES["llama"].build("sdpa")
@@ -62,6 +63,7 @@ def test_a_planted_gain_is_found_in_its_head_and_holds_elsewhere():
     assert found.record["chosen_on"] == found.record["held_out"] == 8
 
 
+@pytest.mark.slow
 def test_the_texts_held_out_have_no_part_in_the_choice():
     model, ids = FAMILIES["llama"].build("sdpa"), texts()
     other = ids.clone()

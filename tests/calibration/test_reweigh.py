@@ -50,6 +50,7 @@ class Seeing:
         self.shown.append(invocation)
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize("gamma", [0.0, 0.03, 0.5, 8.0])
 @pytest.mark.parametrize("padding", [False, True])
 @pytest.mark.parametrize(("name", "host"), HOSTS)

@@ -114,6 +114,7 @@ def test_cached_decoding_is_the_full_pass():
     torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_dimensions_are_found_and_controls_take_other_tokens():
     model, inputs = a_case()
     var = VisualRedistribution.of(model, inputs, tau=TAU)

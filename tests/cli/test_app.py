@@ -20,6 +20,7 @@ def test_help_names_every_command_and_only_what_exists(sinkscope):
     assert "kernels" in answer.out
 
 
+@pytest.mark.in_part(5)
 @pytest.mark.parametrize("command", COMMANDS + GROUPED)
 def test_every_command_has_an_example_and_json(sinkscope, command):
     answer = sinkscope(*command.split(), "--help")
@@ -28,6 +29,7 @@ def test_every_command_has_an_example_and_json(sinkscope, command):
     assert "--json" in answer.out
 
 
+@pytest.mark.slow
 def test_help_imports_none_of_the_heavy_rooms():
     """The reason why help answers in a second; counted in modules, since a busy machine's clock proves nothing."""
     code = (
@@ -41,6 +43,7 @@ def test_help_imports_none_of_the_heavy_rooms():
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.slow
 def test_the_module_runs_like_the_command():
     done = subprocess.run([sys.executable, "-m", "sinkscope", "--version"], capture_output=True, text=True, check=False)
     assert done.returncode == 0

@@ -14,6 +14,7 @@ LOADING = ("measure", "survey", "intervene", "compare", "cache", "generate")
 FEW = ("--input", "random", "--samples", 2, "--tokens", 12)
 
 
+@pytest.mark.in_part(6)
 @pytest.mark.parametrize("command", LOADING)
 def test_every_command_that_loads_a_model_has_them(command):
     said = [option for param in typer.main.get_command(app).commands[command].params for option in param.opts]
@@ -22,6 +23,7 @@ def test_every_command_that_loads_a_model_has_them(command):
     assert ("--batch-size" in said) == (command != "generate")
 
 
+@pytest.mark.slow
 def test_a_plan_loads_nothing_and_writes_nothing(sinkscope, model, tmp_path):
     found = sinkscope("measure", model, *FEW, "--plan", "--json").json
     assert found["parameters"] > 1000
@@ -30,6 +32,7 @@ def test_a_plan_loads_nothing_and_writes_nothing(sinkscope, model, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_batch_size_of_our_choice_changes_no_number(sinkscope, model, tmp_path):
     def rates(*more):
         return sinkscope("measure", model, *FEW, "--observers", "few", "--json", *more).json["sink_rate"]
@@ -60,6 +63,7 @@ def test_code_that_comes_with_a_model_runs_only_where_it_is_trusted(sinkscope, m
     assert (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 def test_an_experiment_says_what_it_would_take(sinkscope, tmp_path):
     found = sinkscope("experiment", "run", "emergence", "--plan", "--seeds", 4, "--json").json
     assert (found["runs"], found["reused"]) == (4, 0)

@@ -15,6 +15,7 @@ Command = Callable[..., Any]
 SMALL = ("--tokens", 30, "--scored", 6, "--windows", 4, "--written", 2, "--rounds", 1)
 
 
+@pytest.mark.slow
 def test_a_comparison_is_written_with_its_controls(sinkscope: Command, model: Path, text: Path, tmp_path: Path) -> None:
     answer = sinkscope("cache", model, "--policy", "snapkv", "--budget", "50%", "--protect", "first:1", "--text", text,
                        *SMALL, "--out", "found")  # fmt: skip
@@ -34,6 +35,7 @@ def test_a_comparison_is_written_with_its_controls(sinkscope: Command, model: Pa
     assert "http://" not in page.replace("http://www.w3.org", "").split("<script>")[0]
 
 
+@pytest.mark.slow
 def test_several_policies_and_budgets_as_json(sinkscope: Command, model: Path, text: Path) -> None:
     answer = sinkscope("cache", model, "--compare", "streaming,keydiff", "--budget", "10,50%", "--text", text, *SMALL,
                        "--json")  # fmt: skip
@@ -45,6 +47,7 @@ def test_several_policies_and_budgets_as_json(sinkscope: Command, model: Path, t
     assert "recall" not in arms["full"]
 
 
+@pytest.mark.slow
 def test_the_measured_sink_is_found_and_said(sinkscope: Command, model: Path, text: Path) -> None:
     answer = sinkscope("cache", model, "--policy", "keydiff", "--budget", "50%", "--protect", "measured", "--epsilon",
                        "0.1", "--text", text, *SMALL)  # fmt: skip
@@ -52,6 +55,7 @@ def test_the_measured_sink_is_found_and_said(sinkscope: Command, model: Path, te
     assert "measured sinks stand at 0" in answer.err
 
 
+@pytest.mark.slow
 def test_recall_can_be_asked_of_any_model(sinkscope: Command, model: Path, text: Path) -> None:
     answer = sinkscope("cache", model, "--policy", "keydiff", "--task", "recall", "--text", text, *SMALL, "--json")
     assert answer.code == 0, answer.err

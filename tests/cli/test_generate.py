@@ -15,6 +15,7 @@ from sinkscope.quantization import FirstTokens, Grid, quantized_cache
 STREAM = ("--stream", "--sinks", 2, "--window", 6)
 
 
+@pytest.mark.slow
 def test_what_streams_is_what_generate_writes(sinkscope):
     """Greedy text of `generate` with a cache that read the prompt strictly."""
     answer = sinkscope("generate", "nano", "--prompt", "import os", *STREAM, "--max-tokens", 30, "--temperature", 0)
@@ -29,6 +30,7 @@ def test_what_streams_is_what_generate_writes(sinkscope):
     assert "cache 0." in answer.err
 
 
+@pytest.mark.slow
 def test_json_is_alone_on_stdout(sinkscope):
     answer = sinkscope("generate", "nano", "--prompt", "def", *STREAM, "--max-tokens", 60, "--json")
     found = answer.json
@@ -40,6 +42,7 @@ def test_json_is_alone_on_stdout(sinkscope):
     assert len(found["text"]) > 60
 
 
+@pytest.mark.slow
 def test_a_quantized_cache_writes_what_generate_writes_and_holds_less(sinkscope):
     """Greedy text of `generate` with a cache of the same scheme; the prompt's last token is read alone."""
     prompt, options = "import os\n" * 12, ("--max-tokens", 40, "--temperature", 0, "--json")

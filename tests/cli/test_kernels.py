@@ -172,6 +172,7 @@ def test_parity_finds_a_function_of_the_working_directory_right(own):
     assert "its lse is over tokens alone, declared over tokens and sink" in other.out
 
 
+@pytest.mark.slow
 def test_parity_names_a_dropped_sink_and_exits_with_1(own):
     answer = own("kernels", "parity", "own_attention_here:wrong", "--dtype", "float32", "--dtype", "bfloat16")
     assert answer.code == 1

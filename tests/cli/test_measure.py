@@ -52,6 +52,7 @@ def test_every_definition_is_printed_and_stored(whole):
     assert "agreement" in out
 
 
+@pytest.mark.slow
 def test_few_observers_are_fewer(sinkscope, model, text, tmp_path):
     assert sinkscope("measure", model, "--text", text, *QUICK, "--out", "few").code == 0
     stored = Measurement.load(tmp_path / "few" / "measurement.nc")
@@ -79,6 +80,7 @@ def test_every_first_token_gets_a_row(sinkscope, model, text, tmp_path):
     assert "every one of the" in stored.record["input"]["description"]
 
 
+@pytest.mark.slow
 def test_a_folder_of_domains_is_a_row_per_domain(sinkscope, model, text, tmp_path, pages):
     places = tmp_path / "domains"
     (places / "law").mkdir(parents=True)
@@ -103,6 +105,7 @@ def test_a_folder_of_domains_is_a_row_per_domain(sinkscope, model, text, tmp_pat
     assert "law" in shown.out
 
 
+@pytest.mark.slow
 def test_a_bos_can_be_left_out_and_doubled(sinkscope, model, text):
     first = {
         bos: sinkscope("measure", model, "--text", text, *FEW, "--bos", bos, "--observers", "few", "--json").json
@@ -120,6 +123,7 @@ def test_natural_text_from_another_corpus(sinkscope, model, tmp_path):
     assert "text:*.txt" in answer.json["input_details"]["description"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("always:the model's activations")
 def test_activations_that_overflow_are_a_finding(sinkscope, model, text, tmp_path, pages):
     from safetensors.torch import load_file, save_file
@@ -151,6 +155,7 @@ def test_json_is_alone_on_stdout_and_has_the_fixed_keys(sinkscope, model, text):
     assert len(found["value_norm_ratio"]) == 2
 
 
+@pytest.mark.slow
 def test_the_verdict_says_what_a_learned_sink_receives(sinkscope, model, text, tmp_path):
     learned, size = tmp_path / "learned", LabConfig.from_pretrained(model)
     shape = {name: getattr(size, name) for name in ("vocab_size", "hidden_size", "intermediate_size", "bos_token_id")}
@@ -167,6 +172,7 @@ def test_the_verdict_says_what_a_learned_sink_receives(sinkscope, model, text, t
     assert "slots" not in sinkscope("measure", model, "--text", text, *QUICK).out
 
 
+@pytest.mark.slow
 def test_text_and_json_agree_with_the_stored_measurement(sinkscope, model, text, tmp_path):
     found = sinkscope("measure", model, "--text", text, *QUICK, "--epsilon", 0.1, "--out", "m", "--json").json
     stored = Measurement.load(tmp_path / "m" / "measurement.nc")
@@ -183,6 +189,7 @@ def test_the_shipped_model_has_a_sink_on_text_and_none_on_repeated_tokens(sinksc
     assert natural["input_details"]["first"] == "<bos> (id 0)"
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize("kind", ["random", "repeated", "first-token"])
 def test_every_kind_of_input(sinkscope, model, text, kind):
     source = ("--text", text) if kind == "first-token" else ()
@@ -191,6 +198,7 @@ def test_every_kind_of_input(sinkscope, model, text, kind):
     assert answer.json["input"] == kind
 
 
+@pytest.mark.slow
 def test_repeated_tokens_share_the_attention(sinkscope, model):
     found = sinkscope("measure", model, "--input", "repeated", *QUICK, "--tokens", 32, "--json").json
     assert found["sink_rate"]["0"] == 0.0
@@ -214,6 +222,7 @@ def test_without_out_it_says_where_the_files_are(sinkscope, model, text, tmp_pat
     assert "sinkscope-measure/" in answer.out
 
 
+@pytest.mark.slow
 def test_the_models_name_is_text_in_table_and_page(sinkscope, model, text, tmp_path, pages):
     evil = tmp_path / "[red]<img src=x onerror=alert(1)>"
     evil.mkdir()
@@ -275,6 +284,7 @@ BAD = {
 }
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize(("arguments", "said"), BAD.values(), ids=BAD)
 def test_bad_input_is_one_line_and_leaves_nothing(sinkscope, model, text, tmp_path, arguments, said):
     (tmp_path / "short.txt").write_text("def return")

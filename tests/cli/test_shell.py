@@ -11,6 +11,7 @@ import pytest
 FEW = ("--input", "random", "--observers", "few", "--samples", 2, "--tokens", 12)
 
 
+@pytest.mark.slow
 def test_several_models_each_in_a_folder_of_its_own(sinkscope, model, tmp_path):
     found = sinkscope("measure", model, "nano", *FEW, "--json").json["measurements"]
     assert [each["model"] for each in found] == [str(model), "nano"]
@@ -23,6 +24,7 @@ def test_several_models_each_in_a_folder_of_its_own(sinkscope, model, tmp_path):
     assert [plan["model"] for plan in plans] == [str(model), "nano"]
 
 
+@pytest.mark.slow
 def test_options_in_a_file(sinkscope, model, tmp_path):
     (tmp_path / "mine.yaml").write_text("input: random\nobservers: few\nsamples: 2\ntokens: 12\n")
     given = ("measure", model, "--config", "mine.yaml", "--json")
@@ -54,6 +56,7 @@ def test_paths_that_lead_nowhere(sinkscope):
         assert "no such folder: './does-not-exist'" in sinkscope(*command).error
 
 
+@pytest.mark.slow
 def test_completion_knows_commands_and_options():
     environment = {
         **os.environ,

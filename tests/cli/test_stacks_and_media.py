@@ -51,6 +51,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", thinned(["bart", "t5"], 2))
 def test_the_stacks_of_an_encoder_decoder_are_shown_apart(sinkscope, places, text, tmp_path, name, pages):
     call = ("measure", places / name, "--text", text, "--bos", "add", *FEW, "--observers", "few", "--out", "m")
@@ -69,6 +70,7 @@ def test_the_stacks_of_an_encoder_decoder_are_shown_apart(sinkscope, places, tex
     assert "Sink rate, per position, cross" in page
 
 
+@pytest.mark.slow
 def test_a_survey_has_a_line_for_each_stack(sinkscope, places, model, text, tmp_path):
     answer = sinkscope(
         "survey", places / "bart", places / "t5", model, "--text", text, "--bos", "add", *FEW, "--out", "s", "--json"
@@ -117,6 +119,7 @@ def test_images_and_recordings_are_measured_and_surveyed(sinkscope, places, name
     assert {at["stack"] for at in row["by_stack"]} == {*found["stacks"]}
 
 
+@pytest.mark.slow
 def test_a_changed_image_is_measured_again(sinkscope, places, tmp_path):
     folder = images(tmp_path / "mine")
     call = ("survey", places / "vit", "--images", folder, "--out", "s", "--json")
@@ -126,12 +129,14 @@ def test_a_changed_image_is_measured_again(sinkscope, places, tmp_path):
     assert sinkscope(*call).json["rows"][0]["results"] != first["results"]
 
 
+@pytest.mark.slow
 def test_a_model_without_images_is_left_out_of_their_survey(sinkscope, places, tmp_path):
     rows = sinkscope("survey", places / "vit", "nano", "--images", places / "images", "--json").json["rows"]
     assert [row["status"] for row in rows] == ["measured", "skipped"]
     assert "reads no images" in rows[1]["reason"]
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_is_changed_in_its_decoder(sinkscope, places, text, tmp_path):
     """Its loss is over what the decoder reads next; nothing in the encoder is changed."""
     given = (places / "bart", "--text", text, "--bos", "add", *FEW)
@@ -190,6 +195,7 @@ def test_every_intervention_runs_or_says_why_not(sinkscope, places, name):
         assert answer.code == 0 or answer.error, (what, answer.err)
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -219,6 +225,7 @@ def test_what_cannot_be_read_is_one_line(sinkscope, places, arguments, said):
     assert said in sinkscope(command, known.get(name, name), *(known.get(each, each) for each in rest)).error
 
 
+@pytest.mark.slow
 def test_rows_of_a_file_are_texts(sinkscope, model, text, tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps({"id": 7, "body": text.read_text()}) + "\n")
     quick = (*FEW, "--observers", "few")

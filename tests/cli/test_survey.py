@@ -27,6 +27,7 @@ def test_a_table_and_a_page_of_several_models_and_inputs(sinkscope, model, text,
     assert rows[0]["first"] == rows[2]["first"] == "<bos> (id 0)"
 
 
+@pytest.mark.slow
 def test_json_is_alone_on_stdout(sinkscope, model, text):
     answer = sinkscope("survey", model, "--text", text, *FEW, "--json")
     assert answer.code == 0
@@ -37,6 +38,7 @@ def test_json_is_alone_on_stdout(sinkscope, model, text):
     assert row["sink_rate"] == pytest.approx(one["sink_rate"]["0"])
 
 
+@pytest.mark.slow
 def test_failures_are_told_and_the_command_succeeds(sinkscope, model, text, tmp_path):
     shutil.copytree(model, tmp_path / "broken")
     (tmp_path / "broken" / "model.safetensors").write_bytes(b"")
@@ -66,6 +68,7 @@ def test_a_file_and_options_that_take_the_place_of_its_fields(sinkscope, model, 
     assert "Pairs side by side" in page
 
 
+@pytest.mark.slow
 def test_checkpoints_make_a_curve(sinkscope, model, tmp_path):
     for step in (5, 20):
         shutil.copytree(model, tmp_path / "runs" / "mine" / "checkpoints" / f"checkpoint-{step}")
@@ -96,6 +99,7 @@ def test_a_survey_without_meaning_is_bad_input(sinkscope, arguments, message, tm
     assert not (tmp_path / "sinkscope-survey" / "models" / "survey.json").exists()
 
 
+@pytest.mark.slow
 def test_an_interruption_exits_with_130_and_the_next_time_goes_on(sinkscope, model, tmp_path, monkeypatch):
     measure, calls = running.measure, []
 
@@ -115,6 +119,7 @@ def test_an_interruption_exits_with_130_and_the_next_time_goes_on(sinkscope, mod
     assert len(calls) == 3
 
 
+@pytest.mark.slow
 def test_names_are_text_in_table_and_page(sinkscope, model, tmp_path):
     evil = tmp_path / "[red]<img src=x onerror=alert(1)>"
     shutil.copytree(model, evil)

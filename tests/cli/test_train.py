@@ -43,6 +43,7 @@ def test_trains_and_says_where(once):
     assert {"loss", "validation_loss", "sink/position_0"} <= set(found["last"])
 
 
+@pytest.mark.slow
 def test_the_table_shows_the_last_row(sinkscope, tiny):
     answer = sinkscope(*tiny)
     assert answer.code == 0
@@ -50,12 +51,14 @@ def test_the_table_shows_the_last_row(sinkscope, tiny):
     assert "run folder: runs/tiny-softmax-" in answer.out
 
 
+@pytest.mark.slow
 def test_set_changes_a_field_and_the_folder(sinkscope, tiny):
     found = sinkscope(*tiny, "--set", "attention=sigmoid", "--set", "steps=2", "--json").json
     assert found["run"].startswith("runs/tiny-sigmoid-")
     assert found["last"]["step"] == 2
 
 
+@pytest.mark.slow
 def test_options_of_an_operation_are_trained_shown_and_told_apart(sinkscope, tiny):
     options = ("--set", "attention=softmax_scaled", "--set", "attention.alpha=0.2")
     planned = sinkscope(*tiny, *options, "--plan", "--json").json
@@ -68,6 +71,7 @@ def test_options_of_an_operation_are_trained_shown_and_told_apart(sinkscope, tin
     assert sinkscope("measure", found["run"], *few, "--json").code == 0
 
 
+@pytest.mark.slow
 def test_resume_with_nothing_starts_and_with_a_finished_run_returns_it(sinkscope, tiny):
     first = sinkscope(*tiny, "--resume", "--json")
     again = sinkscope(*tiny, "--resume", "--json")
@@ -82,6 +86,7 @@ def test_an_unfinished_run_needs_resume(sinkscope, tiny, trained):
     assert sinkscope(*tiny, "--resume").code == 0
 
 
+@pytest.mark.slow
 def test_a_trained_run_can_be_measured_and_reported(sinkscope, trained, tmp_path):
     few = ("--input", "random", "--tokens", 12, "--samples", 2, "--observers", "few")
     assert sinkscope("measure", trained, *few, "--out", "m").code == 0
@@ -91,6 +96,7 @@ def test_a_trained_run_can_be_measured_and_reported(sinkscope, trained, tmp_path
     assert (tmp_path / "page.html").stat().st_size > 1_000_000
 
 
+@pytest.mark.slow
 def test_a_plan_trains_nothing(sinkscope, tmp_path):
     answer = sinkscope("train", "nano", "--plan", "--json")
     assert answer.code == 0
@@ -103,18 +109,21 @@ def test_a_plan_trains_nothing(sinkscope, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_plan_counts_the_mask_token(sinkscope):
     """Masked training adds one to the vocabulary: a row of the embeddings and one of the output layer."""
     masked = ("--set", "model.is_causal=false", "--set", "loss.masked.share=0.15")
     assert sinkscope("train", "nano", "--plan", "--json", *masked).json["parameters"] == 1_303_680 + 2 * 128
 
 
+@pytest.mark.slow
 def test_a_plan_for_people(sinkscope):
     answer = sinkscope("train", "nano", "--plan", "--set", "attention=sigmoid")
     assert "1,303,680" in answer.out
     assert "sigmoid" in answer.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "parameters"), [("60m", 136_462_080), ("1b", 1_337_026_560)])
 def test_the_papers_models_are_planned_without_a_download(sinkscope, name, parameters):
     plan = sinkscope("train", name, "--plan", "--json").json

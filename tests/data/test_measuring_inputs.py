@@ -97,6 +97,7 @@ def test_no_more_documents_are_read_than_needed(tokenizer, monkeypatch: pytest.M
     assert 2 <= sum(read) <= 3  # the empty document may come among them
 
 
+@pytest.mark.slow
 def test_the_python_corpus_gives_natural_text_to_any_tokenizer(tokenizer: PreTrainedTokenizerFast):
     found = build("natural", tokenizer, samples=3)
     assert found.input_ids.shape == (3, 16)
@@ -287,5 +288,6 @@ def test_a_corpus_gives_its_validation_documents_or_all(tokenizer: PreTrainedTok
         build("natural", tokenizer, corpus=f"text:{tmp_path}/*.txt", split="al")
 
 
+@pytest.mark.slow
 def test_ids_with_a_bos_lie_in_one_piece(tokenizer: PreTrainedTokenizerFast):
     assert build("natural", tokenizer, bos="add", samples=3).input_ids.is_contiguous()

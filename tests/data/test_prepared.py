@@ -170,6 +170,7 @@ def words_tokenizer(folder: Path, size: int, **roles: str) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "dtype"), [(65536, "uint16"), (65537, "uint32")])
 def test_a_tokenizer_of_a_folder_and_the_width_of_its_ids(config: DataConfig, tmp_path: Path, size: int, dtype: str):
     name = words_tokenizer(tmp_path / "words", size, bos_token="<end>")
@@ -224,7 +225,7 @@ print(json.dumps(data.fingerprint))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_processes_share_one_entry_and_agree_with_any_hash_seed(config: DataConfig, tmp_path: Path):
     """Two processes start at once on one cache; this one has a cache of its own."""
 

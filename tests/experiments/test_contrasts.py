@@ -21,7 +21,7 @@ from sinkscope.experiments import (
     rising,
     verdicts,
 )
-from sinkscope.experiments.contrasts import Contrast
+from sinkscope.experiments.contrasts import Contrast, off
 from sinkscope.intervals import estimate
 
 DRAWS, MARGIN, SPREAD = 3000, 3.0, 2.0
@@ -67,6 +67,14 @@ def test_a_control_counts_with_all_its_seeds():
     assert [evidence.case for evidence in verdict.evidence] == ["seed 0", "seed 1", "seed 2"]
     few = judged(gap("m", "a", "b"), Above(3.0), a={seed: control[seed] for seed in range(3)}, b=[1.0, 2.0, 3.0])
     assert verdict.interval[1] - verdict.interval[0] < few.interval[1] - few.interval[0]
+
+
+def test_a_constant_is_part_of_an_effect():
+    """How far a number is from the one that is expected, over the runs as in each seed."""
+    verdict = judged(off("m", "a", 2.0), Within(0.5), a=[2.0, 2.1, 1.9])
+    assert (verdict.outcome, verdict.residual) == ("supported", pytest.approx(0.0))
+    assert [evidence.value for evidence in verdict.evidence] == pytest.approx([0.0, 0.1, -0.1])
+    assert judged(off("m", "a", 0.0), Within(0.5), a=[2.0, 2.1, 1.9]).kind == "different"
 
 
 def test_runs_need_not_share_their_seeds():
@@ -137,6 +145,7 @@ def test_an_effect_as_large_as_the_margin_is_seldom_called_larger(seeds):
     assert equal(MARGIN, seeds) <= 0.06
 
 
+@pytest.mark.slow
 def test_more_seeds_show_more():
     """Replication is rewarded: the power to show an effect beyond its margin rises with the seeds."""
     of_gaps, alike = [power(MARGIN + 3, (n, n)) for n in (3, 5, 8)], [equal(0.0, (n, n)) for n in (3, 5, 10)]

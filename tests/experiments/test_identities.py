@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from sinkscope.experiments import QUESTIONS
 from sinkscope.experiments.identities import TABLE, identities, made
 from tools import identities_page
 
 
+@pytest.mark.slow
 def test_the_table_is_up_to_date():
     assert TABLE.read_text(encoding="utf-8") == identities_page.page(), "run python -m tools.identities_page"
 
@@ -31,6 +34,7 @@ def test_a_user_s_question_under_a_known_name_is_not_taken_for_it(small):
     assert identities(mine, "nano") == made(mine, "nano") != identities(QUESTIONS["emergence"], "nano")
 
 
+@pytest.mark.slow
 def test_what_is_known_is_read_without_torch():
     code = (
         "import sys; from sinkscope.experiments import SHIPPED, known, plan; "

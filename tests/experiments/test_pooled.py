@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from sinkscope.experiments import QUESTIONS, SHIPPED, Findings, Observed, known
 from sinkscope.experiments import findings as kept
 
 NAMES = ("emergence", "inputs", "biases")  # questions that share their softmax
-LAYOUT, OLDER = 6, 4
+LAYOUT, OLDER = 7, 4
 
 
 def run(seed: int, value: float = 1.0, name: str = "softmax", layout: int = LAYOUT) -> Observed:
@@ -34,15 +35,60 @@ def test_a_run_counts_for_every_question_that_asks_for_it(tmp_path):
     assert found.notes == ()
 
 
-def test_a_question_s_own_record_and_an_earlier_folder_come_first(tmp_path):
+def test_one_run_has_one_set_of_numbers_and_an_earlier_folder_s_counts(tmp_path):
     written(tmp_path / "a", "emergence", run(0, 1.0))
     written(tmp_path / "b", "emergence", run(0, 2.0), run(1, 2.0))
     written(tmp_path / "b", "biases", run(0, 3.0))
     found = known([tmp_path / "a", tmp_path / "b"], "nano")
-    values = {name: found.of(QUESTIONS[name]).runs["softmax"][0]["sink_0"] for name in NAMES}
-    assert values == {"emergence": 1.0, "biases": 3.0, "inputs": 1.0}
+    assert {name: found.of(QUESTIONS[name]).runs["softmax"][0]["sink_0"] for name in NAMES} == dict.fromkeys(NAMES, 1.0)
     assert found.of(QUESTIONS["emergence"]).runs["softmax"][1]["sink_0"] == 2.0
-    assert found.notes == ("biases, softmax, seed 0: the run softmax-0 stands in two records with different numbers",)
+    twice = "seed 0: the run softmax-0 stands in two records with different numbers; one of them counts"
+    assert found.notes == (f"emergence, softmax, {twice}", f"biases, softmax, {twice}")
+
+
+MADE = {"early": "2025-05-01T10:00:00+00:00", "late": "2025-05-02T10:00:00+00:00", "before dates": ""}
+
+
+@pytest.mark.parametrize(
+    ("emergence", "biases", "counts"),
+    [
+        ("early", "late", 1.0),
+        ("late", "early", 2.0),
+        ("late", "before dates", 2.0),
+        ("before dates", "late", 1.0),
+        ("before dates", "before dates", 1.0),
+    ],
+)
+@pytest.mark.parametrize("layout", [LAYOUT, OLDER])
+def test_of_a_run_that_was_made_twice_the_first_counts_everywhere(tmp_path, emergence, biases, counts, layout):
+    """By when it began, whichever has the nicer number or the newer layout."""
+    for question, when, loss, own in (("emergence", emergence, 1.0, LAYOUT), ("biases", biases, 2.0, layout)):
+        made = replace(run(0, loss, layout=own), started=MADE[when], curves={"loss": (3.0, loss)})
+        written(tmp_path, question, made)
+    found = known([tmp_path], "nano")
+    assert {found.of(QUESTIONS[name]).runs["softmax"][0]["sink_0"] for name in NAMES} == {counts}
+    assert "different numbers; one of them counts" in found.notes[0]
+
+
+@pytest.mark.parametrize("wrong", ["1970-01-01T00:00:07+00:00", "2999-01-01T00:00:00+00:00", "yesterday"])
+def test_a_date_that_no_clock_can_have_said_is_told_and_decides_nothing(tmp_path, wrong):
+    odd = replace(run(0, 1.0), started=wrong, curves={"loss": (3.0, 1.0)})
+    written(tmp_path, "emergence", replace(run(0, 2.0), started=MADE["late"], curves={"loss": (3.0, 2.0)}))
+    written(tmp_path, "biases", odd)
+    found = known([tmp_path], "nano")
+    assert odd.began == ""
+    assert found.of(QUESTIONS["biases"]).runs["softmax"][0]["sink_0"] == 1.0  # as one that does not say when
+    assert f"biases, softmax, seed 0: it says that it began {wrong}: its clock was wrong" in found.notes[0]
+
+
+def test_a_run_that_was_read_again_elsewhere_counts_in_its_newer_layout(tmp_path):
+    """Another machine rounds otherwise: what was logged tells that it is the same training."""
+    curves = {"loss": (3.0, math.nan, 2.0)}
+    written(tmp_path, "emergence", replace(run(0, 1.0, layout=OLDER), curves=curves))
+    written(tmp_path, "biases", replace(run(0, 1.0000001), curves=curves))
+    found = known([tmp_path], "nano")
+    assert {found.of(QUESTIONS[name]).runs["softmax"][0].layout for name in NAMES} == {LAYOUT}
+    assert found.notes == ()
 
 
 def test_a_run_of_another_version_of_the_code_is_reported_and_not_mixed(tmp_path):
@@ -57,7 +103,7 @@ def test_a_run_that_was_read_in_another_layout_is_left_to_its_question(tmp_path)
     found = known([tmp_path], "nano")
     assert found.of(QUESTIONS["biases"]) is None
     assert found.of(QUESTIONS["emergence"]).runs["softmax"] == {0: run(0, layout=OLDER - 1)}
-    assert "read in layout 3, not 6" in found.notes[0]
+    assert "read in layout 3, not 7" in found.notes[0]
 
 
 def test_a_run_that_was_read_before_there_were_masses_counts_but_for_these(tmp_path):
@@ -101,9 +147,23 @@ def test_our_records_come_with_the_package():
     found = known([SHIPPED], "nano")
     assert len(found.runs) > 90
     assert not found.damaged
+    assert found.notes == ()
     assert set(found.records) <= set(QUESTIONS)
     sources = {name for name, record in found.records.items() if record.runs}
     assert sources == set(found.records)
+
+
+def test_what_is_set_aside_is_a_repetition_of_a_run_that_counts_and_the_readme_says_why():
+    aside, counted = known([SHIPPED / "set_aside"], "nano"), known([SHIPPED], "nano")
+    told = (SHIPPED / "README.md").read_text(encoding="utf-8")
+    assert aside.runs
+    for key, repeated in aside.runs.items():
+        first = counted.runs[key]
+        assert repeated.run == first.run
+        assert repeated.curves != first.curves
+        assert f"`{repeated.run}`" in told
+    (note,) = known([SHIPPED, SHIPPED / "set_aside"], "nano").notes
+    assert "stands in two records with different numbers" in note
 
 
 def test_a_user_s_own_question_is_pooled_too(tmp_path):

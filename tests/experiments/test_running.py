@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from dataclasses import replace
 
 import pytest
 from filelock import FileLock
 
 from sinkscope.errors import InputError
-from sinkscope.experiments import Variation, run, verdicts
+from sinkscope.experiments import Variation, aside, run, verdicts
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.jobs import LabTraining
 from sinkscope.experiments.running import BACKENDS
@@ -38,7 +39,7 @@ def copy(swept, tmp_path):
     return {name: shutil.copytree(path, tmp_path / "copy" / name) for name, path in swept[1].items()}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_findings_have_every_run_and_a_verdict_on_every_claim(small, swept):
     found, places = swept
     assert {label: sorted(seeds) for label, seeds in found.runs.items()} == {"one": [0, 1], "two": [0, 1]}
@@ -56,7 +57,7 @@ def test_findings_have_every_run_and_a_verdict_on_every_claim(small, swept):
     assert verdicts(small(), again) == verdicts(small(), found)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_there_is_can_be_judged_without_making_more(small, copy):
     """A variation that never ran is left out, neither failed nor trained; nothing at all gives no findings of runs."""
     both = small(seeds=2)
@@ -171,6 +172,26 @@ def test_a_run_that_was_read_in_an_older_way_is_not_taken(small, places):
     assert (found.runs["one"][0]["sink_0"], found.runs["two"][0]["sink_0"]) == (2.0, 2.0)
 
 
+def test_what_another_process_adds_to_the_record_meanwhile_is_not_lost(small, places):
+    """It holds the record's lock while it writes, as a queue does."""
+    whole = run(small(), seeds=3, backend=planting(), **places)
+    path = kept.path_of(places["results"], "small", "nano")
+    text = path.read_text()
+    first = {label: {0: seeds[0]} for label, seeds in whole.runs.items()}
+    kept.write(places["results"], replace(whole, seeds=1, runs=first))
+    shutil.rmtree(places["out"])
+    answers = []
+    other = threading.Thread(target=lambda: answers.append(run(small(), seeds=1, backend=BACKENDS["none"], **places)))
+    with aside.held(places["results"], "small", "nano"):
+        other.start()
+        other.join(1.0)
+        assert other.is_alive()
+        path.write_text(text)
+    other.join(60)
+    assert seeds_of(answers[0]) == {"one": [0, 1, 2], "two": [0, 1, 2]}
+    assert path.read_text() == text
+
+
 def test_a_damaged_record_of_another_question_is_passed_over(small, places):
     run(small(), seeds=1, backend=planting(), **places)
     kept.path_of(places["results"], "small", "nano").write_text("{")
@@ -206,7 +227,7 @@ def test_nothing_found_and_nothing_recorded_writes_nothing(small, places):
     assert not list(places["results"].rglob("*.json"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_runs_twice(small, swept, copy):
     first, backend = swept[0], Here()
     assert run(small(), seeds=2, backend=backend, **copy) == first
@@ -217,7 +238,7 @@ def test_nothing_runs_twice(small, swept, copy):
     assert other.runs["two"][0]["slot"] >= 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_was_observed_can_be_made_again(swept, copy):
     path = next(copy["out"].glob("*softmax*/observed.json"))
     before = json.loads(path.read_text())
@@ -226,7 +247,7 @@ def test_what_was_observed_can_be_made_again(swept, copy):
     assert json.loads(path.read_text()) == before
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_diverges_is_a_result(small, places):
     question = small("wild", {"optimizer.lr": 1e30, "optimizer.clip": None, "schedule.warmup": 0})
     found = run(question, seeds=1, backend=Here(), **places)
@@ -236,7 +257,7 @@ def test_a_run_that_diverges_is_a_result(small, places):
     assert not found.failed
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_fails_does_not_stop_the_others(small, places):
     good, bad = recipes(small())
     names = {RunStore(places["out"]).run(recipe).path.name: recipe for recipe in (good, bad)}
@@ -248,6 +269,7 @@ def test_a_run_that_fails_does_not_stop_the_others(small, places):
     assert "exit code" in sweep.failed[next(iter(names))]
 
 
+@pytest.mark.slow
 def test_a_run_held_by_another_process_is_left_alone(small, places):
     (recipe, _) = recipes(small())
     folder = RunStore(places["out"]).run(recipe).path
@@ -257,7 +279,7 @@ def test_a_run_held_by_another_process_is_left_alone(small, places):
     assert work(recipe, places["out"], device="cpu") == SETTLED
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_held_by_another_process_is_waited_for(small, places, monkeypatch):
     (recipe, _) = recipes(small())
     folder = RunStore(places["out"]).run(recipe).path

@@ -53,7 +53,7 @@ def test_an_entry_is_a_commit_of_this_history_and_its_date():
         assert dates.get(commit) == date, commit
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_newest_statements_are_in_their_commit_and_not_in_the_one_before():
     from tools.statements_page import claims_at
 
@@ -81,17 +81,17 @@ def findings(**runs: Observed) -> Findings:
 
 
 def test_runs_before_and_after_the_statement_are_told_apart(monkeypatch):
-    entry = {"claims": {"emergence": {key_of(CLAIM): ["abc", "2026-05-05T10:00:00+00:00"]}}, "runs": {}}
+    entry = {"claims": {"emergence": {key_of(CLAIM): ["abc", "2025-05-05T10:00:00+00:00"]}}, "runs": {}}
     monkeypatch.setattr(module, "_table", lambda: entry)
     early, late = (
-        Observed(f"r{day}", "finished", seed, started=f"2026-05-{day:02}T10:00:00+00:00")
+        Observed(f"r{day}", "finished", seed, started=f"2025-05-{day:02}T10:00:00+00:00")
         for seed, day in enumerate((4, 6))
     )
     assert stated(ASKED, CLAIM, findings(late=late)).when == "beforehand"
     assert stated(ASKED, CLAIM, findings(early=early, late=late)).when == "afterwards"
     assert stated(ASKED, CLAIM, None).when == "not known"
-    assert stated(ASKED, CLAIM, findings(late=late)).said == "stated 2026-05-05 (abc), first run 2026-05-06"
-    assert stated(ASKED, CLAIM, None).said == "stated 2026-05-05 (abc), no run yet"
+    assert stated(ASKED, CLAIM, findings(late=late)).said == "stated 2025-05-05 (abc), first run 2025-05-06"
+    assert stated(ASKED, CLAIM, None).said == "stated 2025-05-05 (abc), no run yet"
     fresh = replace(CLAIM, from_seed=1)
     assert stated(ASKED, fresh, findings(early=early, late=late)).when == "beforehand"
 
@@ -100,12 +100,24 @@ def test_a_run_without_a_date_is_as_old_as_its_record(monkeypatch):
     old = Observed("old", "finished", 0)
     for date, when in (("04", "afterwards"), ("05", "with its first runs"), ("06", "beforehand")):
         entry = {
-            "claims": {"emergence": {key_of(CLAIM): ["abc", "2026-05-05T10:00:00+00:00"]}},
-            "runs": {"old": f"2026-05-{date}T10:00:00+00:00"},
+            "claims": {"emergence": {key_of(CLAIM): ["abc", "2025-05-05T10:00:00+00:00"]}},
+            "runs": {"old": f"2025-05-{date}T10:00:00+00:00"},
         }
         monkeypatch.setattr(module, "_table", lambda entry=entry: entry)
         assert stated(ASKED, CLAIM, findings(old=old)).when == when
         assert stated(ASKED, CLAIM, findings(unheard=replace(old, run="unheard"))).when == "not known"
+
+
+def test_a_clock_that_jumps_makes_no_claim_older(monkeypatch):
+    entry = {
+        "claims": {"emergence": {key_of(CLAIM): ["abc", "2025-05-05T10:00:00+00:00"]}},
+        "runs": {"odd": "2025-05-04T10:00:00+00:00"},
+    }
+    monkeypatch.setattr(module, "_table", lambda: entry)
+    for wrong in ("2999-01-01T00:00:00+00:00", "1970-01-01T00:00:00+00:00"):
+        odd = Observed("odd", "finished", 0, started=wrong)
+        assert stated(ASKED, CLAIM, findings(odd=odd)).when == "afterwards"  # as its record's day says
+        assert stated(ASKED, CLAIM, findings(odd=replace(odd, run="unheard"))).when == "not known"
 
 
 def test_a_user_s_own_claim_is_not_known():

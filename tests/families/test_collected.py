@@ -42,6 +42,7 @@ def tiny(name: str) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
     return COLLECTED[name].build(), COLLECTED[name].inputs()
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize("name", thinned(COLLECTED, 2))
 def test_attention_received_is_that_of_the_returned_maps(name: str) -> None:
     tiny(name)
@@ -60,6 +61,7 @@ def test_the_returned_maps_are_softmaxes_that_the_model_computed(name: str) -> N
         assert any(torch.allclose(seen.reshape(weights.shape), weights, atol=1e-6) for seen in shapes)
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize("name", thinned(COLLECTED, 2))
 @pytest.mark.parametrize("as_tuple", [False, True])
 def test_the_caller_gets_what_they_asked_for(name: str, as_tuple: bool) -> None:
@@ -220,6 +222,7 @@ def test_after_a_refusal_the_model_is_as_before() -> None:
     assert not model._forward_pre_hooks
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_would_be_wrong_is_refused_by_name(name: str) -> None:
     family = REFUSED[name]

@@ -22,6 +22,7 @@ def checked(name: str, host: str) -> Row:
     return contract.check(name, host)
 
 
+@pytest.mark.in_part(17)
 @pytest.mark.parametrize(("name", "host"), thinned(CASES, 4))
 def test_attention_received_agrees_with_eager_maps(name: str, host: str) -> None:
     row = checked(name, host)
@@ -51,6 +52,7 @@ def test_a_host_that_older_transformers_break_is_skipped_there(
     assert "has no Nonsense" in str(Family("Nonsense").obstacle("eager"))
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", ["llama", "mistral", "gpt_oss", "granite_swa", "deepseek_v3", "jamba", "bert", "t5"])
 def test_chosen_positions_are_those_of_the_whole_profile(name: str) -> None:
     family = FAMILIES[name]

@@ -48,6 +48,7 @@ MUTANTS: list[tuple[str, Host, Mutant]] = [
 ]
 
 
+@pytest.mark.in_part(6)
 @pytest.mark.parametrize(
     ("name", "host", "mutant"), MUTANTS, ids=[f"{name}-{host}-{mutant.__name__}" for name, host, mutant in MUTANTS]
 )

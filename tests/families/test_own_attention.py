@@ -65,6 +65,7 @@ def test_keys_and_values_are_those_of_the_cache(name: str) -> None:
             torch.testing.assert_close(torch.from_numpy(data[kind].values[:, index]), wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", OWN)
 def test_projections_make_these_queries_keys_and_values(name: str) -> None:
     model, inputs = tiny(name)
@@ -85,6 +86,7 @@ def test_projections_make_these_queries_keys_and_values(name: str) -> None:
     torch.testing.assert_close(wide, computed.key.norm(dim=-1), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.in_part(6)
 @pytest.mark.parametrize("name", [*OWN, *thinned(ENCODERS, 4)])
 @pytest.mark.parametrize("side", [None, "left", "right"])
 def test_the_softmax_of_the_scores_is_the_map(name: str, side: str | None) -> None:
@@ -142,6 +144,7 @@ def padded(ids: Tensor, side: str = "left") -> dict[str, Tensor]:
     return {"input_ids": ids * mask, "attention_mask": mask}
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize("name", thinned(OWN, 4))
 def test_every_observer_reads_them(name: str) -> None:
     model, inputs = tiny(name)
@@ -159,6 +162,7 @@ def test_every_observer_reads_them(name: str) -> None:
     assert bool(measurement.data["output_norm"].notnull().all())
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", thinned(OWN, 4))
 def test_norms_of_a_padded_row_are_those_of_the_row_alone(name: str) -> None:
     model, inputs = tiny(name)
@@ -178,6 +182,7 @@ def test_norms_of_a_padded_row_are_those_of_the_row_alone(name: str) -> None:
         torch.testing.assert_close(torch.from_numpy(found), torch.from_numpy(wanted), rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize("name", thinned(NAMES, 3))
 def test_decoding_step_by_step_reads_the_same(name: str) -> None:
     model, inputs = tiny(name)
@@ -202,6 +207,7 @@ def test_half_precision_is_read(name: str) -> None:
     assert record["not_measured"] == {}
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -242,6 +248,7 @@ def test_a_map_that_is_not_the_softmax_of_the_scores_is_noticed(monkeypatch: pyt
     assert "the softmax of its scores is not the map that the model returned" in said
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", thinned(OWN, 4))
 @pytest.mark.parametrize("kind", ["query", "key", "value"])
 def test_an_edit_of_a_projection_is_the_same_edit_of_its_weight(name: str, kind: str) -> None:

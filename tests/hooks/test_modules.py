@@ -45,6 +45,7 @@ STACKS = {
 }
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", STACKS)
 def test_stacks(name: str) -> None:
     assert [layer.stack for layer in attention_layers(FAMILIES[name].build()).values()] == STACKS[name]
@@ -65,6 +66,7 @@ def test_counts_of_layers_by_part_name_no_stack() -> None:
     assert block_lists(model) == {}
 
 
+@pytest.mark.slow
 def test_a_model_of_several_texts_has_no_configuration_for_one() -> None:
     """MusicGen reads words and writes codes of sounds."""
     assert text_config(build("musicgen")) is None

@@ -93,6 +93,7 @@ def test_norms_leave_padding_out(side: str) -> None:
         assert found == pytest.approx(wanted, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_controls_of_an_effect_all_differ() -> None:
     model, inputs = a_model("llama"), inputs_of("llama")
     found = effect(model, inputs, ZeroHeads(((0, 1),)), controls=7)

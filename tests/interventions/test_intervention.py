@@ -60,6 +60,7 @@ def fails_within(model: torch.nn.Module, **inputs: torch.Tensor) -> None:
     raise InputError("from within")
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize(
     ("name", "host", "intervention"), thinned(CASES, 3), ids=lambda value: getattr(type(value), "__name__", 0)
 )
@@ -75,6 +76,7 @@ def test_it_changes_the_model_and_leaves_no_trace(name, host, intervention):
     assert AttentionInterface.get_interface is lookup
 
 
+@pytest.mark.in_part(11)
 @pytest.mark.parametrize(
     ("name", "host", "intervention"), thinned(CASES, 3), ids=lambda value: getattr(type(value), "__name__", 0)
 )
@@ -138,6 +140,7 @@ def test_positions_count_real_tokens_from_the_left_and_through_a_cache():
     torch.testing.assert_close(cached, plain, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("name", ["mistral", "jamba", "deepseek_v3", "t5", "bart", "vit", "diffllama", "bitnet"])
 def test_other_families(name):
     model = a_model(name)

@@ -88,6 +88,7 @@ def test_a_first_tokens_view_is_itself(name: str) -> None:
     torch.testing.assert_close(found[0][:, :, 5:], plain[:, :, 5:])
 
 
+@pytest.mark.in_part(5)
 @pytest.mark.parametrize(("name", "intervention"), CASES, ids=title)
 def test_it_changes_the_model_is_measured_and_leaves_no_trace(name: str, intervention: Intervention) -> None:
     model, inputs = tiny(name)
@@ -135,6 +136,7 @@ def test_positions_count_real_tokens_from_the_left_and_through_a_cache(name: str
         torch.testing.assert_close(cached, plain, rtol=1e-3, atol=2e-5)
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize("what", [what for what in NAMED if "position" not in what])
 def test_every_name_has_an_effect_on_bloom(what: str) -> None:
     model, inputs = tiny("bloom")

@@ -28,6 +28,7 @@ def first() -> Measurement:
     return measured(Plant())
 
 
+@pytest.mark.slow
 def test_all_definitions_agree_on_a_textbook_sink(first: Measurement) -> None:
     table = first.definitions()
     assert table["definition"].tolist() == [definition.name for definition in DEFINITIONS]
@@ -52,6 +53,7 @@ def test_a_sink_elsewhere_is_found_where_it_is() -> None:
     assert table.loc["initial tokens", "sinks"] == 0
 
 
+@pytest.mark.slow
 def test_two_sinks_are_both_found() -> None:
     table = measured(Plant(sinks=(0, 7))).definitions().set_index("definition")
     for name in ("attention received", "five times uniform", *BY_ACTIVATION, "like the first token"):
@@ -60,6 +62,7 @@ def test_two_sinks_are_both_found() -> None:
     assert table.loc["strong sink", "sinks"] == 0, "they share the attention"
 
 
+@pytest.mark.slow
 def test_definitions_part_where_the_mechanism_does() -> None:
     without = measured(Plant(massive=False, onset=0)).definitions().set_index("definition")
     assert (without.loc[BY_ATTENTION, "position_0"] == 100).all()
@@ -80,6 +83,7 @@ def test_what_was_not_observed_is_said(first: Measurement) -> None:
     assert np.isnan(table.loc["massive activation", "sinks"])
 
 
+@pytest.mark.slow
 def test_the_threshold_is_the_callers(first: Measurement) -> None:
     rules = first.definitions(0.45).set_index("definition")["rule"]
     assert rules["attention received"] == "mean attention received > 0.45 in some head"
@@ -113,6 +117,7 @@ def replaced(measurement: Measurement, samples: slice, **values: float) -> Measu
 NUMBERS = ["definition", "sinks", "position_0", "elsewhere", "elsewhere_share", "agreement"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sinks", [(0,), (7,)])
 def test_samples_that_are_nan_count_nowhere(sinks: tuple[int, ...]) -> None:
     """Every number is that of the other samples alone, and the note says how many there are."""

@@ -119,6 +119,7 @@ def default(*others: str) -> Iterator[Observer]:
     yield from (observer for observer in every() if type(observer).__name__ in names)
 
 
+@pytest.mark.slow
 def test_what_was_observed_of_another_position_is_not_shown_as_if_of_this_one(shifted) -> None:
     first, at_3 = shifted
     elsewhere = [*ONLY_OF_POSITION_0, "spike_cosine"]

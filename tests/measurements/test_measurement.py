@@ -156,6 +156,7 @@ def test_a_saved_measurement_is_read_back_whole(measurement: Measurement, tmp_pa
     assert [entry.name for entry in path.parent.iterdir()] == ["m.nc"]
 
 
+@pytest.mark.slow
 def test_files_that_are_no_measurements_are_refused(measurement: Measurement, tmp_path: Path) -> None:
     path = tmp_path / "m.nc"
     with pytest.raises(InputError, match="no measurement at"):

@@ -18,6 +18,7 @@ def measured(plant: Plant, model: LlamaForCausalLM | None = None) -> Measurement
     return measure(model or planted_model(plant), planted_ids(plant, SAMPLES, TOKENS), "all")
 
 
+@pytest.mark.slow
 def test_a_drained_head_is_a_no_op_and_a_broadcasting_one_is_not() -> None:
     for value, kind in (("drained", "no-op"), ("broadcast", "broadcast")):
         plant = Plant(value=value, heads=((1, 0), (2, 3)))
@@ -49,6 +50,7 @@ def test_the_table_of_heads_stands_around_the_position_that_is_asked_for() -> No
         measurement.heads(position=99)
 
 
+@pytest.mark.slow
 def test_massive_activations_have_their_onset_and_decay() -> None:
     for onset, decay in ((1, None), (2, 4), (0, 3)):
         plant = Plant(onset=onset, decay=decay, dimension=9)
@@ -80,6 +82,7 @@ def test_the_sweep_is_the_rate_of_shorter_texts() -> None:
     assert sweep["length"].values.tolist() == [16, 32], "texts have no more tokens"
 
 
+@pytest.mark.slow
 def test_the_planted_token_is_named() -> None:
     measurement = measured(Plant(sinks=(0, 7)))
     [row] = measurement.sink_tokens().to_dict("records")

@@ -45,6 +45,7 @@ def test_the_mass_is_what_no_token_receives(gpt_oss: Measurement) -> None:
     np.testing.assert_allclose(slot_mass_by_layer(data), 1 - on_tokens.mean((0, 2)), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_rate_of_zero_does_not_stand_alone(gpt_oss: Measurement) -> None:
     mass = slot_mass(gpt_oss.data)
     summary = json.loads(json.dumps(gpt_oss.to_json(), allow_nan=False))
@@ -84,6 +85,7 @@ def test_a_mass_that_was_not_looked_for_is_not_said_to_be_none() -> None:
     assert slot_mass(measure(model, ids).data) is not None, "by default it is looked for"
 
 
+@pytest.mark.slow
 def test_where_activations_are_not_finite_the_mass_is_not_known(gpt_oss: Measurement) -> None:
     data = gpt_oss.data.assign(slot_received=gpt_oss.data["slot_received"] * np.nan)
     found = slot_mass(data)

@@ -78,6 +78,7 @@ def colors(figure: object) -> dict[str, list[int]]:
     return {name: [index for index, color in enumerate(found) if color == name] for name in (SINK, BLUE)}
 
 
+@pytest.mark.slow
 def test_no_place_calls_a_position_that_two_queries_see_the_strongest(tmp_path: Path) -> None:
     found = planted(late_sink())
     assert strongest_position(found.data, 0.3) == Strongest(3, 25.0)

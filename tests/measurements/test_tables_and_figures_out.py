@@ -21,6 +21,7 @@ def test_every_table_is_what_its_method_gives(complete: Measurement) -> None:
     pd.testing.assert_frame_equal(tables["table"], complete.table(0.2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_tables_come_back_from_their_files(form: str, complete: Measurement, tmp_path: Path) -> None:
     if form == "parquet":
@@ -43,6 +44,7 @@ def test_what_was_not_observed_has_no_table(complete: Measurement) -> None:
     assert "depths" not in few.tables()
 
 
+@pytest.mark.slow
 def test_a_form_that_there_is_not(complete: Measurement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ss.InputError, match="unknown form of tables 'xlsx': choose from csv, parquet"):
         complete.write_tables(tmp_path / "t", form="xlsx")
@@ -61,6 +63,7 @@ def test_a_form_that_there_is_not(complete: Measurement, tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_page_in_one_call(complete: Measurement, tmp_path: Path) -> None:
     path = complete.report(tmp_path / "page.html", title="Mine & yours")
     text = path.read_text(encoding="utf-8")

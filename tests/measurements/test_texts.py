@@ -57,6 +57,7 @@ def read(tokenizer: Any, text: str) -> tuple[list[int], list[str]]:
     return ids, texts_of(tokenizer, ids).line(ids, range(len(ids)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(text=PRINTED)
 def test_the_tokens_of_a_line_make_the_text(name: str, text: str) -> None:

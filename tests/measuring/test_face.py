@@ -39,6 +39,7 @@ def by_hand(model: Any, tokenizer: Any, tokens: int) -> list[np.ndarray]:
     return [received(ss.probes.measure(model, torch.tensor([row])))[0] for row in rows]
 
 
+@pytest.mark.slow
 def test_texts_are_measured_as_each_by_itself(nano: Any, tokenizer: Any) -> None:
     m = ss.measure("nano", texts=TEXTS, tokens=24)
     for found, wanted in zip(received(m), by_hand(nano, tokenizer, 24), strict=True):
@@ -50,6 +51,7 @@ def test_texts_are_measured_as_each_by_itself(nano: Any, tokenizer: Any) -> None
     assert m.record["token_text"]  # of the tokenizer that was found with the model
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("kind", ["strings", "file", "jsonl", "rows", "iterable", "loader", "datasets"])
 def test_every_holder_of_texts_gives_the_same(kind: str, nano: Any, tokenizer: Any, tmp_path: Path) -> None:
     wanted = received(ss.measure(nano, texts=TEXTS, tokens=16, tokenizer=tokenizer))
@@ -99,6 +101,7 @@ def test_tokenized_datasets_and_loaders(nano: Any, tokenizer: Any) -> None:
     assert "5 rows of a Rows" in ss.measure(nano, Rows()).record["input"]["description"]
 
 
+@pytest.mark.slow
 def test_what_a_tokenizer_gives_is_understood(nano: Any, tokenizer: Any) -> None:
     wanted = by_hand(nano, tokenizer, 24)
     lists = tokenizer(TEXTS, truncation=True, max_length=24)

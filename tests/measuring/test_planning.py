@@ -12,6 +12,7 @@ from sinkscope.measuring.planning import measured_rate, plan
 from sinkscope.model import blueprint
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", ["nano", "nano-hybrid", "nano-encoder"])
 def test_parameters_and_weights_are_those_of_the_model(name: str) -> None:
     model = ss.load(name)
@@ -31,6 +32,7 @@ def test_a_local_model_in_another_precision(tmp_path: Path) -> None:
         plan("./nowhere", tokens=8, samples=1, batch_size=1)
 
 
+@pytest.mark.slow
 def test_results_are_about_as_large_as_said(tmp_path: Path) -> None:
     found = plan("nano", tokens=64, samples=16, batch_size=8)
     ss.measure("nano", torch.randint(3, 2048, (16, 64)), "all").save(tmp_path / "m.nc")

@@ -54,6 +54,7 @@ def kinds(data: xr.Dataset, position: int = 0) -> np.ndarray:
     )
 
 
+@pytest.mark.slow
 def test_no_op_and_broadcast_heads_are_told_apart(looked: dict[str, xr.Dataset]) -> None:
     assert set(kinds(looked["drained"])[1:].ravel()) == {"no-op"}
     assert set(kinds(looked["broadcast"])[1:].ravel()) == {"broadcast"}

@@ -254,6 +254,7 @@ def packed_documents(model, ids, folder):
     assert_same(step.logits, found[:, 9:])
 
 
+@pytest.mark.in_part(16)
 @torch.no_grad()
 @pytest.mark.parametrize(("operation", "name"), every_case())
 def test_every_operation(operation, name, ids, tmp_path):

@@ -51,6 +51,7 @@ def test_it_is_small_and_says_where_it_comes_from(name: str) -> None:
     assert sum(value.numel() for value in model.parameters()) == record["parameters"]["total"]
 
 
+@pytest.mark.slow
 @both
 def test_the_sink_is_as_strong_as_its_record_says(name: str) -> None:
     """Other text than the record's, hence wide bounds."""
@@ -64,6 +65,7 @@ def test_the_encoder_meets_text_between_cls_and_sep() -> None:
     assert (inputs.input_ids[:, -1] == tokenizer.sep_token_id).all()
 
 
+@pytest.mark.slow
 def test_the_encoder_fills_a_mask_better_in_its_text_than_out_of_it() -> None:
     model, tokenizer, ids = load("nano-encoder"), load_tokenizer("nano-encoder"), natural("nano-encoder").input_ids
     positions = torch.arange(10, ids.shape[1] - 10, 10)
@@ -79,6 +81,7 @@ def test_the_encoder_fills_a_mask_better_in_its_text_than_out_of_it() -> None:
     assert loss(ids) < loss(ids.roll(1, dims=0)) - 0.1
 
 
+@pytest.mark.slow
 def test_the_hybrid_has_a_bos_and_prefers_text_in_its_order() -> None:
     model, ids = load("nano-hybrid"), natural("nano-hybrid").input_ids
     assert (ids[:, 0] == model.config.bos_token_id).all()

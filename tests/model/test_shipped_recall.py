@@ -48,12 +48,14 @@ def test_its_record_is_that_of_the_recipe() -> None:
     assert record()["recipe"] == RecallRecipe().plain()
 
 
+@pytest.mark.slow
 def test_it_answers_whatever_it_is_asked(model: LlamaForCausalLM, asked: Asked) -> None:
     found = recalled(model, asked, [full()])["full"]
     assert found.unseen.double().mean() >= 0.99
     assert found.seen.double().mean() >= 0.95
 
 
+@pytest.mark.slow
 def test_it_knows_the_answers_from_the_context_alone(model: LlamaForCausalLM, asked: Asked) -> None:
     """With other values in the context, it gives those."""
     first, end = Alphabet().values
@@ -70,6 +72,7 @@ def test_its_second_layer_rests_on_the_bos(model: LlamaForCausalLM, asked: Asked
     assert (alpha[0] < 0.1).all()
 
 
+@pytest.mark.slow
 def test_noise_is_predicted_nearly_as_well_as_it_can_be(model: LlamaForCausalLM) -> None:
     ids = noise(4, 160, torch.Generator().manual_seed(2))
     ids[:, 0] = 0

@@ -30,6 +30,7 @@ def real_part(ids: torch.Tensor, row: int, length: int, side: str) -> torch.Tens
     return ids[row : row + 1, -length:] if side == "left" else ids[row : row + 1, :length]
 
 
+@pytest.mark.in_part(5)
 @pytest.mark.parametrize("name", [*CAUSAL, "bert", "modernbert"])
 def test_a_padded_row_equals_the_same_row_alone(name: str, ids: torch.Tensor, assert_same: Same) -> None:
     model, lengths = build(name), [24, 19, 13]
@@ -46,6 +47,7 @@ def test_a_padded_row_equals_the_same_row_alone(name: str, ids: torch.Tensor, as
         assert bool(part.data["hidden_norm"][..., length:].isnull().all())
 
 
+@pytest.mark.in_part(5)
 @pytest.mark.parametrize("name", CAUSAL)
 def test_generate_equals_the_full_pass(name: str, ids: torch.Tensor, assert_same: Same) -> None:
     model = build(name)
@@ -54,6 +56,7 @@ def test_generate_equals_the_full_pass(name: str, ids: torch.Tensor, assert_same
     assert_same(seen.measurement(), measure(model, text[:, :-1], ADDITIVE), 2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t5", "bart"])
 def test_a_decoder_that_reads_an_encoder_generates_the_same_numbers(name: str, assert_same: Same) -> None:
     model, inputs = build(name), FAMILIES[name].inputs()
@@ -69,6 +72,7 @@ def test_a_decoder_that_reads_an_encoder_generates_the_same_numbers(name: str, a
     assert_same(found, whole, 2e-4)
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", FEW)
 def test_chosen_positions_survive_the_window_that_drops_them(name: str, ids: torch.Tensor, assert_same: Same) -> None:
     model, observer = build(name), AttentionReceived([0, 3, 20])
@@ -77,6 +81,7 @@ def test_chosen_positions_survive_the_window_that_drops_them(name: str, ids: tor
     assert_same(seen.measurement(), measure(model, text[:, :-1], [observer]), 2e-5)
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", FEW)
 def test_chunked_prefill_equals_the_full_pass(name: str, ids: torch.Tensor, assert_same: Same) -> None:
     model = build(name)
@@ -87,6 +92,7 @@ def test_chunked_prefill_equals_the_full_pass(name: str, ids: torch.Tensor, asse
     assert_same(seen.measurement(), measure(model, ids, ADDITIVE), 2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gpt_oss"])
 def test_a_padded_generation_equals_each_row_alone(name: str, ids: torch.Tensor, assert_same: Same) -> None:
     model, lengths = build(name), [6, 4]

@@ -274,7 +274,7 @@ print("observed")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_compiled_models_are_observed_before_and_after_compilation() -> None:
     environment = {**os.environ, "SINKSCOPE_NO_SHAPE_CHECKS": "1", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(

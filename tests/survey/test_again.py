@@ -13,6 +13,7 @@ from sinkscope.survey import SurveySpec
 from sinkscope.survey.subjects import identity, subjects
 
 
+@pytest.mark.slow
 def test_the_second_time_nothing_is_loaded(run, zoo, loads):
     first = run(zoo / "lab", zoo / "sinks")
     assert loads == ["lab", "sinks"]
@@ -40,6 +41,8 @@ def test_changed_weights_are_measured_again(run, zoo, loads, tmp_path):
     assert second.rows[0].results != first.rows[0].results
 
 
+@pytest.mark.in_part(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "setting",
     [
@@ -53,6 +56,7 @@ def test_settings_that_decide_numbers_are_measured_again(run, zoo, loads, settin
     assert len(loads) == 2
 
 
+@pytest.mark.slow
 def test_settings_that_decide_no_number_are_not(run, zoo, loads):
     first, second = run(zoo / "lab"), run(zoo / "lab", batch_size=3, device="cpu", inputs=["repeated", "random"])
     assert loads == ["lab"]
@@ -70,6 +74,7 @@ def test_another_threshold_needs_no_model(run, zoo, loads):
     assert high.rows[0].sink_rate < low.rows[0].sink_rate
 
 
+@pytest.mark.slow
 def test_what_failed_is_tried_again(run, zoo, loads, tmp_path):
     place = tmp_path / "model"
     shutil.copytree(zoo / "lab", place)
@@ -81,6 +86,7 @@ def test_what_failed_is_tried_again(run, zoo, loads, tmp_path):
     assert not run(place).failures
 
 
+@pytest.mark.slow
 def test_a_half_written_or_damaged_result_is_measured_again(run, zoo, loads):
     first = run(zoo / "lab")
     (first.folder / first.rows[0].results / "row.json").write_text("{")
@@ -90,6 +96,7 @@ def test_a_half_written_or_damaged_result_is_measured_again(run, zoo, loads):
     assert len(list((first.folder / "results").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_an_upgrade_measures_again(run, zoo, loads, monkeypatch):
     from sinkscope.survey import store
 

@@ -18,6 +18,7 @@ from sinkscope.survey import Progress, Survey, running
 from sinkscope.training import locked
 
 
+@pytest.mark.slow
 def test_a_broken_model_is_a_row_with_its_reason_and_the_survey_goes_on(run, zoo, tmp_path):
     shutil.copytree(zoo / "lab", tmp_path / "broken")
     (tmp_path / "broken" / "model.safetensors").write_bytes(b"no weights")
@@ -37,6 +38,7 @@ def test_a_fault_in_the_middle_is_a_row_too(run, zoo, monkeypatch):
     assert run(zoo / "lab").rows[0].reason == "ZeroDivisionError: by nothing"
 
 
+@pytest.mark.slow
 def test_without_a_tokenizer_text_is_skipped_and_the_rest_measured(run, zoo, loads):
     found = run(zoo / "lab", inputs=["natural", "random"])
     assert [row.status for row in found.rows] == ["skipped", "measured"]
@@ -70,6 +72,7 @@ def test_an_interrupted_survey_loses_no_finished_row_and_goes_on(run, zoo, loads
     assert len(list((folder / "results").iterdir())) == 4
 
 
+@pytest.mark.slow
 def test_the_table_grows_with_every_row(run, zoo, tmp_path):
     seen: list[tuple[int, int]] = []
 
@@ -108,6 +111,7 @@ def test_one_model_is_in_memory_at_a_time(run, zoo, monkeypatch):
     assert len(known) == 3
 
 
+@pytest.mark.slow
 def test_a_device_map_places_the_model_and_changes_no_number(run, tiny_llama, loads, tmp_path):
     """Parts on disk have no weights in memory between their turns; inputs go where the first weight in memory is."""
     tiny_llama.save_pretrained(tmp_path / "model")

@@ -97,6 +97,7 @@ PLANTED = [
 ]
 
 
+@pytest.mark.in_part(13)
 @pytest.mark.parametrize(("name", "evidence"), PLANTED, ids=[f"{name} {i}" for i, (name, _) in enumerate(PLANTED)])
 def test_a_planted_error_is_refuted(name, evidence):
     verdict = replace(BY_NAME[name], evidence=evidence).run()
@@ -166,6 +167,7 @@ def test_averages_that_see_the_future_are_refuted(monkeypatch):
         assert BY_NAME[name].run().outcome == "refuted", name
 
 
+@pytest.mark.slow
 def test_a_sink_that_takes_nothing_is_refuted(monkeypatch):
     no_sink = mixing.sink(-30.0)
     for room in (mixing, sensitivity):
@@ -191,6 +193,7 @@ def test_a_bound_without_the_residual_stream_is_refuted(monkeypatch):
     assert BY_NAME["sensitivity, weights fixed"].run().outcome == "refuted"
 
 
+@pytest.mark.slow
 def test_a_bound_that_forgets_the_moving_weights_is_refuted():
     """Sharp scores: there the constant of fixed weights is not enough for the whole Jacobian."""
     sharp = [replace(layer, query=9 * layer.query) for layer in sensitivity.network(0)]

@@ -119,7 +119,7 @@ def test_a_damaged_record_is_named(tmp_path):
         findings_page.entries(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_module_writes_where_it_is_told(tmp_path):
     command = [sys.executable, "-m", "tools.findings_page", tmp_path / "none", tmp_path / "docs"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -10,7 +10,7 @@ from tools import mutants
 from tools.mutants import MUTANTS, outcomes, stale
 from tools.mutants_known import Mutant
 
-ROOMS = ("attention", "hooks", "probes", "interventions", "caches", "training", "claims.py")
+ROOMS = ("attention", "hooks", "probes", "interventions", "caches", "training", "claims.py", "experiments")
 
 
 def test_there_are_mutants_of_every_room_and_each_has_a_name_of_its_own() -> None:
@@ -43,7 +43,7 @@ def mutant(old: str, new: str) -> Mutant:
     return Mutant("planted", "sinkscope/adding.py", old, new, ("tests/test_adding.py",))
 
 
-@pytest.mark.slow  # four runs of pytest
+@pytest.mark.long  # four runs of pytest
 def test_survivors_are_told_from_the_noticed(project: Path) -> None:
     planted = [mutant("a + b", "a - b"), mutant("b + 0", "b * 1"), mutant("return a", "returns a")]
     found = list(outcomes(planted, 2, project))

@@ -39,6 +39,7 @@ def test_a_page_of_text_is_that_of_the_code(tool) -> None:
         assert committed(name) == text, f"write it again: python -m {tool.__name__}"
 
 
+@pytest.mark.slow
 def test_the_page_of_findings_and_its_figures_are_what_the_records_give() -> None:
     made = findings_page.pages(findings_page.entries())
     stale = [name for name, text in made.items() if not (DOCS / name).is_file() or not same(committed(name), text)]
@@ -109,7 +110,7 @@ def test_no_row_of_the_docs_is_red() -> None:
             assert unchanged == "yes"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_table_is_made_of_the_same_rows() -> None:
     rows = cells(families(families_page.pages()["families.md"]))
     missing = [name for name, family in (FAMILIES | COLLECTED | REFUSED).items() if not family.exists]
@@ -156,7 +157,7 @@ def test_the_docs_list_every_family_that_streams_and_none_is_red() -> None:
             assert generated == "writes no text" or float(generated) <= streams.TOLERANCE
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_table_of_streams_is_made_of_the_same_rows() -> None:
     rows, shown = (
         cells(page) for page in (streaming_page.pages()[streaming_page.PAGE], committed(streaming_page.PAGE))

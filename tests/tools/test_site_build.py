@@ -14,7 +14,7 @@ from tools.pages import ROOT
 from tools.site.links import parsed
 from tools.site.names import explained
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

@@ -42,6 +42,7 @@ def test_a_name_that_is_forgotten_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     assert len(everything()) == len(ss._HOME)
 
 
+@pytest.mark.slow
 def test_every_name_has_a_directive_of_its_kind() -> None:
     text = "\n".join(api_pages().values())
     directives = Counter(line.split()[-1] for line in text.splitlines() if line.startswith((".. auto", ".. py:data")))
@@ -64,6 +65,7 @@ def test_every_page_is_named_in_a_table_of_contents() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_constant_is_told_by_what_stands_below_it() -> None:
     found = [note_of(each) for own, _ in explained().values() for each in own if each.kind == "data"]
     assert any(found)

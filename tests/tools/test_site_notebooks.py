@@ -56,7 +56,7 @@ def test_a_notebook_shows_what_it_found(path: Path) -> None:
     assert all((path.parent / link).is_file() for link in links)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
 def test_a_notebook_runs_and_says_the_same(path: Path) -> None:
     for before, after in zip(cells(path), run(path), strict=True):

@@ -87,6 +87,7 @@ def test_a_document_does_not_see_another_one_s_prefix(tiny: Callable[..., Recipe
     assert plain.decisive().keys() == apart.decisive().keys() - {"corrections"}
 
 
+@pytest.mark.slow
 def test_layers_of_a_recipe_may_differ(tiny: Callable[..., Recipe], runs: Path) -> None:
     """A list trains, names its run, and is one run with the list that it stands for."""
     window = {"mask": {"kind": "window", "size": 4}}

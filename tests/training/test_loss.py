@@ -69,6 +69,7 @@ def test_a_window_comes_before_a_prefix_that_all_see() -> None:
     assert both.attention.mask == Causal()
 
 
+@pytest.mark.slow
 def test_documents_that_do_not_see_each_other_are_trained_and_read(tiny, runs) -> None:
     """A recipe with intra-document masking trains, logs its sink, and its model reads a plain text as one document."""
     run = trained(tiny("data.packing=intra_document", "steps=2"), runs)

@@ -106,7 +106,7 @@ def test_what_is_sharded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert uses_sharding("auto", "auto", Processes(launched=True))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_compiling_without_a_compiler_is_one_line(tiny: Make, tmp_path: Path) -> None:
     """In a process of its own: shape checks and compilation do not go together."""
     recipe = tmp_path / "tiny.json"
@@ -146,7 +146,7 @@ print(given_back, faults())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 def test_freed_tensors_are_reused_without_page_faults():
     done = subprocess.run([sys.executable, "-c", ALLOCATING], check=True, capture_output=True, text=True)

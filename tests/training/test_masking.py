@@ -80,6 +80,7 @@ def test_tokens_that_do_not_count_or_were_written_are_never_hidden(tokenizer: Pr
     assert torch.equal(window["document_ids"], torch.zeros(40))
 
 
+@pytest.mark.slow
 def test_it_fills_in_from_both_sides_and_does_not_copy(tiny: Callable[..., Recipe], runs: Path) -> None:
     """The loss is the mean cross-entropy at hidden positions, which after a few steps is nowhere near a copier's."""
     run = trained(tiny(*BIDIRECTIONAL, "steps=20", "optimizer.lr=1e-2"), runs)
@@ -100,6 +101,7 @@ def test_it_fills_in_from_both_sides_and_does_not_copy(tiny: Callable[..., Recip
     assert model.config.vocab_size == len(run.tokenizer)
 
 
+@pytest.mark.slow
 def test_validation_hides_the_same_at_every_step_and_for_every_seed(tiny: Callable[..., Recipe], runs: Path) -> None:
     """Without learning the loss stands still; another seed's model is scored on the same tokens."""
     still = (*BIDIRECTIONAL, "optimizer.lr=1e-12", "steps=8")

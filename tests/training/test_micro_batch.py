@@ -69,11 +69,13 @@ def assert_same_losses(whole: Run, single: Run) -> None:
             assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=2e-3)
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize("changes", FAST, ids=str)
 def test_micro_batch_changes_nothing(tiny: Callable[..., Recipe], runs: Path, changes: tuple[str, ...]) -> None:
     assert_same_losses(*both(tiny, runs, *changes))
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", SLOW, ids=str)
 def test_micro_batch_changes_nothing_under_any_option(tiny: Callable[..., Recipe], runs: Path, changes) -> None:
@@ -98,6 +100,7 @@ def scored(windows: list[dict[str, torch.Tensor]]) -> list[int]:
     return [int((window["labels"][1:] != -100).sum()) for window in windows]
 
 
+@pytest.mark.slow
 def test_the_validation_loss_is_the_mean_over_scored_tokens(tiny, runs: Path, spoken: tuple[str, ...]) -> None:
     """For every micro_batch, also where some windows score nothing: −Σ log P / number of tokens, by hand."""
     whole, single = both(tiny, runs, *spoken, "validation_windows=10")
@@ -117,6 +120,7 @@ def test_the_validation_loss_is_the_mean_over_scored_tokens(tiny, runs: Path, sp
     assert_same_losses(whole, single)
 
 
+@pytest.mark.slow
 def test_a_batch_without_a_scored_token_is_no_divergence(tiny, runs: Path, spoken: tuple[str, ...]) -> None:
     """Its step has no loss, and none is logged for it; what other steps log is their own mean."""
     changes = (*spoken, "batch_size=1", "steps=12", "eval_every=12", "save_every=12", "log_every=1")
@@ -151,6 +155,7 @@ def test_validation_windows_without_a_scored_token_are_refused(tiny, runs: Path,
         trained(recipe, runs)
 
 
+@pytest.mark.slow
 def test_the_number_of_validation_windows_is_what_the_recipe_says(tiny, runs: Path) -> None:
     """7 windows are 7 for every batch size, and not the largest multiple of it."""
     losses = set()
@@ -160,6 +165,7 @@ def test_the_number_of_validation_windows_is_what_the_recipe_says(tiny, runs: Pa
     assert len(losses) == 1
 
 
+@pytest.mark.slow
 def test_spectral_norms_are_estimated_once_a_step(tiny, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One step of power iteration for every update, however many passes it takes; evaluation takes none."""
     taken: list[int] = []

@@ -81,6 +81,7 @@ def test_labels_are_the_text_where_it_was_chosen_and_nowhere_else(framed: Framed
         assert torch.equal(seen[~scored], plain[~scored])
 
 
+@pytest.mark.slow
 def test_shares_of_the_masking(framed: Framed, masked: Masked, tokenizer: PreTrainedTokenizerFast) -> None:
     """61,000 tokens, 9,150 chosen: four standard deviations are 0.6 % of all, 1.7 % and 1.3 % of the chosen."""
     mask = tokenizer.mask_token_id
@@ -122,6 +123,7 @@ def test_the_hybrid_attends_in_every_fourth_layer(tiny: Make, tokenizer, layers:
     assert all(hasattr(model.model.layers[index], "mamba") for index in range(layers) if index not in attending)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [ENCODER, HYBRID], ids=["encoder", "hybrid"])
 def test_a_training_measures_its_sink(kind: Kind, tiny: Make, tmp_path: Path) -> None:
     whole = train_tiny(kind, tiny(*SHORT), tmp_path)
@@ -157,6 +159,7 @@ def train_tiny(kind: Kind, recipe: Recipe, out: Path) -> Run:
     return train_kind(kind, recipe, out, resume=True, progress=False, device="cpu")
 
 
+@pytest.mark.slow
 def test_the_saved_tokenizer_frames_text_as_training_did(tiny: Make, tmp_path: Path) -> None:
     run = train_tiny(ENCODER, tiny("steps=1"), tmp_path)
     ids = run.tokenizer.encode("the sink")

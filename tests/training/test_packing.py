@@ -87,6 +87,7 @@ def test_a_hybrid_has_no_documents_apart() -> None:
             load_recipe("nano", ["model.attention_every=2", change])
 
 
+@pytest.mark.slow
 def test_a_mixture_is_trained_and_its_fingerprint_kept(tiny: Callable[..., Recipe], runs, tmp_path) -> None:
     for domain in ("law", "mail"):
         (tmp_path / "texts" / domain).mkdir(parents=True)
@@ -97,6 +98,7 @@ def test_a_mixture_is_trained_and_its_fingerprint_kept(tiny: Callable[..., Recip
     assert sorted(part["weight"] for part in run.record["data"]["mixture"]) == [0.25, 0.75]
 
 
+@pytest.mark.slow
 def test_documents_are_apart_where_they_were_in_training(tiny: Callable[..., Recipe], runs: Path) -> None:
     recipe = tiny("context=64", "steps=2", "data.packing=intra_document", "model.restart_positions=true")
     run = trained(recipe, runs)

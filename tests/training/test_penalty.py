@@ -81,6 +81,7 @@ def test_no_strength_is_no_penalty(tiny: Callable[..., Recipe]) -> None:
     assert none.hash({}) == tiny().hash({}) != tiny(*KURTOSIS).hash({})
 
 
+@pytest.mark.slow
 def test_only_training_is_penalized_and_the_log_tells_both_parts(tiny: Callable[..., Recipe], runs: Path) -> None:
     """A first step from the same weights: the same losses, and beside them the term of the batch it was made on."""
     short = ("steps=1", "log_every=1", "eval_every=1")
@@ -111,6 +112,7 @@ def by_hand(recipe: Recipe) -> tuple[float, float]:
     return float(term.detach()), math.sqrt(sum(float(weight.grad.square().sum()) for weight in model.parameters()))
 
 
+@pytest.mark.slow
 def test_micro_batches_share_the_term(tiny: Callable[..., Recipe], runs: Path) -> None:
     whole, parts = (
         trained(tiny("steps=3", *KURTOSIS, *more), runs / str(len(more))) for more in ((), ("micro_batch=2",))

@@ -21,6 +21,7 @@ def shown(recipe: Recipe, runs: Path, monkeypatch: pytest.MonkeyPatch, *, termin
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_one_bar(tiny: Callable[..., Recipe], runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     last = shown(tiny(), runs, monkeypatch, terminal=True).strip().splitlines()[-1]
     assert re.search(
@@ -28,6 +29,7 @@ def test_a_terminal_shows_one_bar(tiny: Callable[..., Recipe], runs: Path, monke
     )
 
 
+@pytest.mark.slow
 def test_elsewhere_there_is_a_line_per_evaluation(
     tiny: Callable[..., Recipe], runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -39,6 +41,7 @@ def test_elsewhere_there_is_a_line_per_evaluation(
     ]
 
 
+@pytest.mark.slow
 def test_silence_when_asked_for(tiny: Callable[..., Recipe], runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     train(tiny(), runs, device="cpu", progress=False)
     assert capfd.readouterr() == ("", "")

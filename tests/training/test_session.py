@@ -67,6 +67,7 @@ def test_the_model_and_its_tokenizer(undisturbed: Run) -> None:
     assert provenance["hash"] == undisturbed.record["hash"]
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize("changes", [(), ("micro_batch=2",), ("optimizer.clip=null", "schedule.kind=cosine")])
 def test_the_weights_are_those_of_a_plain_loop(changes: tuple[str, ...], tiny: Make, runs: Path) -> None:
     recipe = tiny(*changes)
@@ -117,6 +118,7 @@ def test_bf16_is_another_run(undisturbed: Run, tiny: Make, runs: Path) -> None:
     assert any(not torch.equal(value, weights(undisturbed)[name]) for name, value in weights(run).items())
 
 
+@pytest.mark.slow
 def test_more_checkpoints_are_kept_when_asked_for_and_change_no_number(
     undisturbed: Run, tiny: Make, tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ def trainer(tmp_path: Path, model: nn.Module | None = None, **options: Any) -> t
     return made, recorder
 
 
+@pytest.mark.slow
 def test_every_reporter_gets_what_measure_says(tmp_path: Path) -> None:
     made, recorder = trainer(tmp_path)
     inputs = Texts().ids[:10, :16]
@@ -144,6 +145,7 @@ def test_padding_and_short_items_are_left_out(tmp_path: Path) -> None:
     assert torch.as_tensor(SinkCallback(made, tokens=4).inputs).tolist() == [[4, 5, 6, 7], [8, 9, 10, 11]]
 
 
+@pytest.mark.slow
 def test_training_is_not_disturbed(tmp_path: Path) -> None:
     final = []
     for watched in (False, True):
@@ -165,6 +167,7 @@ def test_training_is_not_disturbed(tmp_path: Path) -> None:
     assert with_sink.steps_with("sink/strongest") == [0, 1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_modes_are_left_as_they_were(tmp_path: Path) -> None:
     class Modes(TrainerCallback):
         seen: list[list[bool]] = []  # noqa: RUF012
@@ -314,7 +317,7 @@ def test_random_generators_come_back_after_an_error() -> None:
     assert (random.random(), np.random.rand(), torch.rand(1)) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["by the trainer", "beforehand"])
 def test_compiled_models(how: str, tmp_path: Path) -> None:
     """In a process of its own: shape checks and compilation do not go together."""

@@ -22,6 +22,7 @@ from .helpers import trained, weights
 ON = ("steps=1", "save_every=1", "eval_every=1", "optimizer.weight_decay=0.5")
 
 
+@pytest.mark.slow
 def test_a_first_step_at_rate_zero_leaves_the_start_as_it_is(
     tiny: Callable[..., Recipe], undisturbed: Run, runs: Path
 ) -> None:
@@ -35,6 +36,7 @@ def test_a_first_step_at_rate_zero_leaves_the_start_as_it_is(
     assert not all(torch.equal(before[name], weight) for name, weight in weights(more).items())
 
 
+@pytest.mark.slow
 def test_the_log_begins_with_the_sink_of_the_start(tiny: Callable[..., Recipe], undisturbed: Run, runs: Path) -> None:
     run = trained(tiny(*ON, f"start_from={undisturbed.path}"), runs)
     last = undisturbed.log.dropna(subset=["sink/position_0"]).iloc[-1]

@@ -39,6 +39,7 @@ def test_it_is_the_squared_log_partition_where_a_prediction_counts(shifted: bool
     torch.testing.assert_close(gradient.double(), slope, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_is_logged_beside_the_loss_and_validation_goes_without(tiny: Callable[..., Recipe], runs: Path) -> None:
     """The first step's loss and validation are those of a run without it; the weights are not."""
     short = ("steps=2", "eval_every=1", "log_every=1")

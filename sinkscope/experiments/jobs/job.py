@@ -50,6 +50,10 @@ class Job(ABC):
         """On how many tokens the sink rates of the run's log were read; None where that is the task's own matter."""
         return None
 
+    def parameters(self) -> int | None:
+        """How many parameters its model has, without building it; None where nobody knows before."""
+        return None
+
     @abstractmethod
     def model_dump(self, *, mode: str) -> dict[str, Any]:
         """The fields; those of a task hold its name as `task`."""

@@ -31,8 +31,8 @@ STARTS = {
 class LabTraining(Recipe, Job):
     """A recipe, and what is kept of the model that it trains."""
 
-    layout: ClassVar[int] = 6
-    older: ClassVar[tuple[int, ...]] = (4, 5)  # without masses, lifts and heads; without streams
+    layout: ClassVar[int] = 7
+    older: ClassVar[tuple[int, ...]] = (4, 5, 6)  # without masses, lifts and heads; streams; angles of keys
 
     @classmethod
     def changed(cls, recipe: str, changes: Mapping[str, Any]) -> LabTraining:

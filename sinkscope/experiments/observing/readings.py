@@ -14,6 +14,7 @@ from sinkscope import metrics
 from sinkscope.data import UNSCORED
 from sinkscope.experiments.observed import Metrics
 from sinkscope.experiments.observing.ablations import moved_positions, sink_heads_zeroed, spread_of_a_change
+from sinkscope.experiments.observing.keys import keys_apart
 from sinkscope.experiments.observing.mixing import RelativeMixing
 from sinkscope.experiments.observing.no_op import written_on_the_sink
 from sinkscope.experiments.observing.rates import (
@@ -78,6 +79,7 @@ def readings(model: PreTrainedModel, windows: Tensor | Windows) -> Metrics:
     if long_enough(measured):
         yield from sink_heads_zeroed(model, text, measured, EPSILON, BATCH)
     yield from written_on_the_sink(model, text, strongest(measured)[0], BATCH)
+    yield from keys_apart(model, text, measured, strongest(measured)[0], BATCH)
     yield from _other_lengths(model, windows)
     yield from _other_inputs(model, windows)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sinkscope.experiments.assertions import (
     FRESH,
     keeps_sink,
@@ -21,6 +23,11 @@ REDUNDANT = (
     "without one the model of this size has no sink that a bias could take, and what the bias takes is asked instead"
 )
 LOWERED = "its margin was a third of what is asked at equal steps; now it is the same"
+
+
+K_BIAS = operation("k_bias", slot=73.34, sink_0=0.0, loss=3.72)
+KV_BIAS = operation("kv_bias", slot=72.76, sink_0=0.04, loss=3.72)
+V_BIAS = operation("v_bias", sink_0=17.53, loss=3.73)
 
 
 def on_slot(label: str, source: str) -> tuple[Assertion, Assertion]:
@@ -75,12 +82,7 @@ biases = Question(
     name="biases",
     asks="Does a learned key take the sink away from a fixed BOS, and a learned value not?",
     source=TABLE_4,
-    variations=(
-        SOFTMAX,
-        operation("k_bias", slot=73.34, sink_0=0.0, loss=3.72),
-        operation("kv_bias", slot=72.76, sink_0=0.04, loss=3.72),
-        operation("v_bias", sink_0=17.53, loss=3.73),
-    ),
+    variations=(SOFTMAX, K_BIAS, KV_BIAS, V_BIAS),
     assertions=(
         *less_sink("k_bias", "softmax", f"{TABLE_4}: 18.18 and 0.00 %"),
         *on_slot("k_bias", f"{TABLE_4}: 73.34 %"),
@@ -121,12 +123,7 @@ biases_without_bos = Question(
     asks="Where nothing else is constant, is a learned key the sink, at no cost in loss?",
     source=TABLE_4,
     shared=WITHOUT_BOS,
-    variations=(
-        SOFTMAX,
-        operation("k_bias", slot=73.34, sink_0=0.0, loss=3.72),
-        operation("kv_bias", slot=72.76, sink_0=0.04, loss=3.72),
-        operation("v_bias", sink_0=17.53, loss=3.73),
-    ),
+    variations=(SOFTMAX, K_BIAS, KV_BIAS, V_BIAS),
     assertions=(
         *on_slot("k_bias", f"{TABLE_4}: 73.34 %"),
         *on_slot("kv_bias", f"{TABLE_4}: 72.76 %"),
@@ -162,9 +159,9 @@ key_value_biases = Question(
     shared=WITHOUT_BOS,
     variations=(
         SOFTMAX,
-        operation("kv_bias", slot=72.76, sink_0=0.04, loss=3.72),
+        KV_BIAS,
         operation("kv_bias_shared", slot=56.61, sink_0=12.44),
-        operation("k_bias", slot=73.34, sink_0=0.0, loss=3.72),
+        K_BIAS,
         operation("k_bias_shared", slot=68.31, sink_0=0.23),
     ),
     assertions=(
@@ -240,7 +237,7 @@ fixed_values = Question(
     source=TABLE_5,
     shared=WITHOUT_BOS,
     variations=(
-        operation("k_bias", "zero", slot=73.34, sink_0=0.0, loss=3.72),
+        replace(K_BIAS, label="zero"),
         *(
             operation(
                 "k_bias_fixed_v",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.experiments.assertions import FRESH
-from sinkscope.experiments.effects import gap, level, maximum_at, metric_gap, off
+from sinkscope.experiments.assertions import FRESH, by_mass_and_rate, mass_at
+from sinkscope.experiments.effects import gap, least, level, maximum_at, metric_gap, off, peak
 from sinkscope.experiments.question import Question, Variation, Withdrawn, above, within
 
 TABLE_10 = "Gu et al. 2025, Table 10"
@@ -54,6 +54,14 @@ fixed_token = Question(
             TABLE_10,
         ),
         above(
+            1.0,
+            level("sink_mass_2", "token at 2"),
+            "strong, by mass",
+            "with a fixed token at position 2 the sink mass there is more than 1 %",
+            TABLE_10,
+            FRESH,
+        ),
+        above(
             3.0,
             level("sink_2", "token at 2"),
             "strong",
@@ -68,11 +76,12 @@ fixed_token = Question(
             "others at some depth",
             "Gu et al. 2025, section 5",
         ),
-        above(
+        *by_mass_and_rate(
+            above,
             3.0,
-            gap("sink_0", "BOS at 0", "no fixed token"),
+            lambda sink: gap(sink(), "BOS at 0", "no fixed token"),
             "grows",
-            "a fixed BOS at position 0 raises the sink rate there by more than 3 points",
+            "a fixed BOS at position 0 raises the sink {measure} there by more than {points}",
             TABLE_10,
         ),
     ),
@@ -96,27 +105,40 @@ fixed_positions = Question(
         Variation("token at 1", fixed(1), {"sink_0": 0.0, "sink_1": 69.03, "sink_2": 0.0}),
         Variation("token at 2", fixed(2), {"sink_0": 0.0, "sink_1": 0.0, "sink_2": 69.64}),
     ),
-    assertions=tuple(
+    assertions=(
         above(
-            0.5,
-            maximum_at(f"sink_{position}", TOKENS_AT, at=label),
-            f"strongest at {position}",
-            f"of the three models, that with '{label}' has the highest sink rate at position {position} (the effect is "
-            "1 where it has, else 0)",
-            TABLE_10,
-        )
-        for position, label in enumerate(TOKENS_AT)
-    )
-    + tuple(
-        within(
-            0.5,
-            off("strongest_position", label, float(position)),
-            f"nowhere else with {position}",
-            f"with '{label}' no other of the first 32 positions has a higher sink rate (the effect is how far away the "
-            "strongest is)",
-            TABLE_10,
-        )
-        for position, label in enumerate(TOKENS_AT)
+            1.0,
+            lambda runs: least(
+                peak(mass_at(position), TOKENS_AT, at=label)(runs) for position, label in enumerate(TOKENS_AT)
+            ),
+            "each where its token is, by mass",
+            "at each of the first three positions the model with the fixed token there has more sink mass than the "
+            "other two, by more than 1 point",
+            f"{TABLE_10}: rates of 74.11, 69.03, 69.64 %, and of 0.00 at the other positions",
+            FRESH,
+        ),
+        *(
+            above(
+                0.5,
+                maximum_at(f"sink_{position}", TOKENS_AT, at=label),
+                f"strongest at {position}",
+                f"of the three models, that with '{label}' has the highest sink rate at position {position} (the "
+                "effect is 1 where it has, else 0)",
+                TABLE_10,
+            )
+            for position, label in enumerate(TOKENS_AT)
+        ),
+        *(
+            within(
+                0.5,
+                off("strongest_position", label, float(position)),
+                f"nowhere else with {position}",
+                f"with '{label}' no other of the first 32 positions has a higher sink rate (the effect is how far away "
+                "the strongest is)",
+                TABLE_10,
+            )
+            for position, label in enumerate(TOKENS_AT)
+        ),
     ),
 )
 

@@ -139,6 +139,15 @@ normalized_kernel = Question(
         ),
         above(
             0.0,
+            gap_at_equal_loss("kernel_elu_normalized", "softmax", MASS),
+            "stronger at equal loss, by mass",
+            "normalized linear attention has more sink mass than softmax at equal validation loss, the one that the "
+            "slower of the two ends with",
+            f"{TABLE_15}: rates of 53.65 and 18.18 %",
+            FRESH,
+        ),
+        above(
+            0.0,
             gap_at_equal_loss("kernel_elu_normalized", "softmax"),
             "stronger at equal loss",
             "normalized linear attention has a higher sink rate than softmax at equal validation loss, the one that "

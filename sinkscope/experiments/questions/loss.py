@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sinkscope.experiments.assertions import FRESH, no_sink
+from sinkscope.experiments.assertions import FRESH, by_mass_and_rate, mass_at, no_sink
 from sinkscope.experiments.effects import gap, largest, level, maximum_at, peak, range_of, rank_correlation, rising
 from sinkscope.experiments.question import Question, Scale, Variation, Withdrawn, above, below, within
 
@@ -58,12 +58,21 @@ weight_decay = Question(
             "of 0, 0.1, 0.5 and 2 a decay of 0.5 has the highest sink rate",
             f"{TABLE_2}: 15.20, 18.18, 41.08, 6.13 %",
         ),
+        *by_mass_and_rate(
+            above,
+            1.0,
+            lambda sink: gap(sink(), "0.1", "2"),
+            "too much",
+            "with a decay of 2 the sink {measure} is lower than with 0.1, by more than {points}",
+            TABLE_2,
+        ),
         above(
             1.0,
-            gap("sink_0", "0.1", "2"),
-            "too much",
-            "with a decay of 2 the sink rate is lower than with 0.1, by more than 1 point",
+            level("sink_mass", "0"),
+            "not needed, by mass",
+            "without decay the sink mass is more than 1 %",
             TABLE_2,
+            FRESH,
         ),
         above(3.0, level("sink_0", "0"), "not needed", "without decay there is a sink (more than 3 %)", TABLE_2),
     ),
@@ -79,17 +88,26 @@ weight_decays = Question(
     assertions=(
         above(
             0.5,
+            maximum_at("sink_mass", EIGHT, at="0.5"),
+            "maximum, by mass",
+            "of the eight decays 0.5 has the largest sink mass (the effect is 1 where it has, else 0)",
+            f"{TABLE_2}: a rate of 41.08 %",
+            FRESH,
+        ),
+        above(
+            0.5,
             maximum_at("sink_0", EIGHT, at="0.5"),
             "maximum",
             "of the eight decays 0.5 has the highest sink rate (the effect is 1 where it has, else 0)",
             f"{TABLE_2}: 41.08 %",
         ),
-        within(
+        *by_mass_and_rate(
+            within,
             3.0,
-            range_of("sink_0", ("0", "0.001", "0.01")),
+            lambda sink: range_of(sink(), ("0", "0.001", "0.01")),
             "small ones are alike",
-            "decays of 0, 0.001 and 0.01 have sink rates within 3 points",
-            f"{TABLE_2}: 15.20, 15.39, 15.23 %",
+            "decays of 0, 0.001 and 0.01 have sink {measure}s within {points}",
+            f"{TABLE_2}: rates of 15.20, 15.39, 15.23 %",
         ),
         *no_sink(("5",), f"{TABLE_2}: 0.01 %"),
         above(
@@ -109,6 +127,14 @@ prefix = Question(
     shared={"data.bos": "none"},
     variations=(Variation("causal"), Variation("prefix of 5", {"loss.prefix": 5})),
     assertions=(
+        above(
+            1.0,
+            lambda runs: largest(runs["prefix of 5"][mass_at(position)] for position in range(5)),
+            "in the prefix, by mass",
+            "with a prefix of 5 tokens the sink mass at one of them is more than 1 %",
+            SECTION_6,
+            FRESH,
+        ),
         above(
             3.0,
             lambda runs: largest(runs["prefix of 5"][f"sink_{position}"] for position in range(5)),
@@ -155,6 +181,14 @@ window = Question(
             "on 32 tokens a model trained with a window of 32 has a lower sink rate than one with full causal "
             "attention, by more than 1 point",
             SECTION_L3,
+        ),
+        above(
+            0.0,
+            gap("sink_mass/tokens=32", "window of 64", "window of 32"),
+            "grows, by mass",
+            "on 32 tokens a window of 64 has more sink mass than one of 32",
+            SECTION_L3,
+            FRESH,
         ),
         above(
             0.0,

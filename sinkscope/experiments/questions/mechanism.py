@@ -85,6 +85,24 @@ inside = Question(
             "Gu et al. 2025, section 3, Figure 2: small or comparable",
             FRESH,
         ),
+        above(
+            1.0,
+            level("key_angle", "softmax"),
+            "a key apart",
+            "in that head the angle between the sink's key and the eight strongest directions of all other keys is "
+            "larger than that of a random direction (the effect is their quotient)",
+            "Gu et al. 2025, section 3: the first token's key lies on a different manifold; the statistic is ours",
+            FRESH,
+        ),
+        above_ratio(
+            1.25,
+            log_quotient("softmax", "key_angle", "key_angle/others"),
+            "apart as no other key",
+            "in that head this angle is more than 1.25 times that of a key at another position, each against the "
+            "strongest directions of the keys at all positions but its own (mean over keys)",
+            "Gu et al. 2025, section 3: the first token's key lies on a different manifold; the statistic is ours",
+            FRESH,
+        ),
         below(
             0.5,
             level("top_head/value_ratio", "softmax"),
@@ -117,7 +135,15 @@ inside = Question(
             FRESH,
         ),
     ),
-    shown=("sink_mass", "top_head/alpha", "top_head/cosine_gap", "top_head/key_ratio", "top_head/value_ratio"),
+    shown=(
+        "sink_mass",
+        "top_head/alpha",
+        "top_head/cosine_gap",
+        "top_head/key_ratio",
+        "top_head/value_ratio",
+        "key_angle",
+        "key_angle/others",
+    ),
     not_at=dict.fromkeys(("mini", "paper"), "its layers are those of nano"),
 )
 
@@ -163,6 +189,14 @@ moved_positions = Question(
             "when the first and the fifth position exchange embeddings, the fifth has more sink mass, by more than "
             "0.33 points",
             f"{TABLE_7}: rates of 57.63 and 1.44 %",
+            FRESH,
+        ),
+        above(
+            0.33,
+            level("sink_mass/repeated", "learned positions"),
+            "on one repeated token, by mass",
+            "on one repeated token the sink mass at the first position is more than 0.33 %",
+            f"{TABLE_7}: a rate of 62.28 %",
             FRESH,
         ),
         above(

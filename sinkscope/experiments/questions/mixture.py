@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.experiments.assertions import FRESH, OURS, POINTS, all_keep_sink
+from sinkscope.experiments.assertions import (
+    FRESH,
+    OF_MASS,
+    OURS,
+    POINTS,
+    Sink,
+    all_keep_sink,
+    by_mass_and_rate,
+    mass_at,
+    rate_at,
+)
 from sinkscope.experiments.effects import gap, largest, least, level, metric_gap, rising
 from sinkscope.experiments.question import Assertion, Question, Runs, Variation, Withdrawn, above, within
 
@@ -64,11 +74,12 @@ amount = Question(
             "with 1/100 of the text validation loss minus training loss is larger already, by more than 0.1 nats",
             f"{SECTION_5}: not really related to overfitting",
         ),
-        above(
+        *by_mass_and_rate(
+            above,
             -POINTS,
-            gap("sink_0", "1/100", "all"),
+            lambda sink: gap(sink(), "1/100", "all"),
             "and leaves the sink",
-            "with 1/100 of the text the sink rate is at most 3 points lower",
+            "with 1/100 of the text the sink {measure} is at most {points} lower",
             f"{SECTION_5}: not really related to overfitting",
         ),
     ),
@@ -92,36 +103,40 @@ random_tokens = Question(
         Variation("second random", drawn(1, 2), {"sink_0": 20.99}),
     ),
     assertions=(
-        above(
+        *by_mass_and_rate(
+            above,
             POINTS,
-            gap("sink_0", "first random", "text"),
+            lambda sink: gap(sink(), "first random", "text"),
             "a random first token",
-            "a random token at position 0 raises the sink rate there by more than 3 points",
-            f"{SECTION_5}: 18.18 to 27.03",
+            "a random token at position 0 raises the sink {measure} there by more than {points}",
+            f"{SECTION_5}: rates of 18.18 to 27.03",
         ),
-        above(
+        *by_mass_and_rate(
+            above,
             POINTS,
-            metric_gap("two random", "sink_1", "sink_0"),
+            lambda sink: metric_gap("two random", sink(1), sink()),
             "two of them",
-            "with two random tokens the second is the sink: its rate exceeds the first one's by more than 3 points",
-            f"{SECTION_5}: 14.08 and 1.98",
+            "with two random tokens the second is the sink: its {measure} exceeds the first one's by more than "
+            "{points}",
+            f"{SECTION_5}: rates of 14.08 and 1.98",
         ),
-        above(
+        *by_mass_and_rate(
+            above,
             -POINTS,
-            gap("sink_0", "second random", "text"),
+            lambda sink: gap(sink(), "second random", "text"),
             "a random second token",
-            "a random token at position 1 alone lowers the rate of the first by at most 3 points",
-            f"{SECTION_5}: 20.99",
+            "a random token at position 1 alone lowers the {measure} of the first by at most {points}",
+            f"{SECTION_5}: a rate of 20.99",
         ),
     ),
     not_at={"nano": NO_BOS},
 )
 
 
-def over_domains(runs: Runs) -> float:
-    """Largest minus smallest sink rate at position 0 over the domains of the corpus `python`."""
-    rates = [runs["softmax"][f"sink_0/domain={domain}"] for domain in DOMAINS]
-    return largest(rates) - least(rates)
+def over_domains(runs: Runs, sink: Sink = rate_at) -> float:
+    """Largest minus smallest sink rate, or mass, at position 0 over the domains of the corpus `python`."""
+    values = [runs["softmax"][sink(0, f"/domain={domain}")] for domain in DOMAINS]
+    return largest(values) - least(values)
 
 
 domains = Question(
@@ -130,6 +145,14 @@ domains = Question(
     source="Gu et al. 2025, appendix",
     variations=(Variation("softmax"),),
     assertions=(
+        within(
+            round(4.0 * OF_MASS, 2),
+            lambda runs: over_domains(runs, mass_at),
+            "hardly, by mass",
+            f"over validation text of {', '.join(DOMAINS)} the sink mass differs by at most 1.33 points",
+            "Gu et al. 2025: negligible over 17 domains of the Pile at thresholds of 0.2 and 0.3",
+            FRESH,
+        ),
         within(
             4.0,
             over_domains,
@@ -160,15 +183,16 @@ mixtures = Question(
 PACKED = {"data.packing": "intra_document", "data.document_bos": True}
 
 
-def lost_without(label: str) -> tuple[Assertion, Assertion]:
+def lost_without(label: str) -> tuple[Assertion, ...]:
     """A fixed BOS that a model cannot do without: its sink, and its loss."""
     return (
-        above(
+        *by_mass_and_rate(
+            above,
             POINTS,
-            metric_gap(label, "sink_0", "sink_0/without_first"),
+            lambda sink: metric_gap(label, sink(), sink(0, "/without_first")),
             f"{label}: needs its BOS",
-            f"trained with '{label}', a model loses more than 3 points of its sink rate without the BOS",
-            f"{SLIDES}: from above 90 to 0.05 % and less",
+            f"trained with '{label}', a model loses more than {{points}} of its sink {{measure}} without the BOS",
+            f"{SLIDES}: rates from above 90 to 0.05 % and less",
         ),
         above(
             0.1,
@@ -222,12 +246,21 @@ without_bos = Question(
         Variation("intra-document, BOS", PACKED, {"sink_0": 50.24, "sink_0/with_bos": 83.33, "loss": 2.68}),
     ),
     assertions=(
-        above(
+        *by_mass_and_rate(
+            above,
             POINTS,
-            gap("sink_0", "causal", "intra-document"),
+            lambda sink: gap(sink(), "causal", "intra-document"),
             "masking lowers it",
-            "intra-document masking lowers the sink rate by more than 3 points",
-            f"{SLIDES}: 65.15 and 28.23",
+            "intra-document masking lowers the sink {measure} by more than {points}",
+            f"{SLIDES}: rates of 65.15 and 28.23",
+        ),
+        above(
+            POINTS * OF_MASS,
+            level("sink_mass/with_bos", "intra-document, BOS"),
+            "a BOS of documents, by mass",
+            "a model whose documents begin with a BOS has a sink mass of more than 1 % there",
+            f"{SLIDES}: a rate of 83.33",
+            FRESH,
         ),
         above(
             POINTS,
@@ -236,12 +269,13 @@ without_bos = Question(
             "a model whose documents begin with a BOS has its sink there in more than 3 % of heads",
             f"{SLIDES}: 83.33",
         ),
-        above(
+        *by_mass_and_rate(
+            above,
             POINTS,
-            metric_gap("intra-document, BOS", "sink_0/with_bos", "sink_0"),
+            lambda sink: metric_gap("intra-document, BOS", sink(0, "/with_bos"), sink()),
             "is missed",
-            "a model whose documents begin with a BOS loses more than 3 points of its sink rate without it",
-            f"{SLIDES}: 83.33 to 50.24",
+            "a model whose documents begin with a BOS loses more than {points} of its sink {measure} without it",
+            f"{SLIDES}: rates of 83.33 to 50.24",
         ),
     ),
     not_at={"nano": NO_BOS},

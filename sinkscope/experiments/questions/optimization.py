@@ -5,7 +5,7 @@ Source: Gu et al. 2025, Tables 9 and 10; Kaul et al. 2024; Guo et al. 2024a; He 
 
 from __future__ import annotations
 
-from sinkscope.experiments.assertions import FRESH, fewer_outliers, less_massive
+from sinkscope.experiments.assertions import FRESH, OF_MASS, fewer_outliers, less_massive
 from sinkscope.experiments.effects import (
     MASS,
     SINK,
@@ -18,19 +18,24 @@ from sinkscope.experiments.effects import (
     rising,
 )
 from sinkscope.experiments.question import Question, Variation, Withdrawn, above, above_ratio, below, within
-from sinkscope.experiments.questions.variations import NANO_RATES, relative, times
+from sinkscope.experiments.questions.variations import LR, LR_4, LR_8, NANO_RATES, relative, times
 
 TABLE_9 = "Gu et al. 2025, Table 9"
+MORE_AT_EQUAL_LOSS = above(
+    0.0,
+    gap_at_equal_loss("lr", "lr / 4", MASS),
+    "also at equal loss, by mass",
+    "the sink mass is higher with all of the learning rate than with a quarter of it, at equal validation loss, the "
+    "one that the slower of the two ends with",
+    f"{TABLE_9}; our question: the source compares equal steps",
+    FRESH,
+)
 
 learning_rate = Question(
     name="learning-rate",
     asks="Does a smaller learning rate weaken the sink, at equal steps?",
     source=TABLE_9,
-    variations=(
-        Variation("lr / 8", {"optimizer.lr": times(1 / 8)}),
-        Variation("lr / 4", {"optimizer.lr": times(1 / 4)}, {"sink_0": 2.90, "loss": 3.92}),
-        Variation("lr", {}, {"sink_0": 18.18, "loss": 3.73}),
-    ),
+    variations=(LR_8, LR_4, LR),
     assertions=(
         above(
             0.33,
@@ -50,21 +55,22 @@ learning_rate = Question(
         ),
         above(
             0.1,
+            lambda runs: onset(runs["lr / 4"], MASS, OF_MASS) - onset(runs["lr"], MASS, OF_MASS),
+            "later, by mass",
+            "with a quarter of the learning rate the sink mass reaches 0.33 % later, by more than a tenth of the steps "
+            "(a run that never does counts as one that does at its end)",
+            "Gu et al. 2025, section 4: a smaller rate delays the sink",
+            FRESH,
+        ),
+        above(
+            0.1,
             lambda runs: onset(runs["lr / 4"], SINK, 1.0) - onset(runs["lr"], SINK, 1.0),
             "later",
             "with a quarter of the learning rate the sink rate reaches 1 % later, by more than a tenth of the steps (a "
             "run that never does counts as one that does at its end)",
             "Gu et al. 2025, section 4: a smaller rate delays the sink",
         ),
-        above(
-            0.0,
-            gap_at_equal_loss("lr", "lr / 4", MASS),
-            "also at equal loss, by mass",
-            "the sink mass is higher with all of the learning rate than with a quarter of it, at equal validation "
-            "loss, the one that the slower of the two ends with",
-            "our question: the source compares equal steps",
-            FRESH,
-        ),
+        MORE_AT_EQUAL_LOSS,
     ),
     withdrawn=(
         Withdrawn(
@@ -82,9 +88,9 @@ learning_rates = Question(
     asks="Does the sink rate rise over the paper's four learning rates?",
     source=TABLE_9,
     variations=(
-        Variation("lr / 4", {"optimizer.lr": times(1 / 4)}, {"sink_0": 2.90, "loss": 3.92}),
+        LR_4,
         Variation("lr / 2", {"optimizer.lr": times(1 / 2)}, {"sink_0": 11.21, "loss": 3.78}),
-        Variation("lr", {}, {"sink_0": 18.18, "loss": 3.73}),
+        LR,
         Variation("lr x 2", {"optimizer.lr": times(2.0)}, {"sink_0": 32.23, "loss": 3.70}),
     ),
     assertions=(
@@ -104,6 +110,7 @@ learning_rates = Question(
             "the sink rate rises with the learning rate (a quarter, a half, all of it, twice) at equal steps",
             f"{TABLE_9}: 2.90, 11.21, 18.18, 32.23 %",
         ),
+        MORE_AT_EQUAL_LOSS,
         above(
             0.0,
             gap_at_equal_loss("lr", "lr / 4"),
@@ -184,6 +191,14 @@ batch_size = Question(
             "little",
             "at equal tokens the sink rates of a quarter, half, all and twice the batch lie within 5 points",
             "Gu et al. 2025, Table 10: 16.19 to 18.18 %",
+        ),
+        above(
+            1.0,
+            least_of("sink_mass", BATCHES),
+            "always there, by mass",
+            "with each of these batch sizes the sink mass at position 0 is more than 1 %",
+            "Gu et al. 2025, Table 10: rates of 16.19 to 18.18 %",
+            FRESH,
         ),
         above(
             3.0,

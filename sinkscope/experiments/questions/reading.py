@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from sinkscope.experiments.assertions import FRESH
+from sinkscope.experiments.assertions import FRESH, Sink, by_mass_and_rate, mass_at
 from sinkscope.experiments.effects import (
     LOSS,
     MASS,
@@ -22,8 +22,8 @@ from sinkscope.experiments.effects import (
     rising,
 )
 from sinkscope.experiments.observed import LARGEST
-from sinkscope.experiments.question import Question, Variation, Withdrawn, above
-from sinkscope.experiments.questions.variations import relative, times
+from sinkscope.experiments.question import Question, SeedEffect, Variation, Withdrawn, above
+from sinkscope.experiments.questions.variations import LR, LR_4, LR_8, relative
 
 FIGURE_3 = "Gu et al. 2025, Figure 3"
 FIGURE_4 = "Gu et al. 2025, Figure 4"
@@ -31,21 +31,37 @@ TABLE_1 = "Gu et al. 2025, Table 1, LLaMA2-7B"
 
 PREFIX = f"{LARGEST}prefix_matching"
 THRESHOLDS, LENGTHS = (0.2, 0.3, 0.4, 0.5), (32, 64, 128)
+RATES = ("lr / 8", "lr / 4", "lr")
+
+
+def _falls_with_length(sink: Sink) -> SeedEffect:
+    """The smallest step by which the sink weakens from one length to the next."""
+    return lambda runs: least(
+        runs["lr"][sink(0, f"/tokens={shorter}")] - runs["lr"][sink(0, f"/tokens={longer}")]
+        for shorter, longer in pairwise(LENGTHS)
+    )
+
 
 metric = Question(
     name="metric",
     asks="Do threshold and length of the text decide which model has the stronger sink?",
     source=FIGURE_3,
-    variations=(
-        Variation("lr / 8", {"optimizer.lr": times(1 / 8)}),
-        Variation("lr / 4", {"optimizer.lr": times(1 / 4)}),
-        Variation("lr"),
-    ),
+    variations=(LR_8, LR_4, LR),
+    # Which threshold, and which length, is what is asked: so the rates stay, behind a mass that averages thresholds.
     assertions=(
+        above(
+            0.33,
+            lambda runs: least(rising(mass_at(0, f"/tokens={tokens}"), RATES)(runs) for tokens in LENGTHS),
+            "order at each length, by mass",
+            "on 32, on 64 and on 128 tokens the sink mass, which averages over thresholds, rises with the learning "
+            "rate of training (an eighth, a quarter, all of it): by more than 0.33 points along the fitted line",
+            FIGURE_3,
+            FRESH,
+        ),
         *(
             above(
                 1.0,
-                rising(f"sink_0/tokens={tokens}/epsilon={epsilon:g}", ("lr / 8", "lr / 4", "lr")),
+                rising(f"sink_0/tokens={tokens}/epsilon={epsilon:g}", RATES),
                 f"order at {epsilon:g} on {tokens} tokens",
                 f"at a threshold of {epsilon:g} on {tokens} tokens the sink rate rises with the learning rate of "
                 "training "
@@ -55,14 +71,12 @@ metric = Question(
             for tokens in LENGTHS
             for epsilon in THRESHOLDS
         ),
-        above(
+        *by_mass_and_rate(
+            above,
             0.0,
-            lambda runs: least(
-                runs["lr"][f"sink_0/tokens={shorter}"] - runs["lr"][f"sink_0/tokens={longer}"]
-                for shorter, longer in pairwise(LENGTHS)
-            ),
+            _falls_with_length,
             "length",
-            "the sink rate falls as the text grows from 32 to 64 and 128 tokens",
+            "the sink {measure} falls as the text grows from 32 to 64 and 128 tokens",
             FIGURE_3,
         ),
     ),
@@ -92,12 +106,13 @@ inputs = Question(
             "also on random tokens behind the BOS more than 3 % of heads have their sink at position 0",
             f"{TABLE_1}: 92.47 % on text, 90.13 % on random tokens",
         ),
-        above(
+        *by_mass_and_rate(
+            above,
             3.0,
-            metric_gap("softmax", "sink_0", "sink_0/without_first"),
+            lambda sink: metric_gap("softmax", sink(), sink(0, "/without_first")),
             "needs its BOS",
-            "a model trained with a fixed BOS loses more than 3 points of its sink rate without it",
-            "slides of Gu et al. 2025: 90.84 to 0.05 %",
+            "a model trained with a fixed BOS loses more than {points} of its sink {measure} without it",
+            "slides of Gu et al. 2025: rates of 90.84 to 0.05 %",
         ),
         above(
             0.1,
@@ -139,6 +154,14 @@ emergence = Question(
             "after the start",
             "at the end the sink rate is higher than after a quarter of the steps, by more than 1 point",
             FIGURE_4,
+        ),
+        above(
+            2 / 3,
+            lambda runs: fallen(runs["softmax"], LOSS, half_way(runs["softmax"], MASS)),
+            "in the last third of the loss, by mass",
+            "when the sink mass has come half of its way, more than two thirds of the validation loss's fall are done",
+            FIGURE_4,
+            FRESH,
         ),
         above(
             2 / 3,

@@ -20,7 +20,7 @@ from sinkscope.experiments.assertions import (
     same_loss,
 )
 from sinkscope.experiments.effects import gap, level, rising
-from sinkscope.experiments.question import Question, Variation, Withdrawn, above, below
+from sinkscope.experiments.question import Assertion, Question, Variation, Withdrawn, above, below
 from sinkscope.experiments.questions.variations import SOFTMAX, operation
 
 TABLE_14 = "Gu et al. 2025, Table 14"
@@ -201,6 +201,17 @@ softpick = Question(
 
 BONDARENKO = "Bondarenko et al. 2023, BERT, from third parties' notes"
 
+
+def _smaller_activations(label: str, what: str, source: str) -> Assertion:
+    return above(
+        0.0,
+        gap("infinity_norm", "softmax", label),
+        "smaller activations",
+        f"the largest activation, averaged over texts, is smaller with {what}",
+        source,
+    )
+
+
 clipped = Question(
     name="clipped",
     asks="Does a softmax that can give exact zeros need a sink?",
@@ -213,13 +224,7 @@ clipped = Question(
     assertions=(
         *less_sink("gamma -0.025", "softmax", OURS, margin=1.0),
         fewer_outliers("gamma -0.025", "softmax", f"{BONDARENKO}: 3076 and 80"),
-        above(
-            0.0,
-            gap("infinity_norm", "softmax", "gamma -0.025"),
-            "smaller activations",
-            "the largest activation, averaged over texts, is smaller with a softmax that is clipped",
-            f"{BONDARENKO}: 735 and 21.5",
-        ),
+        _smaller_activations("gamma -0.025", "a softmax that is clipped", f"{BONDARENKO}: 735 and 21.5"),
     ),
 )
 
@@ -256,13 +261,7 @@ gated = Question(
     assertions=(
         *less_sink("gated_head", "softmax", OURS, margin=1.0),
         fewer_outliers("gated_head", "softmax", f"{BONDARENKO_OPT}: 1778 and 18.9"),
-        above(
-            0.0,
-            gap("infinity_norm", "softmax", "gated_head"),
-            "smaller activations",
-            "the largest activation, averaged over texts, is smaller with a gate",
-            f"{BONDARENKO_OPT}: 340 and 8.7",
-        ),
+        _smaller_activations("gated_head", "a gate", f"{BONDARENKO_OPT}: 340 and 8.7"),
     ),
 )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.experiments.assertions import POINTS
+from sinkscope.experiments.assertions import FRESH, OF_MASS, POINTS, by_mass_and_rate
 from sinkscope.experiments.effects import gap, level
-from sinkscope.experiments.question import Question, Variation, above, within
+from sinkscope.experiments.question import Assertion, Question, Variation, above, within
 
 if TYPE_CHECKING:
     from sinkscope.experiments.jobs import Job
@@ -24,10 +24,23 @@ def nano_sft(scale: str, changes: Mapping[str, Any]) -> Job:
 
 
 READINGS = {
-    "sink_0/plain_text": "on plain text",
-    "sink_0/as_chat": "on text as a user's message in the chat template",
-    "sink_0": "on conversations",
+    "/plain_text": "on plain text",
+    "/as_chat": "on text as a user's message in the chat template",
+    "": "on conversations",
 }
+
+
+def _unchanged(reading: str, where: str) -> tuple[Assertion, Assertion]:
+    return by_mass_and_rate(
+        within,
+        POINTS,
+        lambda sink: gap(sink(0, reading), "tuned", "before"),
+        f"unchanged {where}",
+        f"{where} the sink {{measure}} changes by at most {{points}}",
+        f"{TABLE_1}: rates of LLaMA2-7B 92.47 to 92.88, LLaMA2-13B 91.69 to 90.94, LLaMA3-8B 99.02 to 98.85, "
+        "Mistral-7B 97.49 to 88.34",
+    )
+
 
 tuning = Question(
     name="tuning",
@@ -40,6 +53,15 @@ tuning = Question(
         Variation("tuned", {}, {"sink_0/plain_text": 92.88}),
     ),
     assertions=(
+        *(claim for reading, where in READINGS.items() for claim in _unchanged(reading, where)),
+        above(
+            POINTS * OF_MASS,
+            level("sink_mass/plain_text", "tuned"),
+            "mass remains",
+            "after tuning the sink mass at position 0 of plain text is more than 1 %",
+            f"{TABLE_1}: rates of 88 to 99 %",
+            FRESH,
+        ),
         above(
             0.1,
             gap("loss", "before", "tuned"),
@@ -53,17 +75,6 @@ tuning = Question(
             "a sink remains",
             "after tuning more than 3 % of heads have their sink at position 0 of plain text",
             f"{TABLE_1}: 88 to 99 %",
-        ),
-        *(
-            within(
-                POINTS,
-                gap(metric, "tuned", "before"),
-                f"unchanged {where}",
-                f"{where} the sink rate changes by at most 3 points",
-                f"{TABLE_1}: LLaMA2-7B 92.47 to 92.88, LLaMA2-13B 91.69 to 90.94, LLaMA3-8B 99.02 to 98.85, "
-                "Mistral-7B 97.49 to 88.34",
-            )
-            for metric, where in READINGS.items()
         ),
     ),
     not_at={"mini": NONE_TO_START, "paper": NONE_TO_START},

@@ -32,6 +32,11 @@ def times(factor: float) -> str:
     return f"{TIMES}{factor}"
 
 
+LR_8 = Variation("lr / 8", {"optimizer.lr": times(1 / 8)})
+LR_4 = Variation("lr / 4", {"optimizer.lr": times(1 / 4)}, {"sink_0": 2.90, "loss": 3.92})  # Gu et al. 2025, Table 9
+LR = Variation("lr", {}, {"sink_0": 18.18, "loss": 3.73})
+
+
 def relative(scale: str, changes: Mapping[str, Any]) -> Job:
     """A question's `base`: the recipe of a scale, in which changes made with `times` are multiples of its values.
 

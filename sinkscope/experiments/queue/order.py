@@ -29,7 +29,7 @@ ORDER = (
     Wanted("emergence", ("softmax",), FURTHER, "the control of most questions deserves more seeds"),
     Wanted("fixed-positions", ("token at 1",), FRESH, "where the fixed token stands"),
     Wanted("gated-by-channel", ("gated_elementwise",), (1, 2), "one seed is there"),
-    Wanted("tuning", ("before", "tuned"), (0, 1, 2), "instruction tuning"),
+    Wanted("tuning", ("before", "tuned"), FRESH, "instruction tuning"),
     Wanted("biases-without-bos", ("softmax", "k_bias", "kv_bias"), FRESH, "biases where nothing else is constant"),
     Wanted("sink-token", ("sink token",), FRESH, "a learned token where nothing else is constant"),
     Wanted("biases-without-bos", ("v_bias",), FRESH, "a value bias changes nothing"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from sinkscope.claims import Outcome
 from sinkscope.errors import InputError, unknown
@@ -70,6 +69,12 @@ def plan(known: Known, questions: Mapping[str, Question] = QUESTIONS, order: Seq
     for claims, seed, _, _, name, label in sorted(valued):
         add(name, label, seed, f"{-claims} undecided claim{'' if claims == -1 else 's'}")
     return found
+
+
+def require_whole(known: Known) -> None:
+    """Raises `InputError` for a damaged record, to which no run could be added."""
+    for line in known.damaged.values():
+        raise InputError(line)
 
 
 def require_hours(hours: float | None) -> None:
@@ -197,11 +202,6 @@ def expected(question: Question, known: Known, seeds: int, reuse: bool = False) 
         if key not in there
     ]
     seconds = None if any(cost is None for cost in costs) else sum(cost for cost in costs if cost is not None)
-    sizes = [_parameters(jobs[label, seed]) for (_, seed), label in keys.items() if (ids[label].key, seed) not in there]
+    sizes = [jobs[label, seed].parameters() for (_, seed), label in keys.items() if (ids[label].key, seed) not in there]
     disk = None if any(size is None for size in sizes) else STORED * sum(size for size in sizes if size is not None)
     return Expected(len(keys) - len(there), len(there), seconds, disk)
-
-
-def _parameters(job: Any) -> int | None:
-    """Parameters of the model that a recipe trains, without building it; None for another job."""
-    return job.parameters() if hasattr(job, "parameters") else None

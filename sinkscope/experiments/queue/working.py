@@ -13,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from sinkscope.errors import InputError
+from sinkscope.experiments import aside
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.findings import Findings
 from sinkscope.experiments.jobs import Job
@@ -21,7 +22,7 @@ from sinkscope.experiments.provenance import provenance_of
 from sinkscope.experiments.question import Question
 from sinkscope.experiments.questions import QUESTIONS
 from sinkscope.experiments.queue.order import ORDER, Wanted
-from sinkscope.experiments.queue.plan import Planned, plan, require_hours
+from sinkscope.experiments.queue.plan import Planned, plan, require_hours, require_whole
 from sinkscope.experiments.sweep.pool import Pool, threads_each
 from sinkscope.experiments.sweep.store import RunStore, observed
 from sinkscope.experiments.sweep.sweeping import AGAIN, Executor, require_workers
@@ -88,8 +89,7 @@ def work_off(
     require_hours(hours)
     places = [results, *folders]
     records = known(places, scale, questions)  # bad input is reported before anything is written
-    if records.damaged:
-        raise InputError(next(iter(records.damaged.values())))
+    require_whole(records)
     plan(records, questions, order)
     check_writable(results)
     check_writable(out)
@@ -236,7 +236,7 @@ def keep(results: Path, scale: str, question: Question, planned: Planned, run: R
         seeds = max(before.seeds, planned.seed + 1)
         provenance = provenance_of([run], recorded)
         failed = _besides(before.failed, planned)
-        kept.write(results, Findings(question.name, scale, seeds, runs, failed, provenance))
+        aside.replace(results, before, Findings(question.name, scale, seeds, runs, failed, provenance))
 
 
 def keep_failure(results: Path, scale: str, question: Question, planned: Planned, why: str) -> None:
@@ -253,9 +253,7 @@ def keep_failure(results: Path, scale: str, question: Question, planned: Planned
 @contextmanager
 def _record_of(results: Path, question: Question, scale: str) -> Iterator[Findings]:
     """The record of a question as it is, while nobody else writes it."""
-    path = kept.path_of(results, question.name, scale)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.parent / f".{question.name}.lock"):
+    with aside.held(results, question.name, scale):
         yield kept.read(results, question.name, scale) or Findings(question.name, scale, 0, {})
 
 

@@ -30,6 +30,7 @@ TITLES: Mapping[str, str] = {
     "value_ratio": "value-norm ratio",
     "output_norm": "norm of a head's output",
     "zeroing": "rise of the loss with heads zeroed (nats)",
+    "key_angle": "angle of the sink's key, over a random direction's",
 }
 # Tasks give some names another meaning, and have names of their own: units are those of their `read` and `Reading`.
 _BACKCOPY = {
@@ -65,6 +66,7 @@ READINGS: Mapping[str, str] = {
     "random": "on random tokens",
     "repeated": "on a repeated token",
     "random_after_first": "on random tokens after the first",
+    "others": "of keys at other positions",
     "without_first": "without the first token",
     "with_first": "of the same tokens with the first",
     "strongest": "at the strongest position",

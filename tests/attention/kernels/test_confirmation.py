@@ -281,6 +281,7 @@ def test_a_process_that_never_finishes_is_waited_for_in_vain_only_so_long(
     assert lab.made == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device: the benchmark would run")
 def test_without_cuda_the_benchmark_says_so_in_one_line() -> None:
     command = [sys.executable, "-m", "benchmarks.cuda_kernels"]

@@ -70,6 +70,7 @@ def found(function: Callable, **options) -> zoo.Parity:
     return zoo.parity(function, quiet=True, **options)
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_a_right_function_agrees_in_all_cases(dtype):
     result = found(dense, dtypes=[dtype], lse="tokens")
@@ -86,6 +87,7 @@ def test_a_right_function_agrees_in_all_cases(dtype):
     }
 
 
+@pytest.mark.slow
 def test_either_convention_of_a_log_sum_exp_is_found():
     total = functools.partial(dense, wrong="lse total")
     assert found(total).ok
@@ -100,12 +102,14 @@ def test_either_convention_of_a_log_sum_exp_is_found():
         assert all(row.case.startswith("sink") and words in row.note for row in wrong)
 
 
+@pytest.mark.slow
 def test_a_convention_that_changes_is_found():
     wrong = found(functools.partial(dense, wrong="lse both")).wrong
     assert wrong
     assert all("window" in row.case and "found in other cases over tokens alone" in row.note for row in wrong)
 
 
+@pytest.mark.in_part(7)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     ("wrong", "where", "words"),
@@ -127,6 +131,7 @@ def test_planted_mistakes_are_found_and_named(wrong, where, words, dtype):
     assert found(functools.partial(dense, wrong=wrong), dtypes=[dtype], cases=harmless).ok
 
 
+@pytest.mark.slow
 def test_a_gradient_that_does_not_flow_through_the_log_sum_exp():
     """Outputs are right: sigmoid(lse − sink) with an lse that has no gradient."""
     wrong = functools.partial(dense, wrong="detached")
@@ -142,6 +147,7 @@ def test_logits_that_overflow():
     assert (row.outcome, row.note) == ("differs", "its output is not finite")
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_every_defect_shows_by_ten_limits(defect, dtype):
@@ -253,6 +259,7 @@ def ours(query, key, value, *, scaling, causal, window=None, sink=None):
     return zoo.attend(query, key, value, spec, parameters, scaling=scaling, path="fast").output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_our_own_fast_paths_agree(dtype):
     result = found(ours, dtypes=[dtype])

@@ -41,6 +41,7 @@ class Zero:
         return torch.zeros(1, 1, rows.stop - rows.start, 300)
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize(
     ("name", "tokens", "biased"), thinned(list(product(zoo.CATALOG, [8, 300], [False, True])), 2), ids=str
 )

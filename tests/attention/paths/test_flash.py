@@ -18,6 +18,7 @@ SPECS = {
 }
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("mask", [zoo.Causal(), zoo.Full()])
 @pytest.mark.parametrize("kv_heads", [4, 2])

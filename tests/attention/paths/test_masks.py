@@ -85,6 +85,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(chunked, "SMALL", 32)
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(("name", "mask", "padding", "kv_heads", "queries"), thinned(CASES, 24), ids=str)
 def test_blocks_equal_the_reference(name, mask, padding, kv_heads, queries):
@@ -112,6 +113,7 @@ def test_blocks_of_the_size_in_use_equal_the_reference(name, monkeypatch):
         assert_close(other, expected, 1e-9)
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("mask", ["window", "document", "prefix"])
 @pytest.mark.parametrize("name", ["softmax", "sink_logit", "kv_bias", "differential"])
@@ -160,6 +162,7 @@ def largest(run: Callable[[], Tensor]) -> int:
     return mode.elements
 
 
+@pytest.mark.in_part(6)
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("fits", [True, False])
 @pytest.mark.parametrize(

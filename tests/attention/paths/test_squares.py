@@ -66,6 +66,7 @@ def test_other_masks_are_none(name: str) -> None:
     assert squares_of(OTHERS[name]()) is None
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("operation", ["softmax", "sink_logit"])
 @pytest.mark.parametrize("name", [*MADE, *OTHERS, "samples that differ"])
 def test_equals_the_reference(name: str, operation: str, monkeypatch: pytest.MonkeyPatch) -> None:

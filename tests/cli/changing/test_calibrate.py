@@ -54,6 +54,7 @@ def test_it_saves_the_calibrated_model(capsys):
     assert "it is there already" in capsys.readouterr().err
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pandas as pd
+import pytest
 
 FEW = ("--samples", 6, "--tokens", 16)
 
 
+@pytest.mark.slow
 def test_models_and_saved_measurements(sinkscope, model, text, tmp_path):
     read = ("--text", text, *FEW)
     assert sinkscope("measure", model, *read, "--observers", "few", "--out", "m").code == 0

@@ -30,6 +30,7 @@ def test_what_is_measured_differently_has_a_folder_of_its_own(sinkscope, model, 
     assert folders(tmp_path / "sinkscope-measure") == before
 
 
+@pytest.mark.slow
 def test_names_that_look_alike_are_two_models(sinkscope, model, text, tmp_path):
     for place in ("my/llama", "my-llama"):
         shutil.copytree(model, tmp_path / place)
@@ -37,6 +38,7 @@ def test_names_that_look_alike_are_two_models(sinkscope, model, text, tmp_path):
     assert len(folders(tmp_path / "sinkscope-measure")) == 2
 
 
+@pytest.mark.slow
 def test_a_shipped_model_at_its_defaults_has_a_plain_name(sinkscope, tmp_path):
     assert sinkscope("measure", "nano", "--input", "random", "--observers", "few", "--samples", 2, "--json").code == 0
     [name] = folders(tmp_path / "sinkscope-measure")
@@ -68,6 +70,7 @@ def test_tables_of_before_do_not_stay_beside_new_ones(sinkscope, model, text, tm
     assert not {"domains.csv", "massive.csv"} & folders(tmp_path / "found")
 
 
+@pytest.mark.slow
 def test_a_fault_halfway_leaves_the_old_measurement(sinkscope, model, text, tmp_path, monkeypatch):
     from sinkscope.cli.measuring import results
 
@@ -83,6 +86,7 @@ def test_a_fault_halfway_leaves_the_old_measurement(sinkscope, model, text, tmp_
     assert Measurement.load(tmp_path / "found" / "measurement.nc").record["tokens"] == 16
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_command_is_refused(sinkscope, model, text, tmp_path):
     assert sinkscope("measure", model, "--text", text, *QUICK, "--out", "found").code == 0
     survey = sinkscope("survey", model, "--text", text, "--out", "found")
@@ -94,6 +98,7 @@ def test_a_folder_of_another_command_is_refused(sinkscope, model, text, tmp_path
     assert "results of sinkscope survey" in sinkscope("measure", model, "--text", text, "--out", "s").error
 
 
+@pytest.mark.slow
 def test_surveys_of_other_models_do_not_share_tables_and_reuse_results(sinkscope, model, tmp_path):
     few = ("--input", "random", "--tokens", 16, "--samples", 4, "--json")
     shutil.copytree(model, tmp_path / "one")

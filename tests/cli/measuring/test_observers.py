@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sinkscope.measurements import Measurement
 
 
+@pytest.mark.slow
 def test_observers_by_name_and_of_ones_own(sinkscope, model, tmp_path):
     (tmp_path / "mine.py").write_text(
         "from dataclasses import dataclass\n"

@@ -12,6 +12,7 @@ from sinkscope.data.corpora.corpus import TextDigest, digest
 from sinkscope.errors import InputError
 
 
+@pytest.mark.slow
 def test_python_lists_sources_and_topics_in_a_stable_order():
     corpus = load_corpus("python")
     names = corpus.names

@@ -91,6 +91,7 @@ def test_a_job_is_done_observed_and_not_done_again(tiny, runs):
         assert observed(Run(run.path)) == found
 
 
+@pytest.mark.slow
 def test_embeddings_start_as_torch_starts_them(tiny, runs):
     run = tiny(**{"optimizer.lr": 1e-9}).train(runs, "cpu")
     weights = {name: weight.abs().detach() for name, weight in run.model.named_parameters()}
@@ -100,6 +101,7 @@ def test_embeddings_start_as_torch_starts_them(tiny, runs):
     assert 0.9 * 16**-0.5 < largest <= 1.001 * 16**-0.5
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_as_if_undisturbed(tiny, runs, tmp_path, monkeypatch):
     job = tiny()
     whole = job.train(tmp_path / "whole", "cpu")

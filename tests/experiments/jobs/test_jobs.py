@@ -96,3 +96,9 @@ def test_the_synthetic_questions_have_jobs(scale):
         jobs = question.recipes(scale, 2)
         assert len(jobs) == 2 * len(question.variations)
         assert len({job.folder({}) for job in jobs.values()}) == len(jobs)
+
+
+def test_every_kind_of_job_is_asked_for_its_parameters_and_may_not_know():
+    built = 1_300_000  # as the documentation says of nano
+    assert MADE["recipe"].parameters() == pytest.approx(built, rel=0.02)
+    assert [MADE[kind].parameters() for kind in JOBS if kind != "recipe"] == [None, None, None]

@@ -33,6 +33,7 @@ def in_two(ids: Tensor, first: int = 12) -> dict[str, Tensor]:
     return {"input_ids": ids, "document_ids": (torch.arange(ids.shape[1]) >= first).long().expand(ids.shape)}
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize("fields", [{}, {"position": "learned", "restart_positions": True}, {"sink_tokens": 1}])
 def test_an_earlier_document_changes_nothing_of_a_later_one(fields: dict) -> None:
     model, ids = lab(attention=APART, **fields), drawn()
@@ -46,6 +47,7 @@ def test_an_earlier_document_changes_nothing_of_a_later_one(fields: dict) -> Non
         assert dict(readings(model, changed))["last_pair_distance"] != dict(readings(model, ids))["last_pair_distance"]
 
 
+@pytest.mark.slow
 def test_where_every_token_is_a_document_nothing_reaches_another() -> None:
     model, ids = with_a_sink(attention=APART), drawn(tokens=70)
     as_one = dict(readings(model, ids))
@@ -75,6 +77,7 @@ def test_a_bos_belongs_to_the_document_that_it_is_put_before() -> None:
     assert next(found) == ("loss/with_bos", mean_loss(model, behind))
 
 
+@pytest.mark.slow
 def test_a_run_is_read_as_it_was_trained(tiny: Callable[..., Recipe], tmp_path: Path) -> None:
     packed = ("context=64", "steps=2", "data.packing=intra_document", "model.restart_positions=true")
     recipe = tiny(*packed)

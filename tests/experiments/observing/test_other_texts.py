@@ -39,6 +39,7 @@ def library(tmp_path: Path) -> DataConfig:
     return DataConfig(corpus=f"text:{tmp_path}/*/*.txt", validation_share=0.5)
 
 
+@pytest.mark.slow
 def test_a_bos_goes_before_windows_that_had_none(nano, tokenizer, library: DataConfig) -> None:
     windows = torch.randint(3, 2000, (4, 80))
     found = dict(other_texts(nano, tokenizer, library.model_copy(update={"bos": "none"}), windows))
@@ -48,6 +49,7 @@ def test_a_bos_goes_before_windows_that_had_none(nano, tokenizer, library: DataC
     assert "sink_0/with_bos" not in dict(other_texts(nano, tokenizer, library, windows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("context", "behind_bos"), [(80, 63), (40, 39)])
 def test_every_domain_is_read_on_its_own_text(nano, tokenizer, library: DataConfig, context, behind_bos) -> None:
     """On 64 tokens; a model that was trained on shorter windows may have no more positions than these."""
@@ -59,7 +61,7 @@ def test_every_domain_is_read_on_its_own_text(nano, tokenizer, library: DataConf
     assert found.items() >= dict(at_first("domain=mail", nano, with_bos)).items()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("context", [80, 40])
 def test_a_model_of_conversations_is_read_on_plain_text_too(nano, tokenizer, context) -> None:
     tokenizer.chat_template = chat_template("<bos>")

@@ -142,6 +142,7 @@ def test_where_no_token_sees_the_first_one_its_absence_costs_nothing():
     assert found["loss/with_first"] == pytest.approx(found["loss/without_first"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_sink_is_read_at_every_length_that_the_context_has():
     lengths = {128: "32 64 128", 150: "32 64 128 150", 70: "32 64 70", 33: "32 33"}
     for context, expected in lengths.items():
@@ -172,6 +173,7 @@ def test_positions_that_few_queries_see_are_not_the_strongest():
     assert (found["strongest"], found["strongest_position"]) == (0.0, 0.0)
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("attention", ["sigmoid", "kernel_identity", "softpick", "k_bias", "gated_head", "stable_mask"])
 def test_every_kind_of_operation_is_read(attention):
     found = dict(readings(lab(attention=attention), planted_ids(tokens=40)))

@@ -22,12 +22,14 @@ def texts() -> torch.Tensor:
     return ids
 
 
+@pytest.mark.slow
 def test_a_planted_sink_is_what_a_stream_needs(texts: torch.Tensor) -> None:
     found = dict(streamed(ss.load("nano-recall"), texts, CONTEXT))
     assert found["stream_loss/sinks=0"] > found["stream_loss/sinks=1"] + 0.05
     assert abs(found["stream_loss/sinks=4"] - found["stream_loss/sinks=1"]) < 0.05
 
 
+@pytest.mark.slow
 def test_it_is_the_loss_behind_the_context_read_token_by_token(texts: torch.Tensor) -> None:
     model: LlamaForCausalLM = ss.load("nano-recall")
     cache, lost = ss.StreamingCache(model, sinks=1, window=CONTEXT - 1), []
@@ -45,6 +47,7 @@ def test_models_that_cannot_stream_have_no_such_loss(texts: torch.Tensor) -> Non
     assert dict(streamed(ss.load("nano-recall"), None, CONTEXT)) == {}
 
 
+@pytest.mark.slow
 def test_long_texts_are_three_contexts_behind_a_bos() -> None:
     tokenizer = load_tokenizer("nano")
     texts = long_texts(tokenizer, DataConfig(), CONTEXT)

@@ -19,7 +19,7 @@ from tests.experiments.helpers import assert_same_runs, longer, timeless, writte
 
 KILLS = int(os.environ.get("SINKSCOPE_KILLS", "3"))
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="kills process groups")]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform != "linux", reason="kills process groups")]
 
 
 def queue_of(mine: Path, folder: Path) -> subprocess.Popen[bytes]:

@@ -61,6 +61,23 @@ def test_the_run_that_more_claims_lack_comes_first(small):
     assert (first.called, first.why) == ("small: two, seed 7", "wanted")
 
 
+def test_what_one_claim_lacks_comes_behind_what_two_lack(small):
+    """Also where it has the lower seed."""
+    runs = {"one": {seed: run("one", seed) for seed in range(5)}, "two": {seed: run("two", seed) for seed in (1, 2, 3)}}
+    for seed, value in enumerate((5.0, -5.0, 1.0), 1):
+        runs["two"][seed] = run("two", seed, value)
+    asked = replace(
+        small(),
+        assertions=(
+            claimed(3, 0.0, level("sink_0", "two")),
+            above(0.0, gap("sink_0", "one", "two"), "c", "s", "a test", 5),
+            above(0.0, level("sink_0", "one"), "d", "s", "a test", 5),
+        ),
+    )
+    found = [(each.label, each.seed, each.claims) for each in planned(asked, runs)]
+    assert found == [("one", 5, 2), ("one", 6, 2), ("one", 7, 2), ("two", 0, 1), *(("two", n, 1) for n in (5, 6, 7))]
+
+
 def test_an_undecided_claim_with_three_seeds_lacks_the_next(small):
     question = replace(small(), assertions=(claimed(3, 0.0, level("sink_0", "one")),))
     undecided = {"one": {seed: run("one", seed, value) for seed, value in enumerate((5.0, -5.0, 1.0))}}

@@ -43,6 +43,7 @@ def alike(number: int) -> tuple[str, ...]:
     return row.outcome, row.inputs, re.sub(r"'[^']*'|[\w.]*[.\d][\w.+-]*", "", row.detail)
 
 
+@pytest.mark.in_part(6)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # that a layer is left out is said, and stands in the table
 @pytest.mark.parametrize("number", one_of_each(range(len(COMMITTED)), alike), ids=list(COMMITTED))
@@ -67,6 +68,7 @@ def test_nothing_is_different_and_little_is_left_out() -> None:
     assert all(row.detail for row in COMMITTED.values() if row.outcome in ("refused", "not built"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SAME_VERSION, reason="another version of transformers has other model types")
 def test_the_table_has_every_model_type_that_there_is() -> None:
     assert sorted(COMMITTED) == sorted(zoo.cases())
@@ -98,6 +100,7 @@ def test_the_sweep_notices_a_wrong_denominator(kind: str, monkeypatch: pytest.Mo
     assert "off by" in found.detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["llama", "bert"])
 def test_the_sweep_notices_padding_that_counts_as_tokens(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome(kind, ["eager"], ["right"]).outcome == "equal"

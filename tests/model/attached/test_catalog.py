@@ -46,6 +46,7 @@ def ids(samples: int = 2) -> Tensor:
     return torch.randint(1, 61, (samples, TOKENS), generator=torch.Generator().manual_seed(3))
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("name", thinned(NAMES, 3))
 def test_logits_are_those_of_the_lab(name: str) -> None:
     lab, llama = pair(name)
@@ -53,6 +54,7 @@ def test_logits_are_those_of_the_lab(name: str) -> None:
         torch.testing.assert_close(llama(ids()).logits, lab(ids()).logits, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", thinned(NAMES, 3))
 def test_the_cache_changes_nothing(name: str) -> None:
     """Token by token, and in chunks, and for rows of unequal length: the full forward."""

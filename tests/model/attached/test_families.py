@@ -43,6 +43,7 @@ def test_padded_rows_are_the_same_alone(name: str) -> None:
     torch.testing.assert_close(output(model, given)[real][None], alone, atol=1e-5, rtol=0)
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", thinned(HOSTS, 3))
 def test_taken_off_nothing_is_left(name: str) -> None:
     model, given = host(name), inputs(name)

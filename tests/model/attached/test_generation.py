@@ -34,6 +34,7 @@ def left_padded(name: str) -> tuple[Tensor, Tensor]:
     return prompt, mask
 
 
+@pytest.mark.in_part(7)
 @pytest.mark.parametrize(
     ("name", "implementation"),
     [(name, "dynamic") for name in DECODERS]
@@ -58,6 +59,7 @@ def test_a_padded_row_generates_what_it_generates_alone(name: str) -> None:
     assert torch.equal(together[1:, 4:], alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 def test_beams_and_windows_of_the_operations_own(name: str) -> None:
     """Distances are counted right where Mistral's sliding cache has dropped the first keys."""

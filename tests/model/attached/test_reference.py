@@ -150,6 +150,7 @@ def padded(name: str) -> dict[str, Tensor]:
     return {**given, "attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
 
 
+@pytest.mark.in_part(10)
 @pytest.mark.parametrize(("name", "operation"), thinned(list(product(HOSTS, FORMULAS)), 3))
 def test_values_and_gradients_follow_the_formula(name: str, operation: str) -> None:
     if (name, operation) == ("gpt_oss", "sigmoid"):
@@ -160,6 +161,7 @@ def test_values_and_gradients_follow_the_formula(name: str, operation: str) -> N
     compare(model, reference(name, model, FORMULAS[operation]), inputs(name))
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", thinned([name for name in HOSTS if name != "vit"], 3))
 def test_under_padding(name: str) -> None:
     model = wide(host(name))
@@ -199,6 +201,7 @@ FUSED: dict[str, tuple[str, Callable[..., list[Tensor]], Callable[[list[Tensor]]
 }
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("operation", ["qk_norm", "gated_value"])
 @pytest.mark.parametrize("name", FUSED)
 def test_fused_maps_are_changed_in_the_part_that_is_meant(name: str, operation: str) -> None:

@@ -48,6 +48,7 @@ def test_encoder_decoders_are_refused_with_their_reason(name: str, words: str) -
         ss.attach((FAMILIES | COLLECTED)[name].build("eager"), "softmax")
 
 
+@pytest.mark.slow
 def test_lab_models_and_modules_are_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="attached to family 'sinkscope_lab': supported are"):
         ss.attach(LabForCausalLM(LabConfig(hidden_size=16, num_hidden_layers=1)), "softmax")
@@ -57,6 +58,7 @@ def test_lab_models_and_modules_are_refused() -> None:
         ss.attach(torch.compile(host("llama"), backend="eager"), "softmax")
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize(
     ("name", "spec", "words"),
     [

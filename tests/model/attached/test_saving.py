@@ -81,6 +81,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", thinned(HOSTS, 3))
 def test_every_family_comes_back_equal(name: str, tmp_path: Path) -> None:
     model, given = host(name), inputs(name)
@@ -205,6 +206,7 @@ def test_a_folder_of_before_still_loads(folder: Path, version: int) -> None:
     assert torch.equal(output(ss.load(folder), given), output(model, given))
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("name", HOSTS)
 def test_no_host_loads_the_weights_with_a_configuration_of_its_own(name: str, tmp_path: Path) -> None:
     """Which passes the folder's by. Off-by-one has no parameters that would be missed."""

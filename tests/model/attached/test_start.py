@@ -56,6 +56,7 @@ def test_the_model_is_changed_exactly_where_a_piece_is_named(name: str) -> None:
     assert (difference < (0.2 if name in closed else 1e-5)) == (attached.changes == ()), difference
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", thinned(NAMES, 3))
 def test_what_is_said_of_the_start_is_what_is_measured(name: str) -> None:
     """Against the two outputs compared here, in float64."""
@@ -110,6 +111,7 @@ def test_a_start_that_cannot_be_measured_leaves_the_model_alone(monkeypatch: pyt
     assert torch.equal(output(model, GIVEN), before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", thinned(["sink_logit", "k_bias", "kv_bias", "k_bias_lowrank", "kv_bias_shared"], 5))
 def test_a_closed_slot_opens_where_that_helps(name: str) -> None:
     """Planted: the right answer is that attention adds nothing, which only slots can do. 200 steps of AdamW."""

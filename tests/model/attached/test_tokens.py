@@ -36,6 +36,7 @@ def tokens_of(model: PreTrainedModel) -> Tensor:
     return next(p for path, p in model.named_parameters() if path.endswith((".sink_tokens", ".register_tokens")))
 
 
+@pytest.mark.in_part(2)
 @torch.no_grad()
 @pytest.mark.parametrize("name", thinned(RELATIVE + COUNTED, 2))
 def test_they_are_three_tokens_in_front(name: str) -> None:
@@ -65,6 +66,7 @@ def test_caches_and_padding_change_nothing(name: str) -> None:
     torch.testing.assert_close(found, whole, atol=5e-5, rtol=1e-4)
 
 
+@pytest.mark.in_part(2)
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["llama", "gpt2", "opt", "phi3"])
 def test_generation_with_a_cache_is_generation_without(name: str) -> None:
@@ -109,6 +111,7 @@ def test_registers_stand_behind_cls_and_are_dropped() -> None:
     assert seen.data.sizes["position"] == longer.shape[1]
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", ["llama", "opt", "vit"])
 def test_they_are_saved_copied_and_taken_off(name: str, tmp_path: Path) -> None:
     model, given = equipped(name, "gated_head"), inputs(name)

@@ -84,7 +84,7 @@ print("equal")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_compiled_model_keeps_its_operation() -> None:
     """Also one that was compiled before the operation came, and it loses it again. A process without shape checks."""
     environment = os.environ | {"SINKSCOPE_NO_SHAPE_CHECKS": "1"}
@@ -116,6 +116,7 @@ def arguments(folder: Path) -> TrainingArguments:
     )
 
 
+@pytest.mark.slow
 def test_a_llama_fine_tuned_with_a_gate_and_off_by_one(tmp_path: Path) -> None:
     """Attached, trained by transformers' Trainer, saved by it, loaded, generated from, measured."""
     model = host("llama")

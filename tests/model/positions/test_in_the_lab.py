@@ -38,6 +38,7 @@ def ids() -> torch.Tensor:
     return torch.randint(1, 53, (2, 13))
 
 
+@pytest.mark.in_part(3)
 @torch.no_grad()
 def test_cached_decoding_and_chunked_prefill_equal_the_full_forward(scheme, attention, ids):
     model = build(attention=attention, **scheme)
@@ -46,6 +47,7 @@ def test_cached_decoding_and_chunked_prefill_equal_the_full_forward(scheme, atte
         assert_close(in_chunks(model, ids, cuts), full, **CLOSE)
 
 
+@pytest.mark.in_part(2)
 @torch.no_grad()
 @pytest.mark.parametrize("attention", thinned(zoo.CATALOG, 3))
 def test_every_operation_takes_biases_and_sink_tokens(attention, ids):
@@ -68,6 +70,7 @@ def test_padded_rows_equal_the_rows_alone(scheme, side, ids):
     assert_close(logits[1], model(ids[1:]).logits[0], **CLOSE)
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("cache", ["dynamic", pytest.param("static", marks=pytest.mark.slow)])
 def test_generate_equals_greedy_decoding_by_hand(scheme, cache, ids):
     model, prompt = build(**scheme), ids[:, :6]
@@ -144,6 +147,7 @@ def test_every_scheme_but_none_tells_places_apart(scheme):
     assert same == (scheme["position"] == "none")
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("attention", ["softmax", "sigmoid", "softmax_off_by_one", "k_bias"])
 @pytest.mark.parametrize("position", ["relative_t5", "relative_paper", "alibi"])
 def test_query_chunks_equal_the_reference_in_values_and_gradients(attention, position):
@@ -159,6 +163,7 @@ def test_query_chunks_equal_the_reference_in_values_and_gradients(attention, pos
         assert_close(one, other)
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("attention", ["sigmoid", "k_bias"])
 def test_measured_attention_is_that_of_the_maps(scheme, attention, ids):
     model = build(attention=attention, **scheme)
@@ -260,7 +265,7 @@ for scheme in SCHEMES.values():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_scheme_is_traced_as_one_graph():
     environment = os.environ | {"SINKSCOPE_NO_SHAPE_CHECKS": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
     done = subprocess.run([sys.executable, "-c", COMPILED], env=environment, capture_output=True, text=True)

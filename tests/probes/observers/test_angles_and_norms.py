@@ -21,6 +21,7 @@ def collected(name: str, host: str, monkeypatch: pytest.MonkeyPatch, *observers:
     return measurement.data, calls
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize(
     ("name", "host"), [("llama", "sdpa"), ("llama", "eager"), ("mistral", "sdpa"), ("bert", "sdpa")]
 )

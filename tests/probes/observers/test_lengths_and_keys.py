@@ -20,6 +20,7 @@ CAUSAL = [name for name in ALL if name not in ("bert", "t5")]
 NAME = "attention_received_by_length"
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize(("name", "position"), crossed(CAUSAL, (0, 5)))
 def test_each_length_is_a_text_of_that_length(name: str, position: int, ids: torch.Tensor) -> None:
     model = build(name)

@@ -16,6 +16,7 @@ from tests.thinning import crossed
 FAMILIES = ["llama", "mistral", "gemma2", "gpt_oss", "bert", "lab:sigmoid", "lab:sink_logit", "lab:differential"]
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize(("name", "rows"), crossed(FAMILIES, (1, 5, 7)))
 def test_chunks_of_rows_add_up(
     name: str, rows: int, ids: torch.Tensor, assert_same: Callable[..., None], monkeypatch: pytest.MonkeyPatch

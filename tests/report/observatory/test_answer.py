@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from sinkscope.measurements import Measurement, strongest_position
 from sinkscope.report.observatory.answer import answer
@@ -53,6 +54,7 @@ def test_a_sink_elsewhere_names_its_position_in_the_command(complete: Measuremen
     assert "--what forbid-sink --position 2”" in matters
 
 
+@pytest.mark.slow
 def test_the_page_opens_with_the_answer_and_folds_the_rest_by_question(complete: Measurement) -> None:
     page = observatory_page(complete, "planted", 0.3)
     html = render(page)

@@ -51,6 +51,7 @@ def test_all_sections_are_there(page):
     assert {"The shape of the hidden states", "Energy by band of the unembedding"} <= {*titles(page)}
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize("variable", thinned(TITLES, 3))
 def test_a_variable_that_is_missing_omits_its_sections_alone(complete, plain_titles, variable):
     rest = {*titles(observatory_page(without(complete, variable), "planted", EPSILON))}
@@ -88,6 +89,7 @@ def test_the_headlines_are_the_planted_numbers(complete):
     assert float(value("of the attention goes to slots").split()[0]) == pytest.approx(100 * slots, abs=0.06)
 
 
+@pytest.mark.slow
 def test_a_sink_elsewhere_is_where_the_page_looks(complete):
     data = complete.data.copy()
     received = data["attention_received"].values.copy()
@@ -137,12 +139,14 @@ def test_a_page_of_144_heads_and_512_tokens_stays_small():
     assert len(render(observatory_page(big, "planted", EPSILON, maps))) < 12_000_000
 
 
+@pytest.mark.slow
 def test_equal_measurements_give_equal_bytes(complete):
     assert render(observatory_page(complete, "planted", EPSILON)) == render(
         observatory_page(complete, "planted", EPSILON)
     )
 
 
+@pytest.mark.slow
 def test_the_last_tokens_are_no_sink_however_much_they_look_at_themselves(complete):
     received = complete.data["attention_received"].copy()
     received[..., 23] = 0.9
@@ -155,6 +159,7 @@ def test_the_last_tokens_are_no_sink_however_much_they_look_at_themselves(comple
     assert colors.count(SINK) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [slice(None), slice(0, 2)])
 def test_activations_that_are_nan_give_a_page_that_says_so(complete, tmp_path, broken):
     data = complete.data.copy(deep=True)

@@ -20,6 +20,7 @@ from tests.training.helpers import assert_same_run, patched, trained
 Make = Callable[..., Recipe]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_divergence_stops_the_run(value: str, tiny: Make, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step = Trainer.training_step
@@ -46,6 +47,7 @@ def test_divergence_stops_the_run(value: str, tiny: Make, runs: Path, monkeypatc
         assert caught.value.step == 7
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_not_finite_is_noticed_before_it_is_saved(
     tiny: Make, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,11 +66,13 @@ def test_a_gradient_that_is_not_finite_is_noticed_before_it_is_saved(
     assert list((folder / "checkpoints").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_real_divergence(tiny: Make, runs: Path) -> None:
     with pytest.raises(TrainingDiverged, match=r"training diverged: the (loss|gradient's norm) became"):
         trained(tiny("optimizer.lr=1e30", "optimizer.clip=null", "steps=30"), runs)
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_checkpoint_before(
     undisturbed: Run, tiny: Make, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +152,7 @@ def test_a_run_that_is_none(tmp_path: Path) -> None:
         _ = Run(tmp_path).record
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_limit_on_file_size_stops_a_real_save(corpus: str, runs: Path) -> None:
     """The operating system itself refuses to write, inside safetensors' and torch's own code."""
     program = f"""

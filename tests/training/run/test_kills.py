@@ -57,7 +57,7 @@ print(deaths)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["file operations", "moments"])
 def test_a_run_killed_again_and_again(
     how: str, tiny: Callable[..., Recipe], corpus: str, runs: Path, tmp_path: Path

@@ -16,10 +16,12 @@ from tests.training.helpers import Killed, assert_same_run, killed_at, patched, 
 Make = Callable[..., Recipe]
 
 
+@pytest.mark.slow
 def test_resume_with_nothing_there_starts(undisturbed: Run, tiny: Make, runs: Path) -> None:
     assert_same_run(trained(tiny(), runs, resume=True), undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [3, *(pytest.param(step, marks=pytest.mark.slow) for step in (6, 7, 12))])
 def test_a_killed_run_ends_as_if_nothing_had_been(
     step: int, undisturbed: Run, tiny: Make, runs: Path, monkeypatch: pytest.MonkeyPatch
@@ -32,12 +34,14 @@ def test_a_killed_run_ends_as_if_nothing_had_been(
     assert run.record["notes"] == ([f"resumed from checkpoint-{step - step % 5}"] if step > 5 else [])
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_its_model_was_saved(undisturbed: Run, finished: Run, tiny: Make, runs: Path) -> None:
     shutil.rmtree(finished.path / "model")
     (finished.path / "record.json").unlink()
     assert_same_run(trained(tiny(), runs, resume=True), undisturbed)
 
 
+@pytest.mark.slow
 def test_a_truncated_checkpoint_is_passed_over(
     undisturbed: Run, tiny: Make, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -55,6 +59,7 @@ def test_a_truncated_checkpoint_is_passed_over(
     assert damage in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_a_kill_between_a_checkpoint_and_its_manifest(
     undisturbed: Run, tiny: Make, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

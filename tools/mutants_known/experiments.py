@@ -1,0 +1,94 @@
+"""Mutants of experiments: what decides, what counts, what is run next, and what must not be lost."""
+
+from tools.mutants_known.mutant import Mutant, of
+
+TESTS = "tests/experiments"
+contrasts = of("experiments/contrasts.py", f"{TESTS}/test_contrasts.py")
+equal_loss = of("experiments/equal_loss.py", f"{TESTS}/test_effects.py")
+findings = of("experiments/findings.py", f"{TESTS}/test_contrasts.py", f"{TESTS}/test_findings.py")
+statements = of("experiments/statements.py", f"{TESTS}/test_statements.py")
+pooled = of("experiments/pooled.py", f"{TESTS}/test_pooled.py")
+aside = of("experiments/aside.py", f"{TESTS}/test_aside.py")
+observed = of("experiments/observed.py", f"{TESTS}/test_pooled.py", f"{TESTS}/test_aside.py")
+plan = of("experiments/queue/plan.py", f"{TESTS}/queue/test_plan.py")
+running = of("experiments/running.py", f"{TESTS}/test_running.py")
+working = of("experiments/queue/working.py", f"{TESTS}/queue/test_working.py")
+keys = of("experiments/observing/keys.py", f"{TESTS}/observing/test_keys.py")
+geometry = of("metrics/geometry.py", f"{TESTS}/observing/test_keys.py")
+
+MUTANTS: tuple[Mutant, ...] = (
+    contrasts("a series of two rises by half", "scale = last / math.fsum(", "scale = 1 / math.fsum("),
+    contrasts("a constant is forgotten", "Estimate(found.mean + self.constant,", "Estimate(found.mean,"),
+    equal_loss("a control without its sink decides", "FORMED = 0.5", "FORMED = -1.0"),
+    findings(
+        "seeds that were seen count",
+        "for seed, run in known if seed >= first}",
+        "for seed, run in known if seed >= 0}",
+    ),
+    findings(
+        "a run that diverged is left out",
+        "if math.isnan(value) and not run.diverged]:",
+        "if math.isnan(value)]:",
+    ),
+    findings("a seed that was seen counts within a seed", "range(first, findings.seeds)", "range(0, findings.seeds)"),
+    statements("a claim of the runs' own day is older", "elif date == first and by_record:", "elif False:"),
+    statements("a claim's number is not its own", '{asked:g}".encode()', '".encode()'),
+    statements("seeds that do not count date a claim", "if seed >= first", "if seed >= 0"),
+    statements("a claim of the runs' own day is a later one", "if date > first:", "if date >= first:"),
+    pooled("the run that was made last counts", "other.began < run.began", "other.began > run.began"),
+    pooled("a question keeps its own numbers", "or not run.same_training(pooled) else run", "else run"),
+    pooled("another layout's numbers are mixed", "if not one.reads(run.layout):", "if False:"),
+    pooled("other numbers are not told of", "elif not before.same_training(run) or (", "elif False and ("),
+    aside("the record is written before what it loses", "if before is not None and any(gone.values()):", "if False:"),
+    aside(
+        "what was set aside is overwritten",
+        "if all(runs[label].get(seed, run).agrees(run) for",
+        "if True or all(runs[label].get(seed, run).agrees(run) for",
+    ),
+    aside("what was read with other numbers is lost", "known.layout > run.layout or ", "True or "),
+    aside("what was read with more numbers is lost", "(known.layout == run.layout and ", "(True and "),
+    observed("a clock that jumped is believed", "return self.started if EARLIEST", "return self.started if '' "),
+    observed(
+        "a repetition is the same training",
+        "return all(_same(self.curves[name]",
+        "return all(True or _same(self.curves[name]",
+    ),
+    plan("the run that the fewest claims lack comes first", "(-claims, key[1],", "(claims, key[1],"),
+    plan(
+        "a run is planned twice", "if (key := (one.key, seed)) in made:", "if (key := (one.key, seed)) in known.runs:"
+    ),
+    plan("seeds that do not count are asked for", "start = max(one.first_seed", "start = min(one.first_seed"),
+    plan(
+        "decided claims ask for more",
+        "            if verdict.outcome not in UNDECIDED:",
+        "            if verdict.outcome == '':",
+    ),
+    working("the time is never up", "        if now >= end:", "        if now >= end + SECONDS:"),
+    working(
+        "a failure takes the place of a run",
+        "        if planned.seed in before.runs.get(planned.label, {}):\n            return\n",
+        "",
+    ),
+    working(
+        "a run that another process holds is tried at once",
+        "self.again[planned.key] = time.monotonic() + AGAIN",
+        "self.again[planned.key] = 0.0",
+    ),
+    working("another version is told of at every run", "        self.compared.add(identity)\n", ""),
+    working(
+        "the failure of another run is forgotten",
+        "if (label, seed) != (planned.label, planned.seed)",
+        "if label != planned.label",
+    ),
+    running(
+        "two write one record at a time",
+        "    with aside.held(results, question.name, scale):  # read again",
+        "    if True:  # read again",
+    ),
+    keys("the head with the weakest sink", "np.nanargmax(strength)", "np.nanargmin(strength)"),
+    geometry(
+        "a key is compared with its own position too",
+        "_measured(np.delete(keys, position, axis=1).reshape(-1, keys.shape[-1]))",
+        "_measured(keys.reshape(-1, keys.shape[-1]))",
+    ),
+)
