@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -85,7 +85,8 @@ OneText = Annotated[
     ),
 ]
 TextField = Annotated[
-    str | None, typer.Option("--field", metavar="NAME", help="The field that is the text, in files of rows: text.")
+    str | None,
+    typer.Option("--field", metavar="NAME", help="The field that is the text, in files of rows. Default: text."),
 ]
 WindowsOf = Annotated[
     Literal["within", "starts", "packed"],
@@ -122,7 +123,13 @@ Samples = Annotated[int, typer.Option(min=1, help="Number of samples.")]
 Epsilon = Annotated[float, typer.Option(help="Threshold of the sink rate, between 0 and 1.")]
 BosToken = Annotated[Bos, typer.Option(help="auto: a BOS before natural text if the model was trained with one.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the GPU if there is one.")]
-Precision = Annotated[Dtype, typer.Option(help="Precision of the weights; auto: as stored.")]
+Precision = Annotated[
+    Dtype,
+    typer.Option(
+        metavar="DTYPE",
+        help=f"Precision of the weights: {', '.join(get_args(Dtype))}; auto is what they are stored in.",
+    ),
+]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
 
 

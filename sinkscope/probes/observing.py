@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -47,11 +47,12 @@ from sinkscope.probes.calls.chunks import chunks
 from sinkscope.probes.calls.reading import read
 from sinkscope.probes.completeness import check_complete, forget, not_measured
 from sinkscope.probes.facts import describe
-from sinkscope.probes.left_out import LeftOut, kind
+from sinkscope.probes.left_out import LeftOut, applicable, kind
 from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
 from sinkscope.probes.observers.observer import Hidden, ModuleCall, Observer, Piece, Watch
 from sinkscope.probes.observers.received import AttentionReceived, SlotReceived
 from sinkscope.probes.returned_maps import ReturnedMaps
+from sinkscope.probes.shelf import Shelf
 
 DEFAULT: tuple[Observer, ...] = (AttentionReceived(), SlotReceived(), HiddenNorms(), QueryKeyValueNorms())
 
@@ -102,9 +103,10 @@ class Observation:
         self.left_out = LeftOut()
         self._unmasked: dict[str, str] = {}
         self._batches: list[Batch] = []
+        self._shelf = Shelf()
         self._pass: OpenPass | None = None
         self._passes = Passes(model, self._begin, self._end)
-        self.observers, self._inapplicable = _applicable(observers, model)
+        self.observers, self._inapplicable = applicable(observers, model)
 
     def attach(self, stack: ExitStack) -> None:
         """Hook the model's forward, and its blocks where an observer reads them, for as long as `stack` is open."""
@@ -270,7 +272,7 @@ class Observation:
         done.batch.commit(done, cache_of(output) or done.forward.cache)
         if not self._batches or self._batches[-1] is not done.batch:
             for closed in self._batches[-1:]:
-                closed.settle(self.observers)
+                closed.settle(self.observers, self._shelf)
             self._batches.append(done.batch)
         self.left_out.add(done.left_out)
         self._unmasked |= done.unmasked
@@ -331,20 +333,3 @@ class Observation:
 
     def _side(self, place: Place) -> Axis:
         return "tokens" if isinstance(place, ExpertLayer) else axes(place.stack, self._encoder_decoder)[0]
-
-
-def _applicable(observers: Sequence[Observer], model: nn.Module) -> tuple[tuple[Observer, ...], dict[str, str]]:
-    """The observers with what they need of the model, and those that lack it, with the reason.
-
-    Raises `UnsupportedModelError` where none is left.
-    """
-    bound: list[Observer] = []
-    reasons: dict[str, str] = {}
-    for observer in observers:
-        try:
-            bound.append(observer.bound(model))
-        except UnsupportedModelError as error:
-            reasons[type(observer).__name__] = str(error)
-    if not bound:
-        raise UnsupportedModelError(next(iter(reasons.values())))
-    return tuple(bound), reasons
