@@ -49,7 +49,7 @@ class Met:
 
     layer: KeptSets
     call: EvictionCall
-    plain: bool
+    plain: bool  # whether heads may be taken apart at later calls; asked of passes of several tokens
     query: Tensor | None = None
     calls: Sequence[EvictionCall] = ()  # where the layer has groups of heads
 
@@ -114,9 +114,9 @@ class Engine(Editor):
         if layer.groups is not None:
             return self._given_groups(layer, number, module, implementation, arguments)
         arguments = by_place(layer, module, implementation, arguments)
-        self.met[module] = Met(
-            layer, self._call(layer, number, module, arguments), _may_group(module, implementation, arguments)
-        )
+        several = arguments["query"].shape[2] > 1 or layer.limits is None
+        plain = several and _may_group(module, implementation, arguments)
+        self.met[module] = Met(layer, self._call(layer, number, module, arguments), plain)
         return arguments
 
     def _given_groups(
@@ -202,12 +202,19 @@ class Engine(Editor):
             ranked = scores.masked_fill(~layer.real, -torch.inf)
             limits = plan.budget.of_heads(ranked, call.budget, call.layer)
             layer.evict(scores, limits, call.budget, policy.merges)
-            if plan.when == "prefill" and met.plain and layer.gaps:
+            if plan.when == "prefill" and met.plain and layer.gaps and policy.rounding is None:
                 layer.regroup()
         elif plan.when == "always" and layer.limits is not None and (policy.drops or policy.merges):
             layer.evict(_pooled(policy.score(call), call.cache_heads), layer.limits, call.budget, policy.merges)
         elif plan.when == "always" and layer.full:
             layer.evict_one(_pooled(policy.score(call), call.cache_heads))
+        if policy.rounding is not None:
+            if call.cache_heads != call.key.shape[1]:
+                raise UnsupportedModelError(
+                    f"family '{family(call.module)}' caches a latent, not the keys and values that "
+                    f"{type(policy).__name__} rounds: leave its rounding out"
+                )
+            layer.round_new(policy.rounding, call.total - call.queries)
         return output
 
     def _after_groups(self, met: Met, plan: Plan, output: Tensor) -> Tensor:
