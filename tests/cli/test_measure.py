@@ -5,10 +5,12 @@ import csv
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from sinkscope.cli import main
+from sinkscope.cli.measure import _again
 from sinkscope.measurements import Measurement
 from sinkscope.model import LabConfig, LabForCausalLM
 
@@ -31,6 +33,7 @@ def whole(model, text, tmp_path_factory) -> tuple[str, Path]:
 
 def test_prints_tables_with_intervals_and_writes_the_files(whole):
     out, folder = whole
+    assert out.splitlines()[0].startswith(("Yes: position", "No: in this text"))
     assert "95 % interval" in out
     assert "position 0 receives over 0.3" in out
     assert "found/figure.html" in "".join(out.split())
@@ -344,3 +347,21 @@ def test_a_full_disk_leaves_no_half_file(sinkscope, model, tmp_path, monkeypatch
     answer = sinkscope("measure", model, "--input", "random", *QUICK, "--out", "found")
     assert "No space left" in answer.error
     assert not [path for path in (tmp_path / "found").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("medium", "text", "field", "said"),
+    [
+        (None, None, None, "sinkscope intervene m --input natural"),
+        (
+            None,
+            Path("my texts.jsonl"),
+            "body",
+            "sinkscope intervene m --input natural --text 'my texts.jsonl' --field body",
+        ),
+        (("images", Path("photos")), None, None, "sinkscope intervene m --images photos"),
+    ],
+)
+def test_the_command_that_is_named_reads_the_same(medium, text, field, said):
+    reads = SimpleNamespace(field=field)
+    assert _again("intervene", SimpleNamespace(name="m", kind="natural", medium=medium, reads=reads), text) == said
