@@ -14,7 +14,6 @@ import typer
 from sinkscope.cli import (
     cache,
     demo,
-    experiment,
     generate,
     intervene,
     kernels,
@@ -26,6 +25,7 @@ from sinkscope.cli import (
     train,
     zoo,
 )
+from sinkscope.cli.asking import experiment
 from sinkscope.cli.changing import calibrate
 from sinkscope.cli.measuring import comparing, lm_eval
 from sinkscope.cli.options import BAD_INPUT

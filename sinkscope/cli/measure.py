@@ -17,17 +17,13 @@ from sinkscope.errors import InputError
 from sinkscope.report.terminal import only_json, plain, show, show_json
 
 if TYPE_CHECKING:
-    from typer import Context
-
     from sinkscope.cli.measuring.maps import Head
     from sinkscope.measurements import Measurement
-else:
-    Context = typer.Context.__base__  # what Typer hands over is of its public class's base
 
 
 @sharing
 def measure(
-    context: Context,
+    context: options.Context,
     models: options.Models,
     kind: options.Kind = "natural",
     text: options.TextFile = None,

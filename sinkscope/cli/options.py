@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
 from sinkscope.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from typer import Context
+else:
+    Context = typer.Context.__base__  # what Typer hands over is of its public class's base
 
 BAD_INPUT = 2  # the exit code
 OF_TEXT = {
@@ -204,6 +209,18 @@ def place(device: str | None, device_map: str | None) -> dict[str, str | None]:
     if device is not None:
         raise InputError("--device and --device-map exclude each other")
     return {"device_map": device_map}
+
+
+def loaded(model: str, context: Context) -> Any:
+    """The model of a command, as its options say how it is loaded, without a bar for its weights."""
+    from transformers.utils.logging import disable_progress_bar
+
+    from sinkscope.model import load
+
+    disable_progress_bar()
+    given = context.params
+    how: dict[str, Any] = {name: given[name] for name in ("dtype", "revision", "attn", "trust_remote_code")}
+    return load(model, **how | place(given["device"], given["device_map"]))
 
 
 def batch_of(size: int, tokens: int) -> int:

@@ -26,6 +26,7 @@ from sinkscope.hooks import (
     axes,
     blocks,
     cache_of,
+    check_continued,
     check_order,
     family,
     has_attention,
@@ -131,8 +132,7 @@ class Observation:
         layer = self.layers.get(module) or label(self.model, module, self._paths[module])
         if use := self._passes.now.use(module):
             layer = replace(layer, name=f"{layer.name}#{use}")
-        batch = invocation.output.shape[0]
-        running = self._pass
+        running, batch = self._pass, invocation.output.shape[0]
         if batch != running.forward.batch:
             reason = f"its {batch} rows are not the model's {running.forward.batch} samples"
             running.left_out.layers[kind(layer)] = reason
@@ -225,8 +225,7 @@ class Observation:
     def _pieces(self, call: AttentionCall) -> Iterator[tuple[Observer, Piece]]:
         shown = [observer for observer in self.observers if call.collected is None or observer.reads_weights_alone]
         readers = [observer for observer in shown if observer.reads_chunks(call)]
-        with_scores = any(observer.reads_scores for observer in readers)
-        for chunk in chunks(call, with_scores) if readers else ():
+        for chunk in chunks(call, any(observer.reads_scores for observer in readers)) if readers else ():
             for observer in readers:
                 yield from ((observer, piece) for piece in observer.on_chunk(call, chunk))
         for observer in shown:
@@ -253,6 +252,7 @@ class Observation:
         """Open a pass; returns other arguments where the model has to be asked for its maps."""
         forward = begun.forward
         check_order(forward)
+        check_continued(self.model, forward)
         last = self._batches[-1] if self._batches else None
         before = sum(batch.size for batch in self._batches)
         if last is not None and last.continues(forward):
