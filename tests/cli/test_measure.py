@@ -5,12 +5,10 @@ import csv
 import io
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from sinkscope.cli import main
-from sinkscope.cli.measure import _again
 from sinkscope.measurements import Measurement
 from sinkscope.model import LabConfig, LabForCausalLM
 
@@ -347,21 +345,3 @@ def test_a_full_disk_leaves_no_half_file(sinkscope, model, tmp_path, monkeypatch
     answer = sinkscope("measure", model, "--input", "random", *QUICK, "--out", "found")
     assert "No space left" in answer.error
     assert not [path for path in (tmp_path / "found").rglob("*") if path.is_file()]
-
-
-@pytest.mark.parametrize(
-    ("medium", "text", "field", "said"),
-    [
-        (None, None, None, "sinkscope intervene m --input natural"),
-        (
-            None,
-            Path("my texts.jsonl"),
-            "body",
-            "sinkscope intervene m --input natural --text 'my texts.jsonl' --field body",
-        ),
-        (("images", Path("photos")), None, None, "sinkscope intervene m --images photos"),
-    ],
-)
-def test_the_command_that_is_named_reads_the_same(medium, text, field, said):
-    reads = SimpleNamespace(field=field)
-    assert _again("intervene", SimpleNamespace(name="m", kind="natural", medium=medium, reads=reads), text) == said
