@@ -49,6 +49,8 @@ def everywhere(model: PreTrainedModel, held: Tensor) -> dict[str, list[float]]:
 def chosen(model: PreTrainedModel, ids: Tensor) -> dict[str, Choice]:
     found = {}
     for name, method in METHODS.items():
+        if method.of_images is not None:
+            continue  # nano reads none
         options = method.options(method.defaults, 0)
         found[name] = choose(model, ids, options, choose_on=CHOSEN_ON, batch_size=32)
         print(f"{name}: {found[name].verdict}", flush=True)

@@ -6,18 +6,20 @@ bootstrap intervals over windows.
 
 - `w8a8`: W8A8 with one range for all tokens of a call (16 windows a call); spared is the measured sink.
 - `second`: the same with a second BOS at position 64, which only measuring finds.
+- `more`: `second` on 768 windows, a random choice each, which narrows its intervals; kept by itself.
 - `schemes`: what each scheme costs, and what the measured sink gives back, on 48 windows; caches on 16.
 
-Run: python -m benchmarks.quantization [--save]
+Run: python -m benchmarks.quantization [more] [--save]
 """
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import sinkscope as ss
 from benchmarks.sides import Figure, at_least, at_most, report
@@ -26,14 +28,15 @@ from sinkscope.model import load_tokenizer
 from sinkscope.quantization import FirstTokens, MeasuredSinks, Study, study
 
 WINDOWS, TOKENS, SECOND, CALL = 96, 128, 64, 16
+MORE = 768
 FEWER, CACHED = 48, 16  # windows for the table of schemes
 LINEAR = ("w8a8-tensor", "w8a8-static", "w8a8-token", "w6a6-tensor", "w8a8-tensor-smooth", "w8a8-tensor-rotated")
 CACHES = ("kv2-token", "kv2-kivi", "kv2-head")
 
 
-def windows() -> Tensor:
+def windows(count: int = WINDOWS) -> Tensor:
     return build_inputs(
-        "natural", tokenizer=load_tokenizer("nano"), vocab_size=2048, tokens=TOKENS, samples=WINDOWS, seed=0
+        "natural", tokenizer=load_tokenizer("nano"), vocab_size=2048, tokens=TOKENS, samples=count, seed=0
     ).input_ids
 
 
@@ -49,15 +52,22 @@ def rows_of(found: Study) -> dict[str, Any]:
     return {name: data[name] for name in keep}
 
 
-def figures(w8a8: Study, second: Study) -> list[Figure]:
-    def share(found: Study, arm: str) -> float:
-        return found.recovered(arm).value
+def share(found: Study, arm: str) -> float:
+    return found.recovered(arm).value
 
+
+def figures(w8a8: Study, second: Study) -> list[Figure]:
     worst = max(share(w8a8, name) for name in w8a8.controls("measured"))
-    first = {name: share(second, name) for name in ("first 1", "first 2", "first 4")}
     return [
         at_least("W8A8 per tensor: share given back by the measured sink", share(w8a8, "measured"), 1, 0.75, "of it"),
         at_most("the same by the best of five random tokens", worst, 1, 0.05, "of it"),
+        *of_second(second),
+    ]
+
+
+def of_second(second: Study) -> list[Figure]:
+    first = {name: share(second, name) for name in ("first 1", "first 2", "first 4")}
+    return [
         at_least("second BOS: share given back by the measured sinks", share(second, "measured"), 1, 0.7, "of it"),
         *(
             at_most(f"second BOS: share given back by the {name}", found, 1, 0.1, "of it")
@@ -66,13 +76,25 @@ def figures(w8a8: Study, second: Study) -> list[Figure]:
     ]
 
 
+def with_two(model: nn.Module, ids: Tensor, controls: int) -> Study:
+    choices = {"measured": MeasuredSinks(), "first 1": FirstTokens(1), "first 4": FirstTokens(4)}
+    return study(model, with_second(ids), "w8a8-tensor", choices, controls, batch_size=CALL)
+
+
+def more() -> None:
+    """The second BOS on more windows."""
+    torch.set_num_threads(1)
+    second = with_two(ss.load("nano"), windows(MORE), 1)
+    print(second.verdict)
+    report("quantization_second", of_second(second), {"second": rows_of(second)})
+
+
 def main() -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="under 'kv")  # rows that close no group
     model, ids = ss.load("nano"), windows()
     w8a8 = study(model, ids, "w8a8-tensor", {"measured": MeasuredSinks()}, batch_size=CALL)
-    choices = {"measured": MeasuredSinks(), "first 1": FirstTokens(1), "first 4": FirstTokens(4)}
-    second = study(model, with_second(ids), "w8a8-tensor", choices, batch_size=CALL)
+    second = with_two(model, ids, 5)
     schemes = []
     for name in (*LINEAR, *CACHES):
         rows = ids[: CACHED if name in CACHES else FEWER]
@@ -85,4 +107,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    more() if "more" in sys.argv else main()

@@ -10,6 +10,7 @@
 - Time of a token: a Llama of 8 layers × 512 with 8 heads of 64, 1,024 tokens stored, batch 1, fp32, one thread.
 - Sparing: the weight of `nano`'s sink multiplied by γ in every head, KL(full ‖ quantized) of that model, 2 bits,
   simulated; share of it that sparing the sink recovers, and three random tokens in its place.
+- Dose: the same with a range for each head alone, on 96 texts.
 
 Needs the extra `quantize`. Run: python -m benchmarks.quantized_cache [--save]
 """
@@ -51,6 +52,7 @@ TEXTS, TOKENS, CONTEXT, BATCH, GROUP = 16, 128, 64, 16, 32
 STORED, STEPS, ROUNDS = 1024, 34, 1
 GAMMAS = (1, 4, 16, 64)
 CONTROLS = 3
+DOSE_TEXTS = 96
 THEIRS: tuple[tuple[Any, int, tuple[int, ...]], ...] = (
     ("quanto", 2, (0,)),
     ("quanto", 4, (0,)),
@@ -199,14 +201,15 @@ class Weighed(Editor):
 
 
 @torch.no_grad()
-def sparing(details: Details) -> list[Figure]:
-    model, ids = nano(), python_text()
+def sparing(details: Details, texts: int = TEXTS, only: str = "") -> list[Figure]:
+    model, ids = nano(), python_text(texts)
     layers = list(attention_layers(model))
     shapes = {
         "per token": (Grid(2, "token"), Grid(2, "token")),
         "KIVI": (Grid(2, "channel", group=GROUP), Grid(2, "token")),
         "per head": (Grid(2, "head"), Grid(2, "head")),
     }
+    shapes = {name: grids for name, grids in shapes.items() if only in name}
     inputs = {"input_ids": ids}
     sink = FirstTokens(1)
     controls = [RandomTokens(sink, seed).known(model, inputs) for seed in range(CONTROLS)]
@@ -259,6 +262,7 @@ PARTS: dict[str, Callable[[Details], list[Figure]]] = {
     "memory": lambda _: memory(),
     "times": lambda _: times(),
     "sparing": sparing,
+    "dose": lambda details: sparing(details, DOSE_TEXTS, "per head"),
 }
 
 if __name__ == "__main__":

@@ -202,12 +202,19 @@ class Engine(Editor):
             ranked = scores.masked_fill(~layer.real, -torch.inf)
             limits = plan.budget.of_heads(ranked, call.budget, call.layer)
             layer.evict(scores, limits, call.budget, policy.merges)
-            if plan.when == "prefill" and met.plain and layer.gaps:
+            if plan.when == "prefill" and met.plain and layer.gaps and policy.rounding is None:
                 layer.regroup()
         elif plan.when == "always" and layer.limits is not None and (policy.drops or policy.merges):
             layer.evict(_pooled(policy.score(call), call.cache_heads), layer.limits, call.budget, policy.merges)
         elif plan.when == "always" and layer.full:
             layer.evict_one(_pooled(policy.score(call), call.cache_heads))
+        if policy.rounding is not None:
+            if call.cache_heads != call.key.shape[1]:
+                raise UnsupportedModelError(
+                    f"family '{family(call.module)}' caches a latent, not the keys and values that "
+                    f"{type(policy).__name__} rounds: leave its rounding out"
+                )
+            layer.round_new(policy.rounding, call.total - call.queries)
         return output
 
     def _after_groups(self, met: Met, plan: Plan, output: Tensor) -> Tensor:

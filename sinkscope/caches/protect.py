@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -52,6 +53,10 @@ class Protect(Policy):
     @property
     def merges(self) -> str | None:
         return self.policy.merges
+
+    @property
+    def rounding(self) -> Callable[[Tensor], Tensor] | None:
+        return self.policy.rounding
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
         stays = self.sinks.among(call) | (call.places >= call.total - self.recent)

@@ -17,6 +17,8 @@ from sinkscope.calibration.saving import release as release
 from sinkscope.calibration.saving import save as save
 from sinkscope.calibration.scoring import Scores as Scores
 from sinkscope.calibration.scoring import scores as scores
+from sinkscope.calibration.storing import store as store
+from sinkscope.calibration.storing import stored as stored
 from sinkscope.calibration.temperature import Temperature as Temperature
 from sinkscope.calibration.visual import VisualRedistribution as VisualRedistribution
 from sinkscope.calibration.zero_tuning import zero_tuning as zero_tuning

@@ -27,18 +27,20 @@ CHOSEN, ALL, NOTHING = "chosen", "all heads", "nothing"
 
 @dataclass(frozen=True)
 class Option:
-    """One setting that may be chosen, by name, for whatever heads."""
+    """One setting that may be chosen, by name, for whatever heads. `whole`: it finds its heads by itself."""
 
     name: str
     of_heads: OfHeads
+    whole: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
     """What was chosen, and what it does to texts that had no part in it.
 
-    `option`: its name; `heads`: those that it was chosen for, none where no head got better. `arms`: scores per text of
-    `nothing`, `chosen`, `all heads`, and the controls, on the texts to choose on and on those held out.
+    `option`: its name; `heads`: those that it was chosen for, none where no head got better, and of an option that
+    finds its heads by itself; `intervention`: None where nothing was chosen. `arms`: scores per text of `nothing`,
+    `chosen`, `all heads`, and the controls, on the texts to choose on and on those held out.
     """
 
     option: str
@@ -72,14 +74,16 @@ class Choice:
     @property
     def verdict(self) -> str:
         """The finding in a sentence: what the texts held out say, not those that it was chosen on."""
-        if not self.heads:
-            return f"No head got better by {self.option}: nothing was chosen."
+        if self.intervention is None:
+            what = "No head" if any(self.gains.values()) else "Nothing"
+            return f"{what} got better by {self.option}: nothing was chosen."
         held, first = self.difference(CHOSEN), self.difference(CHOSEN, held_out=False)
         controls = [self.difference(arm).value for arm in self.arms if arm.startswith("control")]
         sure = "cannot be told from zero" if held.low <= 0 <= held.high else "better" if held.value < 0 else "worse"
         beside = f"; controls {min(controls):+.4f} to {max(controls):+.4f}" if controls else ""
+        where = f"in {len(self.heads)} heads" if self.heads else "in the heads that it finds"
         return (
-            f"{self.option} in {len(self.heads)} heads: {held.value:+.4f} nats on texts held out "
+            f"{self.option} {where}: {held.value:+.4f} nats on texts held out "
             f"({held.low:+.4f} to {held.high:+.4f}), {sure}; {first.value:+.4f} on those it was chosen on{beside}."
         )
 
@@ -113,7 +117,8 @@ def choose(
     """Of some calibrations, the one that helps most in the heads that it helps in, and what it does elsewhere.
 
     On the first `choose_on` texts (half of them) every option is tried in every head alone (`heads`: only in these). An
-    option's heads are those whose `objective` gets smaller by it; of the options, with these heads, the one with the
+    option's heads are those whose `objective` gets smaller by it; an option that finds its heads by itself is tried as
+    a whole. Of the options, with these heads, the one with the
     smallest objective is chosen. Then nothing, the choice, the option in all heads, and `controls` controls of the
     choice are scored on both parts. The objective is "loss", "entropy" (needs no truth; not a quality), or "error".
 
@@ -136,23 +141,29 @@ def choose(
     if heads is not None and len(tried) < len(heads):
         absent = next(head for head in heads if tuple(head) not in every)
         raise InputError(f"head {absent} does not exist: heads are {every[0]} to {every[-1]}")
+    if heads is not None and any(option.whole for option in options):
+        raise InputError("heads are chosen by the calibration itself, query by query: leave out heads")
     none = scores(model, first, None, batch_size)
-    gains, done, total = {}, 0, len(options) * (len(tried) + 1)
-    best: tuple[float, Option, tuple[Head, ...]] = (float(none.of(objective).mean()), options[0], ())
+    gains, done = {}, 0
+    total = sum(1 if option.whole else len(tried) + 1 for option in options)
+    best: tuple[float, Option, tuple[Head, ...] | None] = (float(none.of(objective).mean()), options[0], None)
     for option in options:
         own: dict[Head, float] = {}
-        for head in tried:
+        for head in () if option.whole else tried:
             found = scores(model, first, option.of_heads((head,)), batch_size)
             own[head] = float((none.of(objective) - found.of(objective)).mean())
             done += 1
             if progress is not None:
                 progress(done, total)
         gains[option.name] = own
-        better = tuple(head for head in tried if own[head] > 0)
-        done += 1
-        if better:
-            together = float(scores(model, first, option.of_heads(better), batch_size).of(objective).mean())
+        better = tuple(head for head, gain in own.items() if gain > 0)
+        if better or option.whole:
+            changed = option.of_heads(None if option.whole else better)
+            together = float(scores(model, first, changed, batch_size).of(objective).mean())
             best = min(best, (together, option, better), key=lambda found: found[0])
+        done += 1
+        if progress is not None:
+            progress(done, total)
     _, option, chosen = best
     return _reported(model, (first, rest), none, option, chosen, objective, gains, controls, seed, batch_size)
 
@@ -162,7 +173,7 @@ def _reported(
     parts: tuple[dict[str, Any], dict[str, Any]],
     none: Scores,
     option: Option,
-    chosen: tuple[Head, ...],
+    chosen: tuple[Head, ...] | None,
     objective: Any,
     gains: Mapping[str, Mapping[Head, float]],
     controls: int,
@@ -170,10 +181,10 @@ def _reported(
     batch_size: int,
 ) -> Choice:
     arms: dict[str, Intervention] = {ALL: option.of_heads(None)}
-    intervention = option.of_heads(chosen) if chosen else None
+    intervention = None if chosen is None else option.of_heads(None if option.whole else chosen)
     if intervention is not None:
         generator = torch.Generator().manual_seed(seed)
-        arms = {CHOSEN: intervention, **arms}
+        arms = {CHOSEN: intervention, **({} if option.whole else arms)}
         for number in range(controls):
             arms[f"control {number + 1}"] = intervention.control(generator, model, parts[0])
     found = {NOTHING: (none, scores(model, parts[1], None, batch_size))}
@@ -182,4 +193,4 @@ def _reported(
     about: dict[str, Any] = {"chosen_on": samples_of(parts[0]), "held_out": samples_of(parts[1]), "seed": seed}
     about |= {"tokens": parts[0]["input_ids"].shape[1]}
     about |= {"controls": {name: arms[name].describe() for name in arms if name.startswith("control")}}
-    return Choice(option.name, chosen, intervention, objective, found, gains, about)
+    return Choice(option.name, chosen or (), intervention, objective, found, gains, about)

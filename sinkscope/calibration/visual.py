@@ -15,13 +15,13 @@ from torch.nn import functional
 
 from sinkscope.calibration.calls import Call
 from sinkscope.calibration.editing import editing_heads, heads_of, opening
+from sinkscope.calibration.images import NAMES, image_token
 from sinkscope.calibration.reweigh import check_factor
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import OpenStream, family, unwrapped
 from sinkscope.interventions import Intervention, largest_activations
 from sinkscope.interventions.intervention import whole
 
-NAMES = ("image_token_id", "image_token_index")  # of a configuration
 FIRST_LAYERS = 2  # that have no sinks yet
 EPSILON = 1e-6  # of the share of visual sinks, for each token of the image, as in the authors' code
 NORM = 1e-6
@@ -67,8 +67,7 @@ class VisualRedistribution(Intervention):
     ) -> VisualRedistribution:
         """With the dimensions of the `count` activations that stand out most, and the configuration's image token."""
         model = unwrapped(model)
-        config = getattr(model, "config", None)
-        token = next((found for name in NAMES if isinstance(found := getattr(config, name, None), int)), None)
+        token = image_token(model)
         if token is None:
             raise UnsupportedModelError(
                 f"family '{family(model)}': its configuration names no image token (looked for {', '.join(NAMES)})"

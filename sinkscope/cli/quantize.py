@@ -12,16 +12,15 @@ from typer.core import TyperCommand, TyperOption
 
 from sinkscope.cli import options
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
-from sinkscope.cli.measuring.choices import WORDS, choices_of
-from sinkscope.cli.measuring.folders import FILES, old_files, results_folder
+from sinkscope.cli.measuring.choices import WORDS, At, choices_of
+from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
     from typer import Context
 
-    from sinkscope.quantization import Hazards, Spared, Study
+    from sinkscope.quantization import Hazards, Study
 else:
     Context = typer.Context.__base__  # what Typer hands over is of its public class's base
 
@@ -47,7 +46,17 @@ def quantize(
     scheme: Annotated[str | None, typer.Option(metavar="NAME", help="How to quantize.")] = None,
     spare: Annotated[
         list[str] | None,
-        typer.Option(metavar="WHAT", help=f"Tokens to spare, repeatable: {', '.join(WORDS)}. Default: measured."),
+        typer.Option(
+            metavar="WHAT",
+            help=f"Tokens to spare, repeatable: {', '.join(WORDS)}. Default: measured; none where a scheme rounds "
+            "weights alone.",
+        ),
+    ] = None,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Linear maps that stay as they are, repeatable: down_proj, layers.0, experts."
+        ),
     ] = None,
     hazards: Annotated[
         bool, typer.Option("--hazards", help="What to spare in this model, and why: ranges, site by site.")
@@ -65,8 +74,9 @@ def quantize(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for the results, and for the tokens to spare as JSON and safetensors. Default: "
-            "sinkscope-quantize/MODEL-SCHEME, with a hash of the options that are not at their defaults."
+            help="Folder for the results, and for the tokens to spare as JSON and safetensors, a prefix with keys and "
+            "values. Default: sinkscope-quantize/MODEL-SCHEME, with a hash of the options that are not at their "
+            "defaults."
         ),
     ] = None,
     as_json: options.AsJson = False,
@@ -76,7 +86,9 @@ def quantize(
         raise InputError("give --scheme NAME for a study, --hazards for what to spare and why, or both")
     if scheme is None and behind is not None:
         raise InputError("--context goes with a --scheme of caches")
-    builders = choices_of(spare or ["measured"])
+    if scheme is None and skip:
+        raise InputError("--skip goes with a --scheme of linear maps")
+    choices_of(spare or [])  # words that say nothing are refused before anything is loaded
     medium = options.medium_of(context)
     words = [scheme or "hazards", *([] if kind == "natural" and medium is None else [medium[0] if medium else kind])]
     folder = results_folder("quantize", out, [model], words, context)
@@ -85,13 +97,17 @@ def quantize(
     from sinkscope import quantization
     from sinkscope.cli.intervene import of_one_size
     from sinkscope.cli.measuring.job import loaded, reading_of, tokenizer_of
+    from sinkscope.cli.writing.quantized import exported_of, write_quantized
     from sinkscope.metrics import check_epsilon
+    from sinkscope.quantization import Spared
     from sinkscope.quantization.schemes import scheme_named
 
     check_epsilon(reads.epsilon)
     source = context.get_parameter_source("epsilon")
     epsilon = reads.epsilon if source is not None and source.name == "COMMANDLINE" else None
-    chosen = None if scheme is None else scheme_named(scheme)
+    chosen = None if scheme is None else scheme_named(scheme, skip or ())
+    alone = chosen is not None and chosen.spares != "served"
+    builders = choices_of(spare or (["none"] if alone else ["measured"]))
     disable_progress_bar()
     with only_json(as_json):
         quantized = loaded(model, device, runs)
@@ -100,10 +116,13 @@ def quantize(
         tokenizer = tokenizer_of(model, runs.revision)
         _check_bos(given, tokenizer)
         note(f"{model}: {read.description}; first: {read.first}")
-        choices = {word: build(quantized, given, epsilon) for word, build in builders.items()}
+        if alone and not spare:
+            note(f"{scheme} rounds weights alone: its cost, with nothing spared; --spare prefix:bos studies a prefix")
+        at = At(quantized, given, epsilon, tokenizer)
+        choices = {word: build(at) for word, build in builders.items()}
         looked = None
         if hazards:
-            first = next(iter(choices.values()), None)
+            first = next((choice for choice in choices.values() if isinstance(choice, Spared)), None)
             looked = quantization.hazards(quantized, given, first, batch_size=runs.batch_size)
         study = None
         if chosen is not None:
@@ -122,8 +141,10 @@ def quantize(
                     progress=lambda done, total: bar.update(task, completed=done, total=total),
                 )
         found = _summary(model, study, looked)
-        exported = _exported(model, quantized, given, choices, tokenizer, looked)
-        paths = _write(folder, found, study, looked, exported)
+        exported = exported_of(model, quantized, given, choices, tokenizer, looked)
+        if exported is not None and exported.lacking:
+            note(f"keys and values of the prefix are not written: {exported.lacking}")
+        paths = write_quantized(folder, found, study, looked, exported)
     if as_json:
         show_json(found)
         return
@@ -151,70 +172,9 @@ def _summary(model: str, study: Study | None, looked: Hazards | None) -> dict[st
     return found | ({} if looked is None else {"hazards": looked.to_json()})
 
 
-def _exported(
-    name: str,
-    model: nn.Module,
-    given: Mapping[str, Tensor],
-    choices: Mapping[str, Spared],
-    tokenizer: Any,
-    looked: Hazards | None,
-) -> tuple[dict[str, Any], Any, Tensor | None] | None:
-    """The first choice for other programs: as data, as masks, with the ids it is of; None where nothing is spared."""
-    from sinkscope.cli.writing.spared import spared_as_data
-
-    choice = next(iter(choices.values()), None)
-    if choice is None or (looked is not None and looked.tokens.empty):
-        return None
-    known = choice.known(model, given)
-    return spared_as_data(name, choice, known, known.text, tokenizer, looked), known, known.text
-
-
-def _write(
-    folder: Path,
-    found: dict[str, Any],
-    study: Study | None,
-    looked: Hazards | None,
-    exported: tuple[dict[str, Any], Any, Tensor | None] | None,
-) -> list[Path]:
-    """Whatever there is, in the place of an earlier call's."""
-    from functools import partial
-
-    from sinkscope.cli.writing.spared import write_masks
-    from sinkscope.files import replacing, write_json, write_text
-    from sinkscope.report.page import write_page
-    from sinkscope.report.quantization_page import quantization_page
-
-    page = quantization_page(found["model"], study, looked)
-    with replacing(folder, partial(old_files, "quantize")) as draft:
-        if study is not None:
-            study.save(draft / "study.nc")
-            write_json(draft / "study.json", _finite(study.to_json()))
-            write_text(draft / "table.csv", study.table().to_csv(index=False))
-        if looked is not None:
-            write_json(draft / "hazards.json", looked.to_json())
-            for name in ("sites", "casts", "advice"):
-                write_text(draft / f"{name}.csv", getattr(looked, name).to_csv(index=False))
-        if exported is not None:
-            data, known, ids = exported
-            write_json(draft / "spared.json", data)
-            write_masks(draft / "spared.safetensors", known, ids)
-        write_page(page, draft / "figure.html")
-        written = {path.name for path in draft.iterdir()}
-    return [folder / name for name in FILES["quantize"] if name in written]
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: what is not known is null."""
-    if isinstance(value, Mapping):
-        return {name: _finite(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and value != value else value
-
-
 def _show(study: Study) -> None:
     """A row per arm, then the finding in words."""
-    from sinkscope.report.quantization_page import COST, arm_rows
+    from sinkscope.report.changing import COST, arm_rows
 
     frame = study.table()
     show(table(["", "spared", COST[study.by], "from", "to", "given back, %", "from", "to"], arm_rows(frame, study.by)))

@@ -89,7 +89,7 @@ class Comparison:
                 data = file.load()
         except (OSError, ValueError) as error:
             raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
-        if "record" not in data.attrs or "arm" not in data.dims:
+        if "record" not in data.attrs or "series" not in data.coords:
             raise InputError(f"{path} holds no comparison of caches")
         return cls(data)
 

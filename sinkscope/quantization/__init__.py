@@ -13,10 +13,12 @@ from sinkscope.quantization.grid import steps_of as steps_of
 from sinkscope.quantization.hazard import Fp8Underflow as Fp8Underflow
 from sinkscope.quantization.hazard import Hazards as Hazards
 from sinkscope.quantization.hazard import hazards as hazards
+from sinkscope.quantization.kv import Codebooks as Codebooks
 from sinkscope.quantization.kv import QHitter as QHitter
 from sinkscope.quantization.kv import QuantizeCache as QuantizeCache
 from sinkscope.quantization.kv import SinkQuantizedCache as SinkQuantizedCache
 from sinkscope.quantization.kv import SinkQuantizedLayer as SinkQuantizedLayer
+from sinkscope.quantization.kv import find_codebooks as find_codebooks
 from sinkscope.quantization.kv import quantized_cache as quantized_cache
 from sinkscope.quantization.linear import GPTQ as GPTQ
 from sinkscope.quantization.linear import DuQuant as DuQuant

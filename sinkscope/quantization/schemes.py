@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
+from math import gcd
 from typing import Any, Literal
 
 import torch
@@ -16,17 +18,35 @@ from transformers import Cache
 from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import checked_inputs, device_of, evaluating, parameters, part
 from sinkscope.interventions import Intervention
-from sinkscope.quantization.grid import Grid
-from sinkscope.quantization.kv import QuantizeCache, quantized_cache
-from sinkscope.quantization.linear import QuantizeLinear, RotateInputs, SmoothQuant, calibrated, linear_maps
+from sinkscope.quantization.grid import EXACT, Grid
+from sinkscope.quantization.kv import QuantizeCache, find_codebooks, quantized_cache
+from sinkscope.quantization.kv.codebooks import SHARE
+from sinkscope.quantization.kv.codebooks import check as check_codebooks
+from sinkscope.quantization.linear import (
+    GPTQ,
+    DuQuant,
+    OutlyingColumns,
+    QuantizeLinear,
+    RotateInputs,
+    Rounding,
+    SliM,
+    SmoothQuant,
+    Transform,
+    calibrated,
+    linear_maps,
+)
+from sinkscope.quantization.linear.duquant import block_of
 from sinkscope.quantization.linear.maps import HEAD
 from sinkscope.quantization.spared import Spared
-from sinkscope.quantization.studies.scheme import QuantizationScheme
+from sinkscope.quantization.studies.scheme import QuantizationScheme, Spares
 
-LINEAR = re.compile(r"w(\d+)(?:a(\d+)-(tensor|static|token))?(?:-(smooth|rotated))?")
-CACHED = re.compile(r"kv(\d+)-(token|kivi|head)")
+LINEAR = re.compile(r"w(\d+)(?:a(\d+)-(tensor|static|token)(?:-(smooth|rotated|duquant))?)?(?:-(gptq|slim))?")
+COLUMNS = re.compile(r"llm-int8(?:-(\d+(?:\.\d+)?))?")
+CACHED = re.compile(r"kv(\d+)-(token|kivi|head|kvquant)")
 GROUP = 32  # tokens that share a range of a key's channel, as in KIVI
+INPUTS = 128  # of an output that share bits and a range, at most, as in SliM-LLM
 SMOOTH = 0.5  # α of SmoothQuant
+THRESHOLD = 6.0  # of LLM.int8
 
 Ranges = Literal["tensor", "static", "token"]
 RANGES: dict[str, str] = {
@@ -34,71 +54,144 @@ RANGES: dict[str, str] = {
     "static": "one range for all tokens, frozen from calibration",
     "token": "a range for each token",
 }
+FIRST: dict[str | None, str] = {
+    None: "",
+    "smooth": f"; outliers moved to weights first (α = {SMOOTH:g})",
+    "rotated": "; rotated first",
+    "duquant": "; smoothed, rotated towards the outliers and permuted first (DuQuant)",
+}
+OUTPUTS = "a range for each output"
+WEIGHTS: dict[str | None, str] = {
+    None: OUTPUTS,
+    "gptq": f"{OUTPUTS}, each error made good by the inputs that are left (GPTQ)",
+    "slim": f"on average, one more or less by salience in groups of at most {INPUTS} inputs (SliM-LLM)",
+}
 CACHES: dict[str, str] = {
     "token": "a range for each token and head",
     "kivi": f"keys by channel in groups of {GROUP} tokens, values by token, the open group in full precision",
     "head": "a range for each head, which grows with the text",
+    "kvquant": "levels where the loss feels errors, keys by channel before rotation, 1 % of outliers aside (KVQuant)",
 }
 
 
-def scheme_named(name: str) -> QuantizationScheme:
-    """A scheme of the list, or of its grammar with other bits: w6a6-tensor, kv3-head.
+def scheme_named(name: str, skip: Sequence[str] = ()) -> QuantizationScheme:
+    """A scheme of the list, or of its grammar with other bits: w6a6-tensor, w3-gptq, kv3-head.
 
-    Raises `InputError` for other names, naming the nearest, and for bits outside 1 … 16.
+    `skip`: linear maps that stay as they are beside the head (`linear_maps`). Raises `InputError` for other names,
+    naming the nearest, for bits outside 1 … 16, and for `skip` with a scheme of caches.
     """
     if found := LINEAR.fullmatch(name):
-        weights, activations, ranges, first = found.groups()
-        if activations is None and first is None:
-            return _weights(name, int(weights))
-        if activations is not None:
-            return _linear(name, int(weights), int(activations), ranges, first)
+        weights, activations, ranges, first, rounding = found.groups()
+        bits = None if activations is None else int(activations)
+        return _Linear(name, int(weights), bits, ranges, first, rounding, tuple(skip)).scheme
+    if found := COLUMNS.fullmatch(name):
+        return _columns(name, float(found[1] or THRESHOLD), tuple(skip))
     if found := CACHED.fullmatch(name):
-        bits, ranges = found.groups()
-        return _cached(name, int(bits), ranges)
+        if skip:
+            raise InputError(f"{name} rounds what is cached, no linear map: leave out skip ({', '.join(skip)})")
+        return _cached(name, int(found[1]), found[2])
     raise unknown("scheme", name, SCHEMES)
 
 
-def _weights(name: str, bits: int) -> QuantizationScheme:
-    grid = Grid(bits, symmetric=bits > 1)
+@dataclass(frozen=True)
+class _Linear:
+    """Linear maps: bits of weights and of activations, with what is done to both first, and how weights are rounded."""
 
-    def make(model: nn.Module, calibration: Mapping[str, Any], spared: Spared | None) -> Intervention:
-        if spared is not None:
+    name: str
+    weights: int
+    activations: int | None
+    ranges: str | None
+    first: str | None
+    rounding: str | None
+    skip: tuple[str, ...]
+
+    @property
+    def scheme(self) -> QuantizationScheme:
+        """The scheme. Raises `InputError` for bits that a grid, or a mixture of them, cannot have."""
+        Grid(self.weights, symmetric=self.weights > 1)
+        given = self._given
+        if self.rounding == "slim" and not 2 <= self.weights < EXACT:
             raise InputError(
-                f"{name} rounds weights, which are the same for all tokens: to spare tokens is to keep their keys and "
-                "values of the full model, in a prefix (find_prefix); study its cost alone (--spare none)"
+                f"{self.name} mixes {self.weights - 1}, {self.weights} and {self.weights + 1} bits: expected from 2 to "
+                f"{EXACT - 1} on average"
             )
-        return QuantizeLinear(grid)
+        says = f"weights of {self.weights} bits, {WEIGHTS[self.rounding]}"
+        if given is not None:
+            assert self.ranges is not None
+            says += f"; activations of {given.bits} bits, {RANGES[self.ranges]}{FIRST[self.first]}"
+            return QuantizationScheme(self.name, says, self._make)
+        spares: Spares = "nothing" if self.rounding is None else "calibration"
+        return QuantizationScheme(self.name, f"{says}; activations as they are", self._make, spares=spares)
 
-    return QuantizationScheme(name, f"weights of {bits} bits, a range for each output; activations as they are", make)
+    @property
+    def _given(self) -> Grid | None:
+        if self.activations is None:
+            return None
+        return Grid(self.activations, "token" if self.ranges == "token" else "tensor", symmetric=self.activations > 1)
 
-
-def _linear(name: str, weights: int, activations: int, ranges: str, first: str | None) -> QuantizationScheme:
-    grid = Grid(weights, symmetric=weights > 1)
-    given = Grid(activations, "token" if ranges == "token" else "tensor", symmetric=activations > 1)
-
-    def make(model: nn.Module, calibration: Mapping[str, Any], spared: Spared | None) -> Intervention:
-        transform: Any = None
-        skip = _skipped(model, calibration)
-        if first == "smooth":
-            transform = SmoothQuant.of(model, calibration, SMOOTH, spared=spared, skip=skip)
-        elif first == "rotated":
-            transform = RotateInputs(skip=skip)
+    def _make(self, model: nn.Module, calibration: Mapping[str, Any], spared: Spared | None) -> Intervention:
+        given = self._given
+        if spared is not None and given is None and self.rounding is None:
+            raise InputError(
+                f"{self.name} rounds weights alone, which are the same for all tokens: spare a prefix, whose keys and "
+                "values the full model made (--spare prefix:bos), or nothing (--spare none)"
+            )
+        skip = (HEAD, *self.skip)
+        if given is not None or self.rounding is not None:
+            skip = _skipped(model, calibration, self.skip)
+        transform = self._transform(model, calibration, spared, skip)
         static = (
             calibrated(model, calibration, given, spared=spared, skip=skip, transform=transform)
-            if ranges == "static"
+            if given is not None and self.ranges == "static"
             else None
         )
-        return QuantizeLinear(grid, given, static=static, spared=spared, skip=skip, transform=transform)
+        grid, rounding = self._weights(model, calibration, spared, skip, transform)
+        served = None if given is None else spared
+        return QuantizeLinear(
+            grid, given, static=static, spared=served, skip=skip, transform=transform, rounding=rounding
+        )
 
-    before = {None: "", "smooth": f"; outliers moved to weights first (α = {SMOOTH:g})", "rotated": "; rotated first"}
+    def _transform(
+        self, model: nn.Module, calibration: Mapping[str, Any], spared: Spared | None, skip: Sequence[str]
+    ) -> Transform | None:
+        if self.first == "smooth":
+            return SmoothQuant.of(model, calibration, SMOOTH, spared=spared, skip=skip)
+        if self.first == "duquant":
+            return DuQuant.of(model, calibration, spared=spared, skip=skip)
+        return RotateInputs(skip=skip) if self.first == "rotated" else None
+
+    def _weights(
+        self,
+        model: nn.Module,
+        calibration: Mapping[str, Any],
+        spared: Spared | None,
+        skip: Sequence[str],
+        transform: Transform | None,
+    ) -> tuple[Grid, Rounding | None]:
+        plain = Grid(self.weights, symmetric=self.weights > 1)
+        options: dict[str, Any] = {"spared": spared, "skip": skip, "transform": transform}
+        if self.rounding == "gptq":
+            return plain, GPTQ.of(model, calibration, **options)
+        if self.rounding == "slim":
+            return Grid(self.weights, group=_group(model, skip)), SliM.of(model, calibration, **options)
+        return plain, None
+
+
+def _columns(name: str, threshold: float, skip: tuple[str, ...]) -> QuantizationScheme:
+    def make(model: nn.Module, calibration: Mapping[str, Any], spared: Spared | None) -> Intervention:
+        return OutlyingColumns(threshold, spared, _skipped(model, calibration, skip))
+
     says = (
-        f"weights of {weights} bits, a range for each output; activations of {activations} bits, {RANGES[ranges]}"
-        f"{before[first]}"
+        f"inputs that reach {threshold:g} in any token of a call as they are, with their weights; the others of 8 "
+        "bits, a range for each token and output (LLM.int8)"
     )
     return QuantizationScheme(name, says, make)
 
 
 def _cached(name: str, bits: int, ranges: str) -> QuantizationScheme:
+    says = f"cached keys and values of {bits} bits, {CACHES[ranges]}"
+    if ranges == "kvquant":
+        return _with_levels(name, bits, says)
     keys, values = Grid(bits), Grid(bits)
     if ranges == "kivi":
         keys = Grid(bits, "channel", group=GROUP)
@@ -112,17 +205,37 @@ def _cached(name: str, bits: int, ranges: str) -> QuantizationScheme:
         return quantized_cache(model, keys, values, spared)
 
     stored = ranges != "head" and bits <= 8
-    says = f"cached keys and values of {bits} bits, {CACHES[ranges]}"
     return QuantizationScheme(name, says, make, caches=True, store=store if stored else None)
 
 
-def _skipped(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """The head, and maps that are never called though their block is: their weight is read directly.
+def _with_levels(name: str, bits: int, says: str) -> QuantizationScheme:
+    check_codebooks(bits, SHARE)
+
+    def make(model: nn.Module, calibration: Mapping[str, Any], spared: Spared | None) -> Intervention:
+        return QuantizeCache.of(find_codebooks(model, calibration, bits, spared=spared), spared)
+
+    return QuantizationScheme(name, says, make, caches=True)
+
+
+def _group(model: nn.Module, skip: Sequence[str]) -> int:
+    """The largest number of inputs, at most 128, that divides those of every map. Raises `InputError` for 1."""
+    widths = sorted({one.weight.shape[-1] for one in linear_maps(model, skip).values()})
+    found = block_of(gcd(*widths), INPUTS)
+    if found == 1:
+        raise InputError(
+            f"maps of {', '.join(map(str, widths))} inputs have no groups of one size: leave some as they are (skip)"
+        )
+    return found
+
+
+def _skipped(model: nn.Module, inputs: Mapping[str, Any], skip: Sequence[str]) -> tuple[str, ...]:
+    """The head, `skip`, and maps that are never called though their block is: their weight is read directly.
 
     What goes into those cannot be quantized; a `UserWarning` names them.
     """
     used: set[str] = set()
-    maps = {path: one for path, one in linear_maps(model).items() if not (one.routed or one.stacked or one.crosses)}
+    every = linear_maps(model, (HEAD, *skip))
+    maps = {path: one for path, one in every.items() if not (one.routed or one.stacked or one.crosses)}
     given, samples = checked_inputs(model, inputs)
     options = {"use_cache": False} if "use_cache" in parameters(model).parameters else {}
     with ExitStack() as stack, evaluating(model), torch.no_grad():
@@ -138,7 +251,7 @@ def _skipped(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[str, ...]:
             UserWarning,
             stacklevel=5,
         )
-    return (HEAD, *unused)
+    return (HEAD, *skip, *unused)
 
 
 def _noted(used: set[str], path: str, x: Tensor, routing: object) -> Tensor:
@@ -154,12 +267,17 @@ NAMES = (
     "w4a8-tensor",
     "w8a8-tensor-smooth",
     "w8a8-tensor-rotated",
+    "w4a4-token-duquant",
+    "llm-int8",
     "w4",
+    "w4-gptq",
+    "w3-slim",
     "kv4-token",
     "kv2-token",
     "kv4-kivi",
     "kv2-kivi",
     "kv3-head",
     "kv2-head",
+    "kv3-kvquant",
 )
 SCHEMES: dict[str, QuantizationScheme] = {name: scheme_named(name) for name in NAMES}

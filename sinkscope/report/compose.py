@@ -26,14 +26,20 @@ TITLE = "Attention sinks: stored results"
 
 
 def compose(paths: Iterable[Path], epsilon: float = EPSILON) -> Page:
-    """The page of what the paths hold, as `stored.read`; raises `InputError` as it does."""
-    return results_page(TITLE, read(paths), epsilon)
+    """The page of what the paths hold, as `stored.read`; raises `InputError` as it does.
+
+    Of one result that has a page of its own, that page.
+    """
+    stored = read(paths)
+    if len(stored.pages) == 1 and replace(stored, pages={}) == Stored():
+        return next(iter(stored.pages.values()))
+    return results_page(TITLE, stored, epsilon)
 
 
 def results_page(title: str, stored: Stored, epsilon: float = EPSILON) -> Page:
     """The page of results that were read already; up to four measurements are drawn side by side."""
-    pages = [survey_page(survey) for survey in stored.surveys.values()]
-    named = zip(stored.surveys, pages, strict=True)
+    pages = [*(survey_page(survey) for survey in stored.surveys.values()), *stored.pages.values()]
+    named = zip((*stored.surveys, *stored.pages), pages, strict=True)
     parts = [
         *(experiments.experiment_sections(stored.entries) if stored.entries else []),
         *_training(stored.runs),

@@ -13,6 +13,8 @@ from sinkscope.errors import InputError
 from sinkscope.experiments import QUESTIONS, SCALES, Findings, Question, pooled, questions_in
 from sinkscope.measurements import Measurement
 from sinkscope.report.experiments.entry import Entry, entry, unknown_entry
+from sinkscope.report.page import Page
+from sinkscope.report.pages_again import page_of
 from sinkscope.report.runs import StoredRun, read_run
 from sinkscope.survey import Survey
 from sinkscope.survey.result import JSON as SURVEY
@@ -21,8 +23,8 @@ from sinkscope.training import LOG
 
 THEORY = "verdicts.json"
 KINDS = (
-    "a run folder, a folder of runs, a measurement (.nc), a survey's folder, a record (.json) or folder of "
-    "experiments, or the verdicts of theory"
+    "a run folder, a folder of runs, a measurement, a study of quantization, a calibration or a comparison of caches "
+    "(.nc or its folder), a survey's folder, a record (.json) or folder of experiments, or the verdicts of theory"
 )
 
 
@@ -35,6 +37,8 @@ class Stored:
     surveys: dict[str, Survey] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     claims: dict[str, Sequence[Verdict]] = field(default_factory=dict)
+    pages: dict[str, Page] = field(default_factory=dict)
+    """Of what has a page of its own: studies of quantization and hazards, calibrations, comparisons of caches."""
 
 
 def read(paths: Iterable[Path]) -> Stored:
@@ -91,7 +95,9 @@ def records_in(folder: Path) -> list[Path]:
 def _add(stored: Stored, path: Path, questions: Mapping[str, Question]) -> None:
     if not path.exists():
         raise InputError(f"nothing at {path}")
-    if path.suffix == ".nc":
+    if (page := page_of(path)) is not None:
+        stored.pages[_free(path.stem if path.is_file() else path.name, stored.pages)] = page
+    elif path.suffix == ".nc":
         stored.measurements[_free(path.stem, stored.measurements)] = Measurement.load(path)
     elif folders := _run_folders(path):
         stored.runs += [read_run(folder) for folder in folders]

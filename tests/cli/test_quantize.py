@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from sinkscope.model import load
-from sinkscope.quantization import FirstTokens, Study
+from sinkscope.quantization import FirstTokens, Prefix, Study
 from tests.families.registry import FAMILIES
 
 Command = Callable[..., Any]
@@ -30,7 +30,7 @@ def test_a_study_and_hazards_are_written_with_the_tokens_to_spare(
     folder = tmp_path / "found"
     assert {path.name for path in folder.iterdir()} == {
         *("study.nc", "study.json", "table.csv", "hazards.json", "sites.csv", "casts.csv", "advice.csv"),
-        *("spared.json", "spared.safetensors", "figure.html"),
+        *("spared.json", "spared.safetensors", "prefix", "figure.html"),
     }
     found = Study.load(folder / "study.nc")
     assert found.arms == ["full", "nothing", "first:2", "first 2", "random 1", "random 2"]
@@ -39,13 +39,59 @@ def test_a_study_and_hazards_are_written_with_the_tokens_to_spare(
     assert found.verdict in answer.out
     page = (folder / "figure.html").read_text()
     assert "Ranges by site" in page
+    again = sinkscope("report", "found", "--out", "again.html", "--json")
+    assert again.code == 0, again.err
+    assert "Ranges by site" in again.json["sections"]
+    assert (tmp_path / "again.html").read_text() == page
     exported = json.loads((folder / "spared.json").read_text())
     assert exported["positions"] == [0, 1]
     assert exported["prefix_ids"][0] == exported["bos_token_id"]  # the second token differs from row to row
+    written = Prefix.load(folder / "prefix", load(str(model)))
+    assert list(written.ids) == exported["prefix_ids"]
     masks = load_file(folder / "spared.safetensors")
     assert masks["spared"].sum(1).tolist() == [2] * 4
     expected = FirstTokens(2).mask(load(str(model)), {"input_ids": masks["input_ids"]})
     assert torch.equal(masks["spared"].bool(), expected)
+
+
+@pytest.mark.slow
+def test_a_prefix_is_an_arm_and_is_written_for_others_to_read(
+    sinkscope: Command, model: Path, text: Path, tmp_path: Path
+) -> None:
+    given = ("quantize", model, "--scheme", "w3", "--text", text, *SMALL, "--skip", "down_proj")
+    answer = sinkscope(*given, "--spare", "prefix:bos", "--out", "found")
+    assert answer.code == 0, answer.err
+    found = Study.load(tmp_path / "found" / "study.nc")
+    assert found.arms == ["full", "nothing", "prefix:bos", "random 1", "random 2"]
+    assert found.record["quantizer"]["skip"] == ["lm_head", "down_proj"]
+    written = Prefix.load(tmp_path / "found" / "prefix", load(str(model)))
+    assert written.ids == (written.bos,)
+    assert not (tmp_path / "found" / "spared.json").exists()
+    assert sinkscope("report", "found/study.nc", "--out", "page.html").code == 0
+    assert (tmp_path / "page.html").read_bytes() == (tmp_path / "found" / "figure.html").read_bytes()
+    again = sinkscope(*given, "--spare", "prefix:found/prefix", "--out", "again", "--json")
+    assert again.code == 0, again.err
+    costs = {arm["arm"]: arm["kl"] for arm in again.json["study"]["arms"]}
+    assert costs["prefix:found/prefix"] == pytest.approx(found.cost("prefix:bos", by="kl").value, rel=1e-7)
+    other = load(str(model))
+    with torch.no_grad():
+        other.get_input_embeddings().weight.mul_(1.5)
+    other.save_pretrained(tmp_path / "other")
+    for file in model.glob("tokenizer*"):
+        (tmp_path / "other" / file.name).write_bytes(file.read_bytes())
+    refused = sinkscope("quantize", "other", *given[2:], "--spare", "prefix:found/prefix", "--out", "refused")
+    assert "made with another model" in refused.error
+    assert not (tmp_path / "refused").exists()
+
+
+def test_weights_alone_are_studied_with_nothing_spared(
+    sinkscope: Command, model: Path, text: Path, tmp_path: Path
+) -> None:
+    answer = sinkscope("quantize", model, "--scheme", "w3-gptq", "--text", text, *SMALL, "--json", "--out", "found")
+    assert answer.code == 0, answer.err
+    assert [arm["arm"] for arm in answer.json["study"]["arms"]] == ["full", "nothing"]
+    assert "--spare prefix:bos" in answer.err
+    assert not (tmp_path / "found" / "prefix").exists()
 
 
 def test_hazards_alone_and_json(sinkscope: Command, model: Path, text: Path, tmp_path: Path) -> None:
@@ -86,7 +132,12 @@ def test_a_scheme_of_caches_is_read_through_one(sinkscope: Command, model: Path,
         (("--scheme", "w8a8-tensr"), "did you mean 'w8a8-tensor'"),
         (("--scheme", "w99a8-tensor"), "from 1 to 16"),
         (("--scheme", "kv0-token"), "from 1 to 16"),
-        (("--scheme", "w4", "--spare", "first:1"), "--spare none"),
+        (("--scheme", "w4", "--spare", "first:1"), "--spare prefix:bos"),
+        (("--scheme", "w4", "--spare", "prefix:nowhere"), "no folder nowhere"),
+        (("--scheme", "w4", "--spare", "prefix:5000"), "--spare prefix:bos"),
+        (("--scheme", "w4", "--skip", "dwn_proj"), "did you mean 'down_proj'"),
+        (("--scheme", "kv2-token", "--skip", "down_proj"), "no linear map"),
+        (("--hazards", "--skip", "down_proj"), "--skip goes with a --scheme"),
         (("--hazards", "--spare", "first"), "first:N"),
         (("--hazards", "--spare", "frst:4"), "did you mean"),
         (("--hazards", "--spare", "positions:a"), "positions:0,64"),
@@ -107,7 +158,8 @@ def test_bad_input_is_one_line_and_nothing_is_written(
 
 
 def test_the_help_lists_the_schemes(sinkscope: Command) -> None:
-    assert "kv2-kivi" in sinkscope("quantize", "--help").out
+    said = sinkscope("quantize", "--help").out
+    assert all(name in said for name in ("kv2-kivi", "w4-gptq", "w3-slim", "w4a4-token-duquant", "llm-int8"))
 
 
 @pytest.mark.slow

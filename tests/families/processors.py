@@ -15,7 +15,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from sinkscope.data.tokenizer import train_bpe
-from tests.families.inputs import SIDE
+from tests.families.inputs import IMAGE_TOKEN, PATCH, SIDE
 from tests.families.registry import FAMILIES
 
 RATE = 16_000
@@ -89,6 +89,25 @@ def saved_hearing(folder: Path, mels: int = 8) -> Path:
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>")
     ears = transformers.WhisperFeatureExtractor(feature_size=8, chunk_length=1)
     transformers.Qwen2AudioProcessor(ears, tokenizer).save_pretrained(folder)
+    return folder
+
+
+def saved_llava(folder: Path, layers: int = 5) -> Path:
+    """LLaVA, which reads text beside an image: 6 × 6 patches are 36 tokens among the others."""
+    found = FAMILIES["llava"]
+    options = {**found.options, "text_config": {**found.options["text_config"], "num_hidden_layers": layers}}
+    torch.manual_seed(0)
+    transformers.LlavaForConditionalGeneration(transformers.LlavaConfig(**options)).save_pretrained(folder)
+    backend = _small(" ".join(chr(97 + letter) for letter in range(26)))
+    backend.add_tokens([f"<filler{number}>" for number in range(IMAGE_TOKEN - backend.get_vocab_size())])
+    backend.add_special_tokens(["<image>"])
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>")
+    eyes = CLIPImageProcessorPil(size={"height": SIDE, "width": SIDE}, crop_size={"height": SIDE, "width": SIDE})
+    strategy = options["vision_feature_select_strategy"]  # leaves out the one token that is no patch
+    made = transformers.LlavaProcessor(
+        eyes, tokenizer, PATCH, vision_feature_select_strategy=strategy, num_additional_image_tokens=1
+    )
+    made.save_pretrained(folder)
     return folder
 
 

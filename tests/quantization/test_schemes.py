@@ -6,14 +6,29 @@ import re
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import LlamaForCausalLM
 
 import sinkscope as ss
 from sinkscope.errors import InputError
-from sinkscope.quantization import SCHEMES, FirstTokens, MeasuredSinks, QuantizationScheme, study
+from sinkscope.quantization import (
+    GPTQ,
+    SCHEMES,
+    DuQuant,
+    FirstTokens,
+    Grid,
+    MeasuredSinks,
+    OutlyingColumns,
+    QuantizationScheme,
+    RotateInputs,
+    SliM,
+    linear_maps,
+    study,
+)
 from sinkscope.quantization.schemes import scheme_named
 from tests.families.registry import FAMILIES
 
@@ -24,10 +39,86 @@ def test_every_scheme_of_the_list_is_its_grammars(name: str) -> None:
     assert scheme_named(name).says == SCHEMES[name].says
 
 
-@pytest.mark.parametrize(("name", "said"), [("w17", "from 1 to 16"), ("kv2", "kv2-"), ("w8-smooth", "unknown scheme")])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("w17", "from 1 to 16"),
+        ("w8a17-token", "from 1 to 16"),
+        ("kv2", "kv2-"),
+        ("w8-smooth", "unknown scheme"),
+        ("w4-gpqt", "did you mean 'w4-gptq'"),
+        ("w1-slim", "mixes 0, 1 and 2 bits"),
+        ("w16-slim", "from 2 to 15"),
+    ],
+)
 def test_other_names_are_refused(name: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         scheme_named(name)
+
+
+def made(model: LlamaForCausalLM, name: str, ids: torch.Tensor, spared: FirstTokens | None = None) -> Any:
+    return scheme_named(name).make(model, {"input_ids": ids}, spared)
+
+
+def test_a_name_makes_the_method_that_it_names(tiny_llama: LlamaForCausalLM) -> None:
+    ids = torch.randint(0, 101, (3, 24))
+    maps = linear_maps(tiny_llama)
+    plain = made(tiny_llama, "w3", ids)
+    better = made(tiny_llama, "w3-gptq", ids)
+    expected = GPTQ.of(tiny_llama, ids)
+    for path, one in maps.items():
+        wanted = expected.rounded(path, one.weight.detach(), Grid(3, symmetric=True))
+        assert torch.equal(better.rounding.rounded(path, one.weight.detach(), better.weights), wanted)
+    assert plain.rounding is None
+    assert plain.weights == better.weights
+    mixed = made(tiny_llama, "w3-slim", ids)
+    widths = {one.weight.shape[-1] for one in maps.values()}
+    assert all(width % mixed.weights.group == 0 for width in widths)
+    assert isinstance(mixed.rounding, SliM)
+    both = made(tiny_llama, "w4a4-token-rotated-gptq", ids)
+    assert both.rounding.transform is both.transform  # the second is calibrated under the first
+    assert both.transform == RotateInputs(skip=("lm_head",))
+    assert made(tiny_llama, "llm-int8-2.5", ids) == OutlyingColumns(2.5)
+    assert made(tiny_llama, "llm-int8", ids) == OutlyingColumns(6.0)
+
+
+def test_weights_leave_spared_tokens_out_of_calibration_alone(tiny_llama: LlamaForCausalLM) -> None:
+    ids = torch.randint(0, 101, (3, 24))
+    found = made(tiny_llama, "w3-gptq", ids, FirstTokens(2))
+    assert found.spared is None  # served, weights know no tokens
+    expected = GPTQ.of(tiny_llama, ids, spared=FirstTokens(2)).hessians
+    with_all = GPTQ.of(tiny_llama, ids).hessians
+    for path, hessians in found.rounding.hessians.items():
+        assert torch.equal(hessians[0], expected[path][0])
+        assert not torch.equal(hessians[0], with_all[path][0])
+    study_of_it = study(tiny_llama, ids, "w3-gptq", FirstTokens(2), controls=1)
+    kl = study_of_it.data["kl"]
+    assert not np.allclose(kl.sel(arm="spared"), kl.sel(arm="nothing"))
+
+
+def test_maps_are_left_as_they_are_by_name(tiny_llama: LlamaForCausalLM) -> None:
+    ids = torch.randint(0, 101, (2, 16))
+    every = [path.rpartition(".")[2] for path in linear_maps(tiny_llama)]
+    for name in ("w2", "w2-gptq", "w4a4-tensor", "w4a4-static-smooth", "llm-int8"):
+        scheme = scheme_named(name, tuple(dict.fromkeys(every)))
+        with pytest.warns(UserWarning, match="nothing was rounded"):
+            assert study(tiny_llama, ids, scheme, {}).cost("nothing", by="kl").value == 0
+    assert "down_proj" in scheme_named("w2", ("down_proj",)).make(tiny_llama, {"input_ids": ids}, None).skip  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="did you mean 'down_proj'"):
+        study(tiny_llama, ids, scheme_named("w2", ("dwn_proj",)), {})
+    with pytest.raises(InputError, match="no linear map"):
+        scheme_named("kv2-token", ("down_proj",))
+
+
+def test_llm_int8_says_what_it_does_not_quantize(tiny_llama: LlamaForCausalLM) -> None:
+    ids = torch.randint(0, 101, (2, 16))
+    with pytest.warns(UserWarning, match="nothing was rounded"):
+        everything = study(tiny_llama, ids, OutlyingColumns(0.0), {}, batch_size=2)
+    assert everything.record["columns_kept"] == 1
+    found = study(tiny_llama, ids, "llm-int8-0.5", {}, batch_size=2)
+    shares = OutlyingColumns(0.5).kept(tiny_llama, ids, 2)
+    assert 0 < found.record["columns_kept"] < found.record["columns_kept_most"] == max(shares.values())
+    assert f"{100 * max(shares.values()):.0f} %" in found.verdict
 
 
 def test_more_bits_cost_less(tiny_llama: LlamaForCausalLM) -> None:
@@ -38,7 +129,7 @@ def test_more_bits_cost_less(tiny_llama: LlamaForCausalLM) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in SCHEMES if name != "w4"])
+@pytest.mark.parametrize("name", [name for name in SCHEMES if SCHEMES[name].spares != "nothing"])
 def test_every_scheme_runs_with_tokens_spared(tiny_llama: LlamaForCausalLM, name: str) -> None:
     found = study(tiny_llama, torch.randint(0, 101, (2, 72)), name, FirstTokens(1), controls=2, context=64)
     assert found.cost("nothing", by="kl").value > 0
@@ -49,6 +140,11 @@ def test_a_scheme_of_ones_own(tiny_llama: LlamaForCausalLM) -> None:
     own = QuantizationScheme("mine", "as w4a4-token", SCHEMES["w8a8-token"].make)
     found = study(tiny_llama, torch.randint(0, 101, (2, 16)), own, FirstTokens(1), controls=1)
     assert found.record["scheme_says"] == "as w4a4-token"
+
+
+@pytest.mark.slow
+def test_duquant_by_its_name(tiny_llama: LlamaForCausalLM) -> None:
+    assert isinstance(made(tiny_llama, "w4a4-token-duquant", torch.randint(0, 101, (2, 16))).transform, DuQuant)
 
 
 @pytest.mark.slow

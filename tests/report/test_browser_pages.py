@@ -15,13 +15,13 @@ from sinkscope.files import write_text
 from sinkscope.interventions import ForbidSink, effect
 from sinkscope.quantization import FirstTokens, study
 from sinkscope.report.caches_page import caches_page
+from sinkscope.report.changing import quantization_page
 from sinkscope.report.compose import results_page
 from sinkscope.report.demo_page import quick_page
 from sinkscope.report.effects import effect_page
 from sinkscope.report.experiments import experiment_page
 from sinkscope.report.observatory.observatory import observatory_page
 from sinkscope.report.page import Page, write_page
-from sinkscope.report.quantization_page import quantization_page
 from sinkscope.report.runs import Seeds
 from sinkscope.report.stored import Stored
 from sinkscope.report.survey_page import survey_page

@@ -196,6 +196,13 @@ class KeptSets(FollowedLayer, DynamicLayer):
             emptied = torch.where(over, EMPTY, self.places.gather(-1, index))
             self.places.scatter_(-1, index, emptied)
 
+    def round_new(self, rounding: Callable[[Tensor], Tensor], since: int) -> None:
+        """Put what `rounding` makes of keys and values in their place, of those that stay from column `since` on."""
+        new = (self.places >= since)[..., None]
+        for name in ("keys", "values"):
+            held = self.slots[name]
+            held.copy_(torch.where(new, rounding(held.float()).to(held.dtype), held))
+
     def reset(self) -> None:
         super().reset()
         self.slots, self.rows = Slots(), {}

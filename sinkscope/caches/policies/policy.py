@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -52,6 +53,11 @@ class Policy(ABC):
     @property
     def merges(self) -> str | None:
         """How evicted keys are merged into kept ones (`merging.merged`); None: they are gone."""
+        return None
+
+    @property
+    def rounding(self) -> Callable[[Tensor], Tensor] | None:
+        """What becomes of each key and value (…, dim) that a pass adds, once the pass has run; None: nothing."""
         return None
 
     @abstractmethod

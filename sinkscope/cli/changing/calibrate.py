@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from sinkscope.cli import options
+from sinkscope.cli.given import RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import FILES, old_files, results_folder
 from sinkscope.errors import InputError, unknown
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
@@ -41,6 +42,7 @@ class ListingMethods(TyperCommand):
         super().format_help(ctx, formatter)
 
 
+@sharing
 def calibrate(
     context: Context,
     model: options.Model,
@@ -67,12 +69,10 @@ def calibrate(
     tokens: Annotated[int, typer.Option(min=2, help="Tokens in a text.")] = TOKENS,
     samples: Annotated[int, typer.Option(min=4, help="Number of texts, to choose on and held out.")] = SAMPLES,
     bos: options.BosToken = "auto",
+    images: options.Images = None,
+    prompt: options.Prompt = None,
     device: options.Device = None,
-    dtype: options.Precision = "auto",
-    revision: options.Revision = None,
-    batch_size: options.BatchSize = 16,
-    attn: options.Attn = None,
-    seed: options.Seed = 0,
+    runs: Runs = RUNS,
     save: Annotated[
         Path | None,
         typer.Option(help="Folder for the calibrated model, which sinkscope loads as any other; nothing else does."),
@@ -88,64 +88,64 @@ def calibrate(
 ) -> None:
     """Calibrate attention in the heads where it helps: chosen on one part of the texts, reported on the other."""
     tried, chosen_heads = _values(values), _heads(heads)
-    if split != "validation" and text is not None:
-        raise InputError(f"--split {split} goes with --corpus: a --text is read as a whole")
     if save is not None and save.exists() and (not save.is_dir() or any(save.iterdir())):
         raise InputError(f"--save {save}: it is there already; name a new folder")
+    if prompt is not None and images is None:
+        raise InputError("--prompt goes with --images: it is what stands beside each of them")
+    if images is not None and (text is not None or runs.chat_template):
+        raise InputError("--images takes the place of text: --text and --chat-template go without it")
     folder = results_folder("calibrate", out, [model], [method], context)
     from transformers.utils.logging import disable_progress_bar
 
     from sinkscope.calibration import METHODS, choose
-    from sinkscope.cli.measuring.job import tokenizer_of
-    from sinkscope.data import build_inputs, vocabulary_of
-    from sinkscope.model import load
+    from sinkscope.cli.intervene import of_one_size
+    from sinkscope.cli.measuring.job import loaded, reading_of, tokenizer_of
 
     if method not in METHODS:
         raise unknown("method", method, METHODS)
     if method != "zero-tuning" and position:
         raise InputError(f"--position names the token of zero-tuning: {method} has none")
     named = METHODS[method]
-    settings = named.options(tried or named.defaults, position)
+    if named.of_images is not None and images is None:
+        raise InputError(f"--method {method} is for models that read images: give --images DIR")
+    if named.of_images is not None and chosen_heads is not None:
+        raise InputError(f"--heads: {method} finds its heads by itself, query by query")
+    settings = [] if named.of_images is not None else named.options(tried or named.defaults, position)
+    reads = Reads(
+        field=field, corpus=corpus, split=split, images=images, prompt=prompt, tokens=tokens, samples=samples, bos=bos
+    )
     disable_progress_bar()
     with only_json(as_json):
-        loaded = load(model, dtype=dtype, device=options.usable_device(device), revision=revision, attn=attn)
-        tokenizer = tokenizer_of(model, revision, needed=True)
-        inputs = build_inputs(
-            "natural",
-            tokenizer=tokenizer,
-            vocab_size=vocabulary_of(loaded),
-            tokens=tokens,
-            samples=samples,
-            seed=seed,
-            text=text,
-            corpus=corpus,
-            split=split,
-            field=field,
-            bos=bos,
-        )
-        if position >= inputs.input_ids.shape[1]:
-            raise InputError(f"--position {position}: the texts have positions 0 to {inputs.input_ids.shape[1] - 1}")
-        note(f"{model}: {inputs.description}; {len(settings)} settings of {method}")
+        changed = loaded(model, device, runs)
+        medium: options.Medium | None = None if images is None else ("images", images)
+        read = reading_of(changed, model, "natural", reads, runs, medium, text)
+        given = of_one_size(read)
+        tokenizer = tokenizer_of(model, runs.revision, images is None, runs.trust_remote_code)
+        if position >= given["input_ids"].shape[1]:
+            raise InputError(f"--position {position}: the texts have positions 0 to {given['input_ids'].shape[1] - 1}")
+        if named.of_images is not None:
+            settings = named.of_images(changed, given, tried or named.defaults)
+        note(f"{model}: {read.description}; {len(settings)} settings of {method}")
         from rich.progress import Progress
 
         with Progress(console=stderr(), transient=True, disable=not stderr().is_terminal) as bar:
             task = bar.add_task("choosing", total=None)
             found = choose(
-                loaded,
-                inputs.input_ids,
+                changed,
+                given,
                 settings,
                 choose_on=choose_on,
                 objective=objective,
                 heads=chosen_heads,
                 controls=controls,
-                seed=seed,
-                batch_size=batch_size,
+                seed=runs.seed,
+                batch_size=runs.batch_size,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
             )
-        summary = {"model": model, "method": method, "input": inputs.description, **found.to_json()}
+        summary = {"model": model, "method": method, "input": read.description, **found.to_json()}
         paths = _write(found, folder, summary)
         if save is not None:
-            paths += _save(loaded, found, save, tokenizer)
+            paths += _save(changed, found, save, tokenizer)
     if as_json:
         show_json(summary)
     else:
@@ -178,12 +178,14 @@ def _write(found: Choice, folder: Path, summary: dict[str, Any]) -> list[Path]:
     """Numbers, table and page, in the place of an earlier calibration's."""
     from functools import partial
 
+    from sinkscope.calibration import store
     from sinkscope.files import replacing, write_json, write_text
     from sinkscope.report.changing import calibration_page
     from sinkscope.report.page import write_page
 
     page = calibration_page(found, summary)
     with replacing(folder, partial(old_files, "calibrate")) as draft:
+        store(found, draft / "choice.nc", {name: summary[name] for name in ("model", "method", "input")})
         write_json(draft / "choice.json", summary)
         write_text(draft / "table.csv", found.table().to_csv(index=False))
         write_page(page, draft / "figure.html")

@@ -1,8 +1,10 @@
-"""Which tokens a command spares, in words: measured, first:4, positions:0,64, tokens:0, outlying:20, spikes:2, none."""
+"""Which tokens a command spares, in words: measured, first:4, positions:0,64, tokens:0, outlying:20, prefix, none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InputError, unknown
@@ -10,10 +12,26 @@ from sinkscope.errors import InputError, unknown
 if TYPE_CHECKING:
     from torch import nn
 
-    from sinkscope.quantization import Spared
+    from sinkscope.quantization import Prefix, Spared
 
-WORDS = ("measured", "first:N", "positions:LIST", "tokens:LIST", "outlying:RATIO", "spikes:N", "none")
-Build = Callable[["nn.Module", Mapping[str, Any], float | None], "Spared"]
+WORDS = (
+    *("measured", "first:N", "positions:LIST", "tokens:LIST", "outlying:RATIO", "spikes:N"),
+    *("prefix[:RATIO|bos|peak|DIR]", "none"),
+)
+OUTLYING = 20.0  # medians, for tokens and for prefixes: nano's sink has 56, and the usual 64 would miss it
+
+
+@dataclass(frozen=True)
+class At:
+    """Where a choice is looked for. `epsilon`: the threshold of measured sinks, None for its default."""
+
+    model: nn.Module
+    given: Mapping[str, Any]
+    epsilon: float | None = None
+    tokenizer: Any = None
+
+
+Build = Callable[[At], "Spared | Prefix"]
 
 
 def choices_of(words: Sequence[str]) -> dict[str, Build]:
@@ -27,33 +45,36 @@ def choices_of(words: Sequence[str]) -> dict[str, Build]:
 
 def _choice(word: str) -> Build:
     kind, _, rest = word.partition(":")
-    builders: dict[str, Callable[[str], Build]] = {
-        "measured": lambda rest: _measured(word, rest),
-        "first": lambda rest: _first(_whole(word, rest)),
-        "positions": lambda rest: _positions(_numbers(word, rest)),
-        "tokens": lambda rest: _tokens(_numbers(word, rest)),
-        "outlying": lambda rest: _outlying(_ratio(word, rest)),
-        "spikes": lambda rest: _spikes(_whole(word, rest or "1")),
+    builders: dict[str, Callable[[str, str], Build]] = {
+        "measured": _measured,
+        "first": _first,
+        "positions": _positions,
+        "tokens": _tokens,
+        "outlying": _outlying,
+        "spikes": _spikes,
+        "prefix": _prefix,
     }
     if kind not in builders:
         raise unknown("choice of --spare", word, WORDS)
-    return builders[kind](rest)
+    return builders[kind](word, rest)
 
 
 def _measured(word: str, rest: str) -> Build:
     if rest:
         raise InputError(f"--spare {word}: write measured alone; --epsilon is its threshold")
 
-    def build(model: nn.Module, given: Mapping[str, Any], epsilon: float | None) -> Spared:
+    def build(at: At) -> Spared:
         from sinkscope.quantization import MeasuredSinks
 
-        return MeasuredSinks() if epsilon is None else MeasuredSinks(epsilon)
+        return MeasuredSinks() if at.epsilon is None else MeasuredSinks(at.epsilon)
 
     return build
 
 
-def _first(count: int) -> Build:
-    def build(model: nn.Module, given: Mapping[str, Any], epsilon: float | None) -> Spared:
+def _first(word: str, rest: str) -> Build:
+    count = _whole(word, rest)
+
+    def build(at: At) -> Spared:
         from sinkscope.quantization import FirstTokens
 
         return FirstTokens(count)
@@ -61,8 +82,10 @@ def _first(count: int) -> Build:
     return build
 
 
-def _positions(places: tuple[int, ...]) -> Build:
-    def build(model: nn.Module, given: Mapping[str, Any], epsilon: float | None) -> Spared:
+def _positions(word: str, rest: str) -> Build:
+    places = _numbers(word, rest)
+
+    def build(at: At) -> Spared:
         from sinkscope.quantization import Positions
 
         return Positions(places)
@@ -70,8 +93,10 @@ def _positions(places: tuple[int, ...]) -> Build:
     return build
 
 
-def _tokens(ids: tuple[int, ...]) -> Build:
-    def build(model: nn.Module, given: Mapping[str, Any], epsilon: float | None) -> Spared:
+def _tokens(word: str, rest: str) -> Build:
+    ids = _numbers(word, rest)
+
+    def build(at: At) -> Spared:
         from sinkscope.quantization import Tokens
 
         return Tokens(ids)
@@ -79,8 +104,10 @@ def _tokens(ids: tuple[int, ...]) -> Build:
     return build
 
 
-def _outlying(ratio: float) -> Build:
-    def build(model: nn.Module, given: Mapping[str, Any], epsilon: float | None) -> Spared:
+def _outlying(word: str, rest: str) -> Build:
+    ratio = _ratio(word, rest)
+
+    def build(at: At) -> Spared:
         from sinkscope.quantization import OutlyingTokens
 
         return OutlyingTokens(ratio=ratio)
@@ -88,11 +115,36 @@ def _outlying(ratio: float) -> Build:
     return build
 
 
-def _spikes(count: int) -> Build:
-    def build(model: nn.Module, given: Mapping[str, Any], epsilon: float | None) -> Spared:
+def _spikes(word: str, rest: str) -> Build:
+    count = _whole(word, rest or "1")
+
+    def build(at: At) -> Spared:
         from sinkscope.quantization import SpikeTokens
 
-        return SpikeTokens.of(model, given, count)
+        return SpikeTokens.of(at.model, at.given, count)
+
+    return build
+
+
+def _prefix(word: str, rest: str) -> Build:
+    """A prefix that was saved, or one that is found in the inputs: by outliers, by the peak behind it, or the BOS."""
+    saved = Path(rest) if rest and not rest.replace(".", "", 1).isdecimal() and rest not in ("bos", "peak") else None
+    if saved is not None and not saved.is_dir():
+        raise InputError(
+            f"--spare {word}: there is no folder {saved}; write prefix:DIR with a saved one, prefix:bos, prefix:peak, "
+            f"or prefix:RATIO, a number of medians such as {OUTLYING:g}"
+        )
+
+    def build(at: At) -> Prefix:
+        from sinkscope.quantization import Prefix, find_prefix
+
+        if saved is not None:
+            return Prefix.load(saved, at.model, at.tokenizer)
+        bos = getattr(at.tokenizer, "bos_token_id", None)
+        given = {name: at.given[name] for name in ("input_ids", "attention_mask") if at.given.get(name) is not None}
+        if rest in ("bos", "peak"):
+            return find_prefix(at.model, given, rest, bos=bos, tokenizer=at.tokenizer)
+        return find_prefix(at.model, given, threshold=_ratio(word, rest), bos=bos, tokenizer=at.tokenizer)
 
     return build
 
@@ -112,6 +164,7 @@ def _numbers(word: str, text: str) -> tuple[int, ...]:
 
 def _ratio(word: str, text: str) -> float:
     try:
-        return float(text or 20)
+        return float(text) if text else OUTLYING
     except ValueError:
-        raise InputError(f"--spare {word}: write outlying:RATIO, a number of medians such as 20") from None
+        kind = word.partition(":")[0]
+        raise InputError(f"--spare {word}: write {kind}:RATIO, a number of medians such as {OUTLYING:g}") from None

@@ -34,9 +34,9 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
     "cache": ("comparison.nc", "comparison.json", "table.csv", "figure.html"),
     "quantize": (
         *("study.nc", "study.json", "table.csv", "hazards.json", "sites.csv", "casts.csv", "advice.csv"),
-        *("spared.json", "spared.safetensors", "figure.html"),
+        *("spared.json", "spared.safetensors", "prefix/prefix.json", "prefix/prefix.safetensors", "figure.html"),
     ),
-    "calibrate": ("choice.json", "table.csv", "figure.html"),
+    "calibrate": ("choice.nc", "choice.json", "table.csv", "figure.html"),
 }
 """What each command may leave in its folder."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 from transformers import Cache
 
-from sinkscope.cli.measuring.choices import choices_of
+from sinkscope.cli.measuring.choices import At, choices_of
 from sinkscope.errors import InputError
+from sinkscope.quantization import Prefix
 from sinkscope.quantization.schemes import scheme_named
 
 
@@ -19,5 +20,11 @@ def rounded_cache(model: nn.Module, name: str, spare: str, ids: Tensor) -> Cache
     if scheme.store is None:
         reason = "is only simulated" if scheme.caches else "is not about caches"
         raise InputError(f"--cache {name} {reason}: take kv4-kivi, kv2-kivi, kv4-token …")
-    chosen = [build(model, {"input_ids": ids}, None) for build in builders.values()]
-    return scheme.store(model, chosen[0] if chosen else None)
+    chosen = [build(At(model, {"input_ids": ids})) for build in builders.values()]
+    spared = chosen[0] if chosen else None
+    if isinstance(spared, Prefix):
+        raise InputError(
+            f"--spare {spare}: a cache spares tokens of the prompt; begin the prompt with the prefix and give "
+            f"--spare first:{len(spared.ids)}"
+        )
+    return scheme.store(model, spared)

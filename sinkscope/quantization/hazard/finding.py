@@ -48,7 +48,7 @@ def hazards(model: nn.Module, inputs: Any, spared: Spared | None = None, *, batc
     record = {
         "model": getattr(getattr(model, "config", None), "name_or_path", "") or type(model).__name__,
         "rows": len(columns.real),
-        "tokens": int(columns.real.sum(-1).max()),
+        "tokens_a_row": int(columns.real.sum(-1).max()),
         "spared": said,
         "unread": list(unread),
     }

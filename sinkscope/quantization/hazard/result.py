@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+
+from sinkscope.errors import InputError
+
+TABLES = ("advice", "sites", "casts", "tokens")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +40,17 @@ class Hazards:
     def to_json(self) -> dict[str, Any]:
         """All tables and the record, JSON-able."""
         found: dict[str, Any] = {}
-        for name in ("advice", "sites", "casts", "tokens"):
+        for name in TABLES:
             table: pd.DataFrame = getattr(self, name)
             found[name] = json.loads(table.to_json(orient="records", double_precision=10))
         return {**found, **self.record}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Hazards:
+        """Back from `to_json`. Raises `InputError` for anything else."""
+        if not isinstance(found, Mapping) or not all(isinstance(found.get(name), list) for name in TABLES):
+            raise InputError(f"no hazards: expected the tables {', '.join(TABLES)}")
+        tables = {name: pd.DataFrame(found[name]) for name in TABLES}
+        if tables["sites"].empty or tables["advice"].empty:
+            raise InputError("no hazards: the tables of sites and advice are empty")
+        return cls(**tables, record={name: value for name, value in found.items() if name not in TABLES})

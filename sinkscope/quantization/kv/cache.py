@@ -113,7 +113,13 @@ class SinkQuantizedCache(FollowingCache):
 
 
 def quantized_cache(
-    model: nn.Module, keys: Grid, values: Grid, spared: Spared | None = None, window: int = 0
+    model: nn.Module,
+    keys: Grid,
+    values: Grid,
+    spared: Spared | None = None,
+    window: int = 0,
+    *,
+    before_rotation: bool = False,
 ) -> SinkQuantizedCache:
     """A cache for `model.generate(..., past_key_values=cache)` that holds packed codes.
 
@@ -133,6 +139,10 @@ def quantized_cache(
     states are left to transformers (`left_alone`); where a latent is cached (MLA), `keys` is the grid of the latent and
     `values` that of the rotated part.
 
+    `before_rotation` is refused: what a cache of transformers is given has been turned by its position already, and
+    what it gives back goes to attention as it is, so codes of keys before rotation would be turned back and forth, all
+    of them, at every token. `QuantizeCache` simulates them.
+
     Raises `InputError` for grids that cannot be stored, and `UnsupportedModelError` for models in whose cache no layer
     holds keys and values of all tokens. Source: Liu et al. 2024 (KIVI), and Hooper et al. 2024 for sparing tokens.
     """
@@ -140,6 +150,11 @@ def quantized_cache(
         raise InputError(
             f"quantized_cache needs the model, not its {type(model).__name__}: from its passes the cache learns "
             "padding and which tokens are spared"
+        )
+    if before_rotation:
+        raise InputError(
+            "keys before rotation cannot be stored: a cache is given keys that positions have turned, and attention "
+            "reads them as they come back; QuantizeCache(..., before_rotation=True) simulates it"
         )
     return SinkQuantizedCache(model, Scheme(keys, values, window), spared)
 

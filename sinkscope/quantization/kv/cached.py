@@ -18,10 +18,11 @@ from sinkscope.hooks.names import LATENT
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.grid import Grid
 from sinkscope.quantization.kv.cache import full_layers, no_full_layer
+from sinkscope.quantization.kv.codebooks import Codebooks
 from sinkscope.quantization.kv.rounding import Front, rounded
 from sinkscope.quantization.kv.scheme import Scheme
 from sinkscope.quantization.kv.softmax import TwoVersions, check_same, two_versions
-from sinkscope.quantization.spared import RandomTokens, Spared, SparedInPass
+from sinkscope.quantization.spared import Spared, SparedInPass, others_of
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class QuantizeCache(Intervention):
     need a plain softmax through SDPA or eager masks. There the output is exact, while observers of the same pass are
     shown every closed key rounded, also for the queries that it is not rounded for yet.
 
+    `codebooks`: levels that are not evenly spaced, and outliers aside, in place of the grids' (`find_codebooks`).
+
     Control: as many random other tokens spared. Raises `UnsupportedModelError` for models without such a cache, with a
     latent in it (MLA, whose `quantized_cache` works) or with attention of another kind where a block is open, and
     `InputError` for passes over a cache that dropped or rounded keys itself, and for packed documents with
@@ -50,9 +53,19 @@ class QuantizeCache(Intervention):
     spared: Spared | None = None
     window: int = 0
     before_rotation: bool = False
+    codebooks: Codebooks | None = None
 
     def __post_init__(self) -> None:
         Scheme(self.keys, self.values, self.window)
+        if (books := self.codebooks) is None:
+            return
+        if (self.keys, self.values) != books.grids or self.window or not self.before_rotation:
+            raise InputError("codebooks have grids of their own, and keys before rotation: QuantizeCache.of(codebooks)")
+
+    @classmethod
+    def of(cls, codebooks: Codebooks, spared: Spared | None = None) -> QuantizeCache:
+        """Keys and values on the levels of `codebooks` (KVQuant), with these tokens spared."""
+        return cls(*codebooks.grids, spared, before_rotation=True, codebooks=codebooks)
 
     @property
     def scheme(self) -> Scheme:
@@ -61,32 +74,15 @@ class QuantizeCache(Intervention):
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         _check(model)
         opened = OpenStream(model, stack)
-        if opened.stream.stack != "decoder":
-            raise no_full_layer(model)
-        full = set(full_layers(model))
-        modules = {
-            module: getattr(module, "layer_idx", None)
-            for module in opened.stream.attention(model)
-            if getattr(module, "layer_idx", None) in full
-        }
-        if not modules:
-            raise no_full_layer(model)
-        for module in modules:
-            if set(LATENT) <= {name for name, _ in module.named_children()}:
-                raise UnsupportedModelError(
-                    f"family '{family(model)}' caches a latent, not the keys that attention meets: use quantized_cache"
-                )
+        modules = full_modules(model, opened)
         spared = SparedInPass(model, self.spared, stack)
-        opened.require(*([module] for module in modules))
-        rotations = _rotations(model) if self.before_rotation else {}
-        turned = {module: rotations.get(index) for module, index in modules.items()}  # type: ignore[arg-type]
-        opened.edit_attention(_Rounding(self.scheme, opened, spared, turned, self.before_rotation))
+        rotations = rotations_of(model) if self.before_rotation else {}
+        turned = {module: rotations.get(index) for module, index in modules.items()}
+        codes = None if self.codebooks is None else {module: (self.codebooks, at) for module, at in modules.items()}
+        opened.edit_attention(_Rounding(self.scheme, opened, spared, turned, self.before_rotation, codes))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> QuantizeCache:
-        if self.spared is None:
-            raise InputError("no control: nothing is spared, so there is no budget to spend elsewhere")
-        seed = int(torch.randint(2**31, (1,), generator=generator))
-        return replace(self, spared=RandomTokens(self.spared, seed).known(model, inputs))
+        return replace(self, spared=others_of(self.spared, generator, model, inputs))
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -94,6 +90,7 @@ class QuantizeCache(Intervention):
             **self.scheme.describe(),
             "spared": None if self.spared is None else self.spared.describe(),
             "before_rotation": self.before_rotation,
+            "codebooks": None if self.codebooks is None else self.codebooks.describe(),
         }
 
 
@@ -106,6 +103,7 @@ class _Rounding(Editor):
     spared: SparedInPass
     turned: Mapping[nn.Module, Rotation | None]
     before_rotation: bool
+    codes: Mapping[nn.Module, tuple[Codebooks, int]] | None = None
     met: dict[nn.Module, TwoVersions] = field(default_factory=dict)
     checked: set[nn.Module] = field(default_factory=set)
 
@@ -129,7 +127,7 @@ class _Rounding(Editor):
         front = Front(tokens.valid)
         left = front.mask((self.spared.so_far.to(key.device) | ~real).expand(len(key), -1))
         new_key = self._keys(module, key, front, left)
-        new_value = front.back(rounded(front.to(value), self.scheme.values, left))
+        new_value = front.back(self._rounded(module, front.to(value), left, keys=False))
         if not self.scheme.at_once:
             index = tokens.order
             closes = (index // self.scheme.block + 1) * self.scheme.block + self.scheme.window
@@ -157,13 +155,40 @@ class _Rounding(Editor):
     def _keys(self, module: nn.Module, key: Tensor, front: Front, left: Tensor) -> Tensor:
         keys, rotation = front.to(key), self.turned[module]
         if not self.before_rotation or rotation is None:
-            return front.back(rounded(keys, self.scheme.keys, left))
+            return front.back(self._rounded(module, keys, left, keys=True))
         columns = self.spared.every
         if not torch.equal(columns.order, columns.index):
             raise InputError("packed documents count their positions anew: before_rotation needs one document a row")
         places = torch.arange(keys.shape[2], device=keys.device)
-        found = rotation.turn(rounded(rotation.turn(keys, -places), self.scheme.keys, left), places)
+        found = rotation.turn(self._rounded(module, rotation.turn(keys, -places), left, keys=True), places)
         return front.back(torch.where(left[:, None, :, None], keys, found))
+
+    def _rounded(self, module: nn.Module, x: Tensor, left: Tensor, keys: bool) -> Tensor:
+        if self.codes is None:
+            return rounded(x, self.scheme.keys if keys else self.scheme.values, left)
+        books, layer = self.codes[module]
+        return books.rounded_keys(layer, x, left) if keys else books.rounded_values(layer, x, left)
+
+
+def full_modules(model: nn.Module, opened: OpenStream) -> dict[nn.Module, int]:
+    """The attention layers whose cache holds keys and values of all tokens, each of which every pass must meet.
+
+    Raises `UnsupportedModelError` where there is none, and where a latent is cached.
+    """
+    if opened.stream.stack != "decoder":
+        raise no_full_layer(model)
+    full = set(full_layers(model))
+    found = {module: getattr(module, "layer_idx", -1) for module in opened.stream.attention(model)}
+    modules = {module: index for module, index in found.items() if index in full}
+    if not modules:
+        raise no_full_layer(model)
+    for module in modules:
+        if set(LATENT) <= {name for name, _ in module.named_children()}:
+            raise UnsupportedModelError(
+                f"family '{family(model)}' caches a latent, not the keys that attention meets: use quantized_cache"
+            )
+    opened.require(*([module] for module in modules))
+    return modules
 
 
 def _check(model: nn.Module) -> None:
@@ -171,7 +196,8 @@ def _check(model: nn.Module) -> None:
         raise UnsupportedModelError(f"family '{family(model)}' has no cache of keys and values to quantize")
 
 
-def _rotations(model: nn.Module) -> dict[int, Rotation | None]:
+def rotations_of(model: nn.Module) -> dict[int, Rotation | None]:
+    """How each layer turns its keys. Raises `UnsupportedModelError` where values are turned as well."""
     found = measured_rotations(model)
     if any(rotation.values is not None for rotation in found.values()):
         raise UnsupportedModelError(f"family '{family(model)}' turns cached values: its keys cannot be turned back")

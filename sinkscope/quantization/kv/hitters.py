@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -36,13 +38,16 @@ class QHitter(Policy):
 
     Source: Zhang et al. 2024, whose code keeps .05, .07 and .08 of the prompt: .25, .35 and .40 of the budget. It
     scales the error of a decoded token among the heads of that token alone, so that one of them always has the best;
-    ours among all stored keys. It also rounds what it keeps; ours chooses, and leaves what stays as it was made.
+    ours among all stored keys. It also rounds what it keeps: so does ours with `rounds`, every token once, on its own
+    grid, when the pass that brought it is over; what is held is then rounded, and not packed. Without it, what stays is
+    left as it was made.
     """
 
     attention: float = 0.5
     bits: int = 4
     recent: float = 0.25
     first: float = 0.35
+    rounds: bool = False
 
     def __post_init__(self) -> None:
         for name in ("attention", "recent", "first"):
@@ -54,6 +59,10 @@ class QHitter(Policy):
             )
         if isinstance(self.bits, bool) or not isinstance(self.bits, int) or not 1 <= self.bits <= 8:
             raise InputError(f"QHitter: bits is {self.bits!r}, expected a whole number from 1 to 8")
+
+    @property
+    def rounding(self) -> Callable[[Tensor], Tensor] | None:
+        return partial(rounded_rows, bits=self.bits) if self.rounds else None
 
     @property
     def needs(self) -> tuple[KeyNote, ...]:
@@ -70,12 +79,16 @@ class QHitter(Policy):
 
 
 def rounding_error(x: Float[Tensor, "*rows dim"], bits: int) -> Float[Tensor, "*rows"]:
-    """‖x̂ − x‖₂ on the grid of 2^bits steps over each row, of which one is 0 where 0 is in the row's range."""
+    """‖x̂ − x‖₂ of each row, x̂ = `rounded_rows`."""
+    return (rounded_rows(x, bits) - x).norm(dim=-1)
+
+
+def rounded_rows(x: Float[Tensor, "*rows dim"], bits: int) -> Float[Tensor, "*rows dim"]:
+    """x̂, on the grid of 2^bits steps over each row, of which one is 0 where 0 is in the row's range."""
     high, low, top = x.amax(-1, keepdim=True), x.amin(-1, keepdim=True), 2**bits - 1
     step = (high - low).clamp(min=SMALLEST) / top
     zero = (-(low / step).round()).clamp(0, top)
-    rounded = (((x / step).round() + zero).clamp(0, top) - zero) * step
-    return (rounded - x).norm(dim=-1)
+    return (((x / step).round() + zero).clamp(0, top) - zero) * step
 
 
 def _scaled(x: Tensor, real: Bool[Tensor, "batch kv_heads key"]) -> Float[Tensor, "batch kv_heads key"]:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from sinkscope.attention import Operation, Visibility
+from sinkscope.attention import AttentionSpec, Operation, Visibility, name_of
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import family
 
@@ -95,9 +95,9 @@ def two_versions(
     assert isinstance(value, Tensor)
     operation = getattr(module, "operation", None)
     if isinstance(operation, Operation) and not (operation.spec.is_plain_softmax and not operation.slots):
-        raise refuse(
-            module, f"attention '{operation.spec.kind if hasattr(operation.spec, 'kind') else ''}' is no plain softmax"
-        )
+        spec = operation.spec
+        name = name_of(spec) if isinstance(spec, AttentionSpec) else type(spec).__name__
+        raise refuse(module, f"attention '{name}' is no plain softmax")
     if isinstance(operation, Operation) and given.get("bias") is not None:
         raise refuse(module, "a bias is added to its scores")
     if given.get("position_bias") is not None or given.get("sinks") is not None:

@@ -18,7 +18,7 @@ from sinkscope.quantization.linear.experts import Routing
 from sinkscope.quantization.linear.maps import HEAD, LinearMap, linear_maps
 from sinkscope.quantization.linear.tokens import LeftAlone, check_read, read_inputs
 from sinkscope.quantization.linear.transform import check_unrounded
-from sinkscope.quantization.spared import RandomTokens, Spared
+from sinkscope.quantization.spared import Spared, others_of
 
 INT8 = Grid(8, "token", symmetric=True)
 
@@ -70,13 +70,7 @@ class OutlyingColumns(Intervention):
         return {path: sum(shares[path]) / len(shares[path]) for path in maps}
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> OutlyingColumns:
-        if self.spared is None:
-            raise InputError(
-                "nothing is spared, so no random tokens can be spared in its place: give spared=..., such as "
-                "FirstTokens(1), or compare with nothing spared in a study"
-            )
-        seed = int(torch.randint(2**31, (1,), generator=generator))
-        return replace(self, spared=RandomTokens(self.spared, seed).known(model, inputs))
+        return replace(self, spared=others_of(self.spared, generator, model, inputs))
 
     def describe(self) -> dict[str, Any]:
         spared = None if self.spared is None else self.spared.describe()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -117,13 +118,14 @@ def aimed(block: int, column: int, generator: torch.Generator) -> Float[Tensor, 
 
     G is a product of Givens rotations whose first row is 1/√block.
     """
-    mixed = givens(block)
+    mixed = givens(block).clone()
     mixed[:, 1:] = mixed[:, 1:] @ random_orthogonal(block - 1, generator)
     order = torch.arange(block)
     order[0], order[column] = column, 0
     return mixed[order][:, order]
 
 
+@cache
 def givens(block: int) -> Float[Tensor, "block block"]:
     """Rotations of the planes (0, 1), (1, 2), … by angles of cosine 1/√(i+2), then axes 0 and block − 1 exchanged."""
     found = torch.eye(block, dtype=torch.float64)

@@ -19,7 +19,7 @@ from sinkscope.quantization.linear.experts import Routing
 from sinkscope.quantization.linear.maps import HEAD, LinearMap, linear_maps
 from sinkscope.quantization.linear.tokens import LeftAlone, check_read, read_inputs
 from sinkscope.quantization.linear.transform import Transform, check_unrounded
-from sinkscope.quantization.spared import RandomTokens, Spared
+from sinkscope.quantization.spared import Spared, others_of
 
 
 class Rounding(ABC):
@@ -128,13 +128,7 @@ class QuantizeLinear(Intervention):
                 one.replace(self._rounded(one), stack, rounded=True)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> QuantizeLinear:
-        if self.spared is None:
-            raise InputError(
-                "nothing is spared, so no random tokens can be spared in its place: give spared=..., such as "
-                "FirstTokens(1), or compare with nothing spared in a study"
-            )
-        seed = int(torch.randint(2**31, (1,), generator=generator))
-        return replace(self, spared=RandomTokens(self.spared, seed).known(model, inputs))
+        return replace(self, spared=others_of(self.spared, generator, model, inputs))
 
     def describe(self) -> dict[str, Any]:
         parts = {name: getattr(self, name) for name in ("static", "spared", "transform", "rounding")}

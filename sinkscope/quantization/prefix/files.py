@@ -41,12 +41,7 @@ class Read:
 def write(folder: Path, described: Mapping[str, Any], logits: Tensor, cache: Cache) -> None:
     """Both files, whole or not at all."""
     tensors = {"logits": logits.contiguous().cpu()}
-    for number, (key, value) in enumerate(keys_and_values(cache)):
-        if key.shape[2] != len(logits):
-            raise UnsupportedModelError(
-                f"layer {number} keeps the last {key.shape[2]} of the prefix's {len(logits)} tokens, its window: to be "
-                "written, a prefix must be shorter"
-            )
+    for number, (key, value) in enumerate(whole(cache, len(logits))):
         tensors |= {f"layers.{number}.key": key.contiguous().cpu(), f"layers.{number}.value": value.contiguous().cpu()}
     tensors = {name: tensor.detach().clone() for name, tensor in tensors.items()}  # some caches hand out views
     with writing(folder) as draft:
@@ -54,6 +49,18 @@ def write(folder: Path, described: Mapping[str, Any], logits: Tensor, cache: Cac
         save_file(tensors, draft / TENSORS)
         text = json.dumps({"version": VERSION, **described}, indent=2, allow_nan=False)
         (draft / JSON).write_text(text + "\n", encoding="utf-8")
+
+
+def whole(cache: Cache, length: int) -> list[tuple[Tensor, Tensor]]:
+    """Keys and values of all of so many tokens. Raises `UnsupportedModelError` as below, and for shorter windows."""
+    found = keys_and_values(cache)
+    for number, (key, _) in enumerate(found):
+        if key.shape[2] != length:
+            raise UnsupportedModelError(
+                f"layer {number} keeps the last {key.shape[2]} of the prefix's {length} tokens, its window: to be "
+                "written, a prefix must be shorter"
+            )
+    return found
 
 
 def keys_and_values(cache: Cache) -> list[tuple[Tensor, Tensor]]:

@@ -164,6 +164,10 @@ class Prefix(Intervention):
         """
         files.write(Path(folder), self.to_json(), self.logits, self.held)
 
+    def check_written(self) -> None:
+        """Raises `UnsupportedModelError` where `save` would."""
+        files.whole(self.held, len(self.ids))
+
     @classmethod
     def load(cls, folder: str | Path, model: nn.Module, tokenizer: Any = None) -> Prefix:
         """Read what `save` wrote, for the same model.

@@ -78,6 +78,18 @@ def overlap(prefix: Front, ids: Int[Tensor, "row token"], real: Bool[Tensor, "ro
     return shared
 
 
+def own_tokens(prefix: Front, given: Mapping[str, Any]) -> Bool[Tensor, "row position"]:
+    """Which tokens the prefix stands in for: those that a row begins with and the prefix ends with.
+
+    Raises `InputError` as `overlap`.
+    """
+    ids = _ids(given)
+    real = _real(ids, given.get("attention_mask"))
+    overlap(prefix, ids, real)  # of all rows at once: what a pass over them would refuse
+    shared = [overlap(prefix, ids[row : row + 1], real[row : row + 1]) for row in range(len(ids))]
+    return real & (real.cumsum(-1) <= torch.tensor(shared, device=real.device)[:, None])
+
+
 @dataclass(eq=False)
 class Serving:
     """Gives passes of a model a prefix, for as long as a stack is open."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError
 from sinkscope.quantization.spared.columns import columns_of
-from sinkscope.quantization.spared.spared import Found, Spared
+from sinkscope.quantization.spared.spared import Found, Known, Spared
 
 
 @dataclass(frozen=True)
@@ -43,3 +43,17 @@ class RandomTokens(Found):
 
     def describe(self) -> dict[str, Any]:
         return {"name": "RandomTokens", "like": self.like.describe(), "seed": self.seed}
+
+
+def others_of(spared: Spared | None, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> Known:
+    """As many random tokens as `spared` spares in each row of `inputs`: the control of whatever spares them.
+
+    Raises `InputError` where nothing is spared, and as `RandomTokens`.
+    """
+    if spared is None:
+        raise InputError(
+            "nothing is spared, so no random tokens can be spared in its place: give spared=..., such as "
+            "FirstTokens(1), or compare with nothing spared in a study"
+        )
+    seed = int(torch.randint(2**31, (1,), generator=generator))
+    return RandomTokens(spared, seed).known(model, inputs)

@@ -33,6 +33,17 @@ def warn_of_choice(name: str, intervention: Intervention | None, spared: Mapping
             )
 
 
+def warn_of_prefix(name: str, intervention: Intervention | None) -> None:
+    """A `UserWarning` where frozen scales are served behind a prefix that they were not calibrated behind."""
+    for what, _ in _calibrated(intervention):
+        warnings.warn(
+            f"{what} was calibrated without the prefix that '{name}' is read behind, so its scales are of texts with a "
+            "sink of their own: give a scheme by its name, which is calibrated behind the prefix",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
 def warn_of_inputs(
     model: nn.Module, calibration: Mapping[str, Any], given: Mapping[str, Any], spared: Spared | None
 ) -> None:

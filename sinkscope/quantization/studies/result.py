@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 By = Literal["loss", "kl"]
 LEVEL, RESAMPLES = 0.95, 2000
+NOTHING_TO_RECOVER = "nothing to recover"
+UNKNOWN = Interval(float("nan"), float("nan"), float("nan"))
 UNITS = {"loss": "nats", "kl": "nats", "spared": "tokens a row", "held": "bytes a row"}
 
 
@@ -34,10 +36,10 @@ class Study:
     """Arms on the same rows; the full model and nothing spared are always among them.
 
     `data`: dims arm, row. `loss` (absent where the model predicts no next token) and `kl` = KL(full ‖ arm), means over
-    a row's scored tokens; `spared`, tokens spared in a row; `held` (arm), bytes that the arm's cache holds for a row,
-    NaN where there is none; `scored` (row), how many predictions. Coordinates: `role` (full, nothing, spared, first,
-    control) and `choice`, to which a control belongs. All intervals are 95 % bootstrap intervals over rows, in which
-    the arms of a row stay together.
+    a row's scored tokens; `spared`, tokens spared in a row, or read in a prefix; `held` (arm), bytes that the arm's
+    cache holds for a row, NaN where there is none; `scored` (row), how many predictions. Coordinates: `role` (full,
+    nothing, spared, first, control) and `choice`, to which a control belongs. All intervals are 95 % bootstrap
+    intervals over rows, in which the arms of a row stay together.
     """
 
     data: xr.Dataset
@@ -61,6 +63,11 @@ class Study:
         """What cost is read in: loss where quantization raises it beyond chance, else KL, which never falls below 0."""
         return "loss" if "loss" in self.data and self.cost(NOTHING, by="loss").low > 0 else "kl"
 
+    @property
+    def recoverable(self) -> bool:
+        """Whether quantization costs anything that can be told from 0: loss, or KL where there is no loss."""
+        return self.cost(NOTHING, by="loss" if "loss" in self.data else "kl").low > 0
+
     def cost(self, arm: str, against: str = FULL, by: By | None = None) -> Interval:
         """By how many nats a token `arm` is worse than `against`, on the same rows."""
         return self._interval(lambda mean: mean[arm] - mean[against], by or self.by)
@@ -68,12 +75,22 @@ class Study:
     def recovered(self, arm: str, by: By | None = None) -> Interval:
         """1 − cost(arm) / cost(nothing spared): the share of quantization's cost that sparing gives back.
 
-        An interval of NaN where quantization costs nothing that can be told from 0: there is nothing to recover.
+        An interval of NaN where that cost cannot be told from 0.
         """
         by = by or self.by
         if self.cost(NOTHING, by=by).low <= 0:
-            return Interval(float("nan"), float("nan"), float("nan"))
+            return UNKNOWN
         return self._interval(lambda mean: 1 - (mean[arm] - mean[FULL]) / (mean[NOTHING] - mean[FULL]), by)
+
+    def given_back(self, arm: str) -> str:
+        """What is printed of `recovered`: 83 % (79 to 86), or that there is nothing to recover (`recoverable`).
+
+        Empty for the full model. A model can predict its texts no worse, and otherwise all the same: that share of KL
+        is `recovered(arm, by="kl")`.
+        """
+        if arm == FULL:
+            return ""
+        return _percent(self.recovered(arm)) if self.recoverable else NOTHING_TO_RECOVER
 
     def beats(self, arm: str, other: str, by: By | None = None) -> Interval:
         """By how many nats a token `arm` is better than `other`, on the same rows."""
@@ -83,9 +100,10 @@ class Study:
         """The random controls of a choice."""
         return [name for name in self.arms if self._role(name) == "control" and self._choice(name) == choice]
 
-    def first(self, choice: str) -> str:
-        """The arm of the first tokens of a choice's budget."""
-        return first_of(float(self.data["spared"].sel(arm=choice).mean()))
+    def first(self, choice: str) -> str | None:
+        """The arm of the first tokens of a choice's budget; None where the scheme can spare no token of a text."""
+        name = first_of(float(self.data["spared"].sel(arm=choice).mean()))
+        return name if name in self.arms else None
 
     def helps(self, choice: str) -> bool:
         """Whether a choice beats nothing spared and the mean of its controls, each beyond chance."""
@@ -96,11 +114,14 @@ class Study:
     @property
     def verdict(self) -> str:
         """The finding in words, for each choice: what it recovers, and what the others do at the same budget."""
-        cost = self.cost(NOTHING)
+        kept = [] if "columns_kept" not in self.record else [self._kept()]
+        if not self.recoverable:
+            cost = self.cost(NOTHING, by="loss" if "loss" in self.data else "kl")
+            told = f"Quantization costs {_said(cost, 4)} nats a token, which cannot be told from 0"
+            beside = f" (KL to the full model: {self.cost(NOTHING, by='kl').value:.2g})" if "loss" in self.data else ""
+            return " ".join([f"{told}{beside}: there is {NOTHING_TO_RECOVER}.", *kept])
         unit = "nats a token" if self.by == "loss" else "nats a token (KL to the full model)"
-        if cost.low <= 0:
-            return "Quantization costs nothing that can be told from 0 here, so there is nothing to recover."
-        said = [f"Quantization costs {_said(cost, 4)} {unit}."]
+        said = [f"Quantization costs {_said(self.cost(NOTHING), 4)} {unit}.", *kept]
         return " ".join(said + ([self._sentence(choice) for choice in self.choices] or ["No tokens were spared."]))
 
     def table(self) -> pd.DataFrame:
@@ -114,7 +135,7 @@ class Study:
     def to_json(self) -> dict[str, Any]:
         """The table, the verdict and the record, JSON-able."""
         rows = json.loads(self.table().to_json(orient="records", double_precision=10))
-        found = {choice: {"helps": self.helps(choice)} for choice in self.choices}
+        found = {choice: {"helps": self.recoverable and self.helps(choice)} for choice in self.choices}
         return {"arms": rows, "by": self.by, "choices": found, "verdict": self.verdict, **self.record}
 
     def save(self, path: str | Path) -> None:
@@ -159,13 +180,23 @@ class Study:
     def _sentence(self, choice: str) -> str:
         first, controls = self.first(choice), self.controls(choice)
         others = [self.recovered(name).value for name in controls]
-        same = np.array_equal(self._of(choice), self._of(first))
-        told = "are the same tokens" if same else f"give back {_percent(self.recovered(first))}"
+        told = ""
+        if first is not None:
+            same = np.array_equal(self._of(choice), self._of(first))
+            told = "are the same tokens" if same else f"give back {_percent(self.recovered(first))}"
+            told = f"the {first} {told}, "
         helps = "" if self.helps(choice) else ": no more than chance"
         return (
             f"Sparing '{choice}' ({self._tokens(choice)}) gives back {_percent(self.recovered(choice))} of it{helps}; "
-            f"the {first} {told}, {len(controls)} random choices of the same budget {100 * min(others):.0f} to "
+            f"{told}{len(controls)} random choices of the same budget {100 * min(others):.0f} to "
             f"{100 * max(others):.0f} %."
+        )
+
+    def _kept(self) -> str:
+        record = self.record
+        return (
+            f"It leaves {100 * record['columns_kept']:.0f} % of the columns in full precision, of "
+            f"{record['columns_kept_in']} {100 * record['columns_kept_most']:.0f} %."
         )
 
     def _of(self, arm: str) -> np.ndarray:
@@ -182,7 +213,8 @@ class Study:
         for by in ("loss", "kl"):
             if by in self.data:
                 row |= _columns(f"{by}_cost" if by == "loss" else "kl", self.cost(arm, by=by))
-        row |= _columns("recovered", self.recovered(arm) if arm != FULL else Interval(*[float("nan")] * 3))
+        row |= _columns("recovered", self.recovered(arm) if arm != FULL and self.recoverable else UNKNOWN)
+        row["given_back"] = self.given_back(arm)
         row["held_bytes"] = float(one["held"])
         return row
 
@@ -206,8 +238,7 @@ def study_of(arms: Sequence[Arm], predicted: Mapping[str, Predicted], record: Ma
     arrays: dict[str, Any] = {"kl": (("arm", "row"), kl)}
     if all(one.nll is not None for one in found):
         arrays["loss"] = ("arm", "row"), np.stack([_row_means(one.nll.numpy()) for one in found])  # type: ignore[union-attr]
-    counts = [np.zeros(kl.shape[1]) if arm.known is None else arm.known.count.cpu().numpy() for arm in arms]
-    arrays["spared"] = ("arm", "row"), np.stack(counts)
+    arrays["spared"] = ("arm", "row"), np.stack([arm.budget(kl.shape[1]).numpy().astype(float) for arm in arms])
     arrays["held"] = ("arm",), np.array([np.nan if one.held is None else one.held for one in found])
     arrays["scored"] = ("row",), np.isfinite(found[0].kl.numpy()).sum(1)
     if not arrays["scored"][1].any():

@@ -19,12 +19,14 @@ from transformers import Cache
 from sinkscope.errors import InputError
 from sinkscope.hooks import checked_inputs, device_of, unwrapped
 from sinkscope.interventions import All, Intervention
-from sinkscope.quantization.spared import Known, MeasuredSinks, Spared
+from sinkscope.quantization.prefix import Prefix
+from sinkscope.quantization.prefix.serving import own_tokens
+from sinkscope.quantization.spared import FirstTokens, Known, MeasuredSinks, Spared
 from sinkscope.quantization.spared.columns import columns_of
 from sinkscope.quantization.spared.peaks import check_whole
-from sinkscope.quantization.studies.agreement import warn_of_choice, warn_of_inputs
-from sinkscope.quantization.studies.arms import FULL, NOTHING, Arm, arms_of
-from sinkscope.quantization.studies.memory import weight_bytes
+from sinkscope.quantization.studies.agreement import warn_of_choice, warn_of_inputs, warn_of_prefix
+from sinkscope.quantization.studies.arms import FULL, NOTHING, Arm, Choice, arms_of
+from sinkscope.quantization.studies.memory import columns_kept, weight_bytes
 from sinkscope.quantization.studies.result import Study, study_of
 from sinkscope.quantization.studies.scheme import QuantizationScheme
 from sinkscope.quantization.studies.scoring import Opened, Passes, Predicted, ThroughCache, applied
@@ -36,7 +38,7 @@ def study(
     model: nn.Module,
     inputs: Any,
     scheme: str | QuantizationScheme | Intervention,
-    spared: Spared | Mapping[str, Spared] | None = None,
+    spared: Choice | Mapping[str, Choice] | None = None,
     controls: int = 5,
     *,
     calibration: Any = None,
@@ -50,13 +52,16 @@ def study(
 
     Arms, on the same rows: the full model; everything quantized; and for each choice in `spared` (default
     `MeasuredSinks()`; an empty mapping asks for the cost alone) the choice, the first n tokens of its budget, and
-    `controls` random choices of the same budget. `scheme`: a name of `SCHEMES`, a scheme, or an intervention with a
-    field `spared`. What it calibrates, it calibrates on `calibration`, or on `inputs` themselves, for each arm without
-    the tokens that the arm spares.
+    `controls` random choices of the same budget. A `Prefix` is a choice too: the texts are then read, and what is
+    calibrated is calibrated, behind its keys and values, which the full model made; its controls are prefixes of random
+    tokens. In a scheme of caches it must be what every row begins with, and spares these tokens there. `scheme`: a name
+    of `SCHEMES`, a scheme, or an intervention with a field `spared`. What it calibrates, it calibrates on
+    `calibration`, or on `inputs` themselves, for each arm without the tokens that the arm spares.
 
-    Scored are predictions at tokens that no arm spares: −log p of the next token where the model predicts one, and
-    KL(full ‖ arm). Schemes of linear maps are read in one pass; those of caches through a cache, `context` tokens at
-    once (default: half of a row) and then one given token at a time, since one pass shows nothing of a cache.
+    Scored are predictions at tokens that no arm spares, nor has in its prefix: −log p of the next token where the model
+    predicts one, and KL(full ‖ arm). Schemes of linear maps are read in one pass; those of caches through a cache,
+    `context` tokens at once (default: half of a row) and then one given token at a time, since one pass shows nothing
+    of a cache.
 
     Warns where ranges were calibrated on other tokens than are served, and where nothing was rounded at all. Raises
     `InputError` as `measure` does, for a choice without tokens or controls, and for padding where a cache is read
@@ -70,13 +75,16 @@ def study(
     check_whole(given)
     choices = _named({"spared": MeasuredSinks()} if spared is None else spared)
     calibrated_on, _ = (given, samples) if calibration is None else checked_inputs(model, calibration, batch_size)
-    arms = arms_of(model, given, choices, controls, seed)
+    asked = {name: _in_a_cache(name, one, given) for name, one in choices.items()} if chosen.caches else choices
+    arms = arms_of(model, given, asked, controls, seed, chosen.spares != "nothing")
     left_out = _left_out(model, given, arms)
     interventions = {arm.name: _intervention(chosen, model, arm, calibrated_on, calibration is None) for arm in arms}
     for arm in arms:
         if arm.role in ("nothing", "spared"):
-            known = None if arm.known is None else arm.known.describe()
+            known = None if arm.known is None or arm.prefix is not None else arm.known.describe()
             warn_of_choice(arm.name, interventions[arm.name], known)
+            if arm.prefix is not None and not isinstance(scheme, str | QuantizationScheme):
+                warn_of_prefix(arm.name, interventions[arm.name])
     if calibration is not None:
         warn_of_inputs(model, calibrated_on, given, None)
     opened = _opening(model, chosen, interventions)
@@ -99,16 +107,30 @@ def study(
     predicted = route.predicted(arms, watch)
     _check_rounded(predicted[NOTHING], chosen)
     record = _record(model, given, chosen, choices, interventions[NOTHING], batch_size, seed, about)
-    record |= weight_bytes(model, interventions[NOTHING])
+    record |= weight_bytes(model, interventions[NOTHING]) | columns_kept(
+        model, interventions[NOTHING], given, batch_size
+    )
     record |= {"read": f"through a cache behind {length} tokens" if chosen.caches else "in one pass"}
     return study_of(arms, predicted, record)
 
 
-def _named(spared: Spared | Mapping[str, Spared]) -> Mapping[str, Spared]:
-    choices = {"spared": spared} if isinstance(spared, Spared) else dict(spared)
-    if not all(isinstance(choice, Spared) for choice in choices.values()):
+def _named(spared: Choice | Mapping[str, Choice]) -> Mapping[str, Choice]:
+    choices = {"spared": spared} if isinstance(spared, Spared | Prefix) else dict(spared)
+    if not all(isinstance(choice, Spared | Prefix) for choice in choices.values()):
         raise InputError("spared: expected a choice of tokens such as MeasuredSinks(), or some of them by name")
     return choices
+
+
+def _in_a_cache(name: str, choice: Choice, given: Mapping[str, Any]) -> Spared:
+    """What a choice spares in a cache; of a prefix that every row begins with, these tokens."""
+    if isinstance(choice, Spared):
+        return choice
+    if not bool((own_tokens(choice, given).sum(-1) == len(choice.ids)).all()):
+        raise InputError(
+            f"'{name}': a scheme of caches reads rows from their first token on, and not all of them begin with the "
+            f"prefix {choice.ids}: give rows that do (prefix.before(ids)), whose first tokens then stay as they are"
+        )
+    return FirstTokens(len(choice.ids))
 
 
 def _left_out(model: nn.Module, given: Mapping[str, Any], arms: list[Arm]) -> Bool[Tensor, "row position"]:
@@ -128,9 +150,12 @@ def _intervention(
 ) -> Intervention | None:
     if arm.role == FULL:
         return None
+    if arm.prefix is not None:
+        with arm.prefix.applied(model):
+            return scheme.make(model, calibration, None)
     spared = arm.known if same else arm.spared
     made = scheme.make(model, calibration, spared)
-    return made if arm.known is None else serving(made, arm.known)
+    return made if arm.known is None or scheme.spares != "served" else serving(made, arm.known)
 
 
 def serving(made: Intervention, known: Known) -> Intervention:
@@ -151,7 +176,9 @@ def _opening(model: nn.Module, scheme: QuantizationScheme, interventions: Mappin
                 yield scheme.store(model, known)
                 return
             intervention = interventions[arm.name]
-            if intervention is not None and known is not None:
+            if arm.prefix is not None:
+                stack.enter_context(arm.prefix.applied(model))
+            elif intervention is not None and known is not None and scheme.spares == "served":
                 intervention = serving(intervention, known)
             stack.enter_context(applied(intervention, model))
             yield None
@@ -188,7 +215,7 @@ def _record(
     model: nn.Module,
     given: Mapping[str, Any],
     scheme: QuantizationScheme,
-    choices: Mapping[str, Spared],
+    choices: Mapping[str, Choice],
     quantizer: Intervention | None,
     batch_size: int,
     seed: int,

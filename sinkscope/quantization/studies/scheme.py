@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 from transformers import Cache
@@ -15,6 +15,7 @@ from sinkscope.quantization.spared import Spared
 
 Make = Callable[[nn.Module, Mapping[str, Any], Spared | None], Intervention]
 Store = Callable[[nn.Module, Spared | None], Cache]
+Spares = Literal["served", "calibration", "nothing"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,9 @@ class QuantizationScheme:
     `make(model, calibration, spared)` gives the intervention: whatever it calibrates, it calibrates on these inputs
     with these tokens left out of every range, so that calibration and serving agree. `caches`: whether it is about
     cached keys and values, which show in what is read after they were written. `store(model, spared)` makes the real
-    cache of such a scheme, None where there is only the simulation.
+    cache of such a scheme, None where there is only the simulation. `spares`: what it is to spare a token. One that is
+    "served" is not rounded; where weights alone are rounded, which know no tokens, it can be left out of "calibration",
+    or there is "nothing" to leave it out of.
     """
 
     name: str
@@ -32,6 +35,7 @@ class QuantizationScheme:
     make: Make
     caches: bool = False
     store: Store | None = None
+    spares: Spares = "served"
 
     @classmethod
     def of(cls, given: QuantizationScheme | Intervention) -> QuantizationScheme:

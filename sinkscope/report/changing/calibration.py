@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from sinkscope.calibration import Choice
-from sinkscope.calibration.choosing import CHOSEN
+from sinkscope.calibration.choosing import ALL, CHOSEN
 from sinkscope.calibration.figures import ARMS, HEADS, of_arms, of_heads
 from sinkscope.report.page import Headline, Page, Section
 from sinkscope.report.provenance import joined
@@ -38,11 +38,11 @@ ON_HEADS = (
 
 def calibration_page(choice: Choice, summary: Mapping[str, Any]) -> Page:
     """The page of one choice; `summary` is what is stored as JSON (`model`, `method`, `input`)."""
-    held = choice.difference(CHOSEN if choice.heads else "all heads")
-    headlines = [
-        Headline(f"{held.value:+.4f}", f"nats held out, {choice.option} in {'its' if choice.heads else 'all'} heads"),
-        Headline(str(len(choice.heads)), "heads chosen"),
-    ]
+    was = choice.intervention is not None
+    held = choice.difference(CHOSEN if was else ALL)
+    headlines = [Headline(f"{held.value:+.4f}", f"nats held out, {choice.option} in {'its' if was else 'all'} heads")]
+    if choice.heads or not was:
+        headlines.append(Headline(str(len(choice.heads)), "heads chosen"))
     sections = [Section(ARMS, SENTENCE, {ARMS: of_arms(choice.table())}, shown(choice), unfolded=True)]
     if gains := choice.gains.get(choice.option):
         sections.append(Section(HEADS, ON_HEADS, {HEADS: of_heads(gains)}))

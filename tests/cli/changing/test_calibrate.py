@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from sinkscope.calibration import Reweigh, kept
+from sinkscope.calibration import stored as stored_choice
 from sinkscope.cli import main
 from sinkscope.model import load
+from tests.families.processors import images, saved_llava
 
 TEXT = ["--text", str(Path(__file__).parents[3] / "docs" / "calibration.md")]
 SMALL = [*TEXT, "--samples", "6", "--tokens", "24"]
@@ -26,12 +28,37 @@ def test_it_chooses_reports_and_writes(capsys):
     said = capsys.readouterr().out
     assert "held out" in said
     assert "nothing" in said
-    assert {path.name for path in Path("there").iterdir()} == {"choice.json", "table.csv", "figure.html"}
+    names = {"choice.nc", "choice.json", "table.csv", "figure.html"}
+    assert {path.name for path in Path("there").iterdir()} == names
     written = json.loads(Path("there/choice.json").read_text())
     assert written["option"] in ("gamma=0.5", "gamma=2")
     assert set(written["gains"]["gamma=2"]) == {"3.0", "3.2"}
     assert written["chosen_on"] == written["held_out"] == 3
     assert written["arms"][0]["arm"] == "nothing"
+    for stored in ("there", "there/choice.nc"):
+        assert main(["report", stored, "--out", "again.html"]) == 0
+        assert Path("again.html").read_bytes() == Path("there/figure.html").read_bytes()
+    choice, about = stored_choice("there/choice.nc")
+    assert (about["model"], about["method"]) == ("nano", "zero-tuning")
+    assert json.loads(json.dumps({**about, **choice.to_json()})) == written
+
+
+def test_visual_sinks_of_a_model_that_reads_images(capsys):
+    saved_llava(Path("llava"))
+    images(Path("images"), ((30, 40),) * 4)
+    call = ["calibrate", "llava", "--method", "var", "--images", "images", "--prompt", "a b c d", "--values", "0.2,0.6"]
+    assert main([*call, "--out", "there", "--controls", "1"]) == 0, capsys.readouterr().err
+    written = json.loads(Path("there/choice.json").read_text())
+    assert written["heads"] == []
+    assert written["option"] in ("p=0.2", "p=0.6")
+    assert written["chosen_on"] == written["held_out"] == 2
+    capsys.readouterr()
+    for more, said in (
+        (["--heads", "3.0"], "finds its heads by itself"),
+        (["--chat-template"], "takes the place of text"),
+    ):
+        assert main([*call, *more]) == 2
+        assert said in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -63,6 +90,9 @@ def test_it_saves_the_calibrated_model(capsys):
         (["--method", "zero-tuning", "--values", "-1"], "factor = -1.0"),
         (["--method", "zero-tuning", "--values", "1"], "changes nothing"),
         (["--method", "zero-tuning", "--position", "99"], "positions 0 to 23"),
+        (["--method", "var"], "give --images DIR"),
+        (["--method", "act", "--prompt", "what"], "--prompt goes with --images"),
+        (["--method", "act", "--device", "cpu", "--device-map", "auto"], "exclude each other"),
         (["--method", "act", "--position", "2"], "--position names the token of zero-tuning"),
         (["--method", "act", "--heads", "3"], "write layer.head"),
         (["--method", "act", "--heads", "9.0"], "does not exist"),

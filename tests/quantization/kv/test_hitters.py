@@ -108,6 +108,35 @@ def test_attention_alone_is_h2o_and_rounding_alone_forgets_outliers(model: PreTr
     assert kept(QHitter(0.0, first=0.0)) != kept(QHitter(1.0))
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("when", ALWAYS)
+def test_what_stays_is_rounded_once_as_the_published_quantizer_does(model: PreTrainedModel, when: str) -> None:
+    """A prompt sees itself whole, so that the first pass keeps what it keeps without rounding."""
+    ids, plain = IDS[:1], model(IDS[:1]).logits
+    with evicting(model, QHitter(), BUDGET, when=when) as whole:
+        model(ids, past_key_values=whole)
+    with evicting(model, QHitter(rounds=True), BUDGET, when=when) as coarse:
+        torch.testing.assert_close(model(ids, past_key_values=coarse).logits, plain)
+        assert kept_sets(coarse) == kept_sets(whole)
+        held = []
+        for mine, theirs in zip(coarse.layers, whole.layers, strict=True):
+            for name in ("keys", "values"):
+                rows = theirs.slots[name].flatten(0, -2)
+                wanted = torch.tensor([published(row.tolist(), 4) for row in rows]).view_as(theirs.slots[name])
+                torch.testing.assert_close(mine.slots[name], wanted, atol=1e-6, rtol=1e-5)
+            held.append((mine.places.clone(), mine.slots["keys"].clone()))
+        model(ids[:, :1], past_key_values=coarse)
+        for layer, (places, keys) in zip(coarse.layers, held, strict=True):
+            newest = layer.places == layer.seen - 1
+            assert newest.any(-1).all()
+            for row, head, slot in (~newest).nonzero().tolist():
+                before = (places[row, head] == layer.places[row, head, slot]).nonzero()[0, 0]
+                assert torch.equal(layer.slots["keys"][row, head, slot], keys[row, head, before])  # never again
+            new = layer.slots["keys"][newest]
+            assert all(len(set(row.tolist())) <= 16 for row in new)
+    assert whole.layers[0].slots["keys"].unique().numel() > coarse.layers[0].slots["keys"].unique().numel()
+
+
 def test_outlying_channels_are_what_rounds_badly() -> None:
     x = torch.randn(2, 3, 9, 16, generator=torch.Generator().manual_seed(0))
     x[:, :, 4, 7] = 60

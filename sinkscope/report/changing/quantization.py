@@ -48,7 +48,10 @@ def quantization_page(model: str, study: Study | None, hazards: Hazards | None) 
 
 
 def arm_rows(frame: pd.DataFrame, by: str) -> list[tuple[str, ...]]:
-    """A study's table as cells: arm, tokens spared, cost with its interval, share given back with its interval."""
+    """A study's table as cells: arm, tokens spared, cost with its interval, share given back with its interval.
+
+    Where there is nothing to recover, that is what stands in place of a share.
+    """
     column = "loss_cost" if by == "loss" else "kl"
     rows = []
     for row in frame.to_dict("records"):
@@ -59,7 +62,8 @@ def arm_rows(frame: pd.DataFrame, by: str) -> list[tuple[str, ...]]:
         ]
         back = [row["recovered" + end] for end in ("", "_low", "_high")]
         known = row["role"] != "full" and back[0] == back[0]
-        rows.append((*cells, *([f"{100 * value:.0f}" for value in back] if known else ["", "", ""])))
+        shares = [f"{100 * value:.0f}" for value in back] if known else [str(row["given_back"]), "", ""]
+        rows.append((*cells, *shares))
     return rows
 
 
@@ -73,10 +77,10 @@ def shown(study: Study) -> pd.DataFrame:
 def _headlines(study: Study) -> list[Headline]:
     unit = "nats a token that quantizing costs" if study.by == "loss" else "nats, KL to the full model"
     cards = [Headline(f"{study.cost('nothing').value:.4f}", unit)]
+    if not study.recoverable:
+        return [*cards, Headline(study.given_back("nothing"), "the cost cannot be told from 0")]
     for choice in study.choices:
-        found = study.recovered(choice)
-        if found.value == found.value:
-            cards.append(Headline(f"{100 * found.value:.0f} %", f"of it given back by sparing {choice}"))
+        cards.append(Headline(f"{100 * study.recovered(choice).value:.0f} %", f"of it given back by sparing {choice}"))
     return cards
 
 

@@ -1,0 +1,157 @@
+"""Levels of keys and values placed by how much the loss feels an error in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sinkscope.caches import Rotation
+from sinkscope.errors import InputError
+from sinkscope.hooks import Editor, OpenStream, batches, checked_inputs, evaluating, parameters, unwrapped
+from sinkscope.quantization.kv.cached import full_modules, rotations_of
+from sinkscope.quantization.kv.codebooks import (
+    SHARE,
+    Codebooks,
+    LayerCodes,
+    check,
+    levels_of,
+    outlying,
+    token_range,
+)
+from sinkscope.quantization.kv.rounding import Front
+from sinkscope.quantization.spared import Spared, SparedInPass
+
+
+def find_codebooks(
+    model: nn.Module,
+    inputs: Any,
+    bits: int,
+    *,
+    outliers: float = SHARE,
+    spared: Spared | None = None,
+    batch_size: int = 8,
+) -> Codebooks:
+    """`Codebooks` for a model's keys and values, from texts as it will read them: one pass and its gradient.
+
+    Raises `InputError` for bits outside 1 … 8, shares that are none, and texts of one token; `UnsupportedModelError`
+    as `QuantizeCache`. Source: Hooper et al. 2024 (KVQuant), whose 1 % of outliers is the default.
+    """
+    check(bits, outliers)
+    model = unwrapped(model)
+    given, samples = checked_inputs(model, inputs, batch_size)
+    if spared is not None and spared.of_inputs:
+        spared = spared.known(model, given)
+    rotations = rotations_of(model)
+    with ExitStack() as stack, evaluating(model), torch.enable_grad():
+        opened = OpenStream(model, stack)
+        modules = full_modules(model, opened)
+        reading = _Reading(opened, SparedInPass(model, spared, stack), modules, rotations)
+        opened.edit_attention(reading)
+        options = {"use_cache": False} if "use_cache" in parameters(model).parameters else {}
+        for batch in batches(model, given, samples, batch_size):
+            reading.note(_loss(model(**batch, **options).logits, batch))
+    count = 2**bits
+    return Codebooks(bits, outliers, {index: _codes(rows, outliers, count) for index, rows in reading.rows().items()})
+
+
+@dataclass
+class _Rows:
+    """Of one layer: keys before rotation and values (token, heads, dim), and the loss's gradient in each."""
+
+    key: Tensor
+    value: Tensor
+    key_grad: Tensor
+    value_grad: Tensor
+
+
+@dataclass(eq=False)
+class _Reading(Editor):
+    """Adds nothing to keys and values, so that the loss has a gradient there."""
+
+    opened: OpenStream
+    spared: SparedInPass
+    modules: Mapping[nn.Module, int]
+    rotations: Mapping[int, Rotation | None]
+    met: dict[nn.Module, tuple[Tensor, Tensor, Tensor, Tensor]] = field(default_factory=dict)
+    found: dict[int, list[_Rows]] = field(default_factory=dict)
+    kept: Tensor | None = None
+    front: Front | None = None
+
+    def edits(self, module: nn.Module) -> bool:
+        return module in self.modules
+
+    def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
+        self.opened.edited(module)
+        key, value = arguments["key"], arguments["value"]
+        probes = torch.zeros_like(key, requires_grad=True), torch.zeros_like(value, requires_grad=True)
+        self.met[module] = key.detach(), value.detach(), *probes
+        tokens = self.opened.tokens(0, key.shape[2], key.device)
+        real = torch.ones_like(tokens.order, dtype=torch.bool) if tokens.valid is None else tokens.valid
+        self.front = Front(tokens.valid)
+        self.kept = self.front.mask((real & ~self.spared.so_far.to(key.device)).expand(len(key), -1))
+        return arguments | {"key": key + probes[0], "value": value + probes[1]}
+
+    def note(self, loss: Tensor) -> None:
+        """Take the gradient of a pass that is over."""
+        assert self.front is not None
+        assert self.kept is not None
+        probes = [probe for *_, one, two in self.met.values() for probe in (one, two)]
+        grads = iter(torch.autograd.grad(loss, probes))
+        for module, (key, value, *_) in self.met.items():
+            index = self.modules[module]
+            parts = [self.front.to(x) for x in (key, next(grads), value, next(grads))]
+            rotation = self.rotations.get(index)
+            if rotation is not None:  # a rotation is its own Jacobian, so the gradient turns back alike
+                places = -torch.arange(key.shape[2], device=key.device)
+                parts[:2] = [rotation.turn(x, places) for x in parts[:2]]
+            chosen = [x.transpose(1, 2)[self.kept].float().cpu() for x in parts]
+            self.found.setdefault(index, []).append(_Rows(chosen[0], chosen[2], chosen[1], chosen[3]))
+        self.met.clear()
+
+    def rows(self) -> dict[int, _Rows]:
+        """Everything that was read, layer by layer."""
+        names = ("key", "value", "key_grad", "value_grad")
+        return {
+            index: _Rows(*(torch.cat([getattr(one, name) for one in parts]) for name in names))
+            for index, parts in self.found.items()
+        }
+
+
+def _codes(rows: _Rows, outliers: float, count: int) -> LayerCodes:
+    if not len(rows.key):
+        raise InputError("every token is spared, so there is nothing to find levels on")
+    key, grad = rows.key, rows.key_grad
+    low = torch.quantile(key, outliers / 2, 0, interpolation="higher")
+    high = torch.quantile(key, 1 - outliers / 2, 0, interpolation="lower")
+    half, inside = (high - low) / 2, (key >= low) & (key <= high)
+    inside = inside & (half > 0)
+    scaled = (key - (high + low) / 2) / half.clamp(min=1e-30)
+    weights = (grad * half) ** 2
+    keys = _levels(scaled, weights, inside, count)
+    value = rows.value.transpose(0, 1)[None]  # one row, (1, heads, token, dim)
+    aside = outlying(value, outliers)
+    least, most = token_range(value, aside)
+    half = (most - least) / 2
+    scaled = (value - (most + least) / 2) / half.clamp(min=1e-30)
+    weights = (rows.value_grad.transpose(0, 1)[None] * half) ** 2
+    return LayerCodes(low, high, keys, _levels(scaled, weights, ~aside & (half > 0), count))
+
+
+def _levels(scaled: Tensor, weights: Tensor, counted: Tensor, count: int) -> Tensor:
+    if not bool(counted.any()):
+        return torch.linspace(-1, 1, count)
+    return levels_of(scaled[counted], weights[counted], count)
+
+
+def _loss(logits: Tensor, batch: Mapping[str, Any]) -> Tensor:
+    """Σ −log p of the next tokens, padding left out."""
+    ids, mask = batch["input_ids"], batch.get("attention_mask")
+    if ids.shape[1] < 2:
+        raise InputError("texts of one token have no next token, so there is no loss: give at least two")
+    nll = -logits[:, :-1].float().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+    return nll.sum() if not isinstance(mask, Tensor) else (nll * (mask[:, 1:] & mask[:, :-1])).sum()
