@@ -135,7 +135,7 @@ class Verdict:
 
     @property
     def found(self) -> str:
-        """The effect with its interval, or its spread: `3.1 (1.2 to 5)`; a ratio as `1.4 times (1.1 to 1.8)`."""
+        """The effect with its interval, or its spread: `3.12 (1.24 to 5)`; a ratio as `1.4 times (1.1 to 1.8)`."""
         if self.residual is None:
             return "–"
         if self.interval is None or any(map(math.isnan, self.interval)):
@@ -154,7 +154,8 @@ class Verdict:
         return f"{self.outcome}: {self.kind}" if self.kind and self.kind != UNDECIDED else self.outcome
 
     def _said(self, value: float) -> str:
-        return f"{math.exp(value) if self.ratio else value:.2g}"
+        figures = 3 if self.n else 2  # of an effect over seeds, or of an error
+        return f"{(math.exp(value) if self.ratio else value) + 0.0:.{figures}g}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able data; NaN and infinities as text."""

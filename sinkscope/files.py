@@ -158,8 +158,16 @@ def sha256(path: str | Path) -> str:
 
 
 def cache_dir() -> Path:
-    """Where what can be made again is kept: `$SINKSCOPE_CACHE`, else `~/.cache/sinkscope`."""
-    return Path(os.environ.get("SINKSCOPE_CACHE") or Path.home() / ".cache" / "sinkscope")
+    """Where what can be made again is kept: `$SINKSCOPE_CACHE`, else `~/.cache/sinkscope`.
+
+    Raises `InputError` where the user has no home, as in a container under a number of its own.
+    """
+    if named := os.environ.get("SINKSCOPE_CACHE"):
+        return Path(named)
+    try:
+        return Path.home() / ".cache" / "sinkscope"
+    except RuntimeError as error:
+        raise InputError("no home folder to keep caches in: name a folder with SINKSCOPE_CACHE") from error
 
 
 def _rename(draft: Path, target: Path, aside: Path) -> None:

@@ -8,6 +8,7 @@ has to import it first, it names what it decorates, or the module, under the ent
 from __future__ import annotations
 
 import importlib
+import inspect
 import operator
 import re
 import sys
@@ -131,6 +132,23 @@ def _working_directory() -> Iterator[None]:
     finally:
         if here in sys.path:
             sys.path.remove(here)
+
+
+def check_kind(kind: object, base: type, group: Group, stands: str) -> None:
+    """Raises `InputError` unless `kind` is a class below `base` whose name can stand for what it makes by default.
+
+    `stands`: how the message says for what.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, base)):
+        room = base.__module__.split(".")[1]
+        raise InputError(f"@sinkscope.{group} decorates a subclass of sinkscope.{room}.{base.__name__}, got {kind!r}")
+    if inspect.isabstract(kind):
+        lacking = ", ".join(f"`{name}`" for name in sorted(getattr(kind, "__abstractmethods__", ())))
+        raise InputError(f"{group} {kind.__name__}: it has no {lacking}")
+    try:
+        kind()
+    except TypeError as error:
+        raise InputError(f"{group} {kind.__name__}: {stands}, but {error}") from error
 
 
 def package_of(value: Any) -> str:

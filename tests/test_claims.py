@@ -118,11 +118,11 @@ def test_a_verdict_has_its_interval_and_what_its_seeds_could_have_shown():
     verdict = claim(Above(1)).judge(found(1, 2, 3))  # t at 97.5 % and 95 % with two degrees of freedom
     assert verdict.interval == pytest.approx((2 - 4.30265 / math.sqrt(3), 2 + 4.30265 / math.sqrt(3)), abs=1e-4)
     assert verdict.least == pytest.approx(1 + 2.91999 / math.sqrt(3), abs=1e-4)
-    assert verdict.row[4] == "2 (-0.48 to 4.5)"
+    assert verdict.row[4] == "2 (-0.484 to 4.48)"
     assert claim(Above(1)).judge(found(*(verdict.least + shift + 1e-6 for shift in (-1, 0, 1)))).outcome == "supported"
     assert claim(Above(1)).judge(found(*(verdict.least + shift - 1e-6 for shift in (-1, 0, 1)))).outcome != "supported"
     ratio = claim(Above(1.25, ratio=True)).judge(found(*map(math.log, (1.9, 2.0, 2.1))))
-    assert ratio.row[4].startswith("2 times (1.8 to")
+    assert ratio.row[4].startswith("2 times (1.76 to 2.26)")
 
 
 def test_p_values_are_those_of_student_s_tests():

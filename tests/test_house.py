@@ -21,7 +21,7 @@ LEVELS = (
     {"errors", "intervals"},
     {"rules"},
     {"files", "claims", "invalid", "live", "ranks", "registry", "spectral", "theme"},
-    {"metrics", "pictures"},
+    {"metrics", "netcdf", "pictures"},
     {"measurements"},
     {"attention"},
     {"hooks"},

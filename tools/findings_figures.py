@@ -42,18 +42,23 @@ def dots(entry: Entry) -> str:
         "wspace": GAP / PANEL,
         "hspace": (HEAD + FOOT) / rows,
     }
-    written = io.StringIO()
     with rc_context(STYLE):
         figure = Figure((WIDTH / 96, height / 96), facecolor=PAPER)
         panels = figure.subplots(len(metrics), 2, squeeze=False, gridspec_kw=places)
         for index, (metric, (ours, others)) in enumerate(zip(metrics, panels, strict=True)):
             _panel(ours, f"ours: {entry.title(metric)}", BLUE, values_of(entry, metric), f"ours-{index}")
-            ours.set_yticks(range(len(entry.variations)), [_cut(each.label) for each in entry.variations], color=INK)
+            ours.set_yticks(range(len(entry.variations)), [cut(each.label) for each in entry.variations], color=INK)
             others.set_visible(metric in entry.published)
             published = [[each.published[metric]] if metric in each.published else [] for each in entry.variations]
             _panel(others, "published, other models", PURPLE, published, f"published-{index}")
-        figure.savefig(written, format="svg", metadata=BARE)
-    return written.getvalue()
+        return written(figure)
+
+
+def written(figure: Figure) -> str:
+    """A figure as SVG, within `STYLE`."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata=BARE)
+    return text.getvalue()
 
 
 def metrics_of(entry: Entry) -> list[str]:
@@ -107,5 +112,6 @@ def _panel(axes: Axes, heading: str, color: str, rows: Sequence[Sequence[float]]
     axes.plot(points, at, "o", color=color, alpha=0.45, markersize=6, markeredgewidth=0, clip_on=False, gid=name)
 
 
-def _cut(label: str) -> str:
-    return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
+def cut(label: str, longest: int = LONGEST) -> str:
+    """A label of no more characters than that."""
+    return label if len(label) <= longest else f"{label[: longest - 1]}…"

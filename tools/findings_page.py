@@ -1,52 +1,82 @@
-"""`python -m tools.findings_page [RESULTS [DOCS]]`: write `docs/findings.md` and its figures from the records."""
+"""`python -m tools.findings_page [RESULTS [DOCS]]`: write `docs/findings.md` and its figures from the records.
+
+Without arguments it also writes the first rows into the README, between its two marks.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 from sinkscope.claims import tally
-from sinkscope.experiments import SHIPPED
+from sinkscope.experiments import SHIPPED, Findings
+from sinkscope.experiments.paper import cites
 from sinkscope.experiments.questions import QUESTIONS
+from sinkscope.files import write_text
+from sinkscope.report.experiments.answer import paragraph
 from sinkscope.report.experiments.entry import Entry, Judged, runs_of
 from sinkscope.report.experiments.names import cost, counted, effect, number, said, sizes
 from sinkscope.report.experiments.page import made_by
-from sinkscope.report.stored import entries_of, read_findings, records_in
-from tools.findings_figures import dots, mean, metrics_of, values_of
-from tools.findings_text import BEFORE, MADE_BY, NOT_RUN
-from tools.pages import DOCS, write
+from sinkscope.report.stored import entries_of, notes_of, read_findings, records_in
+from tools.findings_answers import beside, first_rows, judged, paper, together
+from tools.findings_figures import mean, metrics_of, values_of
+from tools.findings_shapes import drawing
+from tools.findings_text import BEFORE, MADE_BY, NOT_RUN, NOTES, PAPER, RELATED, SIZES, SYNTHETIC, TOGETHER
+from tools.markdown import escaped, row, table
+from tools.pages import DOCS, ROOT, write
 
 PAGE, FIGURES = "findings.md", "figures/findings"
 COMPLETE = ("nano",)  # the scale at which every question is answered, be it with "not run"
 MOST_METRICS = 8
 SOME = "runs of some variations alone"
-VERDICTS = ("experiment", "claim", "asked", "found (95 % interval)", "could show", "seeds", "verdict")
+CLAIMS = ("claim", "part", "asked", "found (95 % interval)", "seeds", "could show", "stated", "verdict")
+README, MARKS = ROOT / "README.md", ("<!-- findings -->", "<!-- end of findings -->")
 
 
 def entries(results: Path = SHIPPED) -> list[Entry]:
     """Every question at the scale of the page, and the records of other scales."""
-    return entries_of([read_findings(record) for record in records_in(results)], QUESTIONS, COMPLETE)
+    return entries_of(_records(results), QUESTIONS, COMPLETE)
 
 
-def pages(entries: Sequence[Entry]) -> dict[str, str]:
+def notes(results: Path = SHIPPED) -> list[str]:
+    """Runs that stand in the records and are not judged, and why."""
+    return notes_of(_records(results), QUESTIONS)
+
+
+def pages(entries: Sequence[Entry], notes: Sequence[str] = ()) -> dict[str, str]:
     """The page and its figures, by their names below `docs`."""
-    return {PAGE: page(entries), **figures(entries)}
+    drawn = figures(entries)
+    return {PAGE: page(entries, notes, drawn), **drawn}
 
 
 def figures(entries: Sequence[Entry]) -> dict[str, str]:
     """A figure for each experiment that has values."""
-    return {f"{FIGURES}/{_key(entry)}.svg": dots(entry) for entry in _ran(entries) if metrics_of(entry)}
+    made = {f"{FIGURES}/{_key(entry)}.svg": drawing(entry) for entry in _ran(entries)}
+    return {name: figure for name, figure in made.items() if figure}
 
 
-def page(entries: Sequence[Entry]) -> str:
-    """The page without its figures."""
-    return "\n".join(_page(entries, _ran(entries)))
+def page(entries: Sequence[Entry], notes: Sequence[str] = (), drawn: Container[str] = ()) -> str:
+    """The page, with links to the figures that were `drawn`."""
+    return "\n".join(_page(entries, _ran(entries), notes, drawn))
+
+
+def readme(entries: Sequence[Entry], text: str) -> str:
+    """The README with the first rows of the page between its marks. Raises `ValueError` where these are missing."""
+    before, _, rest = text.partition(MARKS[0])
+    _, found, after = rest.partition(MARKS[1])
+    if not found:
+        raise ValueError(f"README: no {MARKS[0]} … {MARKS[1]}")
+    return f"{before}{MARKS[0]}\n{first_rows(judged(entries, COMPLETE[0]))}\n{MARKS[1]}{after}"
+
+
+def _records(results: Path) -> list[Findings]:
+    return [read_findings(record) for record in records_in(results)]
 
 
 def _ran(entries: Sequence[Entry]) -> list[Entry]:
-    """Those of which a claim can be judged: a baseline that other questions share does not make one that was run."""
-    return [entry for entry in entries if any(judged.verdict.evidence for judged in entry.claims) or _whole(entry)]
+    """Those of which a claim can be judged, or that have runs of every variation."""
+    return [entry for entry in entries if entry.was_run or _whole(entry)]
 
 
 def _whole(entry: Entry) -> bool:
@@ -55,33 +85,60 @@ def _whole(entry: Entry) -> bool:
     return all(runs.get(variation.label) for variation in entry.variations)
 
 
-def _page(entries: Sequence[Entry], ran: Sequence[Entry]) -> Iterator[str]:
+def _page(entries: Sequence[Entry], ran: Sequence[Entry], notes: Sequence[str], drawn: Container[str]) -> Iterator[str]:
     runs = runs_of(ran)
-    wording = tally(judged.verdict for entry in entries for judged in entry.claims)
-    yield BEFORE.format(
-        tally=f"The verdicts: {wording}", runs=counted(len(runs), "run"), hours=cost(sum(run.seconds for run in runs))
-    )
+    wording = tally(one.verdict for entry in entries for one in entry.claims)
+    yield BEFORE.format(tally=wording, runs=counted(len(runs), "run"), hours=cost(sum(run.seconds for run in runs)))
+    made = judged(entries, COMPLETE[0])
+    if QUESTIONS.keys() <= made.keys():
+        yield PAPER
+        yield from paper(made, COMPLETE[0], apart=[entry.name for entry in entries if entry.task])
+    others = [entry for entry in ran if entry.claims and not any(cites(one.verdict) for one in entry.claims)]
+    for about, group in (
+        (RELATED, [entry for entry in others if not entry.task]),
+        (SYNTHETIC, [entry for entry in ran if entry.task]),
+    ):
+        if group:
+            yield f"{about}\n{beside(group)}\n"
+    if any(one.verdict.p is not None for entry in ran for one in entry.claims[:1]):
+        yield f"{TOGETHER}\n{together(made, COMPLETE[0])}\n"
+    yield SIZES
     if ran:
-        yield "## The verdicts\n"
-        yield table(VERDICTS, [_verdict(entry, judged) for entry in ran for judged in entry.claims])
-        yield "\n## The experiments"
+        yield "## The experiments"
     for entry in ran:
-        yield from _experiment(entry)
+        yield from _experiment(entry, drawn)
     absent = [entry for entry in entries if _key(entry) not in {_key(one) for one in ran}]
     if absent:
-        rows = [_row((_name(entry), entry.asks, entry.source, entry.reason or SOME)) for entry in absent]
-        yield NOT_RUN.format(rows="\n".join(rows)).rstrip()
+        rows = [[escaped(cell) for cell in (_name(each), each.asks, each.source, _absence(each))] for each in absent]
+        yield NOT_RUN.format(rows="\n".join(map(row, rows))).rstrip()
+        gone = [_gone(each) for each in absent if each.withdrawn]
+        yield from ["", *gone] if gone else []
+    if notes:
+        yield NOTES.format(notes="\n".join(f"- {escaped(note)}" for note in notes)).rstrip()
     facts = [f"- {name}: {line}" for name, line in made_by(ran).items()]
     yield MADE_BY.format(facts="\n".join(facts) or "No experiment has a record yet.").rstrip() + "\n"
 
 
-def _experiment(entry: Entry) -> Iterator[str]:
+def _absence(entry: Entry) -> str:
+    """Why nothing is known: the reason, or what the primary claim lacks."""
+    lacking = entry.claims[0].verdict.reason if entry.claims else ""
+    return entry.reason or lacking or SOME
+
+
+def _experiment(entry: Entry, drawn: Container[str]) -> Iterator[str]:
     yield f'\n<a id="{_key(entry)}"></a>\n\n### {_name(entry)}: {escaped(entry.asks)}\n'
+    if entry.claims:
+        yield f"{escaped(paragraph(entry))}\n"
+    figure = f"{FIGURES}/{_key(entry)}.svg"
+    if figure in drawn:
+        yield f"![{_alt(entry)}]({figure})\n"
     yield f"{_varied(entry)}\n"
     if entry.note:
         yield f"{escaped(entry.note)}\n"
-    for judged in entry.claims:
-        yield f"- {_told(entry, judged)}"
+    if entry.claims:
+        yield f"{table(CLAIMS, [_claim(one) for one in entry.claims])}\n"
+    if entry.withdrawn:
+        yield f"{_gone(entry)}\n"
     for label, run in entry.runs:
         if run.status != "finished":
             reason = f": {escaped(run.reason)}" if run.reason else ""
@@ -89,15 +146,20 @@ def _experiment(entry: Entry) -> Iterator[str]:
     metrics = entry.tabled[:MOST_METRICS]
     columns = [name for metric in metrics for name in _columns(entry, metric)]
     yield f"\n{table(('variation', 'changes', *columns), _rows(entry, metrics))}"
-    drawn = metrics_of(entry)
-    if drawn:
-        yield f"\n![{_alt(entry, drawn[0])}]({FIGURES}/{_key(entry)}.svg)"
+
+
+def _gone(entry: Entry) -> str:
+    """The claims that were withdrawn, and why."""
+    return "\n".join(
+        f"- *Withdrawn* from {_name(entry)}: {escaped(gone.statement)}. Reason: {escaped(gone.reason)}."
+        for gone in entry.withdrawn
+    )
 
 
 def _varied(entry: Entry) -> str:
     fields = dict.fromkeys(name for variation in entry.variations for name in variation.changes)
     named = ", ".join(f"`{name}`" for name in fields)
-    what = f"Varied: {named}, in {counted(len(entry.variations), 'variation')}" if fields else "One recipe, read anew"
+    what = f"Varied: {named}, in {counted(len(entry.variations), 'variation')}" if fields else "Readings"
     seeds = entry.findings.seeds if entry.findings is not None else 0
     amount = f"{counted(seeds, 'seed')} each, {counted(len(entry.runs), 'run')}, {cost(entry.seconds)}"
     shared = ", ".join(f"`{name}` = {escaped(said(value))}" for name, value in entry.shared.items())
@@ -106,25 +168,20 @@ def _varied(entry: Entry) -> str:
     return f"{what} of the {kind}{base}; {amount}. Source: {escaped(entry.source)}."
 
 
-def _told(entry: Entry, judged: Judged) -> str:
-    verdict = judged.verdict
-    found = f"found {effect(verdict)}" if verdict.residual is not None else "nothing found"
-    reason = f"; {escaped(verdict.reason)}" if verdict.reason else ""
-    part = "primary" if judged is entry.claims[0] else "exploratory"
-    shown = f", these seeds could have shown {verdict.shown_at_least}" if verdict.least is not None else ""
-    return (
-        f"**{verdict.said}** ({part}): {escaped(verdict.claim.statement)} "
-        f"({found} in {sizes(verdict)} seeds, asked {escaped(str(verdict.claim.rule))}{shown}{reason})"
-    )
+def _claim(one: Judged) -> tuple[str, ...]:
+    verdict = one.verdict
+    reason = f" ({escaped(verdict.reason)})" if verdict.reason else ""
+    words = f"**{verdict.said}**" if verdict.outcome in ("supported", "refuted") else verdict.said
+    found = (escaped(str(verdict.claim.rule)), effect(verdict), sizes(verdict), verdict.shown_at_least)
+    return escaped(verdict.claim.statement), one.part, *found, _stated(one), f"{words}{reason}"
 
 
-def _verdict(entry: Entry, judged: Judged) -> tuple[str, ...]:
-    verdict = judged.verdict
-    found = effect(verdict)
-    link = f"[{_name(entry)}](#{_key(entry)})"
-    asked = escaped(str(verdict.claim.rule))
-    statement = escaped(verdict.claim.statement)
-    return link, statement, asked, found, verdict.shown_at_least, sizes(verdict), verdict.said
+def _stated(one: Judged) -> str:
+    """Whether it was stated before its first run, with the day and the commit."""
+    if one.stated is None or not one.stated.commit:
+        return "–"
+    when = "" if one.stated.when == "not known" else f"{one.stated.when}: "
+    return f"{when}{one.stated.date[:10]}, {one.stated.commit}"
 
 
 def _columns(entry: Entry, metric: str) -> tuple[str, ...]:
@@ -151,33 +208,18 @@ def _over_seeds(values: Sequence[float]) -> str:
     return f"{number(mean(values))} ({number(min(values))} to {number(max(values))})"
 
 
-def _alt(entry: Entry, metric: str) -> str:
+def _alt(entry: Entry) -> str:
+    """The means of what the figure shows, or of the first metric, in words."""
+    drawn = metrics_of(entry)
+    if not drawn:
+        return escaped(f"{entry.name}, over training").replace("]", "\\]").replace("[", "\\[")
+    metric = drawn[0]
     values = zip(entry.variations, values_of(entry, metric), strict=True)
     ours = ", ".join(f"{variation.label} {number(mean(found))}" for variation, found in values)
     other = ", ".join(f"{v.label} {number(v.published[metric])}" for v in entry.variations if metric in v.published)
     published = f" Published: {other}." if other else ""
     wording = escaped(f"{entry.title(metric)}, mean over seeds: {ours}.{published}")
     return wording.replace("]", "\\]").replace("[", "\\[")
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; cells are escaped already."""
-    return "\n".join([_line(columns), _line(["---"] * len(columns)), *map(_line, rows)])
-
-
-def escaped(text: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
-    for mark, shown in (("\\", "\\\\"), ("|", "\\|"), ("*", "\\*"), ("_", "\\_"), ("`", "\\`"), ("<", "&lt;")):
-        text = text.replace(mark, shown)
-    return " ".join(text.split())
-
-
-def _row(cells: Sequence[str]) -> str:
-    return _line([escaped(cell) for cell in cells])
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _name(entry: Entry) -> str:
@@ -191,4 +233,8 @@ def _key(entry: Entry) -> str:
 if __name__ == "__main__":
     folders = [Path(argument) for argument in sys.argv[1:3]]
     results, docs = (*folders, *(SHIPPED, DOCS)[len(folders) :])
-    write(pages(entries(results)), docs)
+    made = entries(results)
+    write(pages(made, notes(results)), docs)
+    if not folders:
+        write_text(README, readme(made, README.read_text(encoding="utf-8")))
+        print(README)

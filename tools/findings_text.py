@@ -2,18 +2,43 @@
 
 BEFORE = """# What the experiments found
 
-Each question of the field that a training run can answer is an experiment here: variations of one recipe, and claims
-that were stated beforehand, each with the number that decides it. If a claim was added after a first look, its section
-says so. This page gives all results, in the order of the questions. A refuted claim stands where it would stand if it
-had been supported.
-{tally}. All runs together are {runs} and {hours} of training.
+What is known here of the paper's claims (Gu et al. 2025), and of those beside it, from training runs of small models.
+The page opens with one row for each statement of the paper; below stand all experiments, with a figure and every claim.
+A claim that was refuted stands where it would stand if it had been supported.
 
-The page is written by `python -m tools.findings_page` from the records in
-`sinkscope/experiments/records`, and nothing in it was typed by hand but this introduction. A claim is judged on every
-run that it reads, whatever question that run was made for. `sinkscope experiment verdict --all` judges the same records
-on the terminal; `sinkscope report sinkscope/experiments/records` turns them into a page with the curves of every run.
+All claims together: {tally}. They were judged on {runs}, {hours} of training. The page is written by
+`python -m tools.findings_page` from the records in `sinkscope/experiments/records`. `sinkscope experiment verdict
+--all` says the same on a terminal, and `sinkscope report sinkscope/experiments/records` draws the curves of every run.
+"""
 
-## What models of this size can show
+PAPER = """## What the paper says, and what we found
+
+A row is a statement of the paper, and the claim of ours that answers it. *Published* are the paper's numbers: sink
+rates in percent, of its model with 60 million parameters unless another is named; *ours* is the effect that the claim
+asks for, in the units of its measure. So the two are not to be compared digit by digit. Where a statement can be
+answered by several measures, the first that has the seeds it asks for answers, whatever it says; the others are counted
+behind the verdict. Where it has several parts, they must all hold. *Could show* is the smallest effect (for a limit the
+largest) that these seeds could have shown.
+"""
+
+RELATED = """## Beside the paper
+
+The primary claims of experiments on related work, and our own.
+"""
+
+SYNTHETIC = """## Synthetic tasks
+
+Made-up tasks of which the exact answer is known. They show that a mechanism is possible, not that language models use
+it.
+"""
+
+TOGETHER = """## Primary claims together
+
+Each question has one primary claim, its first; the others are exploratory. Of many claims that are each tried at 5 %
+some hold by chance. So the primary claims that have enough seeds are corrected for each other, by Holm's method.
+"""
+
+SIZES = """## What models of this size can show
 
 At scale `nano` a model has 1.3 million parameters, in four layers of width 128, and reads 1,500 batches of 32 windows
 with 128 tokens of Python code: 6.1 million tokens, minutes on a processor. The 60M model of Gu et al. 2025, whose
@@ -44,6 +69,14 @@ cited here measure models of up to 405 billion parameters. So:
 
 The sink rate is the percentage of (layer, head) pairs in which a position receives more than 0.3 of the attention,
 averaged over the tokens that can see it, on the first 64 tokens of validation windows. Positions count from 0.
+"""
+
+NOTES = """
+## Runs that are not judged
+
+What stands in the records and was left out or taken once, as the program says it:
+
+{notes}
 """
 
 MADE_BY = """

@@ -49,7 +49,7 @@ class Met:
 
     layer: KeptSets
     call: EvictionCall
-    plain: bool
+    plain: bool  # whether heads may be taken apart at later calls; asked of passes of several tokens
     query: Tensor | None = None
     calls: Sequence[EvictionCall] = ()  # where the layer has groups of heads
 
@@ -114,9 +114,9 @@ class Engine(Editor):
         if layer.groups is not None:
             return self._given_groups(layer, number, module, implementation, arguments)
         arguments = by_place(layer, module, implementation, arguments)
-        self.met[module] = Met(
-            layer, self._call(layer, number, module, arguments), _may_group(module, implementation, arguments)
-        )
+        several = arguments["query"].shape[2] > 1 or layer.limits is None
+        plain = several and _may_group(module, implementation, arguments)
+        self.met[module] = Met(layer, self._call(layer, number, module, arguments), plain)
         return arguments
 
     def _given_groups(

@@ -17,12 +17,24 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from sinkscope.attention import Causal, Full, Operation
 from sinkscope.attention.combination import Combination
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import Forward, arguments, family, is_encoder_decoder, parameters, text_config, unwrapped
+from sinkscope.hooks import (
+    Forward,
+    arguments,
+    check_continued,
+    family,
+    is_encoder_decoder,
+    parameters,
+    text_config,
+    unwrapped,
+)
 from sinkscope.model import LabForCausalLM
+
+GROWING = (DynamicLayer, DynamicSlidingWindowLayer)  # transformers' own, which add new keys behind those they hold
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +123,10 @@ class FollowingCache(DynamicCache):
         )
 
     def reset(self) -> None:
+        for layer in self.layers:
+            if type(layer) in GROWING:  # transformers 5.17 fills them with zeros, to which later keys are added
+                layer.keys = layer.values = None
+                layer.is_initialized = False
         super().reset()
         self._pads, self._first = None, 0
 
@@ -145,6 +161,7 @@ class FollowingCache(DynamicCache):
         if own is None:
             raise InputError("this cache needs token ids or embeddings of the text")
         queries = own - forward.seen  # of a fresh pass, the model's own sink tokens are among them
+        check_continued(self._the_model(), forward)
         _check_use(given, text_config(self._the_model()))
         self._pads = self._padding(forward, own)
         coming = Coming(forward.seen, queries, forward.batch, self._pads)
@@ -161,9 +178,12 @@ class FollowingCache(DynamicCache):
             return {}
         tensor = next(v for name in ("input_ids", "inputs_embeds") if isinstance(v := given.get(name), Tensor))
         pads = 0 if coming.pads is None else coming.pads[:, None].to(tensor.device)
+        positions = given.get("position_ids")
+        if positions is None and coming.pads is None:  # most passes: one operation
+            columns = torch.arange(coming.seen + self._first, coming.total + self._first, device=tensor.device)
+            return {"position_ids": columns.clamp_(min=0).expand(coming.batch, -1)}
         columns = torch.arange(coming.seen, coming.total, device=tensor.device)[None]
         counted = (columns - pads).expand(coming.batch, -1)
-        positions = given.get("position_ids")
         if positions is None:
             return {"position_ids": (counted + self._first).clamp(min=0)}
         plain = positions if positions.ndim == 2 else positions[0]

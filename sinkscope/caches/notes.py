@@ -78,7 +78,7 @@ class KeyLengths(KeyNote):
     """‖k‖₂ of each key; fp32."""
 
     def of_new(self, call: EvictionCall) -> Tensor:
-        return wide(call.key[:, :, call.new]).norm(dim=-1)
+        return torch.linalg.vector_norm(wide(call.key[:, :, call.new]), dim=-1)
 
 
 @dataclass(frozen=True)

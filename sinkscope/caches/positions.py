@@ -13,7 +13,7 @@ from transformers import DynamicCache
 from sinkscope.caches.rotation import LayerRotation
 from sinkscope.hooks import family, parameters, sink_tokens, text_config
 
-FARTHEST = 65_536
+FARTHEST = 32_768  # beyond 39,000 rad the sines of a CPU take several times as long
 TABLES = ("gptj", "codegen")  # their sines are a table of as many rows as the model has positions
 BY_PLACE = ("ministral3", "mistral4")  # queries are scaled by their position (in Llama 4 by the tokens seen)
 

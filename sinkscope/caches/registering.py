@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import TypeVar, overload
 
 from sinkscope.caches.policies import POLICIES
 from sinkscope.caches.policies.policy import Policy
-from sinkscope.errors import InputError
-from sinkscope.registry import dashed, taking
+from sinkscope.registry import check_kind, dashed, taking
 
 Kind = TypeVar("Kind", bound=type[Policy])
 
@@ -35,14 +33,7 @@ def policy(kind: type[Policy] | str) -> type[Policy] | Callable[[type[Policy]], 
 
 
 def _registered(kind: type[Policy], name: str | None = None) -> type[Policy]:
-    if not (isinstance(kind, type) and issubclass(kind, Policy)):
-        raise InputError(f"@sinkscope.policy decorates a subclass of sinkscope.caches.Policy, got {kind!r}")
-    if inspect.isabstract(kind):
-        raise InputError(f"policy {kind.__name__}: it has no `score`")
-    try:
-        kind()
-    except TypeError as error:
-        raise InputError(f"policy {kind.__name__}: its name stands for it with its defaults, but {error}") from error
+    check_kind(kind, Policy, "policy", "its name stands for it with its defaults")
     if name is None and kind in POLICIES.added.values():  # under a name that was given
         return kind
     POLICIES.add(name or dashed(kind.__name__), kind)

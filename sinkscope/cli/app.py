@@ -14,7 +14,6 @@ import typer
 from sinkscope.cli import (
     cache,
     demo,
-    experiment,
     generate,
     intervene,
     kernels,
@@ -26,6 +25,7 @@ from sinkscope.cli import (
     train,
     zoo,
 )
+from sinkscope.cli.asking import experiment
 from sinkscope.cli.changing import calibrate
 from sinkscope.cli.measuring import comparing, lm_eval
 from sinkscope.cli.options import BAD_INPUT
@@ -65,7 +65,7 @@ app.command("demo", epilog="Example: sinkscope demo --quick --out sinkscope-demo
 app.command("measure", epilog="Example: sinkscope measure nano --input natural --tokens 64 --samples 100")(
     measure.measure
 )
-app.command("compare", epilog="Example: sinkscope compare nano runs/mine/checkpoint-500 --text mine.jsonl")(
+app.command("compare", epilog="Example: sinkscope compare nano runs/mine/checkpoints/checkpoint-500 --text mine.jsonl")(
     comparing.compare
 )
 app.command("survey", epilog="Example: sinkscope survey nano --input natural --input repeated --samples 100")(
@@ -117,7 +117,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 @functools.cache
 def _command() -> Any:
     """All commands with their options, made once in a process."""
-    return typer.main.get_command(app)
+    made = typer.main.get_command(app)
+    _bare_flags(made)
+    return made
+
+
+def _bare_flags(command: Any, parent: Any = None) -> None:
+    """Let help show flags without a value, which they do not take; Typer writes `<bool>` beside them."""
+    context = command.context_class(command, parent=parent, info_name=command.name, **command.context_settings)
+    for param in command.get_params(context):  # that of --help among them
+        if getattr(param, "is_bool_flag", False):
+            param.metavar = ""
+    for inner in getattr(command, "commands", {}).values():
+        _bare_flags(inner, context)
 
 
 def _run(argv: Sequence[str] | None) -> int:

@@ -18,12 +18,9 @@ from sinkscope.report.terminal import note, only_json, plain, show, show_json, s
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-    from typer import Context
 
     from sinkscope.evaluate import Comparison
     from sinkscope.evaluate.policies import Protection
-else:
-    Context = typer.Context.__base__  # what Typer hands over is of its public class's base
 
 POLICIES = "streaming,h2o,snapkv,keydiff"  # compared where none is named
 PROTECTIONS = ("none", "measured", "online", "first:N")
@@ -53,7 +50,7 @@ class ListingPolicies(TyperCommand):
 
 
 def cache(
-    context: Context,
+    context: options.Context,
     model: options.Model,
     policy: Annotated[str | None, typer.Option(metavar="NAME", help="One policy.")] = None,
     compare: Annotated[
@@ -121,24 +118,13 @@ def cache(
     budgets = _budgets(budget)
     protection = _protection(protect)
     folder = results_folder("cache", out, [model], [], context)
-    from transformers.utils.logging import disable_progress_bar
-
     from sinkscope.evaluate import compare_caches
     from sinkscope.evaluate.policies import policy_arms
     from sinkscope.metrics import check_epsilon
-    from sinkscope.model import load
 
     check_epsilon(epsilon)
-    disable_progress_bar()
     with only_json(as_json):
-        loaded = load(
-            model,
-            dtype=dtype,
-            revision=revision,
-            attn=attn,
-            trust_remote_code=trust_remote_code,
-            **options.place(device, device_map),
-        )
+        loaded = options.loaded(model, context)
         batch_size = options.batch_of(batch_size, tokens or TOKENS)
         wanted = Wanted(model, tokens, scored, windows, task, seed)
         source = {"text": text, "corpus": corpus, "split": split, "field": field, "bos": bos, "revision": revision}

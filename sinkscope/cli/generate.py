@@ -22,6 +22,7 @@ Distance = Literal["cache", "ceiling", "original"]
 
 
 def generate(
+    context: options.Context,
     model: options.Model,
     prompt: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What is continued. Default: what is piped in, else a BOS.")
@@ -76,21 +77,11 @@ def generate(
     if cache == FULL and spare != "none":
         raise InputError(f"--spare {spare} goes with a quantized --cache, such as kv4-kivi")
     text = _prompt(prompt)
-    from transformers.utils.logging import disable_progress_bar
-
     from sinkscope.cli.writing.cost import Cost
-    from sinkscope.model import load, load_tokenizer
+    from sinkscope.model import load_tokenizer
 
-    disable_progress_bar()
     with only_json(as_json):
-        loaded = load(
-            model,
-            dtype=dtype,
-            revision=revision,
-            attn=attn,
-            trust_remote_code=trust_remote_code,
-            **options.place(device, device_map),
-        )
+        loaded = options.loaded(model, context)
         tokenizer = load_tokenizer(model, revision=revision, trust_remote_code=trust_remote_code)
         ids = _ids(tokenizer, text).to(loaded.device)
         limit = max_tokens or (None if stream else 256)

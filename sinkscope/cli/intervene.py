@@ -17,12 +17,9 @@ from sinkscope.report.terminal import note, only_json, plain, show, show_json, s
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from typer import Context
 
     from sinkscope.data import Reading
     from sinkscope.interventions import Effect
-else:
-    Context = typer.Context.__base__  # what Typer hands over is of its public class's base
 
 
 class ListingNames(TyperCommand):
@@ -42,7 +39,7 @@ HeadsControl = Literal["any", "layer", "norm"]
 
 @sharing
 def intervene(
-    context: Context,
+    context: options.Context,
     model: options.Model,
     what: Annotated[
         str, typer.Option(metavar="NAME", help="What to change; heads and entries are found in a first pass.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,17 +17,13 @@ from sinkscope.errors import InputError
 from sinkscope.report.terminal import only_json, plain, show, show_json
 
 if TYPE_CHECKING:
-    from typer import Context
-
     from sinkscope.cli.measuring.maps import Head
     from sinkscope.measurements import Measurement
-else:
-    Context = typer.Context.__base__  # what Typer hands over is of its public class's base
 
 
 @sharing
 def measure(
-    context: Context,
+    context: options.Context,
     models: options.Models,
     kind: options.Kind = "natural",
     text: options.TextFile = None,
@@ -110,7 +107,7 @@ def measure(
                 _show_domains(rows, folder)
             return {"model": name, "input": job.input, "epsilon": job.epsilon, "domains": rows}
         if not as_json:
-            show_results(found, f"{name} on {job.input} input", reads.epsilon)
+            show_results(found, f"{name} on {job.input} input", reads.epsilon, _again("intervene", job, text))
             show(plain(f"written: {', '.join(str(path) for path in written)}"))
         summary = found.to_json(reads.epsilon)
         return {**summary, "model": name, "input": job.input, "input_details": summary["input"]}
@@ -136,10 +133,17 @@ def _at_once(
     given = job.reading(text)
     found = job.measured(given, job.name)
     maps = head_maps(job.model, given, found, wanted)
-    source = f"--input {job.kind}" if job.medium is None else f"--{job.medium[0]} {job.medium[1]}"
-    again, change = f"sinkscope measure {job.name} {source} --maps", f"sinkscope intervene {job.name} {source}"
+    again, change = f"{_again('measure', job, text)} --maps", _again("intervene", job, text)
     title = f"{job.name}, {job.input} input"
     return found, write_results(found, folder, title, job.epsilon, maps, again, change, tables, figure)
+
+
+def _again(command: str, job: MeasuringJob, text: Path | None) -> str:
+    """The command line that does something else with this model and what it read."""
+    words = [f"--{job.medium[0]}", str(job.medium[1])] if job.medium is not None else ["--input", job.kind]
+    words += ["--text", str(text)] if text is not None else []
+    words += ["--field", job.reads.field] if job.reads.field is not None else []
+    return shlex.join(["sinkscope", command, job.name, *words])
 
 
 def _by_domain(job: MeasuringJob, places: Path, folder: Path) -> list[dict[str, Any]]:

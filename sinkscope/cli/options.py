@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
 from sinkscope.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from typer import Context
+else:
+    Context = typer.Context.__base__  # what Typer hands over is of its public class's base
 
 BAD_INPUT = 2  # the exit code
 OF_TEXT = {
@@ -80,7 +85,8 @@ OneText = Annotated[
     ),
 ]
 TextField = Annotated[
-    str | None, typer.Option("--field", metavar="NAME", help="The field that is the text, in files of rows: text.")
+    str | None,
+    typer.Option("--field", metavar="NAME", help="The field that is the text, in files of rows. Default: text."),
 ]
 WindowsOf = Annotated[
     Literal["within", "starts", "packed"],
@@ -117,7 +123,13 @@ Samples = Annotated[int, typer.Option(min=1, help="Number of samples.")]
 Epsilon = Annotated[float, typer.Option(help="Threshold of the sink rate, between 0 and 1.")]
 BosToken = Annotated[Bos, typer.Option(help="auto: a BOS before natural text if the model was trained with one.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the GPU if there is one.")]
-Precision = Annotated[Dtype, typer.Option(help="Precision of the weights; auto: as stored.")]
+Precision = Annotated[
+    Dtype,
+    typer.Option(
+        metavar="DTYPE",
+        help=f"Precision of the weights: {', '.join(get_args(Dtype))}; auto is what they are stored in.",
+    ),
+]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
 
 
@@ -197,6 +209,18 @@ def place(device: str | None, device_map: str | None) -> dict[str, str | None]:
     if device is not None:
         raise InputError("--device and --device-map exclude each other")
     return {"device_map": device_map}
+
+
+def loaded(model: str, context: Context) -> Any:
+    """The model of a command, as its options say how it is loaded, without a bar for its weights."""
+    from transformers.utils.logging import disable_progress_bar
+
+    from sinkscope.model import load
+
+    disable_progress_bar()
+    given = context.params
+    how: dict[str, Any] = {name: given[name] for name in ("dtype", "revision", "attn", "trust_remote_code")}
+    return load(model, **how | place(given["device"], given["device_map"]))
 
 
 def batch_of(size: int, tokens: int) -> int:

@@ -18,11 +18,7 @@ from sinkscope.errors import InputError
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
-    from typer import Context
-
     from sinkscope.quantization import Hazards, Study
-else:
-    Context = typer.Context.__base__  # what Typer hands over is of its public class's base
 
 SHOWN = 8  # sites on a terminal
 
@@ -41,7 +37,7 @@ class ListingSchemes(TyperCommand):
 
 @sharing
 def quantize(
-    context: Context,
+    context: options.Context,
     model: options.Model,
     scheme: Annotated[str | None, typer.Option(metavar="NAME", help="How to quantize.")] = None,
     spare: Annotated[

@@ -14,11 +14,7 @@ from sinkscope.errors import InputError
 from sinkscope.report.terminal import only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
-    from typer import Context
-
     from sinkscope.survey import Survey, SurveySpec
-else:
-    Context = typer.Context.__base__  # what Typer hands over is of its public class's base
 
 SPEC_FILES = (".yaml", ".yml", ".json")
 PER_MODEL = ("revision", "chat_template")
@@ -26,7 +22,7 @@ PER_MODEL = ("revision", "chat_template")
 
 @sharing
 def survey(
-    context: Context,
+    context: options.Context,
     models: Annotated[
         list[str] | None,
         typer.Argument(metavar="FILE.yaml | MODEL...", help="A survey's file, or hub ids, folders, shipped models."),
@@ -73,7 +69,7 @@ def survey(
         _show(found)
 
 
-def _was_given(context: Context, name: str) -> bool:
+def _was_given(context: options.Context, name: str) -> bool:
     """Whether an option was set by hand, so that a file's own field counts where it was not."""
     source = context.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"

@@ -19,14 +19,17 @@ def cached_folder(folder: Path, build: Callable[[Path], None], *, reuse: bool = 
 
     One process builds, others wait and then use what it made. The folder takes its name when it is complete: an error
     or a kill in `build` leaves no entry. Intact means that every file has the size and sha256 of the manifest written
-    with it; anything else is built again. Raises `InputError` if the cache cannot be written.
+    with it; anything else is built again. Raises `InputError` if the cache has to be written and cannot be.
     """
     lock = FileLock(folder.with_name(folder.name + ".lock"))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
+        if reuse and is_intact(folder):  # a cache of others, which is read alone
+            return folder
+        reason = f"{error.strerror or error} (SINKSCOPE_CACHE names another place for caches)"
+        raise InputError(f"cannot write {folder}: {reason}") from error
     try:
         if not (reuse and is_intact(folder)):
             sweep(folder)

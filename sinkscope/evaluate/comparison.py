@@ -14,8 +14,8 @@ import xarray as xr
 from sinkscope.errors import InputError
 from sinkscope.evaluate import figures
 from sinkscope.evaluate.arms import FULL
-from sinkscope.files import writing
 from sinkscope.metrics import Interval, bootstrap
+from sinkscope.netcdf import read_netcdf, write_netcdf
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -78,17 +78,15 @@ class Comparison:
 
     def save(self, path: str | Path) -> None:
         """Write everything to one netCDF file, whole or not at all."""
-        with writing(path) as draft:
-            self.data.to_netcdf(draft, engine="h5netcdf")
+        write_netcdf(self.data, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Comparison:
         """Read what `save` wrote. Raises `InputError` for a file that is none."""
         try:
-            with xr.open_dataset(path, engine="h5netcdf") as file:
-                data = file.load()
-        except (OSError, ValueError) as error:
-            raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+            data = read_netcdf(path)
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
         if "record" not in data.attrs or "series" not in data.coords:
             raise InputError(f"{path} holds no comparison of caches")
         return cls(data)

@@ -15,7 +15,7 @@ from transformers import Cache
 
 from sinkscope.errors import InputError
 from sinkscope.evaluate.arms import Arm
-from sinkscope.hooks import device_of, evaluating, is_encoder_decoder
+from sinkscope.hooks import device_of, evaluating, is_encoder_decoder, reads_at_once
 
 
 @dataclass
@@ -36,8 +36,13 @@ class Feed:
             raise InputError(f"{type(self.model).__name__} is no decoder that reads on from a cache")
 
     def read(self, ids: Int[Tensor, "batch new"]) -> Float[Tensor, "batch vocabulary"]:
-        """Read tokens in one pass; the logits behind the last of them, float32."""
+        """Read tokens in one pass; the logits behind the last of them, float32.
+
+        One by one where the model has states that it would forget between two passes of several.
+        """
         ids = ids.to(device_of(self.model))
+        if self.seen and ids.shape[1] > 1 and not reads_at_once(self.model, self.cache):
+            return [self.read(one) for one in ids.split(1, 1)][-1]
         given: dict[str, Any] = {"input_ids": ids, "past_key_values": self.cache, "use_cache": True}
         places = torch.arange(self.seen, self.seen + ids.shape[1], device=ids.device)
         given |= {"position_ids": places.expand(len(ids), -1)} if "position_ids" in self._takes else {}

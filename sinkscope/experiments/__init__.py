@@ -20,8 +20,10 @@ from sinkscope.experiments.effects import (
     range_of,
     rising,
 )
-from sinkscope.experiments.findings import Findings, holds_after_holm, verdicts
+from sinkscope.experiments.findings import Findings, after_holm, holds_after_holm, verdicts
+from sinkscope.experiments.identities import is_synthetic
 from sinkscope.experiments.observed import Observed
+from sinkscope.experiments.paper import STATEMENTS, Answer, Said, answers, unanswered
 from sinkscope.experiments.pooled import SHIPPED, Known, known, pooled
 from sinkscope.experiments.question import (
     RECIPE_OF,
@@ -64,6 +66,8 @@ __all__ = [
     "RECIPE_OF",
     "SCALES",
     "SHIPPED",
+    "STATEMENTS",
+    "Answer",
     "Assertion",
     "Expected",
     "Findings",
@@ -74,11 +78,14 @@ __all__ = [
     "Question",
     "Queue",
     "RunStore",
+    "Said",
     "Stated",
     "Sweep",
     "Variation",
     "above",
     "above_ratio",
+    "after_holm",
+    "answers",
     "backend_named",
     "below",
     "diverges",
@@ -87,6 +94,7 @@ __all__ = [
     "gap",
     "gap_at_equal_loss",
     "holds_after_holm",
+    "is_synthetic",
     "known",
     "level",
     "log_ratio",
@@ -103,6 +111,7 @@ __all__ = [
     "run",
     "stated",
     "task",
+    "unanswered",
     "verdicts",
     "within",
     "work_off",

@@ -19,6 +19,7 @@ from sinkscope.experiments.question import Assertion, Question
 from sinkscope.files import write_json
 from sinkscope.intervals import holm
 
+Judged = Mapping[str, Sequence[Verdict]]  # by question, on its claims in their order: the first is the primary one
 SEEN = "left out: seen before this was asked"
 
 
@@ -183,11 +184,15 @@ def _over_runs(question: Question, assertion: Assertion, effect: Contrast, findi
     return claim.judge(evidence, "; ".join(notes), over=effect.over(runs))
 
 
-def holds_after_holm(judged: Sequence[tuple[Question, Verdict]]) -> dict[str, bool]:
+def after_holm(judged: Judged) -> dict[str, float]:
+    """The p-value of each question's primary claim that has one, after Holm's correction for all of them."""
+    primaries = {name: made[0].p for name, made in judged.items() if made and made[0].p is not None}
+    return dict(zip(primaries, holm([p for p in primaries.values() if p is not None]), strict=True))
+
+
+def holds_after_holm(judged: Judged) -> dict[str, bool]:
     """Of each question whose primary claim has a p-value: whether it holds at 5 % after Holm's correction for all."""
-    primaries = [(q.name, v.p) for q, v in judged if v.claim.name == q.primary and v.p is not None]
-    corrected = holm([p for _, p in primaries])
-    return {name: p <= 0.05 for (name, _), p in zip(primaries, corrected, strict=True)}
+    return {name: p <= 0.05 for name, p in after_holm(judged).items()}
 
 
 def labels_read(question: Question, assertion: Assertion) -> list[str]:

@@ -49,6 +49,11 @@ def identities(question: Question, scale: str) -> dict[str, Identity]:
     return {label: _read(entry) for label, entry in known.items()}
 
 
+def is_synthetic(question: Question) -> bool:
+    """Whether a question is asked of a synthetic task, where others train on text."""
+    return any(one.kind != "recipe" for scale in SCALES for one in identities(question, scale).values())
+
+
 def _read(entry: Sequence[Any]) -> Identity:
     key, kind, layout, steps, older = entry
     return Identity(key, kind, layout, steps, tuple(older))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # jobs load torch, without which findings can be read
 Scale = Literal["nano", "mini", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 RECIPE_OF: dict[Scale, str] = {"nano": "nano", "mini": "mini", "paper": "60m"}
+TIMES = "times "  # before a factor: a change to so many times the recipe's own value
 SHOWN = ("loss", "sink_mass", "sink_0", "sink_1", "sink_2", "strongest", "slot_mass", "slot", "norm_ratio")
 
 Runs = Mapping[str, Observed]  # of one seed, by the label of their variation

@@ -10,6 +10,7 @@ something new that reads or changes a model:
         model(**batch)
 """
 
+from sinkscope.hooks.continuing import check_continued, difference_behind, reads_at_once
 from sinkscope.hooks.dispatch import ARGUMENTS, Editor, Invocation, Watcher, editing, watching
 from sinkscope.hooks.hosted import IMPLEMENTATION, PLACE, Hosted, Joined, hosted, visibility_of
 from sinkscope.hooks.inputs import (
@@ -115,11 +116,13 @@ __all__ = [
     "block_lists",
     "blocks",
     "cache_of",
+    "check_continued",
     "check_order",
     "check_weights",
     "checked",
     "checked_inputs",
     "device_of",
+    "difference_behind",
     "dispatches",
     "editing",
     "evaluating",
@@ -145,6 +148,7 @@ __all__ = [
     "projections",
     "read_blocks",
     "read_stream",
+    "reads_at_once",
     "row_length",
     "samples_of",
     "sink_tokens",

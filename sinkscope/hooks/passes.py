@@ -249,6 +249,9 @@ class Passes:
 
 def arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments by name; those that go through *args or **kwargs keep the names they have."""
+    names = _by_position(getattr(model.forward, "__func__", None))
+    if len(args) <= len(names):  # binding takes as long as a small layer
+        return dict(zip(names, args, strict=False)) | dict(kwargs)
     bound = parameters(model).bind_partial(*args, **kwargs)
     named: dict[str, Any] = {}
     for name, value in bound.arguments.items():
@@ -263,6 +266,15 @@ def parameters(model: nn.Module) -> inspect.Signature:
     """The signature of a model's forward, read once for each class: reading it takes as long as a small layer."""
     function = getattr(model.forward, "__func__", None)
     return inspect.signature(model.forward) if function is None else _without_self(function)
+
+
+@lru_cache(maxsize=256)
+def _by_position(function: Callable[..., Any] | None) -> tuple[str, ...]:
+    """The names under which a method takes arguments by position; none where it is no plain method."""
+    if function is None:
+        return ()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(name for name, one in _without_self(function).parameters.items() if one.kind in kinds)
 
 
 @lru_cache(maxsize=256)

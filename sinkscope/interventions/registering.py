@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 from sinkscope.errors import InputError
 from sinkscope.interventions.intervention import Intervention
 from sinkscope.interventions.named import NAMED, Finder, Found, Subject
-from sinkscope.registry import dashed, taking
+from sinkscope.registry import check_kind, dashed, taking
 
 Thing = TypeVar("Thing", bound="Finder | type[Intervention]")
 
@@ -37,15 +37,8 @@ def intervention(thing: Any) -> Any:
 
 def _registered(thing: Any, name: str | None = None) -> Any:
     if isinstance(thing, type) and issubclass(thing, Intervention):
-        if inspect.isabstract(thing):
-            raise InputError(f"intervention {thing.__name__}: it lacks `attach` or `control`")
-        try:
-            thing()
-        except TypeError as error:
-            raise InputError(
-                f"intervention {thing.__name__}: its name stands for it with its defaults, but {error}; decorate a "
-                "function from a Subject to Found in its place"
-            ) from error
+        instead = "its name stands for it with its defaults (or decorate a function from a Subject to Found)"
+        check_kind(thing, Intervention, "intervention", instead)
     elif isinstance(thing, type) or not callable(thing):
         raise InputError(
             f"@sinkscope.intervention decorates a function from a Subject to Found, or a class of interventions; got "

@@ -11,10 +11,10 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
-from sinkscope.files import writing
 from sinkscope.measurements import definitions, depths, heads, rates, tables, tokens
 from sinkscope.measurements.selection import record_of
 from sinkscope.metrics import EPSILONS, Interval
+from sinkscope.netcdf import read_netcdf, write_netcdf
 from sinkscope.registry import imported
 
 if TYPE_CHECKING:
@@ -211,18 +211,17 @@ class Measurement:
 
     def save(self, path: str | Path) -> None:
         """Write one netCDF file, whole or not at all."""
-        with writing(path) as draft:
-            self.data.to_netcdf(draft, engine="h5netcdf")
+        write_netcdf(self.data, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Measurement:
         """Read a file that `save` wrote. Raises `InputError` for a file that is missing, damaged or something else."""
         try:
-            data = xr.load_dataset(path, engine="h5netcdf")
+            data = read_netcdf(path)
             record_of(data)
         except FileNotFoundError as error:
             raise InputError(f"no measurement at {path}") from error
-        except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        except (OSError, KeyError, ValueError, TypeError) as error:
             raise InputError(f"{path} is not a measurement, or is damaged") from error
         return cls(data)
 

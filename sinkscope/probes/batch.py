@@ -15,6 +15,7 @@ from sinkscope.probes.calls.masks import WrittenMasks
 from sinkscope.probes.calls.reading import Known
 from sinkscope.probes.left_out import LeftOut
 from sinkscope.probes.observers.observer import LayerSums, Observer, Piece, Reduction
+from sinkscope.probes.shelf import Shelf
 
 
 @dataclass
@@ -104,11 +105,13 @@ class Batch(Samples):
             else:
                 self.places[place] = sums
 
-    def settle(self, observers: Sequence[Observer]) -> None:
-        """Shrink what was found; called when no further pass can continue this batch."""
+    def settle(self, observers: Sequence[Observer], shelf: Shelf) -> None:
+        """Shrink what was found, and let go of the rest; called when no further pass can continue this batch."""
+        self.cache = None
         for sums in self.places.values():
             for observer in observers:
                 sums.settle(observer)
+            sums.sums = {key: shelf.put(values) for key, values in sums.sums.items()}
 
     def found(self, place: Place, owner: str) -> LayerSums:
         """An observer's sums at a place, on the CPU, with the real tokens they belong to."""

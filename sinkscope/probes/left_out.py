@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from torch import nn
+
+from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import Layer
+from sinkscope.probes.observers.observer import Observer
 
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
@@ -52,3 +56,20 @@ def _layers(reasons: Mapping[str, str], layers: Iterable[Layer], called: Iterabl
         stack = stacks.get(name, name)
         found[name if stack in numbered else stack] = reason
     return found
+
+
+def applicable(observers: Sequence[Observer], model: nn.Module) -> tuple[tuple[Observer, ...], dict[str, str]]:
+    """The observers with what they need of the model, and those that lack it, with the reason.
+
+    Raises `UnsupportedModelError` where none is left.
+    """
+    bound: list[Observer] = []
+    reasons: dict[str, str] = {}
+    for observer in observers:
+        try:
+            bound.append(observer.bound(model))
+        except UnsupportedModelError as error:
+            reasons[type(observer).__name__] = str(error)
+    if not bound:
+        raise UnsupportedModelError(next(iter(reasons.values())))
+    return tuple(bound), reasons

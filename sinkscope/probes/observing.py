@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -26,6 +26,7 @@ from sinkscope.hooks import (
     axes,
     blocks,
     cache_of,
+    check_continued,
     check_order,
     family,
     has_attention,
@@ -46,11 +47,12 @@ from sinkscope.probes.calls.chunks import chunks
 from sinkscope.probes.calls.reading import read
 from sinkscope.probes.completeness import check_complete, forget, not_measured
 from sinkscope.probes.facts import describe
-from sinkscope.probes.left_out import LeftOut, kind
+from sinkscope.probes.left_out import LeftOut, applicable, kind
 from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
 from sinkscope.probes.observers.observer import Hidden, ModuleCall, Observer, Piece, Watch
 from sinkscope.probes.observers.received import AttentionReceived, SlotReceived
 from sinkscope.probes.returned_maps import ReturnedMaps
+from sinkscope.probes.shelf import Shelf
 
 DEFAULT: tuple[Observer, ...] = (AttentionReceived(), SlotReceived(), HiddenNorms(), QueryKeyValueNorms())
 
@@ -101,9 +103,10 @@ class Observation:
         self.left_out = LeftOut()
         self._unmasked: dict[str, str] = {}
         self._batches: list[Batch] = []
+        self._shelf = Shelf()
         self._pass: OpenPass | None = None
         self._passes = Passes(model, self._begin, self._end)
-        self.observers, self._inapplicable = _applicable(observers, model)
+        self.observers, self._inapplicable = applicable(observers, model)
 
     def attach(self, stack: ExitStack) -> None:
         """Hook the model's forward, and its blocks where an observer reads them, for as long as `stack` is open."""
@@ -129,8 +132,7 @@ class Observation:
         layer = self.layers.get(module) or label(self.model, module, self._paths[module])
         if use := self._passes.now.use(module):
             layer = replace(layer, name=f"{layer.name}#{use}")
-        batch = invocation.output.shape[0]
-        running = self._pass
+        running, batch = self._pass, invocation.output.shape[0]
         if batch != running.forward.batch:
             reason = f"its {batch} rows are not the model's {running.forward.batch} samples"
             running.left_out.layers[kind(layer)] = reason
@@ -223,8 +225,7 @@ class Observation:
     def _pieces(self, call: AttentionCall) -> Iterator[tuple[Observer, Piece]]:
         shown = [observer for observer in self.observers if call.collected is None or observer.reads_weights_alone]
         readers = [observer for observer in shown if observer.reads_chunks(call)]
-        with_scores = any(observer.reads_scores for observer in readers)
-        for chunk in chunks(call, with_scores) if readers else ():
+        for chunk in chunks(call, any(observer.reads_scores for observer in readers)) if readers else ():
             for observer in readers:
                 yield from ((observer, piece) for piece in observer.on_chunk(call, chunk))
         for observer in shown:
@@ -251,6 +252,7 @@ class Observation:
         """Open a pass; returns other arguments where the model has to be asked for its maps."""
         forward = begun.forward
         check_order(forward)
+        check_continued(self.model, forward)
         last = self._batches[-1] if self._batches else None
         before = sum(batch.size for batch in self._batches)
         if last is not None and last.continues(forward):
@@ -270,7 +272,7 @@ class Observation:
         done.batch.commit(done, cache_of(output) or done.forward.cache)
         if not self._batches or self._batches[-1] is not done.batch:
             for closed in self._batches[-1:]:
-                closed.settle(self.observers)
+                closed.settle(self.observers, self._shelf)
             self._batches.append(done.batch)
         self.left_out.add(done.left_out)
         self._unmasked |= done.unmasked
@@ -331,20 +333,3 @@ class Observation:
 
     def _side(self, place: Place) -> Axis:
         return "tokens" if isinstance(place, ExpertLayer) else axes(place.stack, self._encoder_decoder)[0]
-
-
-def _applicable(observers: Sequence[Observer], model: nn.Module) -> tuple[tuple[Observer, ...], dict[str, str]]:
-    """The observers with what they need of the model, and those that lack it, with the reason.
-
-    Raises `UnsupportedModelError` where none is left.
-    """
-    bound: list[Observer] = []
-    reasons: dict[str, str] = {}
-    for observer in observers:
-        try:
-            bound.append(observer.bound(model))
-        except UnsupportedModelError as error:
-            reasons[type(observer).__name__] = str(error)
-    if not bound:
-        raise UnsupportedModelError(next(iter(reasons.values())))
-    return tuple(bound), reasons

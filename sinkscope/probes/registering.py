@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TypeVar
 
-from sinkscope.errors import InputError
 from sinkscope.probes.observers.observer import OBSERVERS, Observer
-from sinkscope.registry import taking
+from sinkscope.registry import check_kind, taking
 
 Kind = TypeVar("Kind", bound=type[Observer])
 
@@ -20,13 +18,6 @@ def observer(kind: Kind) -> Kind:
     `sinkscope measure --observers Mine`. What it measured is read without your package. Raises `InputError` for what is
     no `Observer`, for one that cannot be made without arguments, and for a name that is taken.
     """
-    if not (isinstance(kind, type) and issubclass(kind, Observer)):
-        raise InputError(f"@sinkscope.observer decorates a subclass of sinkscope.probes.Observer, got {kind!r}")
-    if inspect.isabstract(kind):
-        raise InputError(f"observer {kind.__name__}: it has no `arrays`")
-    try:
-        kind()
-    except TypeError as error:
-        raise InputError(f"observer {kind.__name__}: 'all' takes it with its defaults, but {error}") from error
+    check_kind(kind, Observer, "observer", "'all' takes it with its defaults")
     OBSERVERS.add(kind.__name__, kind)
     return kind

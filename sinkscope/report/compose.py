@@ -53,6 +53,8 @@ def results_page(title: str, stored: Stored, epsilon: float = EPSILON) -> Page:
         *(card for page in pages for card in page.headlines),
     ]
     provenance = experiments.provenance(stored.entries)
+    if stored.notes:
+        provenance["runs that are not judged"] = "; ".join(stored.notes)
     for more in (_sources(stored), *(page.provenance for page in pages)):
         provenance = {**provenance, **more}
     folded = bool(stored.entries) or len(stored.runs) > MOST_RUNS

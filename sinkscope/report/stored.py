@@ -10,7 +10,7 @@ from typing import Any
 
 from sinkscope.claims import Verdict
 from sinkscope.errors import InputError
-from sinkscope.experiments import QUESTIONS, SCALES, Findings, Question, pooled, questions_in
+from sinkscope.experiments import QUESTIONS, SCALES, Findings, Known, Question, pooled, questions_in
 from sinkscope.measurements import Measurement
 from sinkscope.report.experiments.entry import Entry, entry, unknown_entry
 from sinkscope.report.page import Page
@@ -30,12 +30,16 @@ KINDS = (
 
 @dataclass
 class Stored:
-    """Results by kind; names are file and folder names, numbered where they repeat."""
+    """Results by kind; names are file and folder names, numbered where they repeat.
+
+    `notes`: runs that stand in records of experiments and are not judged, and why (`experiments.Known`).
+    """
 
     runs: list[StoredRun] = field(default_factory=list)
     measurements: dict[str, Measurement] = field(default_factory=dict)
     surveys: dict[str, Survey] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     claims: dict[str, Sequence[Verdict]] = field(default_factory=dict)
     pages: dict[str, Page] = field(default_factory=dict)
     """Of what has a page of its own: studies of quantization and hazards, calibrations, comparisons of caches."""
@@ -65,13 +69,22 @@ def entries_of(findings: Sequence[Findings], questions: Mapping[str, Question], 
     """
     known = {(found.question, found.scale): found for found in findings}
     complete = tuple(scales)
-    by_scale: dict[str, dict[str, Findings]] = {scale: {} for scale in SCALES}
-    for found in findings:
-        by_scale[found.scale][found.question] = found
-    together = {scale: pooled(records, scale, questions) for scale, records in by_scale.items()}
+    together = _together(findings, questions)
     places = [(name, scale) for scale in SCALES for name in questions if (name, scale) in known or scale in complete]
     asked = [entry(questions[name], together[scale].of(questions[name]), scale) for name, scale in places]
     return [*asked, *(unknown_entry(found) for key, found in known.items() if key not in places)]
+
+
+def notes_of(findings: Sequence[Findings], questions: Mapping[str, Question]) -> list[str]:
+    """Runs that stand in these records and are not judged, and why: as `experiment verdict` says it."""
+    return [note for records in _together(findings, questions).values() for note in records.notes]
+
+
+def _together(findings: Sequence[Findings], questions: Mapping[str, Question]) -> dict[str, Known]:
+    by_scale: dict[str, dict[str, Findings]] = {scale: {} for scale in SCALES}
+    for found in findings:
+        by_scale[found.scale][found.question] = found
+    return {scale: pooled(records, scale, questions) for scale, records in by_scale.items()}
 
 
 def read_findings(path: Path) -> Findings:
@@ -111,6 +124,7 @@ def _add(stored: Stored, path: Path, questions: Mapping[str, Question]) -> None:
     elif records := records_in(path):
         found = [read_findings(record) for record in records]
         stored.entries += entries_of(found, questions, {each.scale for each in found})
+        stored.notes += notes_of(found, questions)
     elif path.suffix == ".json" and path.is_file():
         stored.entries += entries_of([read_findings(path)], questions, ())
     else:

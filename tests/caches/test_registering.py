@@ -32,7 +32,7 @@ def registered() -> Iterator[None]:
 
 def test_its_name_stands_for_it() -> None:
     assert policy_of("long-values") == LongValues()
-    assert list(POLICIES)[-1] == "long-values"
+    assert "long-values" in list(POLICIES)[len(POLICIES.own) :]  # behind the package's own
     assert [arm.name for arm in policy_arms(["long-values"], [8], context=32)][:1] == ["long-values@8"]
     with pytest.raises(ss.InputError, match="unknown policy 'long-valeus': did you mean 'long-values'"):
         policy_of("long-valeus")

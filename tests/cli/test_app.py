@@ -27,6 +27,8 @@ def test_every_command_has_an_example_and_json(sinkscope, command):
     assert answer.code == 0
     assert f"Example: sinkscope {command}" in answer.out
     assert "--json" in answer.out
+    assert "<bool>" not in answer.out, "flags take no value"
+    assert sinkscope(*command.split(), "-h").out == answer.out
 
 
 @pytest.mark.slow

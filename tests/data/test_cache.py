@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -91,6 +92,50 @@ def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write"):
         cached_folder(tmp_path / "file" / "entry", Builder())
+
+
+def test_a_read_only_cache_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    build = Builder()
+    folder = cached_folder(tmp_path / "entry", build)
+
+    def refused(self: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("sinkscope.data.cache.FileLock.acquire", refused)  # also where tests are run by root
+    assert cached_folder(folder, build) == folder
+    assert build.calls == 1
+    (folder / "a").write_text("other")
+    with pytest.raises(InputError, match=r"cannot write .*entry: Permission denied \(SINKSCOPE_CACHE names"):
+        cached_folder(folder, build)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_two_processes_build_one_entry(tmp_path: Path):
+    """Both use it; what the second waits for is not built again."""
+
+    def build(draft: Path) -> None:
+        with (tmp_path / "builds").open("a") as stream:
+            stream.write("one\n")
+        for number in range(20):
+            (draft / str(number)).write_text(str(number))
+            time.sleep(0.01)
+
+    def work() -> int:
+        folder = cached_folder(tmp_path / "cache" / "entry", build)
+        return 0 if is_intact(folder) and len(list(folder.iterdir())) == 21 else 1
+
+    children = []
+    for _ in range(3):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = work()
+            finally:
+                os._exit(code)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+    assert (tmp_path / "builds").read_text() == "one\n"
 
 
 def test_the_manifest_lists_sizes_and_hashes(tmp_path: Path):

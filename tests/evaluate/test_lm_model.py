@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ import torch
 from sinkscope.errors import InputError
 from sinkscope.evaluate import Needles
 from sinkscope.evaluate.lm_model import arm_of, register
-from sinkscope.model import load
+from sinkscope.model import attach, load, load_tokenizer
 
 installed = importlib.util.find_spec("lm_eval") is not None
 ROOT = Path(__file__).parent.parent.parent
@@ -75,24 +76,55 @@ def local_task(folder: Path, rows: int = 8) -> Path:
 @pytest.mark.skipif(not installed, reason="the extra 'eval' is not installed")
 def test_the_command_line_evaluates_with_an_operation_and_with_a_policy(tmp_path: Path) -> None:
     folder = local_task(tmp_path)
-    scores = {}
+    scores, samples = {}, {}
     for name, more in (
         ("dense", ""),
         ("full", ",cache=streaming,budget=1.0"),
         ("dropping", ",cache=streaming,budget=10"),
+        ("sigmoid", ",attach=sigmoid"),
+        ("both", ",attach=softmax,cache=streaming,budget=10"),
     ):
         command = (sys.executable, "-m", "sinkscope", "lm-eval", "--model", "sinkscope", "--model_args")
-        where = ("--tasks", "needles", "--include_path", folder, "--output_path", tmp_path / name)
+        where = ("--tasks", "needles", "--include_path", folder, "--output_path", tmp_path / name, "--log_samples")
         done = subprocess.run(
             [*command, f"pretrained=nano-recall{more}", *where],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
         )
         assert done.returncode == 0, done.stderr[-2000:]
         [found] = (tmp_path / name).rglob("results*.json")
+        [logged] = (tmp_path / name).rglob("samples*.jsonl")
         scores[name] = json.loads(found.read_text())["results"]["needles"]["acc,none"]
+        samples[name] = [log_likelihoods(line) for line in logged.read_text().splitlines()]
     assert scores["dense"] == scores["full"] > 0.9
     assert scores["dropping"] < 0.7
+    assert samples["both"] == samples["dropping"]
+    model, tokenizer = load("nano-recall"), load_tokenizer("nano-recall")
+    attach(model, "sigmoid")
+    asked = [json.loads(line) for line in (folder / "needles.jsonl").read_text().splitlines()]
+    for one, found in zip(asked[:2], sorted_by_document(tmp_path / "sigmoid")[:2], strict=True):
+        expected = [log_likelihood(model, tokenizer, one["context"], choice) for choice in one["choices"]]
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-3)
+    assert scores["sigmoid"] < scores["dense"]
+
+
+def log_likelihoods(line: str) -> tuple[int, list[float]]:
+    """Of the choices of one document, as lm-eval wrote them down."""
+    row = json.loads(line)
+    return row["doc_id"], [float(answer[0][0]) for answer in row["resps"]]
+
+
+def sorted_by_document(folder: Path) -> list[list[float]]:
+    [logged] = folder.rglob("samples*.jsonl")
+    return [found for _, found in sorted(log_likelihoods(line) for line in logged.read_text().splitlines())]
+
+
+def log_likelihood(model: Any, tokenizer: Any, context: str, choice: str) -> float:
+    """Σ log p of the tokens of `" " + choice` behind the context."""
+    whole, before = tokenizer(f"{context} {choice}").input_ids, len(tokenizer(context).input_ids)
+    with torch.no_grad():
+        logits = model(torch.tensor([whole])).logits[0].float().log_softmax(-1)
+    return sum(logits[at - 1, whole[at]].item() for at in range(before, len(whole)))

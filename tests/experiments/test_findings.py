@@ -10,7 +10,19 @@ import pytest
 
 from sinkscope.claims import Claim, SeedsAbove
 from sinkscope.errors import InputError
-from sinkscope.experiments import Assertion, Findings, Observed, Question, Variation, above, gap, verdicts
+from sinkscope.experiments import (
+    Assertion,
+    Findings,
+    Observed,
+    Question,
+    Variation,
+    above,
+    after_holm,
+    gap,
+    holds_after_holm,
+    level,
+    verdicts,
+)
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.provenance import provenance_of
 from sinkscope.training import Run
@@ -187,3 +199,21 @@ def test_seeds_that_were_seen_before_do_not_count(effect) -> None:
     (none,) = verdicts(asked_from(3, effect), found())
     assert none.outcome == "not run at this scale"
     assert "seen before this was asked" in none.reason
+
+
+def test_primary_claims_are_corrected_for_each_other():
+    """Holm's p: the smallest of m times m, the next m − 1 times; exploratory claims and those without runs are out."""
+    made = {"a": (3.0, 0.1), "b": (2.0, 0.4), "c": (0.1, 0.5)}
+    judged = {}
+    for name, (effect, step) in made.items():
+        runs = {seed: seen("a", seed, effect + (seed - 1) * step) for seed in range(3)}
+        asked = Question(
+            name, "Is it?", "a test", (Variation("a"),), (above(0.0, level("m", "a"), "x", "it is", "a test"),) * 2
+        )
+        judged[name] = verdicts(asked, Findings(name, "nano", 3, {"a": runs}))
+    judged["d"] = verdicts(asked, None)
+    p = {name: judged[name][0].p for name in made}
+    assert p["a"] < p["b"] < p["c"]
+    assert after_holm(judged) == pytest.approx({"a": 3 * p["a"], "b": 2 * p["b"], "c": max(p["c"], 2 * p["b"])})
+    assert holds_after_holm(judged) == {"a": True, "b": True, "c": False}
+    assert after_holm({}) == {}

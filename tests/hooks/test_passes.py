@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks.passes import Forward, Pass, Passes, axes
+from sinkscope.hooks.passes import Forward, Pass, Passes, arguments, axes
 from sinkscope.hooks.samples import Samples
 from tests.families.sweep.build import build
 
@@ -141,3 +141,16 @@ def test_a_pass_counts_also_while_somebody_handles_an_error(model: LlamaForCausa
         except ValueError:
             model(ids(1, 2))
     assert len(closed) == 1
+
+
+def test_arguments_have_their_names_however_they_are_given(model: LlamaForCausalLM) -> None:
+    tokens, mask = ids(1, 2), torch.ones(1, 2)
+    wanted = {"input_ids": tokens, "attention_mask": mask, "more": 1}
+    assert arguments(model, (tokens, mask), {"more": 1}) == wanted
+    assert arguments(model, (tokens,), {"attention_mask": mask, "more": 1}) == wanted
+    assert arguments(model, (), wanted) == wanted
+
+    class Wrapper(torch.nn.Module):
+        def forward(self, *args: Any, **kwargs: Any) -> None: ...
+
+    assert arguments(Wrapper(), (tokens,), {"attention_mask": mask}) == {"attention_mask": mask}

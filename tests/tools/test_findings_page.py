@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,26 +10,30 @@ from pathlib import Path
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.experiments import Observed, Variation, above, findings, level
-from sinkscope.experiments.question import task
+from sinkscope.experiments import QUESTIONS, STATEMENTS, Findings, Observed, Variation, above, findings, level
+from sinkscope.experiments.identities import identities
+from sinkscope.experiments.question import Withdrawn, task
 from sinkscope.report.experiments import entry
+from sinkscope.report.experiments.names import number
 from sinkscope.training.recipes import RECIPES
 from tests.report.experiments.conftest import EVIL, found, question, run
 from tools import findings_page
-from tools.findings_text import BEFORE
+from tools.findings_text import SIZES
+from tools.markdown import escaped
 from tools.pages import write
 
 
 def test_every_experiment_with_its_verdicts_and_values(entries):
     page = findings_page.page(entries)
-    assert "The verdicts: 2 supported, 1 inconclusive, 1 not run at this scale." in page
-    assert "15 runs and 1.9 h of training" in page
+    assert "All claims together: 2 supported, 1 inconclusive, 1 not run at this scale." in page
+    assert "15 runs, 1.9 h of training" in page
     assert "Asked &lt;twice>." in page
-    row = "| [normalisation](#nano-normalisation) | softmax has more by 3 points | > 3 | 9 (6.52 to 11.5) | 4.7 |"
-    assert f"{row} 3 and 3 | supported |" in page
+    numbers = "> 3 | 9 (6.52 to 11.5) | 3 and 3 | 4.69"
+    assert f"| softmax has more by 3 points | primary | {numbers} | – | **supported** |" in page
+    assert "| and by 1 point at equal loss | exploratory | > 1 |" in page
     assert "Varied: `attention`, in 2 variations of the `nano` recipe; 3 seeds each, 6 runs, 42 min." in page
-    told = "(found 9 (6.52 to 11.5) in 3 and 3 seeds, asked > 3, these seeds could have shown 4.7)"
-    assert f"- **supported** (primary): softmax has more by 3 points {told}" in page
+    told = "The primary claim holds: softmax has more by 3 points (we find 9 (6.52 to 11.5), from 3 and 3 seeds)."
+    assert told in page
     assert "| softmax | the recipe as it is | 10 (9 to 11) | 18.2 | 3 (3 to 3) | 3.73 |" in page
     assert "| sigmoid | `attention` = sigmoid | 1 (1 to 1) | 0.44 | 3.4 (3.4 to 3.4) | – |" in page
     assert "| inputs | Text? | Table 1 | no BOS |" in page
@@ -58,6 +63,7 @@ def test_a_figure_for_each_that_has_values(entries):
     alt = "sink rate at position 0 (%), mean over seeds: softmax 10, sigmoid 1. Published: softmax 18.2, sigmoid 0.44."
     escaped = alt.replace("_", "\\_")
     assert f"![{escaped}](figures/findings/nano-normalisation.svg)" in made["findings.md"]
+    assert "svg)" not in findings_page.page(entries), "a figure that is not drawn is not shown"
 
 
 def test_tables_show_what_decides_in_words_of_the_task():
@@ -88,7 +94,7 @@ def test_sizes_that_are_told_are_those_of_the_recipes():
     read = [recipe.steps * recipe.batch_size * recipe.context for recipe in (nano, paper)]
     assert [round(read[0] / 1e6, 1), round(read[1] / 1e9), round(read[1] / read[0], -2)] == [6.1, 21, 3400]
     for words in ("6.1 million tokens", "21 billion tokens", "some 3,400 times as many"):
-        assert words in " ".join(BEFORE.split())
+        assert words in " ".join(SIZES.split())
 
 
 def test_text_is_text(entries):
@@ -109,6 +115,7 @@ def test_records_become_files(tmp_path, capsys):
     page = written[0].read_text()
     assert "### normalisation" in page
     assert "inconclusive: too few seeds |" in page
+    assert page.index("## What the paper says") < page.index("## What models of this size can show")
     assert "## Not run at this scale" in page
 
 
@@ -124,3 +131,83 @@ def test_the_module_writes_where_it_is_told(tmp_path):
     command = [sys.executable, "-m", "tools.findings_page", tmp_path / "none", tmp_path / "docs"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert told.split() == [str(tmp_path / "docs" / "findings.md")]
+
+
+def said(answer):
+    """What the first table of the page says of an answer: effect, seeds, smallest effect, verdict."""
+    by = answer["by"]
+    words = answer["verdict"]
+    return answer["says"], f"**{words}**" if words.startswith(("supported", "refuted")) else words, by and by["claim"]
+
+
+def test_page_and_terminal_say_the_same_from_the_same_records(sinkscope):
+    """Row by row: statement, verdict and deciding claim; then every claim's effect, seeds and verdict."""
+    told = sinkscope("experiment", "verdict", "--all", "--json").json
+    made = findings_page.entries()
+    page = findings_page.page(made, findings_page.notes())
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    for answer in told["paper"]:
+        says, words, claim = said(answer)
+        [row] = [line for line in rows if line.startswith(f"| {escaped(says)} (")]
+        assert f"| {words}" in row
+        assert claim is None or f"), {escaped(claim)}" in row
+    ours = {each.name: each for each in made if each.scale == "nano"}
+    for verdict in told["verdicts"]:
+        claims = {one.verdict.claim.name: one for one in ours[verdict["experiment"]].claims}
+        one = claims[verdict["claim"]["name"]]
+        assert one.verdict.to_dict() == {key: verdict[key] for key in one.verdict.to_dict()}
+        assert one.primary == verdict["primary"]
+        assert one.stated.when == verdict["stated"]["when"]
+    for name, p in told["p_after_holm"].items():
+        assert any(f"[{name}](#nano-{name})" in row and f"| {number(p)} | " in row for row in rows), name
+    for note in told["notes"]:
+        assert f"- {escaped(note)}" in page
+    for gone in told["withdrawn"]:
+        assert f"{escaped(gone['statement'])}. Reason: {escaped(gone['reason'])}." in page
+
+
+def test_what_is_not_judged_is_told(tmp_path):
+    """A run under another name, one with other numbers, one in another layout: none is lost in silence."""
+    layout = identities(QUESTIONS["emergence"], "nano")["softmax"].layout
+    for name, run_ in {
+        "emergence": Observed("new-0", "finished", 0, {"sink_0": 9.0}, layout=layout),
+        "inputs": Observed("new-0", "finished", 0, {"sink_0": 8.0}, layout=layout),
+        "domains": Observed("old-0", "finished", 0, {"sink_0": 9.0}, layout=layout),
+        "biases": Observed("new-0", "finished", 0, {"sink_0": 9.0}, layout=1),
+    }.items():
+        findings.write(tmp_path, Findings(name, "nano", 1, {"softmax": {0: run_}}))
+    notes = findings_page.notes(tmp_path)
+    words = ("with different numbers", "made by another version of the code", "read in layout 1")
+    assert all(any(word in note for note in notes) for word in words), notes
+    page = findings_page.page(findings_page.entries(tmp_path), notes)
+    told = page.partition("## Runs that are not judged")[2]
+    assert all(word in told for word in words)
+    assert "## Runs that are not judged" not in findings_page.page(findings_page.entries(tmp_path))
+
+
+def test_withdrawn_claims_stand_there_with_their_reasons():
+    gone = Withdrawn("a", "it was _so_", "it could not fail")
+    asked = question(withdrawn=(gone,))
+    page = findings_page.page([entry(asked, found(softmax={0: run("softmax", 0, 9.0)}))])
+    assert "- *Withdrawn* from normalisation: it was \\_so\\_. Reason: it could not fail." in page
+    absent = findings_page.page([entry(asked, None)])
+    assert "Reason: it could not fail." in absent.partition("## Not run at this scale")[2]
+
+
+def test_the_readme_shows_the_abstract(entries):
+    made = findings_page.entries()
+    text = findings_page.readme(made, "before\n<!-- findings -->\nold\n<!-- end of findings -->\nafter\n")
+    assert text.startswith("before\n<!-- findings -->\n| the paper says |")
+    assert text.endswith("|\n<!-- end of findings -->\nafter\n")
+    assert "old" not in text
+    assert len(text.splitlines()) == 6 + len(next(iter(STATEMENTS.values())))
+    with pytest.raises(ValueError, match="no <!-- findings -->"):
+        findings_page.readme(made, "nothing")
+
+
+def test_no_text_of_the_page_names_a_metric_as_the_code_does(entries):
+    """In prose, that is: fields of recipes are named in code marks, claims by their names in tables."""
+    page = findings_page.page(findings_page.entries())
+    prose = [line for line in page.splitlines() if line[:1].isalpha()]
+    for line in prose:
+        assert not re.search(r"[a-z]+\\\\_[a-z]+", re.sub(r"'[^']*'", "", line)), line

@@ -41,7 +41,10 @@ def test_a_page_of_text_is_that_of_the_code(tool) -> None:
 
 @pytest.mark.slow
 def test_the_page_of_findings_and_its_figures_are_what_the_records_give() -> None:
-    made = findings_page.pages(findings_page.entries())
+    entries = findings_page.entries()
+    made = findings_page.pages(entries, findings_page.notes())
+    text = findings_page.README.read_text(encoding="utf-8")
+    assert findings_page.readme(entries, text) == text, "write it again: python -m tools.findings_page"
     stale = [name for name, text in made.items() if not (DOCS / name).is_file() or not same(committed(name), text)]
     left = {str(path.relative_to(DOCS)) for path in (DOCS / findings_page.FIGURES).glob("*")} - set(made)
     assert (stale, left) == ([], set()), "write it again: python -m tools.findings_page"

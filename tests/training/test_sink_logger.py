@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +76,60 @@ def test_a_loop_of_ones_own_with_accelerate(tiny_llama: Any) -> None:
     accelerator.distributed_type = "DistributedType.FSDP"
     with pytest.raises(InputError, match="under FSDP no process has all the weights"):
         SinkLogger(accelerator, wrapped, inputs)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "sink_callback.md"
+NAMES = set(re.findall(r"^\| `(sink/\w+)` \|", PAGE.read_text(), re.MULTILINE))
+"""As the documentation lists them."""
+
+needs_tensorboard = pytest.mark.skipif(find_spec("tensorboard") is None, reason="tensorboard is not installed")
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows of a folder: (step, value) by name."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder)).Reload()
+    return {name: [(event.step, event.value) for event in found.Scalars(name)] for name in found.Tags()["scalars"]}
+
+
+def test_the_page_lists_every_name(tiny_llama: LlamaForCausalLM) -> None:
+    assert sink_metrics(measure(tiny_llama, torch.randint(0, 101, (4, 12)))).keys() == NAMES
+
+
+@pytest.mark.slow
+@needs_tensorboard
+@pytest.mark.filterwarnings("default::DeprecationWarning")
+def test_tensorboard_shows_the_names_of_the_page_behind_train(
+    tiny_llama: LlamaForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
+    arguments = TrainingArguments(
+        str(tmp_path / "run"), max_steps=4, per_device_train_batch_size=2, report_to="tensorboard", use_cpu=True
+    )
+    callback = SinkCallback(every=2, tokens=10)
+    made = Trainer(deepcopy(tiny_llama), arguments, train_dataset=ROWS, callbacks=[callback])
+    made.train()
+    shown = scalars(tmp_path / "board")
+    assert {name for name in shown if "sink/" in name} == {f"train/{name}" for name in NAMES}
+    for name in NAMES:
+        logged = [(row["step"], row[name]) for row in made.state.log_history if name in row]
+        assert [step for step, _ in logged] == [0, 2, 4]
+        assert shown[f"train/{name}"] == [(step, pytest.approx(value)) for step, value in logged]
+
+
+@pytest.mark.slow
+@needs_tensorboard
+@pytest.mark.filterwarnings("default::DeprecationWarning")
+def test_trackers_of_accelerate_show_the_names_of_the_page(tiny_llama: LlamaForCausalLM, tmp_path: Path) -> None:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=str(tmp_path))
+    accelerator.init_trackers("board")
+    logger = SinkLogger(accelerator, tiny_llama, torch.randint(0, 101, (4, 12)), every=2)
+    found = [logger(step) for step in range(3)]
+    accelerator.end_training()
+    shown = scalars(tmp_path / "board")
+    assert shown.keys() == NAMES
+    for name in NAMES:
+        assert shown[name] == [(step, pytest.approx(found[step][name])) for step in (0, 2)]

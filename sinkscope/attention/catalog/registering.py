@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from inspect import isfunction
 from typing import Any, TypeVar, get_args, overload
+
+from pydantic.dataclasses import is_pydantic_dataclass
 
 from sinkscope.attention.catalog import ENTRIES
 from sinkscope.attention.catalog.entry import Entry, Maker
@@ -82,7 +84,7 @@ def _piece(kind: type) -> type:
             f"{kind.__name__} derives from sinkscope's {own.__name__}, and paths that are exact for that would be "
             f"taken: derive from {place.place.capitalize()}Piece"
         )
-    made = kind if is_dataclass(kind) and hasattr(kind, "__pydantic_fields__") else piece(kind)
+    made = kind if is_pydantic_dataclass(kind) else piece(kind)
     place.kinds.add(_named(made, place), made)
     return made
 

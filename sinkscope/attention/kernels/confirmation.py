@@ -115,14 +115,14 @@ def keep(specialization: Specialization, found: Iterable[Agreement], device: tor
     outcome = Outcome(machine(device), str(specialization), problem, number, found[0].limit)
     _met[outcome.machine, specialization] = outcome
     if not any(agreement.raised for agreement in found):
-        with suppress(InputError, RuntimeError):  # a read-only cache: the next process compares again
+        with suppress(InputError):  # a read-only cache: the next process compares again
             write_json(_path(outcome.machine, specialization), asdict(outcome))
     return outcome
 
 
 def _compared_once(specialization: Specialization, device: torch.device) -> Outcome:
     with ExitStack() as held:
-        with suppress(OSError, RuntimeError):  # without a lock, at worst two processes compare the same
+        with suppress(OSError, InputError):  # without a lock, at worst two processes compare the same
             path = _path(machine(device), specialization)
             path.parent.mkdir(parents=True, exist_ok=True)
             held.enter_context(FileLock(path.with_suffix(".lock"), timeout=PATIENCE))
@@ -134,12 +134,12 @@ def _read(here: Machine, specialization: Specialization) -> Outcome | None:
     """What an earlier process left; None for nothing, and for a file that is damaged or of something else."""
     try:
         outcome = TypeAdapter(Outcome).validate_json(_path(here, specialization).read_bytes())
-    except (OSError, ValueError, RuntimeError):
+    except (OSError, ValueError):
         return None
     return outcome if (outcome.machine, outcome.specialization) == (here, str(specialization)) else None
 
 
 def _path(here: Machine, specialization: Specialization) -> Path:
-    """A file for each. Raises `RuntimeError` where the user has no home."""
+    """A file for each. Raises `InputError` where the user has no home."""
     name = hashlib.sha256(json.dumps([asdict(here), str(specialization)]).encode()).hexdigest()[:32]
     return cache_dir() / "kernels" / f"{name}.json"

@@ -62,14 +62,13 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         if self._buffers is None:
             self.lazy_initialization(key_states, value_states)
         self._keep_first(coming, (key_states, value_states))
-        start, returned = self._append((key_states, value_states))
+        returned = self._append((key_states, value_states))
         if shown.copies:
             returned = self._with_copies(shown, returned)
         elif self._standing is not None:
             self._stand(shown, returned)
         self._standing = None
         self._seen = coming.total
-        self._expose(start)
         return returned
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -147,8 +146,8 @@ class SinkWindow(FollowedLayer, DynamicLayer):
 
             self.first = kept(states[0], self.first[0]), kept(states[1], self.first[1])
 
-    def _append(self, states: Pair) -> tuple[int, Pair]:
-        """Store new tokens; returns where in the buffers what is kept starts afterwards, and what is seen meanwhile."""
+    def _append(self, states: Pair) -> Pair:
+        """Store new tokens; returns what is seen meanwhile."""
         assert self._buffers is not None
         queries, kept, room = states[0].shape[2], self.kept, self._buffers[0].shape[2]
         if self._end + queries > room:
@@ -160,8 +159,8 @@ class SinkWindow(FollowedLayer, DynamicLayer):
             for buffer, new in zip(self._buffers, states, strict=True):
                 buffer[:, :, self._end : self._end + queries] = new
             self._end += queries
-            keys, values = (buffer[:, :, start : self._end] for buffer in self._buffers)
-            return start, (keys, values)
+            self._expose(start)
+            return self.keys, self.values  # type: ignore[return-value]
         keys, values = (
             torch.cat([buffer[:, :, :kept], new], 2) if kept else new
             for buffer, new in zip(self._buffers, states, strict=True)
@@ -169,7 +168,8 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         self._end = min(kept + queries, self.sinks + self.window - 1)
         for buffer, seen in zip(self._buffers, (keys, values), strict=True):
             buffer[:, :, : self._end] = seen[:, :, -self._end :]
-        return 0, (keys, values)
+        self._expose(0)
+        return keys, values
 
     def _stand(self, shown: Shown, returned: Pair) -> None:
         """Write the turned sinks over the first rows of what is seen, where the row has dropped tokens."""

@@ -15,11 +15,7 @@ from sinkscope.errors import InputError, unknown
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
-    from typer import Context
-
     from sinkscope.calibration import Choice
-else:
-    Context = typer.Context.__base__  # what Typer hands over is of its public class's base
 
 TOKENS, SAMPLES = 128, 96
 ABOUT = (
@@ -44,7 +40,7 @@ class ListingMethods(TyperCommand):
 
 @sharing
 def calibrate(
-    context: Context,
+    context: options.Context,
     model: options.Model,
     method: Annotated[str, typer.Option(metavar="NAME", help="How to calibrate.")],
     values: Annotated[

@@ -14,11 +14,7 @@ from sinkscope.errors import InputError
 from sinkscope.report.terminal import only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
-    from typer import Context
-
     from sinkscope.measurements import Comparison, Measurement
-else:
-    Context = typer.Context.__base__  # what Typer hands over is of its public class's base
 
 Things = Annotated[
     list[str],
@@ -32,7 +28,7 @@ HEADS = 8  # on the terminal, those that differ most
 
 @sharing
 def compare(
-    context: Context,
+    context: options.Context,
     things: Things,
     kind: options.Kind = "natural",
     text: options.OneText = None,

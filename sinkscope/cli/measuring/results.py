@@ -14,7 +14,7 @@ from sinkscope.files import replacing
 from sinkscope.measurements import HEAD_METRICS, Measurement, TokenView, slot_mass, stack_rates
 from sinkscope.measurements.rates import warn_if_short
 from sinkscope.pictures import write_figure
-from sinkscope.report.observatory import HeadMaps, observatory_page
+from sinkscope.report.observatory import HeadMaps, answer, observatory_page
 from sinkscope.report.page import write_page
 from sinkscope.report.terminal import plain, show, table
 
@@ -56,8 +56,11 @@ def write_results(
     return [folder / name for name in ("measurement.nc", *(path.name for path in written), "figure.html", *static)]
 
 
-def show_results(measured: Measurement, title: str, epsilon: float) -> None:
-    """A row per layer, the definitions, the strongest heads, what first tokens did, and the finding in a sentence."""
+def show_results(measured: Measurement, title: str, epsilon: float, intervene: str) -> None:
+    """The answer in a few sentences, a row per layer, the definitions, the strongest heads, what first tokens did, and
+    the finding with its interval."""
+    for sentence in answer(measured, epsilon, intervene):
+        show(Text.assemble(plain(sentence), style="bold"))
     _show_layers(measured, epsilon)
     _show_definitions(measured, epsilon)
     _show_heads(measured, epsilon)

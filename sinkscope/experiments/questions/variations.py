@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.experiments.question import Scale, Variation, recipe
+from sinkscope.experiments.question import TIMES, Scale, Variation, recipe
 
 if TYPE_CHECKING:
     from sinkscope.experiments.jobs import Job
-
-TIMES = "times "
 
 
 def operation(name: str, label: str = "", options: dict[str, Any] | None = None, **published: float) -> Variation:

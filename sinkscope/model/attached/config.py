@@ -24,8 +24,8 @@ from sinkscope.model.attached.tokens import IMAGES
 
 NAME = IMPLEMENTATION  # model type in files, and attention implementation
 WARNING = "needs_sinkscope"  # attention implementation in files, which never exists
-VERSION = 3  # of what stands in files; before 3 the weights were not marked, before 2 there were no layers or tokens
-MARKED = 3  # the first version whose weights no host loads, whatever configuration it is handed
+VERSION = 4  # of what stands in files; before 2 there were no layers or tokens
+MARKED = (3, 4)  # the versions from which on the weights have their first and their second mark (`mark`)
 SIZE = "hidden_size"  # a whole number of every host's configuration, under a name of its own in some
 NEEDS = "unknown to transformers: this model has an attention operation attached, load it with sinkscope"
 
@@ -108,9 +108,9 @@ class AttachedConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     @property
-    def marked(self) -> bool:
-        """Whether the weights beside it are marked."""
-        return self.version >= MARKED
+    def marks(self) -> int:
+        """How many marks the weights beside it have."""
+        return sum(self.version >= first for first in MARKED)
 
     @property
     def spec(self) -> AttentionSpec:

@@ -46,7 +46,7 @@ class _AttachedModel(PreTrainedModel):
             config = AttachedConfig.from_pretrained(name)
         check_implementation(kwargs.pop("attn_implementation", None))
         host = cls._host(config)
-        attaching = _attaching(host, config, awaits_mark=config.marked)
+        attaching = _attaching(host, config, marks=config.marks)
         model = attaching.from_pretrained(name, *args, config=config.host_config(), **kwargs)
         if isinstance(model, tuple):  # with output_loading_info=True
             return (_as_host(model[0]), *model[1:])
@@ -80,10 +80,8 @@ def host_of(config: Any) -> Any:
     return config.host_config() if isinstance(config, AttachedConfig) else config
 
 
-def _attaching(
-    host: type[PreTrainedModel], attached: AttachedConfig, awaits_mark: bool = False
-) -> type[PreTrainedModel]:
-    """The host's class, with the operation in place before weights are loaded, which are marked or not.
+def _attaching(host: type[PreTrainedModel], attached: AttachedConfig, marks: int = 0) -> type[PreTrainedModel]:
+    """The host's class, with the operation in place before weights are loaded, which have so many marks.
 
     It has the host's full name, under which transformers keeps what it knows of a class.
     """
@@ -91,8 +89,7 @@ def _attaching(
     def build(self: PreTrainedModel, config: Any, *args: Any, **kwargs: Any) -> None:
         host.__init__(self, config, *args, **kwargs)
         install(self, attached.spec, attached.name, chosen=attached.chosen, sink_tokens=attached.tokens)
-        if awaits_mark:
-            await_mark(self)
+        await_mark(self, marks)
 
     names = {"__init__": build, "__module__": host.__module__, "__qualname__": host.__qualname__}
     return type(host.__name__, (host,), names)

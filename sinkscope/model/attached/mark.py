@@ -1,16 +1,21 @@
-"""A saved attached model is no checkpoint of its host: one host tensor has a shape there that no host expects.
+"""A saved attached model is no checkpoint of its host: two host tensors stand there in forms that no host can use.
 
 Whoever hands a configuration of their own to the host's class never opens the folder's. Then only the weights can tell,
 and an operation without parameters leaves none. So in `state_dict()`, and with it in every file, the first scale of the
-host (of a norm) is (1, width) in the place of (width,), which transformers and torch refuse to load. The parameter
-itself stays as it is; attached models read both shapes.
+host (of a norm) is (1, width) in the place of (width,), which transformers and torch refuse to load. That refusal can
+be switched off (`ignore_mismatched_sizes`): then the second scale, in float64 and 2^600 times as large, is infinite in
+the host's dtype, and all that the host says is NaN. The parameters themselves stay as they are; attached models read
+both forms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, MutableMapping
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -18,61 +23,109 @@ from sinkscope.attention import Operation
 from sinkscope.model.attached.tokens import learned_tokens
 
 SCALE = "weight"
-HANDLES = "mark_hooks"  # the attribute of the marked module under which its hooks' handles are kept
+HANDLES = "mark_hooks"  # the attribute of the marked modules under which their hooks' handles are kept
+FACTOR, LARGE = 2.0**600, 2.0**300  # exact in float64; no scale of a model comes near the second
+
+
+class Form(ABC):
+    """How a scale stands in files."""
+
+    @abstractmethod
+    def holds(self, value: Tensor) -> bool:
+        """Whether a value has this form."""
+
+    @abstractmethod
+    def written(self, scale: Tensor) -> Tensor:
+        """The scale in this form."""
+
+    @abstractmethod
+    def read(self, value: Tensor, dtype: torch.dtype) -> Tensor:
+        """The scale that is meant."""
+
+
+class Wide(Form):
+    """(1, width), which does not fit."""
+
+    def holds(self, value: Tensor) -> bool:
+        return value.ndim == 2 and len(value) == 1
+
+    def written(self, scale: Tensor) -> Tensor:
+        return scale[None]
+
+    def read(self, value: Tensor, dtype: torch.dtype) -> Tensor:
+        return value[0]
+
+
+class Large(Form):
+    """2^600 times as large, in float64; inf for 0. In any other dtype all of it is infinite."""
+
+    def holds(self, value: Tensor) -> bool:
+        return value.dtype == torch.float64 and bool((value.abs() > LARGE).any())
+
+    def written(self, scale: Tensor) -> Tensor:
+        wide = (scale.cpu() if scale.device.type == "mps" else scale).double()  # which has no float64
+        return torch.where(wide == 0, torch.inf, wide * FACTOR)
+
+    def read(self, value: Tensor, dtype: torch.dtype) -> Tensor:
+        return torch.where(value.isinf(), 0.0, value / FACTOR).to(dtype)
+
+
+FORMS = (Wide(), Large())
 
 
 def mark(model: PreTrainedModel) -> None:
-    """From now on, what is written of the model is marked. A parameter that awaited marked weights gets its shape."""
-    module = _awaiting(model)
-    if module is None:
-        module = _first_scale(model)
-    else:
-        _reshape(module, lambda scale: scale.flatten())
-    handles = [module.register_state_dict_post_hook(_widen), module.register_load_state_dict_pre_hook(_narrow)]
-    setattr(module, HANDLES, handles)
+    """From now on, what is written of the model is marked. Parameters that awaited marked weights become scales."""
+    awaited = list(_marked(model))
+    dtype = awaited[0].get_parameter(SCALE).dtype if awaited else model.dtype
+    for module, form in zip(awaited, FORMS, strict=False):
+        _change(module, lambda value, form=form: form.read(value, dtype))  # type: ignore[misc]
+    for module, form in zip(_scales(model), FORMS, strict=False):
+        writing = module.register_state_dict_post_hook(partial(_write, form))
+        setattr(module, HANDLES, [writing, module.register_load_state_dict_pre_hook(partial(_load, form))])
 
 
 def unmark(model: PreTrainedModel) -> None:
-    """Take the mark off again."""
-    module = _awaiting(model)
-    assert module is not None, "marked models alone are unmarked"
-    for handle in getattr(module, HANDLES):
-        handle.remove()
-    delattr(module, HANDLES)
+    """Take the marks off again."""
+    for module in list(_marked(model)):
+        for handle in getattr(module, HANDLES):
+            handle.remove()
+        delattr(module, HANDLES)
 
 
-def await_mark(model: PreTrainedModel) -> None:
-    """Make the parameter of the shape that it has in files, for as long as transformers loads them."""
-    module = _first_scale(model)
-    _reshape(module, lambda scale: scale[None])
-    setattr(module, HANDLES, [])
+def await_mark(model: PreTrainedModel, marks: int) -> None:
+    """Give the parameters the form that they have in files with so many marks, while transformers loads them."""
+    for module, form in list(zip(_scales(model), FORMS[:marks], strict=False)):
+        _change(module, form.written)
+        setattr(module, HANDLES, [])
 
 
-def _awaiting(model: PreTrainedModel) -> nn.Module | None:
-    return next((module for module in model.base_model.modules() if HANDLES in vars(module)), None)
+def _write(form: Form, module: nn.Module, state: MutableMapping[str, Any], prefix: str, metadata: Any) -> None:
+    name = prefix + SCALE
+    if name in state and not form.holds(state[name]):
+        state[name] = form.written(state[name])
 
 
-def _first_scale(model: PreTrainedModel) -> nn.Module:
-    """The first module of the base model, which every head has, with a scale of one dimension."""
+def _load(form: Form, module: nn.Module, state: MutableMapping[str, Any], prefix: str, *args: Any) -> None:
+    name = prefix + SCALE
+    if name in state and form.holds(state[name]):
+        state[name] = form.read(state[name], module.get_parameter(SCALE).dtype)
+
+
+def _marked(model: PreTrainedModel) -> Iterator[nn.Module]:
+    return (module for module in model.base_model.modules() if HANDLES in vars(module))
+
+
+def _scales(model: PreTrainedModel) -> Iterator[nn.Module]:
+    """The modules of the base model, which every head has, with a scale of one dimension."""
     base: nn.Module = model.base_model
     added = [module for module in base.modules() if isinstance(module, Operation)] + list(learned_tokens(base))
     own = {part for module in added for part in module.modules()}
-    named = ((module, module._parameters.get(SCALE)) for module in base.modules() if module not in own)
-    return next(module for module, scale in named if scale is not None and scale.ndim == 1)
+    for module in base.modules():
+        scale = module._parameters.get(SCALE)
+        if module not in own and scale is not None and scale.ndim == 1:
+            yield module
 
 
-def _reshape(module: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
+def _change(module: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
     scale = module.get_parameter(SCALE)
     setattr(module, SCALE, nn.Parameter(change(scale.detach()), requires_grad=scale.requires_grad))
-
-
-def _widen(module: nn.Module, state: MutableMapping[str, Any], prefix: str, metadata: Any) -> None:
-    name = prefix + SCALE
-    if name in state and state[name].ndim == 1:
-        state[name] = state[name][None]
-
-
-def _narrow(module: nn.Module, state: MutableMapping[str, Any], prefix: str, *args: Any) -> None:
-    name = prefix + SCALE
-    if name in state and state[name].ndim == 2 and len(state[name]) == 1:
-        state[name] = state[name][0]

@@ -41,17 +41,15 @@ def shares(scores: Tensor, lse: Tensor, out: Tensor | None = None) -> Tensor:
 def product(
     query: Float[Tensor, "batch heads query dim"],
     key: Float[Tensor, "batch kv_heads key dim"],
-    scaling: float,
     room: Float[Tensor, "_"] | None = None,
 ) -> Float[Tensor, "batch heads query key"]:
-    """scaling · q·k, in the memory `room` where that is given. Grouped queries meet the key head of their group.
+    """q·k, in the memory `room` where that is given. Grouped queries meet the key head of their group.
 
     The log-sum-exp is no part of the product, although that would spare a pass: a score must be rounded as it was in
     the layer that gave the log-sum-exp, or large ones give weights of 1 + 1e-5.
     """
     groups, keys, dim = key.shape[0] * key.shape[1], key.shape[2], key.shape[3]
-    # Queries are scaled first, as `attention.dot_product` does: scores of 100 show the difference in the fifth digit.
-    left, right = (scaling * query).reshape(groups, -1, dim), key.reshape(groups, keys, dim)
+    left, right = query.reshape(groups, -1, dim), key.reshape(groups, keys, dim)
     shape = (*query.shape[:3], keys)
     if room is None and 2 * keys <= left.shape[1]:  # as k·q, few rows of many, which takes a third of the time
         return torch.bmm(right, left.mT).mT.reshape(shape)

@@ -94,6 +94,12 @@ class AttentionCall:
         return self.query.float().contiguous()
 
     @cached_property
+    def scaled_query(self) -> Float[Tensor, "batch heads query dim"]:
+        """Queries times the scale, as `attention.dot_product` has them: scores of 100 show another order of the two
+        products in the fifth digit."""
+        return self.scaling * self.wide_query
+
+    @cached_property
     def wide_key(self) -> Float[Tensor, "batch kv_heads key dim"]:
         return self.key.float().contiguous()
 
@@ -120,30 +126,23 @@ class AttentionCall:
         """Whether logits are scaling · q·k and what the mask leaves of them, nothing else."""
         return self.is_softmax and self.softcap is None and self.bias is None and self.mask.only_hides
 
-    def weights(
-        self, samples: slice, rows: slice, columns: Columns, room: Float[Tensor, "_"] | None = None
-    ) -> Float[Tensor, "batch heads query key"]:
-        """exp(score − log-sum-exp) of a softmax in fp32, 0 where masked and for queries that count nowhere.
-
-        In the memory `room`, where that is given and can be used.
-        """
+    def weights(self, samples: slice, rows: slice, columns: Columns) -> Float[Tensor, "batch heads query key"]:
+        """exp(score − log-sum-exp) of a softmax in fp32, 0 where masked and for queries that count nowhere."""
+        lse = self.counted_lse[samples, :, rows, None]
         if not self.is_product:
-            return shares(self.scores(samples, rows, columns), self.counted_lse[samples, :, rows, None])
-        found = self._product(samples, rows, columns, room)
-        self.mask.hide(found, samples, rows, columns)
-        return shares(found, self.counted_lse[samples, :, rows, None])
+            return shares(self.scores(samples, rows, columns), lse)
+        weights = shares(self.products(samples, rows, columns), lse)
+        self.mask.blank(weights, samples, rows, columns)
+        return weights
 
-    def scores(
+    def products(
         self, samples: slice, rows: slice, columns: Columns, room: Float[Tensor, "_"] | None = None
     ) -> Float[Tensor, "batch heads query key"]:
-        """Logits in fp32, −inf where masked. Order: scale, softcap, position bias, mask; the sink is no column.
+        """scaling · q·k in fp32, whatever the mask; in the memory `room`, where that is given."""
+        return product(self.scaled_query[samples, :, rows], self._keys_at(samples, columns), room)
 
-        In the memory `room`, where that is given and can be used.
-        """
-        if room is not None and self.is_product:
-            found = self._product(samples, rows, columns, room)
-            self.mask.hide(found, samples, rows, columns)
-            return found
+    def scores(self, samples: slice, rows: slice, columns: Columns) -> Float[Tensor, "batch heads query key"]:
+        """Logits in fp32, −inf where masked. Order: scale, softcap, position bias, mask; the sink is no column."""
         query = self.wide_query[samples, :, rows]
         scores = dot_product(query, self._keys_at(samples, columns), self.scaling)
         if self.softcap is not None:
@@ -206,11 +205,6 @@ class AttentionCall:
         for sample in range(0, batch, samples):
             for row in range(0, queries, rows):
                 yield slice(sample, min(batch, sample + samples)), slice(row, min(queries, row + rows))
-
-    def _product(
-        self, samples: slice, rows: slice, columns: Columns, room: Tensor | None
-    ) -> Float[Tensor, "batch heads query key"]:
-        return product(self.wide_query[samples, :, rows], self._keys_at(samples, columns), self.scaling, room)
 
     def _keys_at(self, samples: slice, columns: Columns) -> Float[Tensor, "batch kv_heads n dim"]:
         key = self.wide_key[samples]

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from sinkscope.probes.calls.arithmetic import shares
 from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.calls.masks import Rule
 
 EPSILON = 1e-8  # of the renormalisation, as in the paper's code
 
@@ -23,8 +22,9 @@ class Chunk:
 
     Rows of queries that do not count (padding) are 0. `slots`: weights on slots, where there are any; in a softmax one
     column for all of them together, and one for each entry that is no token. `scores`: the logits behind the weights, 0
-    where masked, where an observer asked for them and the layer is a softmax over tokens and slots alone. The next
-    chunk may be written over this one: what is kept of it has to be a copy.
+    where masked, where an observer asked for them and the layer is a softmax over tokens and slots alone; `spare`,
+    beside them: memory of the same shape, for one observer's own use at a time. The next chunk may be written over this
+    one: what is kept of it has to be a copy.
     """
 
     samples: slice
@@ -33,6 +33,7 @@ class Chunk:
     weights: Float[Tensor, "batch heads query key"]
     slots: Float[Tensor, "batch heads query slots"] | None = None
     scores: Float[Tensor, "batch heads query key"] | None = None
+    spare: Float[Tensor, "batch heads query key"] | None = None
 
 
 def chunks(call: AttentionCall, with_scores: bool = False) -> Iterator[Chunk]:
@@ -58,29 +59,34 @@ def _from_scores(call: AttentionCall, with_scores: bool) -> Iterator[Chunk]:
             # Fresh memory for each chunk would cost a quarter of the time.
             need = call.heads * math.prod(part.stop - part.start for part in (samples, rows, columns))
             if room.shape[1] < need:
-                room = room.new_empty(2 if with_scores else 1, need)
-            scores = None
-            if with_scores:
-                scores = call.scores(samples, rows, columns, room[0])
-                weights = shares(scores, lse[samples, :, rows], room[1, :need].view(scores.shape))
-                _blank(call, scores, rows, columns)
-            else:
-                weights = call.weights(samples, rows, columns, room[0])
+                room = room.new_empty(3 if with_scores else 1, need)
+            scores, weights = _scored(call, samples, rows, columns, lse[samples, :, rows], room[:, :need])
             slot = None if slots is None else slots[samples, :, rows]
             if call.entries is not None:
                 entries = call.entry_scores(samples, rows).sub_(lse[samples, :, rows]).exp_()
                 slot = entries if slot is None else torch.cat([slot, entries], -1)
-            yield Chunk(samples, rows, columns, weights, slot, scores if call.entries is None else None)
+            if not with_scores or call.entries is not None:
+                yield Chunk(samples, rows, columns, weights, slot)
+            else:
+                yield Chunk(samples, rows, columns, weights, slot, scores, room[2, :need].view(scores.shape))
 
 
-def _blank(call: AttentionCall, scores: Tensor, rows: slice, columns: slice) -> None:
-    """0 in place of −inf; left of a plain diagonal there is none."""
-    mask = call.mask
-    if isinstance(mask, Rule) and mask.is_triangle:
-        if not mask.causal:
-            return
-        scores = scores[..., max(0, mask.start + rows.start + 1 - columns.start) :]
-    scores.masked_fill_(scores == -torch.inf, 0.0)
+def _scored(
+    call: AttentionCall, samples: slice, rows: slice, columns: slice, lse: Tensor, room: Float[Tensor, "rooms _"]
+) -> tuple[Tensor, Tensor]:
+    """Scores, 0 where masked, and weights; of one room the weights alone, in the place of the scores."""
+    if not call.is_product:
+        scores = call.scores(samples, rows, columns)
+        if len(room) == 1:
+            return scores, shares(scores, lse)
+        weights = shares(scores, lse, room[1].view(scores.shape))
+        return scores.masked_fill_(scores == -torch.inf, 0.0), weights
+    scores = call.products(samples, rows, columns, room[0])
+    weights = shares(scores, lse, scores if len(room) == 1 else room[1].view(scores.shape))
+    call.mask.blank(weights, samples, rows, columns)
+    if weights is not scores:
+        call.mask.blank(scores, samples, rows, columns)
+    return scores, weights
 
 
 def _from_operation(call: AttentionCall) -> Iterator[Chunk]:

@@ -46,6 +46,12 @@ class VisibleKeys(ABC):
         """Set scores of invisible keys to −inf, in place."""
         scores.masked_fill_(~self.visible(samples, rows, columns).to(scores.device), -torch.inf)
 
+    def blank(
+        self, values: Float[Tensor, "batch heads query key"], samples: slice, rows: slice, columns: Columns
+    ) -> None:
+        """Set what stands at invisible keys to 0, in place."""
+        values.masked_fill_(~self.visible(samples, rows, columns).to(values.device), 0.0)
+
     @abstractmethod
     def visible(self, samples: slice, rows: slice, columns: Columns) -> Bool[Tensor, "_ _ query key"]:
         """True where the query may attend; broadcasts over batch and heads."""
@@ -107,15 +113,29 @@ class Rule(VisibleKeys):
         return slice(max(0, first - reach + 1), min(self.keys, stop))
 
     def hide(self, scores: Tensor, samples: slice, rows: slice, columns: Columns) -> None:
-        if self.is_triangle and not self.causal:
-            return
-        if self.is_triangle and isinstance(columns, slice):  # columns left of the diagonal need no mask
-            edge = min(max(self.start + rows.start + 1, columns.start), columns.stop)
-            right = scores[..., edge - columns.start :]
+        if not self.is_triangle:
+            super().hide(scores, samples, rows, columns)
+        elif self.causal and isinstance(columns, slice):
+            right, diagonal = self._right(scores, rows, columns)
             later = torch.ones(right.shape[-2:], dtype=torch.bool, device=scores.device)
-            right.masked_fill_(later.triu_(self.start + rows.start - edge + 1), -torch.inf)
-            return
-        super().hide(scores, samples, rows, columns)
+            right.masked_fill_(later.triu_(diagonal + 1), -torch.inf)
+        elif self.causal:
+            super().hide(scores, samples, rows, columns)
+
+    def blank(self, values: Tensor, samples: slice, rows: slice, columns: Columns) -> None:
+        if not self.is_triangle:
+            super().blank(values, samples, rows, columns)
+        elif self.causal and isinstance(columns, slice):
+            right, diagonal = self._right(values, rows, columns)
+            right.tril_(diagonal)
+        elif self.causal:
+            super().blank(values, samples, rows, columns)
+
+    def _right(self, values: Tensor, rows: slice, columns: slice) -> tuple[Tensor, int]:
+        """The columns behind the first row's own, left of which nothing is hidden, and the last visible diagonal."""
+        first = self.start + rows.start
+        edge = min(max(first + 1, columns.start), columns.stop)
+        return values[..., edge - columns.start :], first - edge
 
     def visible(self, samples: slice, rows: slice, columns: Columns) -> Bool[Tensor, "_ _ query key"]:
         device = (

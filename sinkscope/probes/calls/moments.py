@@ -44,7 +44,7 @@ def linear_spread(
     batch, heads, queries, _ = call.query.shape
     center = call.wide_key.mean(2, keepdim=True)
     key = (call.wide_key - center).flatten(0, 1)
-    query = (call.scaling * call.wide_query).reshape(len(key), call.group, queries, -1)
+    query = call.scaled_query.reshape(len(key), call.group, queries, -1)
     step = max(1, HELD // (call.group * (queries + ROWS) * ROWS))
     parts = [_moments(call, query[at : at + step], key[at : at + step]) for at in range(0, len(key), step)]
     total, squares = (torch.cat(part).view(batch, heads, queries) for part in zip(*parts, strict=True))
@@ -72,16 +72,16 @@ def _moments(
     short = -queries % ROWS
     own = F.pad(key[:, start : start + queries], (0, 0, 0, short)).unflatten(1, (-1, ROWS))
     cut = F.pad(query, (0, 0, 0, short)).unflatten(2, (-1, ROWS))
-    sums = key[:, : start + queries].cumsum(1, dtype=torch.float64)[:, start:].to(key.dtype)
-    total = torch.linalg.vecdot(query, sums[:, None])
     before = key[:, :start]
+    sums = _before(own.sum(2), before.sum(1))
     grams = _before(own.mT @ own, before.mT @ before)
     beside = (cut @ own[:, None].mT).tril_()
-    squares = torch.linalg.vecdot(cut @ grams[:, None], cut) + torch.linalg.vecdot(beside, beside)
-    return total, squares.flatten(2)[..., :queries]
+    total = torch.linalg.vecdot(cut, sums[:, None, :, None]) + beside.sum(-1)
+    squares = torch.linalg.vecdot(cut @ grams[:, None], cut) + beside.square_().sum(-1)
+    return total.flatten(2)[..., :queries], squares.flatten(2)[..., :queries]
 
 
-def _before(parts: Float[Tensor, "kv block dim dim"], first: Float[Tensor, "kv dim dim"]) -> Tensor:
+def _before(parts: Float[Tensor, "kv block *n"], first: Float[Tensor, "kv *n"]) -> Float[Tensor, "kv block *n"]:
     """Of each block, the sum of all before it; added up in float64, as a product, which is faster than a sum."""
     blocks = parts.shape[1]
     earlier = torch.ones(blocks, blocks, dtype=torch.float64, device=parts.device).tril(-1)

@@ -11,7 +11,15 @@ from sinkscope.errors import InputError
 from sinkscope.probes.calls.call import ROWS, AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
 from sinkscope.probes.calls.masks import Rule
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
+from sinkscope.probes.observers.observer import (
+    Array,
+    LayerSums,
+    Observer,
+    Piece,
+    WeightsObserver,
+    divide,
+    in_every,
+)
 
 
 @in_every
@@ -64,7 +72,7 @@ def _has_own(call: AttentionCall) -> bool:
 
 
 @dataclass(frozen=True)
-class WindowMass(Observer):
+class WindowMass(WeightsObserver):
     """Σ A[t, k] over the first `sinks` real tokens and the last `recent` before t, t among them: `window_mass`.
 
     (sample, layer, head, position), the position being the query's. What a head would lose of each query if it kept
@@ -78,10 +86,6 @@ class WindowMass(Observer):
     def __post_init__(self) -> None:
         if self.sinks < 0 or self.recent < 1:
             raise InputError(f"{self.sinks} sinks and {self.recent} recent tokens: at least 0 and 1")
-
-    @property
-    def reads_weights_alone(self) -> bool:
-        return True
 
     def reads_chunks(self, call: AttentionCall) -> bool:
         return call.layer.stack == "decoder"
@@ -103,7 +107,7 @@ class WindowMass(Observer):
 
 
 @dataclass(frozen=True)
-class AttentionBefore(Observer):
+class AttentionBefore(WeightsObserver):
     """A[t, t − distance]: what a query gives to the token `distance` before it: `attention_before`.
 
     (sample, layer, head, position), the position being the query's; 0 for the first queries, before which there is no
@@ -117,10 +121,6 @@ class AttentionBefore(Observer):
     def __post_init__(self) -> None:
         if self.distance < 0:
             raise InputError(f"distance = {self.distance}: at least 0, a query's own token")
-
-    @property
-    def reads_weights_alone(self) -> bool:
-        return True
 
     def reads_chunks(self, call: AttentionCall) -> bool:
         return call.layer.stack == "decoder"

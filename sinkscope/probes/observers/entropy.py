@@ -12,12 +12,12 @@ from torch import Tensor
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
 from sinkscope.probes.calls.moments import is_linear, linear_spread, seen_by_plain
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
+from sinkscope.probes.observers.observer import Array, LayerSums, Piece, WeightsObserver, divide, in_every
 
 
 @in_every
 @dataclass(frozen=True)
-class AttentionEntropy(Observer):
+class AttentionEntropy(WeightsObserver):
     """Ent_t = −Σ_k A[t, k] log A[t, k] in nats, averaged over real queries that see anything: `attention_entropy`.
 
     (sample, layer, head). A slot or a learned sink is one more outcome (several together are one in a softmax). Rows of
@@ -30,13 +30,6 @@ class AttentionEntropy(Observer):
     Cost: two cheap passes over the scores in chunks, with windows, padding, softcaps or biases five; O(T²) time, O(T)
     memory.
     """
-
-    @property
-    def reads_weights_alone(self) -> bool:
-        return True
-
-    def reads_chunks(self, call: AttentionCall) -> bool:
-        return True
 
     @property
     def reads_scores(self) -> bool:
@@ -82,8 +75,8 @@ def _of_scores(call: AttentionCall, chunk: Chunk, scores: Tensor) -> Iterable[Pi
     linear = is_linear(call)
     if linear and call.sink is None:
         # Σ A (lse − s). The difference comes first: two sums as large as lse would leave few digits of their own.
-        below = scores - lse.where(counted, 0.0)[..., None]
-        entropy = -torch.linalg.vecdot(chunk.weights.to(below.dtype), below)
+        below = torch.sub(scores, lse.where(counted, 0.0)[..., None], out=chunk.spare)
+        entropy = -below.mul_(chunk.weights).sum(-1)
         yield Piece("entropy", entropy.clamp(min=0).where(counted, 0.0).sum(-1), None, samples)
         yield Piece("rows", counted.sum(-1).float(), None, samples)
         return
@@ -93,10 +86,10 @@ def _of_scores(call: AttentionCall, chunk: Chunk, scores: Tensor) -> Iterable[Pi
     seen = seen_by_plain(call, rows) if visible is None else visible.sum(-1)
     count = (seen + slots).clamp(min=1).float()
     offset = (lse - count.log()).where(counted, 0.0)
-    logits = scores - offset[..., None]
+    logits = torch.sub(scores, offset[..., None], out=chunk.spare)
     if visible is not None:
         logits.masked_fill_(~visible, 0.0)
-    mean = torch.linalg.vecdot(chunk.weights.to(logits.dtype), logits)  # what is hidden has weight 0
+    mean = torch.linalg.vecdot(chunk.weights, logits)  # what is hidden has weight 0
     if sink is not None and chunk.slots is not None:
         sink = (sink - offset).where(sink > -torch.inf, 0.0)
         mean = mean + chunk.slots[..., 0] * sink

@@ -18,12 +18,12 @@ from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
 from sinkscope.probes.calls.masks import Rule
 from sinkscope.probes.calls.moments import is_plain, seen_by_plain
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
+from sinkscope.probes.observers.observer import Array, LayerSums, Piece, WeightsObserver, divide, in_every
 
 
 @in_every
 @dataclass(frozen=True)
-class IncomingAttention(Observer):
+class IncomingAttention(WeightsObserver):
     """Per key k, over the real queries t that see it:
 
     `attention_peak` (sample, layer, head, position): max_t A[t, k], with the weights that the sink rate reads.
@@ -37,13 +37,6 @@ class IncomingAttention(Observer):
     Cost: two passes over the weights in chunks, one over the mask where that is no plain triangle; O(T²) time, O(T)
     memory.
     """
-
-    @property
-    def reads_weights_alone(self) -> bool:
-        return True
-
-    def reads_chunks(self, call: AttentionCall) -> bool:
-        return True
 
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
         start = call.key_start + chunk.columns.start

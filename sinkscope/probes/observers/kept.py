@@ -13,11 +13,11 @@ import torch
 from sinkscope.errors import InputError
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, in_every
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, WeightsObserver, in_every
 
 
 @dataclass(frozen=True)
-class AttentionMaps(Observer):
+class AttentionMaps(WeightsObserver):
     """A[t, k] among the first `tokens` tokens of the first sample: `attention_map` (kept, layer, head, query, key).
 
     The weights that the metrics read; padding counts as a token here. The one observer whose result grows with the
@@ -30,10 +30,6 @@ class AttentionMaps(Observer):
     def __post_init__(self) -> None:
         if self.tokens < 1:
             raise InputError(f"attention maps of {self.tokens} tokens: at least 1")
-
-    @property
-    def reads_weights_alone(self) -> bool:
-        return True
 
     def reads_chunks(self, call: AttentionCall) -> bool:
         return call.samples_before == 0 and call.query_start < self.tokens

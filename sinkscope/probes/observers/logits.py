@@ -49,7 +49,9 @@ class MaximalLogits(Observer):
 
 def _largest(call: AttentionCall, scores: Tensor, samples: slice, rows: slice) -> Piece:
     """What is masked is 0, which changes no maximum of sizes."""
+    if call.real is None:
+        scores = scores.flatten(2)
+        return Piece("logit", torch.maximum(scores.amax(-1), -scores.amin(-1)), None, samples, "max")
     largest = torch.maximum(scores.amax(-1), -scores.amin(-1))
-    if call.real is not None:
-        largest = largest.masked_fill(~call.real[samples, None, rows], -torch.inf)
+    largest = largest.masked_fill(~call.real[samples, None, rows], -torch.inf)
     return Piece("logit", largest.amax(-1), None, samples, "max")

@@ -210,6 +210,18 @@ class Observer(ABC):
 OBSERVERS: Registry[type[Observer]] = Registry("observer")
 
 
+@dataclass(frozen=True)
+class WeightsObserver(Observer):
+    """An observer of all attention weights, in chunks, to whom they tell it all."""
+
+    @property
+    def reads_weights_alone(self) -> bool:
+        return True
+
+    def reads_chunks(self, call: AttentionCall) -> bool:
+        return True
+
+
 def in_every(kind: type[Kind]) -> type[Kind]:
     """Make a class of observers one of sinkscope's own: `observers="all"`, its tests and the page of observers take it
     up. Those of other packages come by `sinkscope.observer`."""

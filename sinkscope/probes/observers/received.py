@@ -12,7 +12,15 @@ from sinkscope.errors import InputError
 from sinkscope.metrics import check_epsilon
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
+from sinkscope.probes.observers.observer import (
+    Array,
+    LayerSums,
+    Observer,
+    Piece,
+    WeightsObserver,
+    divide,
+    in_every,
+)
 
 
 @in_every
@@ -75,7 +83,7 @@ class AttentionReceived(Observer):
 
 
 @dataclass(frozen=True)
-class QueriesAbove(Observer):
+class QueriesAbove(WeightsObserver):
     """The share of the real queries that see key k with A[t, k] > threshold: `queries_above`.
 
     (sample, layer, head, position), from 0 to 1, over the same queries as alpha_k. A mean hides whether every query
@@ -88,13 +96,6 @@ class QueriesAbove(Observer):
     def __post_init__(self) -> None:
         check_epsilon(self.threshold)
 
-    @property
-    def reads_weights_alone(self) -> bool:
-        return True
-
-    def reads_chunks(self, call: AttentionCall) -> bool:
-        return True
-
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
         above = (chunk.weights > self.threshold).sum(-2, dtype=torch.float32)
         yield Piece("above", above, call.key_start + chunk.columns.start, chunk.samples)
@@ -106,7 +107,7 @@ class QueriesAbove(Observer):
 
 
 @dataclass(frozen=True)
-class GivenTo(Observer):
+class GivenTo(WeightsObserver):
     """A[t, k]: what each query gives to the real token k = `to`: `given_to`.
 
     (sample, layer, head, position), the position being the query's; 0 for queries that do not see it. Only when asked
@@ -118,13 +119,6 @@ class GivenTo(Observer):
     def __post_init__(self) -> None:
         if self.to < 0:
             raise InputError(f"to = {self.to}: a position, from 0 on")
-
-    @property
-    def reads_weights_alone(self) -> bool:
-        return True
-
-    def reads_chunks(self, call: AttentionCall) -> bool:
-        return True
 
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
         columns, present = call.locate((self.to,))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import cache_of, checked_inputs, device_of, evaluating, family, unwrapped
+from sinkscope.hooks import cache_of, checked_inputs, device_of, difference_behind, evaluating, family, unwrapped
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.prefix import files
 from sinkscope.quantization.prefix.identity import (
@@ -214,17 +214,9 @@ class Prefix(Intervention):
 
 
 def _check_reading(model: nn.Module, ids: tuple[int, ...], cache: Cache) -> None:
-    """Raises `UnsupportedModelError` for a model that reads several tokens behind its cache otherwise than in one pass.
-
-    transformers' Mamba layers begin such a scan from an empty state: silently, and in `generate` too.
-    """
+    """Raises `UnsupportedModelError` for a model that reads tokens behind its cache otherwise than in one pass."""
     text = torch.tensor([[*ids, *(PROBE * ids)[:PROBE]]], device=device_of(model))
-    with evaluating(model), torch.no_grad():
-        whole = model(text).logits[:, len(ids) :]
-        behind = model(text[:, len(ids) :], past_key_values=deepcopy(cache), use_cache=True).logits
-    bound = 0.05 if whole.dtype in (torch.float16, torch.bfloat16) else 1e-3
-    apart = float((whole - behind).abs().max())
-    if not apart <= bound * float(whole.abs().max()):
+    if apart := difference_behind(model, text, len(ids), cache):
         raise UnsupportedModelError(
             f"family '{family(model)}': it reads tokens behind its cache otherwise than in one pass (logits differ by "
             f"{apart:.2g}), so what follows a prefix would be wrong; transformers' Mamba layers drop their state there"

@@ -15,8 +15,8 @@ import xarray as xr
 from jaxtyping import Float
 
 from sinkscope.errors import InputError
-from sinkscope.files import writing
 from sinkscope.metrics import Interval, nanmean, quantiles, resampled_means
+from sinkscope.netcdf import read_netcdf, write_netcdf
 from sinkscope.quantization.studies.arms import FULL, NOTHING, Arm, first_of
 from sinkscope.quantization.studies.figure import cost_figure
 from sinkscope.quantization.studies.scoring import Predicted
@@ -140,17 +140,15 @@ class Study:
 
     def save(self, path: str | Path) -> None:
         """Write everything to one netCDF file, whole or not at all."""
-        with writing(path) as draft:
-            self.data.to_netcdf(draft, engine="h5netcdf")
+        write_netcdf(self.data, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Study:
         """Read what `save` wrote. Raises `InputError` for a file that is none."""
         try:
-            with xr.open_dataset(path, engine="h5netcdf") as file:
-                data = file.load()
-        except (OSError, ValueError) as error:
-            raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+            data = read_netcdf(path)
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
         if "record" not in data.attrs or "role" not in data.coords:
             raise InputError(f"{path} holds no study of quantization")
         return cls(data)

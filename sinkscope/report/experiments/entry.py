@@ -8,7 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sinkscope.claims import Evidence, Verdict
-from sinkscope.experiments import RECIPE_OF, Assertion, Findings, Observed, Question, Variation, recipe, verdicts
+from sinkscope.experiments import (
+    RECIPE_OF,
+    Assertion,
+    Findings,
+    Observed,
+    Question,
+    Stated,
+    Variation,
+    recipe,
+    stated,
+    verdicts,
+)
+from sinkscope.experiments.question import Withdrawn
 from sinkscope.report.experiments import names
 from sinkscope.training import RECIPES
 
@@ -18,21 +30,37 @@ USUAL = ("loss", "sink_0", "strongest", "slot", "norm_ratio")
 
 @dataclass(frozen=True)
 class Watched(Observed):
-    """A run that notes which of its metrics were asked for."""
+    """A run that notes which of its metrics and curves were asked for."""
 
     asked: list[str] = field(default_factory=list)
+    followed: list[str] = field(default_factory=list)
 
     def __getitem__(self, metric: str) -> float:
         self.asked.append(metric)
         return super().__getitem__(metric)
 
+    def curve(self, name: str) -> tuple[float, ...]:
+        self.followed.append(name)
+        return super().curve(name)
+
 
 @dataclass(frozen=True)
 class Judged:
-    """A verdict, and the metrics of the runs that its effect is made of, by variation."""
+    """A verdict, and the metrics of the runs that its effect is made of, by variation; so are `curves`.
+
+    `primary`: whether it answers the question. `stated`: when it was stated, and when first tried.
+    """
 
     verdict: Verdict
     reads: Mapping[str, tuple[str, ...]]
+    curves: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    primary: bool = False
+    stated: Stated | None = None
+
+    @property
+    def part(self) -> str:
+        """Its part in the question, in a word."""
+        return "primary" if self.primary else "exploratory"
 
 
 @dataclass(frozen=True)
@@ -40,7 +68,7 @@ class Entry:
     """An experiment at a scale. `findings` is None where there are none; `reason` says why.
 
     `base`: the fields of the recipe, or task, that is varied. `shown`: metrics of the question, where no others are
-    published or read.
+    published or read. `withdrawn`: claims that were judged once.
     """
 
     name: str
@@ -55,6 +83,12 @@ class Entry:
     reason: str = ""
     note: str = ""
     shown: tuple[str, ...] = ()
+    withdrawn: tuple[Withdrawn, ...] = ()
+
+    @property
+    def was_run(self) -> bool:
+        """Whether a claim can be judged on a run: a control that other questions share alone makes none."""
+        return any(judged.verdict.outcome != "not run at this scale" for judged in self.claims)
 
     @property
     def task(self) -> str:
@@ -114,7 +148,9 @@ class Entry:
 def entry(question: Question, findings: Findings | None, scale: str = "nano") -> Entry:
     """A question and its findings, judged."""
     reads = [_reads(assertion, findings) for assertion in question.assertions]
-    claims = [Judged(*pair) for pair in zip(verdicts(question, findings, scale), reads, strict=True)]
+    told = [stated(question, assertion, findings) for assertion in question.assertions]
+    made = zip(verdicts(question, findings, scale), reads, told, strict=True)
+    claims = [Judged(verdict, *read, not index, when) for index, (verdict, read, when) in enumerate(made)]
     return Entry(
         question.name,
         question.asks,
@@ -128,6 +164,7 @@ def entry(question: Question, findings: Findings | None, scale: str = "nano") ->
         _reason(question, findings, scale),
         question.note,
         question.shown,
+        question.withdrawn,
     )
 
 
@@ -170,13 +207,17 @@ def _reason(question: Question, findings: Findings | None, scale: str) -> str:
     return next((why for name, why in question.not_at.items() if name == scale), "no runs")
 
 
-def _reads(assertion: Assertion, findings: Findings | None) -> dict[str, tuple[str, ...]]:
-    """What the effect asks of which runs, seen in the first seed that has them."""
-    if findings is None:
-        return {}
-    for seed in range(findings.seeds):
-        watched = {label: Watched(**vars(run)) for label, run in findings.of_seed(seed).items()}
+Reads = dict[str, tuple[str, ...]]
+
+
+def _reads(assertion: Assertion, findings: Findings | None) -> tuple[Reads, Reads]:
+    """Which metrics and curves the effect asks of which runs, seen in the first seed that has them."""
+    for seed in range(findings.seeds if findings is not None else 0):
+        watched = {label: Watched(**vars(run)) for label, run in findings.of_seed(seed).items()}  # type: ignore[union-attr]
         with suppress(KeyError):  # a run that is missing
             assertion.effect(watched)
-            return {label: tuple(dict.fromkeys(run.asked)) for label, run in watched.items() if run.asked}
-    return {}
+            return (
+                {label: tuple(dict.fromkeys(run.asked)) for label, run in watched.items() if run.asked},
+                {label: tuple(dict.fromkeys(run.followed)) for label, run in watched.items() if run.followed},
+            )
+    return {}, {}

@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 
 from sinkscope.experiments import Observed
+from sinkscope.experiments.question import TIMES
 from sinkscope.report.experiments.entry import Entry
 from sinkscope.theme import BLUE, INK, MUTED, PURPLE, layout, series_style, tint
 
@@ -41,7 +42,7 @@ def dose_response(entry: Entry, metric: str) -> Drawing:
         else:
             values[label].append(value)
             points.append((place, value, wording))
-    data = [_seeds(points), _means(labels, values, joined=_is_a_dose(entry))] if points else []
+    data = [_seeds(points), _means(labels, values, joined=is_a_dose(entry))] if points else []
     if without:
         data.append(_crosses(without))
     published = [
@@ -256,11 +257,16 @@ def _marks(x: Sequence[float], y: Sequence[float]) -> Drawing:
     return {"type": "scatter", "mode": "markers", "x": list(x), "y": list(y)}
 
 
-def _is_a_dose(entry: Entry) -> bool:
+def is_a_dose(entry: Entry) -> bool:
     """Whether the variations differ in one field, and by a number."""
     fields = {name for variation in entry.variations for name in variation.changes}
     values = [value for variation in entry.variations for value in variation.changes.values()]
-    return len(fields) == 1 and all(isinstance(value, NUMBERS) and not isinstance(value, bool) for value in values)
+    return len(fields) == 1 and all(map(_is_number, values))
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a changed value is a number, or the recipe's own value times one."""
+    return str(value).startswith(TIMES) or (isinstance(value, NUMBERS) and not isinstance(value, bool))
 
 
 def _tall(entry: Entry, height: int) -> int:

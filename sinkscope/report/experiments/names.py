@@ -30,6 +30,22 @@ TITLES: Mapping[str, str] = {
     "value_ratio": "value-norm ratio",
     "output_norm": "norm of a head's output",
     "zeroing": "rise of the loss with heads zeroed (nats)",
+    "gap": "validation loss above that of training (nats)",
+    "entropy": "entropy of attention, mean over heads (nats)",
+    "entropy_least": "entropy of attention, least head (nats)",
+    "max_logit": "largest attention logit",
+    "kurtosis": "kurtosis of hidden states (Gaussian: 3)",
+    "kurtosis_neurons": "kurtosis over neurons (all alike: 1)",
+    "max_median_ratio": "largest hidden activation over the median",
+    "infinity_norm": "largest hidden activation",
+    "hidden_spread": "how far tokens lie apart",
+    "last_pair_distance": "distance of the last two tokens",
+    "relative_spread": "how far tokens lie apart, as a share of their length",
+    "relative_pair_distance": "distance of the last two tokens, as a share of their length",
+    "matrix_entropy": "entropy of the tokens' directions",
+    "perturbation": "change of later tokens as one is changed",
+    "top_head": "head with the strongest sink",
+    "stream_loss": "loss behind the first context of a stream (nats)",
     "key_angle": "angle of the sink's key, over a random direction's",
 }
 # Tasks give some names another meaning, and have names of their own: units are those of their `read` and `Reading`.
@@ -83,6 +99,14 @@ READINGS: Mapping[str, str] = {
     "bos_attention": "BOS without attention",
     "bos_value": "BOS with zero values",
     "bos_feed_forward": "BOS without feed-forward",
+    "with_bos": "with a BOS before it",
+    "plain_text": "on plain text",
+    "as_chat": "on text as a user's message",
+    "alpha": "attention on its sink",
+    "queries_above": "share of its queries with more than 0.3 of their weight there",
+    "value_ratio": "its sink's value over the others' (lengths)",
+    "key_ratio": "its sink's key over the others' (lengths)",
+    "cosine_gap": "cosine of queries with its sink's key minus that with the others",
 }
 MINUTE, HOUR = 60, 3600
 
@@ -111,7 +135,15 @@ def title(metric: str, task: str = "") -> str:
 
 def _reading(reading: str) -> str:
     kind, _, value = reading.partition("=")
-    numbered = {"epsilon": f"ε = {value}", "tokens": f"{value} tokens", "domain": f"on {value}"}
+    numbered = {
+        "epsilon": f"ε = {value}",
+        "tokens": f"{value} tokens",
+        "domain": f"on {value}",
+        "sinks": f"{value} first token{'' if value == '1' else 's'} kept",
+        "depth": f"behind {value} blocks",
+        "replaced": f"position embedding replaced by that of {value}",
+        "swapped": f"position embedding swapped with that of {value}",
+    }
     return numbered.get(kind, READINGS.get(reading, reading))
 
 
@@ -123,15 +155,8 @@ def number(value: float | None) -> str:
 
 
 def effect(verdict: Verdict) -> str:
-    """What a claim found, with its 95 % interval: "4.21 (1.2 to 7.3)"; ratios as "1.4 times (1.1 to 1.8)"."""
-
-    def shown(value: float | None) -> str:
-        return number(math.exp(value) if verdict.ratio and value is not None else value)
-
-    if verdict.interval is None:
-        return shown(verdict.residual) if not verdict.spread else f"{shown(verdict.residual)} ± {verdict.spread:.2g}"
-    low, high = map(shown, verdict.interval)
-    return f"{shown(verdict.residual)}{' times' if verdict.ratio else ''} ({low} to {high})"
+    """What a claim found, as a terminal says it, with the sign that print has for minus."""
+    return "–" if verdict.residual is None or math.isnan(verdict.residual) else verdict.found.replace("-", "−")
 
 
 def sizes(verdict: Verdict) -> str:

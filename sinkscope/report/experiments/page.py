@@ -11,8 +11,10 @@ from typing import Any, get_args
 
 from sinkscope.claims import Outcome, tally
 from sinkscope.report.experiments import figures, tables
+from sinkscope.report.experiments.answer import paragraph
 from sinkscope.report.experiments.entry import Entry, Judged, runs_of
 from sinkscope.report.experiments.names import cost, counted, effect, sizes
+from sinkscope.report.experiments.paper import paper_section
 from sinkscope.report.page import Headline, Page, Section, Widget, render
 from sinkscope.theme import INK, template
 
@@ -25,9 +27,10 @@ LEAD = (
     "more than 0.3 of the attention."
 )
 ABOUT_VERDICTS = (
-    "A row is a claim, and leads to the experiment that decides it. What is asked is in the units "
-    "of the metric; found is the mean over seeds with half their range; cost is that of all runs of the experiment, "
-    "which others may share. A claim that was refuted or that could not be tried is a result like any other."
+    "A row is a claim, and leads to the experiment that decides it; those that were not run come last. What is asked "
+    "is in the units of the metric; found is the effect with its 95 % interval; cost is that of all runs of the "
+    "experiment, which others may share. A claim that was refuted or that could not be tried is a result like any "
+    "other."
 )
 ABOUT_EXPERIMENTS = (
     "Open an experiment for its configurations side by side, its values beside the published ones, the curves, and "
@@ -67,11 +70,12 @@ def headlines(entries: Sequence[Entry]) -> list[Headline]:
 
 
 def experiment_sections(entries: Sequence[Entry]) -> list[Section]:
-    """The verdicts; the experiments that have findings; those that have none."""
+    """What is known first: the paper's statements, the verdicts, the experiments; then what was not run."""
     places = {id(each): f"x{index}" for index, each in enumerate(entries)}
     ran = [each for each in entries if each.findings is not None]
     absent = [each for each in entries if each.findings is None]
-    found = [Section("Verdicts", ABOUT_VERDICTS, widget=Widget(_verdicts(entries, places), {}))]
+    found = paper_section(entries, places)
+    found += [Section("Verdicts", ABOUT_VERDICTS, widget=Widget(_verdicts(entries, places), {}))]
     for heading, about, group in (
         ("Experiments", ABOUT_EXPERIMENTS, ran),
         ("Not run at this scale", ABOUT_ABSENT, absent),
@@ -121,11 +125,9 @@ def _section(heading: str, about: str, entries: dict[str, Entry]) -> Section:
 
 def _verdicts(entries: Sequence[Entry], places: dict[int, str]) -> str:
     several = len({each.scale for each in entries}) > 1
-    rows = [
-        tables.verdict_row(each, judged, f"{places[id(each)]}-c{index}", several)
-        for each in entries
-        for index, judged in enumerate(each.claims)
-    ]
+    claims = [(each, index, judged) for each in entries for index, judged in enumerate(each.claims)]
+    claims.sort(key=lambda claim: claim[2].verdict.outcome == "not run at this scale")  # stable: these come last
+    rows = [tables.verdict_row(each, judged, f"{places[id(each)]}-c{index}", several) for each, index, judged in claims]
     counts = Counter(judged.verdict.outcome for each in entries for judged in each.claims)
     choices = [("", f"all {len(rows)}"), *((each, f"{counts[each]} {each}") for each in OUTCOMES if counts[each])]
     radios = "".join(
@@ -156,6 +158,8 @@ def _experiment(entry: Entry, place: str) -> str:
         f'<span class="tally">{escape(wording)}</span></summary>',
         f'<p class="note">{escape(" · ".join(filter(None, facts)))}</p>',
     ]
+    if entry.claims and entry.findings is not None:
+        parts.append(f'<p class="sentence">{escape(paragraph(entry))}</p>')
     if entry.note:
         parts.append(f'<p class="sentence">{escape(entry.note)}</p>')
     hidden = len(entry.variations) - len(figures.drawn(entry))
@@ -199,6 +203,8 @@ def _claims(entry: Entry, place: str) -> list[str]:
     parts = ["<h3>Claims</h3>"] if entry.claims else []
     for index, judged in enumerate(entry.claims):
         parts.append(_claim(entry, judged, f"{place}-c{index}", links))
+    for gone in entry.withdrawn:
+        parts.append(f'<p class="note">{escape(f"Withdrawn: {gone.statement}. Reason: {gone.reason}.")}</p>')
     return parts
 
 
@@ -207,9 +213,11 @@ def _claim(entry: Entry, judged: Judged, place: str, links: dict[tuple[str, int]
     reason = f" ({verdict.reason})" if verdict.reason else ""
     numbers = tables.claim_numbers(entry, judged, links) if verdict.evidence else ""
     found = f"found {effect(verdict)}, {sizes(verdict)} seeds" if verdict.residual is not None else "nothing found"
+    told = f" · {judged.stated.said} ({judged.stated.when})" if judged.stated and judged.stated.commit else ""
+    facts = f"{judged.part}; asked {claim.rule}, {found}{reason} · {claim.source}{told}"
     return f"""<details class="claim" id="{place}"><summary>{tables.pill(verdict.outcome)} {escape(verdict.kind)}
 <b>{escape(claim.name)}</b>: {escape(claim.statement)}</summary>
-<p class="note">{escape(f"asked {claim.rule}, {found}{reason} · {claim.source}")}</p>{numbers}</details>"""
+<p class="note">{escape(facts)}</p>{numbers}</details>"""
 
 
 def _data(entry: Entry) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def claim_numbers(entry: Entry, judged: Judged, links: Mapping[tuple[str, int], 
         values = []
         for label, metric in reads:
             run = runs.get((label, seed)) if seed is not None else None
-            values.append(Cell(_linked(number(run[metric]) if run else MISSING, links.get((label, seed or 0))), True))
+            values.append(Cell(linked(number(run[metric]) if run else MISSING, links.get((label, seed or 0))), True))
         rows.append([text(part.case), figure(part.value), *values])
     return table(["seed", "effect", *(f"{label}: {metric}" for label, metric in reads)], rows, "Effect, seed by seed")
 
@@ -114,8 +114,8 @@ def verdict_row(entry: Entry, judged: Judged, place: str, several_scales: bool) 
     reason = f'<span class="why">{escape(why)}</span>' if why else ""
     words = " ".join((name, entry.asks, verdict.claim.name, verdict.claim.statement, verdict.claim.source))
     cells = [
-        Cell(_linked(escape(name), place)),
-        Cell(_linked(escape(verdict.claim.statement), place)),
+        Cell(linked(escape(name), place)),
+        Cell(linked(escape(verdict.claim.statement), place)),
         text(verdict.claim.rule),
         Cell(escape(effect(verdict))),
         Cell(seeds, True),
@@ -137,7 +137,8 @@ def _side(right: bool) -> str:
     return ' class="number"' if right else ""
 
 
-def _linked(html: str, place: str | None) -> str:
+def linked(html: str, place: str | None) -> str:
+    """Markup that leads to a place of the page; without one, the markup itself."""
     return html if place is None else f'<a href="#{escape(place)}">{html}</a>'
 
 

@@ -1,6 +1,7 @@
 """The page of one measurement: head maps, tokens, depths, and one number or curve per metric."""
 
+from sinkscope.report.observatory.answer import answer
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.observatory import observatory_page
 
-__all__ = ["HeadMaps", "observatory_page"]
+__all__ = ["HeadMaps", "answer", "observatory_page"]

@@ -15,14 +15,17 @@ INTERVENE = "sinkscope intervene MODEL"
 SOME = 3  # layers that are named one by one
 SHORT, LONG = 0.5, 2.0
 """A value is called short, and a hidden state large, below and above these ratios to the others."""
+CONSTANT = 0.9
+"""From this share of its energy in its mean on, what a sink adds is called nearly the same for every token."""
 
 
 def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE) -> list[str]:
     """Three sentences, as far as the measurement has what they are made of.
 
     The first says whether and where, by the sink rate (Gu et al. 2025); the second how the sink's values, keys and
-    hidden state differ from the others'; the third that a measurement does not say whether the model needs it, and
-    what does: the command line `intervene`, with an intervention behind it.
+    hidden state differ from the others'; the third whether it matters: how much of what its heads add comes from it, as
+    far as that was observed (`SinkUpdate`), and, since no measurement says whether the model needs that, the command
+    that does: `intervene`, with an intervention behind it.
     """
     data = measurement.data
     if "attention_received" not in data:
@@ -35,10 +38,11 @@ def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE)
         no = f"No: in this text no position receives more than ε = {epsilon:g} of the attention of any head."
         return [" ".join([no, *_slots(data, epsilon)])]
     command = f"{intervene} --what forbid-sink{f' --position {found.position}' if found.position else ''}"
+    chosen, who = _heads(measurement, found.position, epsilon)
     return [
         " ".join([_where(data, found.position, found.rate, epsilon), *_slots(data, epsilon)]),
-        _mechanism(measurement, found.position, epsilon),
-        f"Whether the model needs it, no measurement says: “{command}” hides it, beside random controls.",
+        _mechanism(measurement, chosen, who, found.position),
+        _matters(chosen, command),
     ]
 
 
@@ -57,14 +61,17 @@ def _where(data: xr.Dataset, position: int, rate: float, epsilon: float) -> str:
 _ORDER = ("sample", "layer", "head", "position")
 
 
-def _mechanism(measurement: Measurement, position: int, epsilon: float) -> str:
+def _heads(measurement: Measurement, position: int, epsilon: float) -> tuple[pd.DataFrame, str]:
+    """The heads that rest on a position, or the one that comes nearest, and how to speak of them."""
     heads = measurement.heads(epsilon, position)
     resting = heads[heads["alpha"] > epsilon]
-    several = len(resting) > 0
-    who = f"In the {_counted(len(resting), 'head')} that rest on it" if several else "In the head that comes nearest"
-    if len(resting) == 1:
-        who = "In the one head that rests on it"
-    chosen = resting if several else heads.nlargest(1, "alpha")
+    if not len(resting):
+        return heads.nlargest(1, "alpha"), "In the head that comes nearest"
+    one = len(resting) == 1
+    return resting, "In the one head that rests on it" if one else f"In the {len(resting)} heads that rest on it"
+
+
+def _mechanism(measurement: Measurement, chosen: pd.DataFrame, who: str, position: int) -> str:
     facts = [
         _ratio(
             chosen, "value_ratio", "its value is {} as long as the others'", SHORT, ", so that attention adds little"
@@ -78,6 +85,23 @@ def _mechanism(measurement: Measurement, position: int, epsilon: float) -> str:
         return f"By which mechanism is not known: values and keys were not observed.{f' Its {state}.' if state else ''}"
     kinds = _kinds(chosen)
     return f"{who}{f' ({kinds})' if kinds else ''}, {_joined(parts)}{f'; its {state}' if state else ''}."
+
+
+def _matters(chosen: pd.DataFrame, command: str) -> str:
+    """What these heads take from the sink beside all else, as mean lengths over queries, and what tells the rest."""
+    asked = f"“{command}” hides it, beside random controls."
+    if not {"sink_output_norm", "rest_output_norm"} <= {*chosen.columns}:
+        return f"Whether the model needs it, no measurement says: {asked}"
+    ratio = (chosen["sink_output_norm"] / chosen["rest_output_norm"]).replace(np.inf, np.nan)
+    if ratio.isna().any():
+        return f"Whether the model needs it, no measurement says: {asked}"
+    take, sink = ("they take", "it") if len(chosen) > 1 else ("it takes", "the sink")
+    times = _times(ratio.min(), ratio.max())
+    said = f"What {take} from {sink} is {times} as long as what {take} from all else"
+    constant = chosen.get("sink_output_constancy")
+    if constant is not None and constant.min() >= CONSTANT:
+        said += ", and nearly the same for every token, like a bias"
+    return f"{said}; whether the model needs that, no measurement says: {asked}"
 
 
 def _ratio(chosen: pd.DataFrame, name: str, wording: str, least: float, remark: str) -> str:
@@ -127,10 +151,6 @@ def _slots(data: xr.Dataset, epsilon: float) -> list[str]:
     if found is None or np.isnan(found.mass.value):
         return []
     return [f"Of the attention, {100 * found.mass.value:.1f} % goes to slots, which are no tokens."]
-
-
-def _counted(many: int, one: str) -> str:
-    return f"{many} {one}" if many == 1 else f"{many} {one}s"
 
 
 def _listed(names: Sequence[str]) -> str:

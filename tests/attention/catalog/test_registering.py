@@ -200,6 +200,20 @@ def test_a_class_that_was_not_registered_is_refused() -> None:
         AttentionSpec(normalizer=Mine())
 
 
+def test_a_piece_that_derives_from_ones_own_has_fields_of_its_own(powered: type) -> None:
+    class Shifted(powered):
+        """Powers of s + shift."""
+
+        shift: float = 0.5
+        kind: Literal["shifted"] = "shifted"
+
+    made = ss.operation(Shifted)
+    assert AttentionSpec(normalizer=made(shift=0.25)).normalizer.shift == 0.25
+    assert ss.operation(made) is made
+    with pytest.raises(ss.InputError, match="shift"):
+        made(shift="much")
+
+
 def test_what_would_be_taken_for_another_piece_is_refused() -> None:
     """A subclass of `Sigmoid` or `Softmax` would be computed by kernels that know these."""
 

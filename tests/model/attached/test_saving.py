@@ -186,19 +186,22 @@ def test_the_hosts_own_class_fails_with_sinkscope_too(folder: Path, options: dic
         LlamaForCausalLM.from_pretrained(folder, **options)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_folder_of_before_still_loads(folder: Path, version: int) -> None:
-    """Of version 1, in which the host's own class was kept out by the attention implementation alone, and of 2."""
+    """Of version 1, in which the host's own class was kept out by the attention implementation alone; of 2, in which no
+    weight was marked, and of 3, in which one was."""
     config = json.loads((folder / "config.json").read_text()) | {"version": version}
     if version == 1:
         del config["hidden_size"]
     (folder / "config.json").write_text(json.dumps(config))
     weights = load_file(folder / "model.safetensors")
-    marked = [name for name, tensor in weights.items() if name.endswith("norm.weight") and tensor.ndim == 2]
-    assert marked == ["model.layers.0.input_layernorm.weight"]
-    save_file(weights | {marked[0]: weights[marked[0]][0]}, folder / "model.safetensors", {"format": "pt"})
-    given = inputs("llama")
     model = host("llama")
+    usual = model.state_dict()
+    first, second = (f"model.layers.0.{name}_layernorm.weight" for name in ("input", "post_attention"))
+    assert {name for name, tensor in weights.items() if not torch.equal(tensor, usual[name])} == {first, second}
+    before = {second: usual[second]} | ({} if version == 3 else {first: usual[first]})
+    save_file(weights | before, folder / "model.safetensors", {"format": "pt"})
+    given = inputs("llama")
     ss.attach(model, "softmax_off_by_one")
     assert torch.equal(output(ss.load(folder), given), output(model, given))
 
@@ -217,6 +220,25 @@ def test_no_host_loads_the_weights_with_a_configuration_of_its_own(name: str, tm
         plain.load_state_dict(model.state_dict())
     ss.detach(model)
     plain.load_state_dict(model.state_dict())
+
+
+@pytest.mark.parametrize("name", thinned(HOSTS, 3))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_host_that_ignores_sizes_says_nothing_but_nan(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """It would be a plain softmax model, one of whose scales alone is new."""
+    model, given = host(name).to(dtype), inputs(name)
+    scales = [p for path, p in model.base_model.named_parameters() if path.endswith("weight") and p.ndim == 1]
+    with torch.no_grad():
+        scales[1][0] = 0  # which no factor makes large
+    ss.attach(model, "softmax_off_by_one")
+    model.save_pretrained(tmp_path)
+    plain = host(name)
+    options = {"config": plain.config, "ignore_mismatched_sizes": True, "dtype": dtype}
+    assert output(type(plain).from_pretrained(tmp_path, **options).eval(), given).isnan().all()
+    again = dict(ss.load(tmp_path).named_parameters())
+    for path, parameter in model.named_parameters():
+        assert again[path].dtype == dtype
+        assert torch.equal(again[path], parameter)
 
 
 def test_the_base_class_does_not_load_them_either(folder: Path) -> None:
@@ -255,7 +277,7 @@ def edited(folder: Path, **changes: object) -> Path:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"version": 4}, "saved in version 4 of attached models, newer than 3"),
+        ({"version": 5}, "saved in version 5 of attached models, newer than 4"),
         ({"attention": {"slots": [{"kind": "hole"}]}}, "hole"),
         ({"attention": None}, "lacks 'attention'"),
         ({"host": {"family": "mamba", "fields": {}}}, "family 'mamba': supported are llama"),

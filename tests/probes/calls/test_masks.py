@@ -158,3 +158,15 @@ def written(allowed: torch.Tensor, dtype: torch.dtype) -> Written:
         return Written(allowed)
     least = -1e4 if dtype == torch.bfloat16 else torch.finfo(dtype).min
     return Written(torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, least))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_blanking_leaves_what_is_seen_and_nothing_else(name: str) -> None:
+    """Whatever stands at hidden keys, such as an infinity or a NaN of their exponentials."""
+    mask, matrix = CASES[name]
+    for rows, columns in ((slice(0, QUERIES), slice(0, KEYS)), (slice(2, 5), slice(1, 9)), (slice(0, 1), slice(4, 6))):
+        seen = matrix[:, :, rows, columns].expand(-1, 3, -1, -1)
+        for hidden in (7.0, torch.inf, torch.nan):
+            values = torch.full(seen.shape, 2.0).masked_fill(~seen, hidden)
+            mask.blank(values, slice(0, BATCH), rows, columns)
+            assert torch.equal(values, 2.0 * seen)

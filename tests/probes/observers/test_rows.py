@@ -13,6 +13,7 @@ from sinkscope.probes.observers.bands import SpectralBands
 from sinkscope.probes.observers.geometry import HiddenSimilarity, HiddenVectors, MatrixEntropy, Mixing
 from sinkscope.probes.observers.massive import MassiveActivations, TokenPeaks
 from sinkscope.probes.observers.outliers import OutlierStatistics
+from sinkscope.probes.observers.rows import lower_median
 from sinkscope.probes.observers.spikes import SpikeDimensions
 from tests.probes.observers.residual import close, decoded, outlying
 
@@ -123,3 +124,14 @@ def test_observers_that_share_an_axis_must_label_it_alike(ids: torch.Tensor) -> 
         for name, values in observer.coordinates.items():
             labels.setdefault(name, set()).add(tuple(values))
     assert {name for name, values in labels.items() if len(values) > 1} == set()
+
+
+@pytest.mark.parametrize("size", [1, 2, 31, 4095, 4097, 20_001, 65_536])
+def test_the_median_of_a_long_list_is_the_lower_one_exactly(size: int) -> None:
+    """Also where most values are equal, where they come in order, and where the sample says nothing of the rest."""
+    generator = torch.Generator().manual_seed(size)
+    drawn = torch.randn(size, generator=generator)
+    hidden = torch.zeros(size).index_fill_(0, torch.arange(0, size, max(1, size // 4096 | 1)), 1e6)
+    for values in (drawn, drawn.round(), torch.ones(size), drawn.sort().values, drawn.abs().exp(), hidden):
+        assert lower_median(values) == values.sort().values[(size - 1) // 2]
+        assert lower_median(values).dtype == torch.float32

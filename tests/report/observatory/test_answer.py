@@ -66,3 +66,26 @@ def test_the_page_opens_with_the_answer_and_folds_the_rest_by_question(complete:
     assert html.count('<details class="question"') == len(questions)
     assert html.count(" open><summary><h2>") == 1
     assert all(section.table is not None for section in page.sections if section.figures)
+
+
+def test_what_the_heads_take_from_the_sink_is_said_of_those_that_rest_on_it(complete: Measurement) -> None:
+    data = complete.data.copy(deep=True)
+    resting = complete.heads(0.3, 0)
+    resting = resting[resting["alpha"] > 0.3]
+    assert len(resting) > 1
+    data["rest_output_norm"][:] = 2.0
+    data["sink_output_norm"][:] = 50.0  # of heads that do not rest on it
+    for number, (layer, head) in enumerate(resting[["layer", "head"]].values):
+        data["sink_output_norm"][:, layer, head] = 1.0 if number == 0 else 3.0
+    said = answer(Measurement(data), 0.3)[2]
+    assert said.startswith("What they take from it is 0.5 to 1.5 times as long as what they take from all else")
+
+
+def test_a_bias_is_called_one_and_what_was_not_observed_is_not_said(complete: Measurement) -> None:
+    data = complete.data.copy(deep=True)
+    data["sink_output_constancy"][:] = 0.95
+    assert "nearly the same for every token, like a bias; whether" in answer(Measurement(data), 0.3)[2]
+    data["sink_output_constancy"][:] = 0.5
+    assert "bias" not in answer(Measurement(data), 0.3)[2]
+    for less in (data.drop_vars("sink_output_norm"), data.assign(rest_output_norm=0 * data["rest_output_norm"])):
+        assert answer(Measurement(less), 0.3)[2].startswith("Whether the model needs it, no measurement says: “")

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from sinkscope.cli.experiment_queue import queue_
-from sinkscope.errors import InputError
+from sinkscope.cli.asking.queue import queue_
+from sinkscope.cli.asking.verdict import (
+    RESULTS,
+    Records,
+    Ruled,
+    folders_of,
+    hours,
+    show_verdicts,
+    tell_damage,
+    verdict_,
+)
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
-    from sinkscope.claims import Verdict
-    from sinkscope.experiments import Findings, Known, Question
+    from sinkscope.experiments import Findings, Question
 
 app = typer.Typer(no_args_is_help=True, help="Ask the paper's questions: list, show, run, queue, verdict.")
 app.command("queue", epilog="Example: sinkscope experiment queue --hours 8 --plan")(queue_)
-FAILED, BAD_INPUT = 1, 2  # exit codes where runs failed, and where a record cannot be read
-RESULTS = Path("results/experiments")
+app.command("verdict", epilog="Example: sinkscope experiment verdict --all")(verdict_)
+FAILED = 1  # exit code where runs failed
 Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment's name, or a Python file that holds one.")]
 Scale = Annotated[str, typer.Option(metavar="nano|mini|paper", help="How large the models are.")]
 WHERE = "Where runs are trained; none: only judge those that exist."
 REUSE = "Take runs whose folders are gone from any record under --results; do not train them again."
 Results = Annotated[Path, typer.Option(help="Folder of the records.")]
-KNOWN = "Folder of the records; without it those that come with the package, and results/experiments before them."
-Records = Annotated[Path | None, typer.Option("--results", help=KNOWN)]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
 
@@ -124,86 +128,6 @@ def run_(
         raise typer.Exit(FAILED)
 
 
-@app.command("verdict", epilog="Example: sinkscope experiment verdict --all")
-def verdict_(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A name, or a Python file.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Judge every experiment.")] = False,
-    scale: Scale = "nano",
-    results: Records = None,
-    as_json: Json = False,
-) -> None:
-    """Judge the claims again from stored records; train nothing.
-
-    A run counts wherever a claim reads it, whatever question its record was made for.
-    """
-    from sinkscope.claims import tally
-    from sinkscope.experiments import QUESTIONS, find, holds_after_holm, known, stated, verdicts
-
-    if every == (name is not None):
-        raise InputError("name one experiment, or pass --all")
-    questions = list(QUESTIONS.values()) if name is None else [find(name)]
-    records = known(folders_of(results), scale, own=questions)
-    broken = records.damaged if every else {}  # of one question that is named it is an error
-    entries = [(question, None if question.name in broken else records.of(question)) for question in questions]
-    judged = [(question, found, verdicts(question, found, scale)) for question, found in entries]
-    held = holds_after_holm([(question, verdict) for question, _, made in judged for verdict in made])
-    if as_json:
-        described = [
-            {
-                "experiment": q.name,
-                "primary": verdict.claim.name == q.primary,
-                **verdict.to_dict(),
-                "stated": asdict(stated(q, assertion, found)),
-            }
-            for q, found, made in judged
-            for assertion, verdict in zip(q.assertions, made, strict=True)
-        ]
-        costs = {q.name: found.cost for q, found, _ in judged if found is not None}
-        show_json(
-            {"scale": scale, "verdicts": described, "costs": costs, "notes": list(records.notes), "after_holm": held}
-        )
-        tell_damage(records, every)
-        return
-    _show_verdicts([(question, found, verdict) for question, found, made in judged for verdict in made])
-    runs = [
-        run for _, found, _ in judged if found is not None for seeds in found.runs.values() for run in seeds.values()
-    ]
-    shared = {run.run: run.seconds for run in runs}  # several questions may read a run
-    outcomes = tally(verdict for _, _, made in judged for verdict in made)
-    show(plain(f"\n{outcomes}; {len(shared)} runs of {hours(math.fsum(shared.values()))}"))
-    if every and held:
-        kept = ", ".join(name for name, holds in held.items() if holds) or "none"
-        show(plain(f"primary claims that hold after Holm's correction for {len(held)} of them: {kept}"))
-    late = [
-        (q.name, assertion.claim.name, told.said)
-        for q, found, _ in judged
-        for assertion in q.assertions
-        if (told := stated(q, assertion, found)).when == "afterwards"
-    ]
-    if every and late:
-        show(plain(f"claims stated after their first run: {len(late)} (`verdict NAME` and --json name them)"))
-    for _, claim, said in [] if every else late:
-        show(plain(f"stated after its first run: {claim} ({said})"))
-    for line in records.notes:
-        note(line)
-    tell_damage(records, every)
-
-
-def tell_damage(records: Known, asked: bool = True) -> None:
-    """Which records could not be read, when all else has been said; exits with 2 where these were `asked` for."""
-    for line in records.damaged.values():
-        note(f"not judged: {line}")
-    if records.damaged and asked:
-        raise typer.Exit(BAD_INPUT)
-
-
-def folders_of(results: Path | None) -> list[Path]:
-    """Where records are read: the folder that was named, or one's own and those that come with the package."""
-    from sinkscope.experiments import SHIPPED
-
-    return [RESULTS, SHIPPED] if results is None else [results]
-
-
 def _show_findings(question: Question, found: Findings, record: Path, aside: list[Path], as_json: bool) -> None:
     from sinkscope.claims import tally
     from sinkscope.experiments import verdicts
@@ -220,7 +144,7 @@ def _show_findings(question: Question, found: Findings, record: Path, aside: lis
         ]
         show(table(("variation", "seed", "run", *question.shown), rows, numbers_from=1, keys=2))
         show(plain(""))
-        _show_verdicts([(question, found, verdict) for verdict in judged])
+        show_verdicts([Ruled(question, found, judged)])
         show(plain(f"\n{tally(judged)}"))
     for label, seeds in found.failed.items():
         for seed, why in seeds.items():
@@ -231,28 +155,6 @@ def _show_findings(question: Question, found: Findings, record: Path, aside: lis
     if missing:
         note(f"{missing} runs were not made")
     note(f"record: {record}; runs of {hours(found.seconds)}")
-
-
-def _show_verdicts(judged: list[tuple[Question, Findings | None, Verdict]]) -> None:
-    from sinkscope.claims import cells
-
-    rows = [
-        (
-            question.name,
-            *cells(verdict, "statement", "asked", "found", "cases"),
-            verdict.shown_at_least,
-            "–" if found is None else hours(found.seconds),
-            *cells(verdict, "verdict"),
-        )
-        for question, found, verdict in judged
-    ]
-    columns = ("experiment", "claim", "asked", "effect (95 % interval)", "seeds", "could show", "cost", "verdict")
-    show(table(columns, rows, numbers_from=len(columns)))
-
-
-def hours(seconds: float) -> str:
-    """What runs cost: `1.25 h`, and below a tenth of an hour `4.2 min`."""
-    return f"{seconds / 3600:.2f} h" if seconds >= 360 else f"{seconds / 60:.1f} min"
 
 
 def _described(question: Question) -> dict[str, Any]:

@@ -66,7 +66,9 @@ def test_verdicts_come_from_what_was_kept(sinkscope, results):
     residuals = {verdict["claim"]["name"]: verdict["residual"] for verdict in answer["verdicts"]}
     assert residuals["strong"] == 11.0
     assert [verdict["primary"] for verdict in answer["verdicts"]] == [True, *[False] * 7]
-    assert answer["after_holm"] == {}  # the primary claim has no run yet
+    assert answer["after_holm"] == answer["p_after_holm"] == {}  # the primary claim has no run yet
+    assert answer["paper"] == []  # which is asked for with --all
+    assert [gone["experiment"] for gone in answer["withdrawn"]] == ["fixed-token"]
     assert answer["costs"] == {"fixed-token": {"runs": 9, "seconds": 540.0, "seconds_per_run": 60.0}}
     table = " ".join(sinkscope("experiment", "verdict", "--all", "--results", str(results)).out.split())
     assert "not run at this scale" in table
@@ -81,11 +83,40 @@ def test_verdicts_come_from_what_was_kept(sinkscope, results):
         assert {verdict["outcome"] for verdict in other.json["verdicts"]} == {"not run at this scale"}
 
 
+def test_all_of_them_begin_with_what_the_paper_says(sinkscope, results, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    shown = sinkscope("experiment", "verdict", "--all", "--results", str(results)).out
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert lines[0] == "The abstract"
+    says = "Where the sink stands follows the data: a token fixed at position k takes it there"
+    [row] = [line for line in lines if line.startswith(says)]
+    told = "74.11 at k = 1, 69.64 at k = 3 9.5 (7.02 to 12) 3 2.69 fixed-token: stands out, exploratory"
+    assert row == f"{says} {told} supported; other claims: 2 supported"
+    assert "On synthetic tasks" not in lines
+    assert any(line.startswith("of 98 statements of the paper 2 are decided") for line in lines), lines[-4:]
+    told = sinkscope("experiment", "verdict", "--all", "--json", "--results", str(results)).json
+    [same] = [each for each in told["paper"] if each["says"] == says]
+    assert same["by"] == {"experiment": "fixed-token", "claim": "stands out", "primary": False}
+    assert (same["verdict"], same["part"]) == ("supported", "The abstract")
+    assert len(told["paper"]) == 98
+
+
+def test_claims_of_synthetic_tasks_stand_apart(sinkscope, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    shown = sinkscope("experiment", "verdict", "--all").out
+    on_text, tasks = shown.split("Claims that were run")[1].split("On synthetic tasks")
+    assert "normalisation" in on_text
+    assert "backcopy" not in on_text
+    assert all(line.startswith(("backcopy", "trigger")) for line in tasks.splitlines()[3:20] if line[:1].strip())
+    assert "claims that were withdrawn: " in tasks
+    assert "withdrawn: on 16 tokens" in sinkscope("experiment", "verdict", "window").out
+
+
 def test_a_verdict_shows_effect_interval_seeds_and_cost(sinkscope, results, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     table = sinkscope("experiment", "verdict", "fixed-token", "--results", str(results)).out
     head = " ".join(table.splitlines()[0].split())
-    assert head == "experiment claim asked effect (95 % interval) seeds could show cost verdict"
+    assert head == "experiment claim part asked effect (95 % interval) seeds could show cost verdict"
     said = " ".join(table.split())
     assert "12 (12 to 12) 3 and 3 3 0.15 h supported" in said
     assert "not run at this scale (seeds 0, 1, 2 of 'token at 2' left out: seen before this was asked)" in said

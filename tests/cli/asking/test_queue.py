@@ -8,7 +8,7 @@ import json
 import pytest
 from rich.console import Console
 
-from sinkscope.cli import experiment_queue
+from sinkscope.cli.asking import queue as command
 from sinkscope.experiments import QUESTIONS
 from sinkscope.experiments.queue import working
 from sinkscope.experiments.queue.plan import Planned
@@ -95,7 +95,7 @@ def test_the_live_view_shows_what_is_made(tmp_path):
 
     queue = Queue(running={"run": PLANNED}, jobs={"run": Job()}, missing=7, left=7200.0)
     screen = Console(file=io.StringIO(), width=120)
-    screen.print(experiment_queue._Rows(tmp_path).view(queue))
+    screen.print(command._Rows(tmp_path).view(queue))
     shown = " ".join(screen.file.getvalue().split())
     assert "emergence: softmax, seed 3" in shown
     assert "50 % loss 3.25" in shown

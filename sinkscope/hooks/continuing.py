@@ -1,0 +1,84 @@
+"""Whether a model reads several tokens behind its cache as it reads them in one pass.
+
+transformers' Mamba layers begin a scan of several tokens from an empty state, whatever the cache holds: silently, and
+in `generate` too. Tokens one by one are right. Nothing tells but trying.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+from transformers import Cache
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
+
+from sinkscope.errors import UnsupportedModelError
+from sinkscope.hooks.inputs import device_of, evaluating
+from sinkscope.hooks.modules import family
+from sinkscope.hooks.passes import Forward, parameters
+from sinkscope.hooks.samples import cache_of
+from sinkscope.hooks.twins import unobserved
+
+PROBED = 4  # tokens, behind as many
+APART = 30  # times what reading one by one differs by is more than rounding
+_known: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
+
+
+def difference_behind(
+    model: nn.Module, ids: Int[Tensor, "1 position"], first: int, cache: Cache | None = None, places: bool = False
+) -> float:
+    """By how much logits of the tokens behind the first ones differ from those of one pass, where they are read at once
+    behind a `cache` of the first ones (by default, the model's own); 0 for what rounding explains.
+
+    Rounding is what reading them one by one differs by, and never more than 1e-3 of the largest logit, in half
+    precision 0.05. `places`: whether positions are given, without which some families count from 0 at each pass.
+    """
+    given = places and "position_ids" in parameters(model).parameters
+
+    def read(start: int, stop: int, held: Cache | None) -> Any:
+        at = {"position_ids": torch.arange(start, stop, device=ids.device)[None]} if given else {}
+        return model(ids[:, start:stop], past_key_values=held, use_cache=True, **at)
+
+    with evaluating(model), torch.no_grad():
+        whole = model(ids).logits[:, first:]
+        held = cache_of(read(0, first, None)) if cache is None else cache
+        at_once = read(first, ids.shape[1], deepcopy(held)).logits.float()
+        held = deepcopy(held)
+        single = torch.cat([read(one, one + 1, held).logits.float() for one in range(first, ids.shape[1])], 1)
+    half, whole = whole.dtype in (torch.float16, torch.bfloat16), whole.float()
+    largest = float(whole.abs().max())
+    rounding = max(APART * float((single - whole).abs().max()), APART * torch.finfo(torch.float32).eps * largest)
+    apart = float((at_once - whole).abs().max())
+    return 0.0 if apart <= min(rounding, (0.05 if half else 1e-3) * largest) else apart
+
+
+def keeps_states(cache: Cache) -> bool:
+    """Whether a cache holds states beside keys and values, which a pass may begin without."""
+    return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in getattr(cache, "layers", ()))
+
+
+def reads_at_once(model: nn.Module, cache: Cache) -> bool:
+    """Whether several tokens behind what this cache holds may be read in one pass. Tried once for a model with states,
+    on a few tokens."""
+    if not keeps_states(cache):
+        return True
+    if model not in _known:
+        ids = torch.arange(1, 2 * PROBED + 1, device=device_of(model))[None]
+        _known[model] = difference_behind(unobserved(model), ids, PROBED, places=True)
+    return _known[model] == 0
+
+
+def check_continued(model: nn.Module, forward: Forward) -> None:
+    """Raises `UnsupportedModelError` where a pass of several tokens goes on behind states that the model forgets."""
+    queries = forward.lengths.get("tokens", 0) - forward.seen
+    if forward.cache is None or forward.seen == 0 or queries < 2 or reads_at_once(model, forward.cache):
+        return
+    raise UnsupportedModelError(
+        f"family '{family(model)}': it reads {queries} tokens behind its cache otherwise than in one pass (logits "
+        f"differ by {_known[model]:.2g}, transformers' Mamba layers drop their state there): read the whole text at "
+        "once, or go on token by token"
+    )

@@ -1,0 +1,69 @@
+"""The paragraph of an experiment: it changes with its verdicts, and says no more than they do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sinkscope.experiments import QUESTIONS, Findings, above, gap, verdicts
+from sinkscope.report.experiments import entry
+from sinkscope.report.experiments.answer import paragraph
+from sinkscope.report.experiments.meanings import MEANINGS
+from tests.report.experiments.conftest import found, question, run
+
+
+def runs(softmax: tuple[float, ...], sigmoid: tuple[float, ...]) -> Findings:
+    values = {"softmax": softmax, "sigmoid": sigmoid}
+    return found(**{label: {s: run(label, s, rate) for s, rate in enumerate(rates)} for label, rates in values.items()})
+
+
+@pytest.mark.parametrize(
+    ("softmax", "sigmoid", "begins", "means"),
+    [
+        ((9, 10, 11), (1, 1, 1), "The primary claim holds: softmax has more by 3 points (we find 9", 0),
+        ((1, 1, 1), (9, 10, 11), "is refuted, and the effect points the other way (we find −9", 1),
+        ((2, 2.1, 2.2), (1, 1.1, 1), "is refuted, since the effect is smaller than it asks", 1),
+        (
+            (2, 9, 16),
+            (1, 1, 1),
+            "is undecided: we find 8 (−9.39 to 25.4), from 3 and 3 seeds, where > 3 is asked",
+            None,
+        ),
+        ((9, 10), (1, 1), "has too few seeds to be judged: 2 and 2, where it asks for three", None),
+        ((9, 10), (), "has no runs that it could be judged on", None),
+    ],
+)
+def test_it_says_what_became_of_the_primary_claim(softmax, sigmoid, begins, means):
+    told = paragraph(entry(question(), runs(softmax, sigmoid)))
+    assert begins in told
+    for index, words in enumerate(MEANINGS["normalisation"]):
+        assert (words in told) == (index == means), words
+
+
+def test_exploratory_claims_are_told_or_counted():
+    one = question().assertions[0]
+    more = [above(margin, gap("sink_0", "softmax", "sigmoid"), f"m{margin}", f"It is {margin} more", "Table 6")
+            for margin in (1, 2, 4, 5, 20, 8.5)]  # fmt: skip
+    told = paragraph(entry(question(assertions=(one, *more)), runs((9, 10, 11), (1, 1, 1))))
+    assert "Supported among the exploratory claims: it is 1 more, found 9" in told
+    assert "; and 1 more." in told
+    assert "Refuted among the exploratory claims: it is 20 more, found 9" in told
+    assert "There is 1 exploratory claim undecided." in told
+    assert paragraph(replace(entry(question(), None), claims=())) == ""
+
+
+def test_meanings_are_of_questions_there_are_and_whole_sentences():
+    assert set(MEANINGS) <= set(QUESTIONS)
+    for holds, fails in MEANINGS.values():
+        for sentence in (holds, fails):
+            assert sentence.startswith("So ")
+            assert sentence.endswith(".")
+        assert holds != fails
+
+
+def test_a_primary_claim_is_told_for_every_question():
+    for asked in QUESTIONS.values():
+        told = paragraph(entry(asked, None))
+        assert told.startswith("The primary claim, that "), asked.name
+        assert verdicts(asked, None)[0].reason in told
