@@ -75,11 +75,11 @@ def decided(study: Mapping[str, Any]) -> str:
     shares = {row["arm"]: _share(row) for row in study["arms"] if row["role"] in ("spared", "first")}
     controls = _range([row["recovered"] for row in study["arms"] if row["role"] == "control"])
     return (
-        f"Whether the first tokens give back a tenth or less, so few windows cannot tell. On {study['rows']} "
-        "(`python -m benchmarks.quantization more`) the\nmeasured sinks give back {shares['measured']}, the first token "
-        f"{shares['first 1']}, the first two {shares['first 2']}, the first\nfour {shares['first 4']}, random ones "
-        f"{controls}. So the first tokens give back about a tenth: more than chance, and a small part of\nwhat "
-        "measuring gives."
+        f"Whether the first tokens give back a tenth or less, so few windows cannot tell. On {study['rows']}\n"
+        "(`python -m benchmarks.quantization more`) the measured sinks give back "
+        f"{shares['measured']}, the first token\n{shares['first 1']}, the first two {shares['first 2']}, the first "
+        f"four {shares['first 4']}, random ones {controls}.\nSo the first tokens give back about a tenth: more than "
+        "chance, and a small part of what measuring gives."
     )
 
 
