@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from sinkscope.attention import Causal, Full, Operation
 from sinkscope.attention.combination import Combination
@@ -32,6 +33,8 @@ from sinkscope.hooks import (
     unwrapped,
 )
 from sinkscope.model import LabForCausalLM
+
+GROWING = (DynamicLayer, DynamicSlidingWindowLayer)  # transformers' own, which add new keys behind those they hold
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +123,10 @@ class FollowingCache(DynamicCache):
         )
 
     def reset(self) -> None:
+        for layer in self.layers:
+            if type(layer) in GROWING:  # transformers 5.17 fills them with zeros, to which later keys are added
+                layer.keys = layer.values = None
+                layer.is_initialized = False
         super().reset()
         self._pads, self._first = None, 0
 

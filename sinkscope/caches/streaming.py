@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 from transformers.cache_utils import (
-    DummyLayer,
     DynamicLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionAndFullAttentionLayer,
@@ -23,7 +22,7 @@ from sinkscope.caches.following import Coming, FollowingCache
 from sinkscope.caches.layers import HybridSinkWindow, Shown, SinkWindow
 from sinkscope.caches.positions import Origin
 from sinkscope.caches.rotation import measured_rotations
-from sinkscope.caches.strict import at_once, kept_logits, masked, parts
+from sinkscope.caches.strict import KEYLESS, at_once, kept_logits, masked, parts
 from sinkscope.caches.together import Together
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
 from sinkscope.hooks import Forward, family, unwrapped
@@ -33,7 +32,7 @@ LEFT_ALONE = {
     DynamicSlidingWindowLayer: "a window of its own",
     LinearAttentionAndSlidingWindowAttentionLayer: "a window of its own",
     LinearAttentionLayer: "a state of fixed size",
-    DummyLayer: "no keys of its own",
+    **dict.fromkeys(KEYLESS, "no keys of its own"),
 }
 log = logging.getLogger(__name__)
 _said: set[str] = set()

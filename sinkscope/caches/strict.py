@@ -8,14 +8,16 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
-from transformers import Cache
-from transformers.cache_utils import DummyLayer, LinearAttentionCacheLayerMixin
+from transformers import Cache, cache_utils
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import Editor, attention_layers, editing, family, has_attention, parameters
+from sinkscope.hooks import Editor, attention_layers, editing, family, has_attention, parameters, text_config
 
 OWN_MASKS = ("doge",)  # made in attention, of what is cached
 HOSTS = ("eager", "sdpa")  # attention functions that take any mask
+# What stands in a cache for layers that read another's keys; transformers 5.17 has nothing there.
+KEYLESS: tuple[type, ...] = tuple(filter(None, [getattr(cache_utils, "DummyLayer", None)]))
 
 
 @runtime_checkable
@@ -57,7 +59,9 @@ def at_once(model: nn.Module, cache: Cache) -> bool:
     Not beside recurrent states, which families continue token by token only; not where layers share keys, or attention
     is computed elsewhere than in a function of transformers' interface that takes a mask.
     """
-    if any(isinstance(layer, LinearAttentionCacheLayerMixin | DummyLayer) for layer in cache.layers):
+    if any(isinstance(layer, (LinearAttentionCacheLayerMixin, *KEYLESS)) for layer in cache.layers):
+        return False
+    if getattr(text_config(model), "num_kv_shared_layers", 0):
         return False
     host = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if host not in HOSTS or family(model) in OWN_MASKS or not has_attention(model):

@@ -83,5 +83,12 @@ EXACT = ("minicpm3",)  # ill-conditioned: compared in fp64
 
 
 def slow_but(quick: Iterable[str], names: Iterable[str]) -> list[Any]:
-    """Parameters of a test that are slow but for a few."""
-    return [pytest.param(name, marks=() if name in set(quick) else pytest.mark.slow) for name in names]
+    """Parameters of a test that are slow but for a few; those that the installed transformers lacks are skipped."""
+
+    def marks(name: str) -> list[Any]:
+        lacking = pytest.mark.skipif(
+            name in EVERY and not EVERY[name].exists, reason="transformers is older than the family"
+        )
+        return [lacking] if name in set(quick) else [lacking, pytest.mark.slow]
+
+    return [pytest.param(name, marks=marks(name)) for name in names]

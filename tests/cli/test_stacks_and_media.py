@@ -18,6 +18,7 @@ from sinkscope.model import load
 from tests.cli.conftest import prose
 from tests.families.processors import (
     images,
+    needs_torchvision,
     recordings,
     saved_classifier,
     saved_clip,
@@ -166,7 +167,7 @@ def test_an_encoder_decoder_is_changed_in_its_decoder(sinkscope, places, text, t
 @pytest.mark.parametrize(
     ("name", "option", "folder", "stack"),
     [
-        ("classifier", "--images", "images", "vision"),
+        pytest.param("classifier", "--images", "images", "vision", marks=needs_torchvision),
         pytest.param("whisper", "--audio", "sounds", "decoder", marks=pytest.mark.slow),
         pytest.param("hearing", "--audio", "speech", "decoder", marks=pytest.mark.slow),
     ],

@@ -15,9 +15,11 @@ from tests.evaluate.planted import llama, texts
 from tests.families.registry import FAMILIES
 
 WHY = "optimum-quanto and hqq are not installed: pip install 'sinkscope[quantize]'"
+needs_fp8 = pytest.mark.skipif(not hasattr(cache_utils, "Fp8QuantizedLayer"), reason="transformers has no fp8 cache")
 needs_backends = pytest.mark.skipif(find_spec("hqq") is None or find_spec("optimum") is None, reason=WHY)
 
 
+@needs_fp8
 @torch.no_grad()
 def test_fp8_is_full_precision_in_its_first_pass_and_not_behind() -> None:
     model, ids = llama(), texts(2, 24)
@@ -58,9 +60,13 @@ def test_a_missing_package_is_named(backend: Any, monkeypatch: pytest.MonkeyPatc
         pass
 
 
-def test_what_it_cannot_do_is_said() -> None:
+def test_another_backend_is_named() -> None:
     with pytest.raises(InputError, match="did you mean 'quanto'"):
         transformers_quantized("quant")  # type: ignore[arg-type]
+
+
+@needs_fp8
+def test_what_it_cannot_do_is_said() -> None:
     with pytest.raises(InputError, match="fp8"), transformers_quantized("fp8", 4).open(llama()):
         pass
     sliding = FAMILIES["mistral"].build("sdpa")

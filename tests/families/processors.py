@@ -5,11 +5,14 @@ from __future__ import annotations
 import struct
 import wave
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 import transformers
+from packaging.version import Version
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
@@ -19,6 +22,10 @@ from tests.families.inputs import IMAGE_TOKEN, PATCH, SIDE
 from tests.families.registry import FAMILIES
 
 RATE = 16_000
+needs_torchvision = pytest.mark.skipif(
+    Version(transformers.__version__) < Version("5.23") and find_spec("torchvision") is None,
+    reason="older releases of transformers load this image processor with torchvision alone",
+)
 
 
 def saved_vit(folder: Path) -> Path:

@@ -204,6 +204,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
             held.copy_(torch.where(new, rounding(held.float()).to(held.dtype), held))
 
     def reset(self) -> None:
+        self.is_initialized = False  # first: transformers 5.17 would fill tensors with zeros, which are not there
         super().reset()
         self.slots, self.rows = Slots(), {}
         self.seen, self.whole, self.gaps, self.limits, self.count, self.rectangle = 0, True, False, None, None, 0

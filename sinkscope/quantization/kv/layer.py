@@ -86,6 +86,7 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
             self.keys = self.values = None
 
     def reset(self) -> None:
+        self.is_initialized = False  # first: transformers 5.17 would fill tensors with zeros, which are not there
         super().reset()
         self._forget()
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sinkscope.errors import UnsupportedModelError
 
 FIRST, SECOND = ("gate_up_proj", "up_proj"), "down_proj"
-SAID = ("has_gate", "has_bias", "is_transposed", "has_post_expert_norm")  # by transformers' expert layers
+SAID = ("has_gate", "has_bias", "is_transposed")  # by transformers' expert layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,7 @@ class _InTwo:
         inner = self._map(first, entered, expert)
         inner = experts._apply_gate(inner) if experts.has_gate else experts.act_fn(inner)
         out = self._map(second, self._edited(second, inner, Routing(token, expert, len(flat), paired=True)), expert)
-        out = experts.post_expert_norm(out) if experts.has_post_expert_norm else out
+        out = experts.post_expert_norm(out) if getattr(experts, "has_post_expert_norm", False) else out
         weighted = out * top_k_weights[token, choice, None]
         mixed = torch.zeros_like(flat).index_add(0, token, weighted.to(flat.dtype))
         return mixed.reshape(hidden_states.shape)

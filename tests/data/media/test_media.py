@@ -20,6 +20,7 @@ from sinkscope.model import load
 from tests.families.processors import (
     RATE,
     images,
+    needs_torchvision,
     recordings,
     saved_clip,
     saved_hearing,
@@ -34,6 +35,7 @@ def read(kind: str, place: Path, folder: Path, **options: object) -> Reading:
     return media_reading(kind, folder, load(place), str(place), **{"samples": 9, "tokens": 6, **options})
 
 
+@needs_torchvision
 def test_images_are_what_the_models_processor_makes_of_each(tmp_path: Path) -> None:
     place, folder = saved_vit(tmp_path / "vit"), images(tmp_path / "images")
     [part] = read("images", place, folder).parts
@@ -43,6 +45,7 @@ def test_images_are_what_the_models_processor_makes_of_each(tmp_path: Path) -> N
     assert torch.equal(part["pixel_values"], torch.cat(expected))
 
 
+@needs_torchvision
 def test_the_first_samples_are_taken_and_said(tmp_path: Path) -> None:
     found = read("images", saved_vit(tmp_path / "vit"), images(tmp_path / "images"), samples=2)
     assert len(found.parts[0]["pixel_values"]) == 2
@@ -119,6 +122,7 @@ def test_a_processor_whose_sizes_are_not_the_models_is_said(saved: Callable[...,
     assert "\n" not in str(said.value)
 
 
+@needs_torchvision
 def test_an_image_processor_of_another_size_is_said(tmp_path: Path) -> None:
     place, folder = saved_vit(tmp_path / "vit"), images(tmp_path / "images")
     ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(place)
