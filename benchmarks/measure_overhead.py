@@ -4,6 +4,9 @@
 defaults (`benchmarks/memory.py`). A sample at a time, and 16 samples. A fresh model's first sample is measured in a
 process that has measured another model before, so that imports do not count.
 
+"Bare" is what no way of reading all positions with torch's operations can go below: the forward, and for each layer the
+products of queries and keys on the causal half, their exponentials and column sums, with nothing around them.
+
 Run: python -m benchmarks.measure_overhead [--save]
 """
 
@@ -37,6 +40,19 @@ def model_of(length: int, *, layers: int = 8, attention: str = "sdpa") -> LlamaF
     return LlamaForCausalLM(config).eval()
 
 
+def bare(length: int, heads: int = 8, dim: int = 32, rows: int = 64) -> None:
+    """The arithmetic of one layer's profile: Σ_t 2^(s_tk − lse_t) from products that are made anew."""
+    query, key = torch.zeros(2, heads, length, dim)
+    lse, room, received = torch.zeros(heads, length, 1), torch.empty(heads * rows * length), torch.zeros(heads, length)
+    for start in reversed(range(0, length, rows)):
+        stop = start + rows
+        scores = room[: heads * rows * stop].view(heads, rows, stop)
+        torch.bmm(query[:, start:stop], key[:, :stop].mT, out=scores)
+        torch.add(lse[:, start:stop], scores, alpha=1.4427, out=scores).exp2_()
+        scores[..., start:].tril_()
+        received[:, :stop] += scores.sum(-2)
+
+
 def figures() -> list[Figure]:
     plain, eager = model_of(LENGTH, layers=LAYERS), model_of(LENGTH, layers=LAYERS, attention="eager")
     ids = torch.randint(0, 2048, (1, LENGTH))
@@ -61,6 +77,7 @@ def figures() -> list[Figure]:
         "default observers": lambda: ss.measure(plain, ids),
         "all observers": lambda: ss.measure(plain, ids, observers="all"),
         "eager maps": maps,
+        "bare": lambda: [bare(LENGTH) for _ in range(LAYERS)],
         # A model that was never measured: what is computed once for a model counts here.
         "fresh": lambda: ss.measure(model_of(LENGTH, layers=LAYERS), ids, observers="all"),
         "building": lambda: model_of(LENGTH, layers=LAYERS),
@@ -84,6 +101,7 @@ def figures() -> list[Figure]:
             2.0,
         ),
         beside("measure with the default observers / forward", seconds["default observers"], forward),
+        beside("bare arithmetic of all positions and the forward / forward", forward + seconds["bare"], forward),
         beside("eager maps / forward", seconds["eager maps"], forward),
         at_least("eager maps / measure all positions", seconds["eager maps"], seconds["all"], 1.5),
     ]

@@ -50,6 +50,7 @@ from sinkscope.quantization import (
 
 TEXTS, TOKENS, CONTEXT, BATCH, GROUP = 16, 128, 64, 16, 32
 STORED, STEPS, ROUNDS = 1024, 34, 1
+WINDOW = 16  # with blocks of 32: 16 to 47 open tokens, on average as many as theirs leave between flushes of 128
 GAMMAS = (1, 4, 16, 64)
 CONTROLS = 3
 DOSE_TEXTS = 96
@@ -73,9 +74,9 @@ def python_text(texts: int = TEXTS) -> Tensor:
     ).input_ids
 
 
-def ours(bits: int, spared: Spared | None = None, name: str = "") -> Arm:
+def ours(bits: int, spared: Spared | None = None, name: str = "", window: int = 0) -> Arm:
     grids = Grid(bits, "channel", group=GROUP), Grid(bits, "token")
-    return arm(name or f"ours {bits} bits", lambda model: quantized_cache(model, *grids, spared))
+    return arm(name or f"ours {bits} bits", lambda model: quantized_cache(model, *grids, spared, window))
 
 
 def theirs() -> list[tuple[str, int, int, Arm]]:
@@ -117,7 +118,8 @@ def predictions(details: Details) -> list[Figure]:
     pairs = theirs()
     own = {bits: ours(bits) for bits in (2, 3, 4)}
     spares = {bits: ours(bits, FirstTokens(1), f"ours {bits} bits, sink spared") for bits in (2, 3, 4)}
-    every = losses(model, ids, [*own.values(), *spares.values(), *(made for *_, made in pairs)], details)
+    windows = [ours(bits, None, f"ours {bits} bits, window {WINDOW}", WINDOW) for bits in own]
+    every = losses(model, ids, [*own.values(), *spares.values(), *windows, *(made for *_, made in pairs)], details)
     details["nano, predictions and bytes a text"] = every
     figures = []
     for backend, bits, _ in THEIRS:

@@ -94,9 +94,12 @@ def test_a_failure_at_any_write_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     assert read_netcdf(tmp_path / "a.nc").identical(some(2)[["v0"]])
 
 
-@pytest.mark.parametrize("kind", ["measurements:Measurement", "evaluate:Comparison", "quantization:Study"])
-def test_what_is_none_or_damaged_is_refused_in_a_line(tmp_path: Path, kind: str) -> None:
-    load = imported(f"sinkscope.{kind}").load
+LOADERS = ("measurements:Measurement.load", "evaluate:Comparison.load", "quantization:Study.load", "calibration:stored")
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_what_is_none_or_damaged_is_refused_in_a_line(tmp_path: Path, loader: str) -> None:
+    load = imported(f"sinkscope.{loader}")
     write_netcdf(some(), tmp_path / "other.nc")
     whole = (tmp_path / "other.nc").read_bytes()
     (tmp_path / "cut.nc").write_bytes(whole[: len(whole) // 2])

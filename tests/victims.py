@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +130,8 @@ def _serve() -> None:
             if child == 0:
                 try:
                     _victim(asked, count.fileno(), said)
+                except BaseException:
+                    traceback.print_exc()
                 finally:
                     os._exit(1)
             os.close(said)

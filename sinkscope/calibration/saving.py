@@ -84,7 +84,10 @@ def release(model: nn.Module) -> None:
 
 
 def save(model: nn.Module, calibration: Intervention, folder: str | Path, tokenizer: Any = None) -> None:
-    """Write a model with a calibration, whole or not at all; `load(folder)` gives it back with it."""
+    """Write a model with a calibration, whole or not at all; `load(folder)` gives it back with it.
+
+    `tokenizer`, or the processor of a model that reads images, is written beside it.
+    """
     model = unwrapped(model)
     if not isinstance(model, PreTrainedModel):
         raise UnsupportedModelError(f"only transformers models are saved, not a {type(model).__name__}")

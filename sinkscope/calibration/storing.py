@@ -14,7 +14,7 @@ from sinkscope.calibration.choosing import Choice
 from sinkscope.calibration.saving import from_json
 from sinkscope.calibration.scoring import Scores
 from sinkscope.errors import InputError
-from sinkscope.files import writing
+from sinkscope.netcdf import read_netcdf, write_netcdf
 
 SCORES = ("loss", "entropy", "right")
 
@@ -46,17 +46,15 @@ def store(choice: Choice, path: str | Path, about: Mapping[str, Any]) -> None:
         "record": dict(choice.record),
         "about": dict(about),
     }
-    with writing(path) as draft:
-        data.assign_attrs(choice=json.dumps(record)).to_netcdf(draft, engine="h5netcdf")
+    write_netcdf(data.assign_attrs(choice=json.dumps(record)), path)
 
 
 def stored(path: str | Path) -> tuple[Choice, dict[str, Any]]:
     """What `store` wrote: the choice, and what it is of. Raises `InputError` for a file that is none."""
     try:
-        with xr.open_dataset(path, engine="h5netcdf") as file:
-            data = file.load()
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+        data = read_netcdf(path)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     if "choice" not in data.attrs or not {*SCORES, "held_out"} <= {*data.variables}:
         raise InputError(f"{path} holds no choice of a calibration")
     record = json.loads(data.attrs["choice"])

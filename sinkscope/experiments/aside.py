@@ -12,6 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from sinkscope.errors import InputError
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.findings import Findings
 from sinkscope.experiments.observed import Observed
@@ -22,11 +23,21 @@ ASIDE = "set_aside"
 
 @contextmanager
 def held(folder: Path, question: str, scale: str) -> Iterator[None]:
-    """While nobody else writes the record of a question: what is read inside is what is replaced."""
+    """While nobody else writes the record of a question: what is read inside is what is replaced.
+
+    Raises `InputError` where there cannot be a lock.
+    """
     path = kept.path_of(folder, question, scale)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.parent / f".{question}.lock"):
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path.parent / f".{question}.lock")
+        lock.acquire()
+    except (OSError, NotImplementedError) as error:
+        raise InputError(f"cannot write {path.parent}: {error}") from error
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def replace(folder: Path, before: Findings | None, findings: Findings) -> Path:

@@ -99,7 +99,7 @@ def blueprint(name: str | Path, *, revision: str | None = None, trust_remote_cod
     Raises `InputError` as `load` does.
     """
     try:
-        config = AutoConfig.from_pretrained(resolve(name), revision=revision, trust_remote_code=trust_remote_code)
+        config = AutoConfig.from_pretrained(own_files(name), revision=revision, trust_remote_code=trust_remote_code)
         with torch.device("meta"):
             return _auto_class(config).from_config(host_of(config), trust_remote_code=trust_remote_code)
     except InputError:
@@ -110,9 +110,7 @@ def blueprint(name: str | Path, *, revision: str | None = None, trust_remote_cod
 
 def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
     """The tokenizer that belongs to a model. Raises `InputError` where there is none."""
-    place = resolve(name)
-    if (Path(place) / CALIBRATED).exists():
-        place = str(Path(place) / UNCALIBRATED)
+    place = own_files(name)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             place, revision=revision, trust_remote_code=trust_remote_code
@@ -125,6 +123,12 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
     if len(tokenizer) < len(special) + 2:  # transformers makes one up, without a vocabulary, where files are missing
         raise InputError(f"no tokenizer for model '{name}': it comes without a vocabulary")
     return tokenizer
+
+
+def own_files(name: str | Path) -> str:
+    """Where a model's own configuration, tokenizer and processor are: `resolve`, behind a calibration's folder."""
+    place = resolve(name)
+    return str(Path(place) / UNCALIBRATED) if (Path(place) / CALIBRATED).exists() else place
 
 
 def resolve(name: str | Path) -> str:

@@ -6,11 +6,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import xarray as xr
-
 from sinkscope.calibration import stored as stored_choice
 from sinkscope.errors import InputError
 from sinkscope.evaluate import Comparison
+from sinkscope.netcdf import read_netcdf
 from sinkscope.quantization import Hazards, Study
 from sinkscope.report.caches_page import caches_page
 from sinkscope.report.changing import calibration_page, quantization_page
@@ -69,9 +68,8 @@ _KINDS: dict[str, Callable[[Path], Page]] = {
 def _kind(path: Path) -> str:
     """What a netCDF file holds, by what only such files have; empty for measurements and what cannot be read."""
     try:
-        with xr.open_dataset(path, engine="h5netcdf") as file:
-            marks = {"study": "role" in file.coords, "choice": "choice" in file.attrs}
-            marks["comparison"] = "series" in file.coords
-    except (OSError, ValueError):
+        data = read_netcdf(path)
+    except OSError:
         return ""
+    marks = {"study": "role" in data.coords, "choice": "choice" in data.attrs, "comparison": "series" in data.coords}
     return next((kind for kind, there in marks.items() if there), "")

@@ -7,10 +7,13 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from sinkscope.errors import InputError
 from sinkscope.experiments import QUESTIONS, Findings, Observed, known
 from sinkscope.experiments import findings as kept
+from sinkscope.experiments.aside import held, set_aside
 from sinkscope.experiments.aside import replace as put
-from sinkscope.experiments.aside import set_aside
 
 
 def run(name: str, seed: int = 0, value: float = 1.0, loss: float = 2.0, layout: int = 7) -> Observed:
@@ -66,3 +69,9 @@ def test_a_question_whose_name_begins_like_another_s_has_files_of_its_own(tmp_pa
     put(tmp_path, replace(findings(run("old")), question="emergence-2"), replace(findings(), question="emergence-2"))
     assert set_aside(tmp_path, "emergence", "nano") == []
     assert len(set_aside(tmp_path, "emergence-2", "nano")) == 1
+
+
+def test_a_folder_in_which_nothing_can_be_locked_is_one_line(tmp_path):
+    (tmp_path / "nano").write_text("a file where a folder should be")
+    with pytest.raises(InputError, match="cannot write"), held(tmp_path, "emergence", "nano"):
+        pass

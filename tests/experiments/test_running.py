@@ -184,7 +184,7 @@ def test_what_another_process_adds_to_the_record_meanwhile_is_not_lost(small, pl
     other = threading.Thread(target=lambda: answers.append(run(small(), seeds=1, backend=BACKENDS["none"], **places)))
     with aside.held(places["results"], "small", "nano"):
         other.start()
-        other.join(1.0)
+        other.join(0.3)
         assert other.is_alive()
         path.write_text(text)
     other.join(60)

@@ -96,6 +96,7 @@ def calibrate(
     from sinkscope.calibration import METHODS, choose
     from sinkscope.cli.intervene import of_one_size
     from sinkscope.cli.measuring.job import loaded, reading_of, tokenizer_of
+    from sinkscope.data.media import processor_of
 
     if method not in METHODS:
         raise unknown("method", method, METHODS)
@@ -116,7 +117,10 @@ def calibrate(
         medium: options.Medium | None = None if images is None else ("images", images)
         read = reading_of(changed, model, "natural", reads, runs, medium, text)
         given = of_one_size(read)
-        tokenizer = tokenizer_of(model, runs.revision, images is None, runs.trust_remote_code)
+        if images is None:
+            beside = tokenizer_of(model, runs.revision, True, runs.trust_remote_code)
+        else:
+            beside = processor_of("images", model, runs.revision)  # its tokenizer is a part of it
         if position >= given["input_ids"].shape[1]:
             raise InputError(f"--position {position}: the texts have positions 0 to {given['input_ids'].shape[1] - 1}")
         if named.of_images is not None:
@@ -141,7 +145,7 @@ def calibrate(
         summary = {"model": model, "method": method, "input": read.description, **found.to_json()}
         paths = _write(found, folder, summary)
         if save is not None:
-            paths += _save(changed, found, save, tokenizer)
+            paths += _save(changed, found, save, beside)
     if as_json:
         show_json(summary)
     else:
@@ -188,13 +192,13 @@ def _write(found: Choice, folder: Path, summary: dict[str, Any]) -> list[Path]:
     return [folder / name for name in FILES["calibrate"]]
 
 
-def _save(model: Any, found: Choice, folder: Path, tokenizer: Any) -> list[Path]:
+def _save(model: Any, found: Choice, folder: Path, beside: Any) -> list[Path]:
     """The calibrated model. Raises `InputError` where nothing was chosen."""
     from sinkscope import calibration
 
     if found.intervention is None:
         raise InputError(f"--save {folder}: nothing was chosen, so there is nothing to save; the results are written")
-    calibration.save(model, found.intervention, folder, tokenizer)
+    calibration.save(model, found.intervention, folder, beside)
     return [folder]
 
 

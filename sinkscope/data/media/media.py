@@ -19,7 +19,7 @@ from sinkscope.data.media.written import try_out, written
 from sinkscope.data.model_inputs import Reading
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.files import sha256
-from sinkscope.model.hub import resolve
+from sinkscope.model.hub import own_files
 
 PROMPT = "Describe what is there."
 """What stands beside each image or recording, for models that read text too."""
@@ -157,6 +157,11 @@ def _beside_text(processor: Any, medium: Medium, prompt: str, path: Path) -> Map
     return processor(audio=[read_recording(path, rate)], text=[text], sampling_rate=rate, return_tensors="pt")
 
 
+def processor_of(kind: str, name: str, revision: str | None = None) -> Any:
+    """What prepares files of a kind beside text, as it comes with a model. Raises `InputError` where there is none."""
+    return _processor(MEDIA[kind], name, revision)
+
+
 def _processor(medium: Medium, name: str, revision: str | None) -> Any:
     """What prepares files of a kind beside text."""
     found = _loaded(AutoProcessor, "processor", name, revision)
@@ -169,7 +174,7 @@ def _processor(medium: Medium, name: str, revision: str | None) -> Any:
 
 def _loaded(auto: Any, what: str, name: str, revision: str | None) -> Any:
     try:
-        found = auto.from_pretrained(resolve(name), revision=revision, trust_remote_code=False)
+        found = auto.from_pretrained(own_files(name), revision=revision, trust_remote_code=False)
     except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__).split(". If you")[0]
         raise InputError(f"no {what} for model '{name}': {reason}") from error

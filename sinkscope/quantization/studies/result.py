@@ -186,8 +186,7 @@ class Study:
         helps = "" if self.helps(choice) else ": no more than chance"
         return (
             f"Sparing '{choice}' ({self._tokens(choice)}) gives back {_percent(self.recovered(choice))} of it{helps}; "
-            f"{told}{len(controls)} random choices of the same budget {100 * min(others):.0f} to "
-            f"{100 * max(others):.0f} %."
+            f"{told}{_of_random(others)}."
         )
 
     def _kept(self) -> str:
@@ -258,6 +257,13 @@ def _row_means(values: Float[np.ndarray, "row place"]) -> Float[np.ndarray, " ro
 
 def _columns(name: str, found: Interval) -> dict[str, float]:
     return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+
+
+def _of_random(shares: Sequence[float]) -> str:
+    low, high = (round(100 * share) for share in (min(shares), max(shares)))
+    if len(shares) == 1:
+        return f"a random choice of the same budget {low} %"
+    return f"{len(shares)} random choices of the same budget {low} to {high} %"
 
 
 def _said(found: Interval, digits: int) -> str:

@@ -62,6 +62,17 @@ def test_visual_sinks_of_a_model_that_reads_images(capsys):
 
 
 @pytest.mark.slow
+def test_what_is_saved_of_a_model_that_reads_images_reads_them(capsys):
+    saved_llava(Path("llava"))
+    images(Path("images"), ((30, 40),) * 4)
+    call = ["calibrate", "llava", "--method", "zero-tuning", "--values", "0.5,2", "--objective", "entropy"]
+    assert main([*call, "--images", "images", "--controls", "1", "--save", "saved"]) == 0, capsys.readouterr().err
+    assert isinstance(kept(load("saved")), Reweigh)
+    assert main(["measure", "saved", "--images", "images", "--out", "measured"]) == 0, capsys.readouterr().err
+    assert main(["measure", "saved", "--images", "images", "--plan"]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["act", "act-guarded", "temperature"])
 def test_every_method_gives_json(capsys, method):
     assert main(["calibrate", "nano", "--method", method, "--json", *FEW]) == 0

@@ -76,6 +76,7 @@ NOT_COMPARED = {  # about convergence; about one operation; about slots where no
 }
 WRITTEN = ("written/on_sink", "written/controls")  # of heads that are on and off their sink
 OF_HEADS = ("top_head/alpha", "top_head/cosine_gap", "top_head/key_ratio", "top_head/value_ratio")
+OF_MODELS = [question for name, question in QUESTIONS.items() if not name.startswith(("backcopy", "trigger"))]
 OF_RECIPES = [question for question in QUESTIONS.values() if question.base in (recipe, relative)]
 
 
@@ -215,8 +216,36 @@ def test_what_is_withdrawn_says_why_and_is_judged_no_more():
         assert each.statement not in {one.claim.statement for one in QUESTIONS[name].assertions}
 
 
+def as_mass(name: str) -> str:
+    """The mass of which a metric, or a curve, is the rate."""
+    name = re.sub(r"/epsilon=[0-9.]+$", "", name)
+    name = re.sub(r"^sink_0(?=/|$)", "sink_mass", name)
+    return re.sub(r"^sink_(?=\d)", "sink_mass_", {"slot": "slot_mass", "sink/position_0": "sink/mass"}.get(name, name))
+
+
+def asked_of(assertion, asked: Question) -> set[tuple[str, str]]:
+    """Labels and names of what decides a claim."""
+    return {(label, name) for each in reads(assertion, asked) for label, names in each.items() for name in names}
+
+
+def test_the_mass_decides_wherever_a_rate_is_asked():
+    """The first claim reads no rate, and beside each claim by a rate stands one that reads the masses in its place.
+
+    But for where a sink stands, and for norms at equal loss, of which the control's rate says whether they count.
+    """
+    for asked in OF_MODELS:
+        each = [asked_of(assertion, asked) for assertion in asked.assertions]
+        for position, read in enumerate(each):
+            names = {name for _, name in read}
+            if all(as_mass(name) == name for name in names) or "sink/hidden_norm_ratio" in names:
+                continue
+            assert position > 0, asked.name
+            wanted = {(label, as_mass(name)) for label, name in read}
+            assert any(wanted <= other for other in each), (asked.name, asked.assertions[position].claim.name)
+
+
 def test_masses_are_judged_on_seeds_that_nobody_had_seen():
-    for asked in OF_RECIPES:
+    for asked in OF_MODELS:
         for assertion in asked.assertions:
             metrics, curves = reads(assertion, asked)
             names = {name for each in (*metrics.values(), *curves.values()) for name in each}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -105,3 +107,12 @@ def test_what_is_refused() -> None:
         OutlyingColumns(-1)
     with pytest.raises(InputError, match="nothing is spared"):
         OutlyingColumns().control(torch.Generator(), model, {})
+
+
+def test_what_spared_tokens_reach_keeps_no_column_for_others() -> None:
+    model, path, first = a_model("llama"), "model.layers.0.mlp.down_proj", FirstTokens(1)
+    x = numbers(2, 4, model.get_submodule(path).in_features).clamp(-2, 2)
+    x[:, 0] *= 100
+    alone, none = (through(model, path, x, OutlyingColumns(threshold, first)) for threshold in (5.0, math.inf))
+    assert torch.equal(alone, none)
+    assert not torch.equal(through(model, path, x, OutlyingColumns(5.0)), none)

@@ -75,14 +75,15 @@ def test_experts_are_what_is_written_by_hand() -> None:
 
 
 @pytest.mark.parametrize("grid", [FOUR, T4])
-def test_padding_counts_for_nothing(tiny_llama: LlamaForCausalLM, grid: Grid) -> None:
+@pytest.mark.parametrize("spared", [None, FirstTokens(2)])
+def test_padding_counts_for_nothing(tiny_llama: LlamaForCausalLM, grid: Grid, spared: FirstTokens | None) -> None:
     ids = torch.randint(5, 101, (1, 9), generator=torch.Generator().manual_seed(2))
     padded = torch.cat([torch.full((1, 4), 3), ids], 1)
     mask = torch.cat([torch.zeros(1, 4, dtype=torch.long), torch.ones_like(ids)], 1)
     with torch.no_grad():
         tiny_llama.model.embed_tokens.weight[3] *= 50  # a range that counted it would be wide
     try:
-        with QuantizeLinear(W8, grid).applied(tiny_llama):
+        with QuantizeLinear(W8, grid, spared=spared).applied(tiny_llama):
             alone = logits(tiny_llama, input_ids=ids)
             beside = logits(tiny_llama, input_ids=padded, attention_mask=mask)
     finally:

@@ -155,7 +155,10 @@ def test_the_paper_s_statements_open_the_page_where_runs_bear_on_them():
     said = {row[0]: row for row in table[1:]}
     one = said["Inputs of all kinds show the sink, random tokens too"]
     assert one[1] == "92.47 on text, 90.13 on random tokens (LLaMA2-7B)"
-    [by] = [judged for judged in entries[2].claims if judged.verdict.claim.name == "nor in random text"]
+    row = next(row for row in first.widget.markup.split("<tr") if "Inputs of all kinds" in row)
+    [(experiment, claim)] = re.findall(r'href="#x(\d+)-c(\d+)"', row)  # by the measure that has the seeds
+    by = entries[int(experiment)].claims[int(claim)]
+    assert by.verdict.claim.name.startswith("nor in random text")
     assert one[2] == effect(by.verdict)
     places = re.findall(r'href="#(x\d-c\d+)"', first.widget.markup)
     assert len(places) == len(table) - 1
