@@ -82,7 +82,7 @@ def test_chosen_positions_survive_the_window_that_drops_them(name: str, ids: tor
 
 
 @pytest.mark.in_part(2)
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", [name for name in FEW if name != "jamba"])  # which forgets its states: refused
 def test_chunked_prefill_equals_the_full_pass(name: str, ids: torch.Tensor, assert_same: Same) -> None:
     model = build(name)
     cache = DynamicCache(config=model.config)

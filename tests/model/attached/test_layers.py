@@ -54,7 +54,7 @@ def test_what_was_chosen_is_said_saved_and_comes_back(tmp_path: Path) -> None:
     stir(model)
     model.save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
-    assert (written["layers"], written["version"]) == ([1], 3)
+    assert (written["layers"], written["version"]) == ([1], 4)
     loaded = ss.load(tmp_path)
     assert loaded.config.attachment.layers == (1,)
     assert torch.equal(output(loaded, given), output(model, given))

@@ -124,7 +124,7 @@ def test_they_are_saved_copied_and_taken_off(name: str, tmp_path: Path) -> None:
     assert torch.equal(output(model, given), found)
     model.save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
-    assert (written["tokens"], written["version"]) == (COUNT, 3)
+    assert (written["tokens"], written["version"]) == (COUNT, 4)
     loaded = ss.load(tmp_path)
     assert torch.equal(tokens_of(loaded), tokens)
     assert torch.equal(output(loaded, given), found)
