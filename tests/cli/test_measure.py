@@ -169,7 +169,7 @@ def test_the_verdict_says_what_a_learned_sink_receives(sinkscope, model, text, t
     assert mass > 0.01
     verdict = " ".join(answer.out.split())
     assert f"slots (learned sinks, key biases: no tokens) receive {100 * mass:.1f} % of the attention" in verdict
-    assert "on slots" in answer.out.splitlines()[0]
+    assert "goes to slots" in answer.out.splitlines()[0]
     assert "slots" not in sinkscope("measure", model, "--text", text, *QUICK).out
 
 
