@@ -46,7 +46,7 @@ def victim():
 
 deaths = 0
 for _ in range(KILLS):
-    left = draw.randrange(1, 250)
+    left = draw.randrange(1, 1000 // KILLS)  # of the run's few hundred operations
     child = os.fork()
     if child == 0:
         try:
@@ -70,5 +70,5 @@ def test_a_run_killed_again_and_again(
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "SINKSCOPE_NO_SHAPE_CHECKS": "1"}
     command = [sys.executable, "-c", PROGRAM, how, corpus, str(runs)]
     killed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
-    assert int(killed.stdout) >= (KILLS // 3 if how == "file operations" else 1)  # a quick machine outruns some moments
+    assert int(killed.stdout) >= (KILLS // 2 if how == "file operations" else 1)  # a quick machine outruns some moments
     assert_same_run(train(tiny(*CHANGES), runs, progress=False, device="cpu", resume=True), undisturbed)
