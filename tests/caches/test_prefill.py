@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from sinkscope.caches import StreamingCache
 from sinkscope.caches.strict import at_once
@@ -176,3 +177,12 @@ def test_another_model_is_refused(llama: Any) -> None:
 def test_who_reads_several_tokens_at_once(name: str, together: bool) -> None:
     model = FAMILIES[name].build("eager" if name == "doge" else "sdpa")
     assert at_once(model, StreamingCache(model, 2, 6)) is together
+
+
+def test_layers_that_read_anothers_keys_are_told_by_the_model_too() -> None:
+    """transformers 5.17 has nothing in a cache that would tell them."""
+    empty = DynamicCache()
+    model = FAMILIES["llama"].build("sdpa")
+    assert at_once(model, empty)
+    model.config.num_kv_shared_layers = 1
+    assert not at_once(model, empty)
