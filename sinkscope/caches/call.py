@@ -121,7 +121,9 @@ class EvictionCall:
 
     def received(self, rows: slice = slice(None)) -> Float[Tensor, "batch kv_heads key"]:
         """What keys receive from some queries of this pass: the sum of their weights, mean over a head group."""
-        return self.weights(rows).sum(-2).mean(2)
+        weights = self.weights(rows)
+        of_rows = weights[..., 0, :] if weights.shape[-2] == 1 else weights.sum(-2)  # one decoded token: no work
+        return of_rows[:, :, 0] if self.group == 1 else of_rows.mean(2)
 
     def _scores(self, query: Tensor) -> Float[Tensor, "batch kv_heads group n key"]:
         batch, _, n, dim = query.shape

@@ -155,8 +155,9 @@ class Engine(Editor):
 
     def attending(self, module: nn.Module, attend: Callable[..., Any]) -> Callable[..., Any]:
         met = self.met.get(module)
-        reads = self.plan is not None and self.plan.policy.reads_weights
-        return partial(met.attend, attend) if reads and isinstance(met, Step) and met.can_attend() else attend
+        if self.plan is None or not isinstance(met, Step) or not met.can_attend(self.plan.policy.reads_weights):
+            return attend
+        return partial(met.attend, attend)
 
     def _given_groups(
         self, layer: KeptSets, number: int, module: nn.Module, implementation: str | None, given: dict[str, Any]
@@ -176,18 +177,19 @@ class Engine(Editor):
         if met is None:
             return output
         assert self.plan is not None
-        with torch.no_grad():
-            if isinstance(met, Step):
-                self._after_step(met, self.plan)
-            elif met.calls:
-                output = self._after_groups(met, self.plan, output)
-            else:
-                self._after(met, self.plan, output)
-            self.progress.unfinished -= 1
-            if not self.progress.unfinished:
-                self._end(self.plan)
+        if isinstance(met, Step):
+            if self.plan.policy.reads_weights and not met.made:
+                self._weigh(met)
+        elif met.calls:
+            output = self._after_groups(met, self.plan, output)
+        else:
+            self._after(met, self.plan, output)
+        self.progress.unfinished -= 1
+        if not self.progress.unfinished:
+            self._end(self.plan)
         return output
 
+    @torch.no_grad()
     def _end(self, plan: Plan) -> None:
         """The last layer has attended."""
         for stack in self.progress.stacks:
@@ -243,11 +245,12 @@ class Engine(Editor):
         tokens = tokens if layer.pads is None else tokens - layer.pads.to(query.device)
         return self.plan.budget.of_layer(number, len(self.layers), tokens)
 
-    def _after_step(self, step: Step, plan: Plan) -> None:
+    @torch.no_grad()
+    def _weigh(self, step: Step) -> None:
         """The weights of a token on a layer of a stack, where its attention did not leave them there."""
-        if plan.policy.reads_weights and not step.made:
-            step.part.weights.copy_(self._call(step.layer, step.number, step.module, step.given).weights())
+        step.part.weights.copy_(self._call(step.layer, step.number, step.module, step.given).weights())
 
+    @torch.no_grad()
     def _after(self, met: Met, plan: Plan, output: Tensor) -> None:
         """Take notes of a call that ran, score, and evict."""
         policy, layer, call = plan.policy, met.layer, met.call
@@ -279,6 +282,7 @@ class Engine(Editor):
                 )
             layer.round_new(policy.rounding, call.total - call.queries)
 
+    @torch.no_grad()
     def _after_groups(self, met: Met, plan: Plan, output: Tensor) -> Tensor:
         """One token on two rectangles: the other group's output, and notes of both."""
         assert met.query is not None
@@ -303,6 +307,8 @@ def _may_group(module: nn.Module, implementation: str | None, arguments: dict[st
 def _attends_to(layer: KeptSets, given: Mapping[str, Any]) -> bool:
     """Whether a call attends to what the layer stores and to nothing else."""
     slots, part = layer.slots, layer.part
+    if part is not None and given["key"] is part.keys and given["value"] is part.values:
+        return True
     stored = (slots["keys"], slots["values"]) if part is None else (part.keys, part.values)
     both = zip((given["key"], given["value"]), stored, strict=True)
     return all(a.shape == b.shape and a.stride() == b.stride() and a.data_ptr() == b.data_ptr() for a, b in both)

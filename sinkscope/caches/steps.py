@@ -32,11 +32,15 @@ class Step:
     implementation: str | None
     made: bool = False
 
-    def can_attend(self) -> bool:
-        """Whether it is a plain softmax in the precision that weights are computed in."""
+    def can_attend(self, reads_weights: bool) -> bool:
+        """Whether it is a plain softmax in the precision that weights are computed in, and this is the faster way.
+
+        So it is where the weights are asked for, and on a CPU, whose kernel is made for many queries.
+        """
         query, key = self.given["query"], self.given["key"]
         return (
-            self.implementation in (None, "eager", "sdpa")
+            (reads_weights or query.device.type == "cpu")
+            and self.implementation in (None, "eager", "sdpa")
             and is_plain(self.module, dict(self.given))
             and query.dtype == key.dtype == self.part.weights.dtype
             and not (torch.is_grad_enabled() and query.requires_grad)

@@ -12,9 +12,9 @@ from transformers.cache_utils import DynamicLayer
 
 from sinkscope.caches.following import Coming, FollowedLayer
 from sinkscope.caches.layers.groups import Group, join, split
+from sinkscope.caches.layers.merging import merged
 from sinkscope.caches.layers.part import Part
 from sinkscope.caches.layers.rectangle import EMPTY, SPARE, Slots
-from sinkscope.caches.layers.merging import merged
 from sinkscope.errors import InputError
 
 
