@@ -12,8 +12,8 @@ from sinkscope.experiments.effects import half_way
 from sinkscope.report.experiments import entry
 from sinkscope.report.experiments.names import title
 from tests.tools.test_findings_figures import SVG, circles
-from tools import findings_page
-from tools.findings_shapes import curves_of, drawing, over_positions, over_time, profile_of
+from tools.pages.findings import page as findings_page
+from tools.pages.findings.shapes import curves_of, drawing, over_positions, over_time, profile_of
 
 STEPS = (100, 200, 400)
 

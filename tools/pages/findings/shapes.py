@@ -15,7 +15,7 @@ from sinkscope.experiments import Observed
 from sinkscope.report.experiments.entry import Entry
 from sinkscope.report.experiments.figures import is_a_dose
 from sinkscope.theme import GRID, INK, MUTED, PAPER, PURPLE, SERIES
-from tools.findings_figures import STYLE, WIDTH, cut, dots, mean, metrics_of, values_of, written
+from tools.pages.findings.figures import STYLE, WIDTH, cut, dots, mean, metrics_of, values_of, written
 
 HEIGHT, MOST_LINES = 320, 10
 STROKES = ("-", "--")  # of as many lines as there are colors, each
