@@ -128,7 +128,7 @@ def test_a_damaged_record_is_named(tmp_path):
 
 @pytest.mark.long
 def test_the_module_writes_where_it_is_told(tmp_path):
-    command = [sys.executable, "-m", "tools.pages.findings.page", tmp_path / "none", tmp_path / "docs"]
+    command = [sys.executable, "-m", "tools.pages.findings", tmp_path / "none", tmp_path / "docs"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert told.split() == [str(tmp_path / "docs" / "findings.md")]
 

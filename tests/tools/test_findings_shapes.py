@@ -94,6 +94,21 @@ def test_a_dose_is_a_line_that_stops_where_a_dose_has_no_runs():
     assert {"0.5", "optimizer.weight_decay", "published, other models"} <= words(drawing(asked))
 
 
+def test_each_series_of_doses_is_a_line_of_its_own_and_a_baseline_in_none():
+    fixed = [
+        Variation(f"{norm} {way}", {"attention": {"name": "fixed", "direction": way, "norm": norm}})
+        for way in ("first", "uniform")
+        for norm in (1, 5, 20)
+    ]
+    claim = above(0.0, level("sink_0", "zero"), "claim", "it is so", "Table 5")
+    asked = Question("q", "Is it?", "Table 5", (Variation("zero", {"attention": "k_bias"}), *fixed), (claim,))
+    runs = {variation.label: {0: run(0, sink_0=1.0 + place)} for place, variation in enumerate(asked.variations)}
+    drawn = drawing(entry(asked, Findings("q", "nano", 1, runs)))
+    assert [f'id="joined-{index}"' in drawn for index in range(3)] == [True, True, False]
+    assert len(circles(ElementTree.fromstring(drawn), "ours-0")) == 7
+    assert "attention.norm" in words(drawn)
+
+
 def test_what_is_no_time_position_or_dose_is_dots_and_what_has_no_value_nothing():
     asked = made(level("loss", "one"), Variation("one"), Variation("two", {"attention": "sigmoid"}), loss=3.0)
     assert "ours-0" in drawing(asked)
