@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison(Arms):
+class CacheComparison(Arms):
     """What every arm did on the same texts.
 
     `data`: dims arm, window (texts), row and question (needles). `nll`, `kl` and `same` (arm, window) are means over
