@@ -113,8 +113,9 @@ class StreamingCache(FollowingCache):
         """Read all but the last token of `ids`, which `generate(ids, past_key_values=cache)` then goes on with.
 
         Every token sees what it would see if they came one by one, whatever `chunk` is, while about `chunk` of them are
-        read at once. Token by token where that cannot be had: beside recurrent states and where attention does not
-        go through transformers' interface.
+        read at once. Token by token where that cannot be had: beside states that begin anew in each pass of several
+        tokens (tried, not listed) and where attention does not go through transformers' interface. Rows with padding
+        are refused token by token beside states, which would take it in.
         """
         if ids.ndim != 2 or ids.shape[1] < 2:
             raise InputError(f"ids {tuple(ids.shape)}: a prompt of at least two tokens, (batch, position)")
