@@ -194,10 +194,10 @@ def test_another_model_is_refused(llama: Any) -> None:
         StreamingCache(llama, 2, 6).prefill(deepcopy(llama), ids(1, 9))
 
 
-@pytest.mark.parametrize(("name", "together"), [("llama", True), ("falcon_h1", False), ("doge", False)])
-def test_who_reads_several_tokens_at_once(name: str, together: bool) -> None:
+@pytest.mark.parametrize("name", ["llama", "falcon_h1", "jamba", "doge"])
+def test_who_reads_several_tokens_at_once(name: str) -> None:
     model = FAMILIES[name].build("eager" if name == "doge" else "sdpa")
-    assert at_once(model, StreamingCache(model, 2, 6)) is together
+    assert at_once(model, StreamingCache(model, 2, 6)) is (name in ("llama", "falcon_h1"))
 
 
 def test_layers_that_read_anothers_keys_are_told_by_the_model_too() -> None:
