@@ -69,7 +69,7 @@ def assert_same_losses(whole: Run, single: Run) -> None:
             assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=2e-3)
 
 
-@pytest.mark.in_part(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", FAST, ids=str)
 def test_micro_batch_changes_nothing(tiny: Callable[..., Recipe], runs: Path, changes: tuple[str, ...]) -> None:
     assert_same_losses(*both(tiny, runs, *changes))

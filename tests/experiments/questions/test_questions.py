@@ -141,6 +141,7 @@ def test_published_numbers_are_numbers_that_are_observed(known_metrics):
                 assert question not in OF_RECIPES or metric in known_metrics
 
 
+@pytest.mark.slow
 def test_claims_read_what_is_observed(known_metrics):
     for asked in OF_RECIPES:
         read = {name for one in asked.assertions for names in reads(one, asked)[0].values() for name in names}
