@@ -106,5 +106,7 @@ def test_cases_that_are_fast_in_part(tmp_path: Path) -> None:
     assert len(fast + slow) == 7 + 16 + 4 + 1 + 1 + 4
     assert collected("long") == ["long", "slow[1]", "slow[3]"], "one of two stays slow"
     matrix = collected("matrix")
-    assert matrix == [case for case in collected("slow") if case.startswith("two")], "each value of two is met by others"
+    assert matrix == [case for case in collected("slow") if case.startswith("two")], (
+        "each value of two is met by others"
+    )
     assert len(matrix) == 12

@@ -25,7 +25,9 @@ def path(tmp_path_factory, runs):
     return write_page(page, tmp_path_factory.mktemp("page") / "report.html")
 
 
-@pytest.fixture(scope="module", params=[("light", 1280), ("dark", 1280), ("light", 390)], ids=["light", "dark", "narrow"])
+@pytest.fixture(
+    scope="module", params=[("light", 1280), ("dark", 1280), ("light", 390)], ids=["light", "dark", "narrow"]
+)
 def opened(request, browser, path):
     """The page as loaded, with everything that the browser complained about or asked the network for.
 
