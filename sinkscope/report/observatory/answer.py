@@ -50,7 +50,7 @@ def _where(data: xr.Dataset, position: int, rate: float, epsilon: float) -> str:
     column = data["position"].values.tolist().index(position)
     by_layer = nanmean(layer_rates(data["attention_received"].transpose(*_ORDER).values, epsilon), 0)[:, column]
     layers = [label for label, value in zip(layer_labels(data), by_layer, strict=True) if value > 0]
-    few = f"in layer{'s' if len(layers) > 1 else ''} {_listed(layers)}"
+    few = f"in layer{'s' if len(layers) > 1 else ''} {_joined(layers)}"
     places = few if len(layers) <= SOME else f"in {len(layers)} of {len(by_layer)} layers, first in {layers[0]}"
     return (
         f"Yes: position {position} receives more than ε = {epsilon:g} of the attention in {rate:.1f} % of "
@@ -151,10 +151,6 @@ def _slots(data: xr.Dataset, epsilon: float) -> list[str]:
     if found is None or np.isnan(found.mass.value):
         return []
     return [f"Of the attention, {100 * found.mass.value:.1f} % goes to slots, which are no tokens."]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return _joined(list(names))
 
 
 def _joined(parts: Sequence[str]) -> str:
