@@ -175,8 +175,8 @@ class HeadClasses(Budget):
         mass = mass.reshape(*mass.shape[:2], -1)
         if unread := np.argwhere(np.isnan(mass).all(-1)).tolist():
             raise InputError(
-                f"HeadClasses.of: head {unread[0][0]}.{unread[0][1]} has no window_mass, so its class is unknown: measure "
-                "every layer"
+                f"HeadClasses.of: head {unread[0][0]}.{unread[0][1]} has no window_mass, so its class is unknown: "
+                "measure every layer"
             )
         low = np.nanquantile(mass, quantile, axis=-1)
         return cls(low < threshold, small)

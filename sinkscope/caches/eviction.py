@@ -122,8 +122,8 @@ def _too_small(policy: Policy, budget: Budget, number: int) -> str:
     if isinstance(budget, Uniform):
         return f"a budget of {number} keys per head is {needed}: give at least {policy.least}"
     return (
-        f"{type(budget).__name__} may leave a head {number} key{'s' * (number > 1)}, {needed}: it must leave every head "
-        f"{policy.least}"
+        f"{type(budget).__name__} may leave a head {number} key{'s' * (number > 1)}, {needed}: it must leave every "
+        f"head {policy.least}"
     )
 
 

@@ -18,11 +18,10 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from sinkscope.caches.biases import ALIBI, bias_by_mask, with_kept_columns
 from sinkscope.caches.following import Coming, FollowingCache
 from sinkscope.caches.layers import HybridSinkWindow, Shown, SinkWindow
-from sinkscope.caches.positions import Origin
-from sinkscope.caches.rotation import measured_rotations
+from sinkscope.caches.positions import Origin, bias_by_mask, with_kept_columns
+from sinkscope.caches.rotation import ALIBI, measured_rotations
 from sinkscope.caches.strict import KEYLESS, at_once, kept_logits, masked, parts
 from sinkscope.caches.together import Together
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
@@ -62,10 +61,10 @@ class StreamingCache(FollowingCache):
     The code of StreamingLLM drops before or after a token is added, in different scripts; here the query counts, so its
     4 + 1020 in a perplexity run is sinks=4, window=1021.
 
-    Raises `InputError` for a window below 1, sinks below 0, or another distance than "cache" where ALiBi counts the keys
-    that are kept; `UnsupportedModelError`, by name, for models with
-    absolute positions, learned biases by distance, frequencies that change with the length, caches of their own, keys
-    chosen by an index, and for those of which no layer sees everything.
+    Raises `InputError` for a window below 1, sinks below 0, or another distance than "cache" where ALiBi counts the
+    keys that are kept; `UnsupportedModelError`, by name, for models with absolute positions, learned biases by
+    distance, frequencies that change with the length, caches of their own, keys chosen by an index, and for those of
+    which no layer sees everything.
     """
 
     def __init__(self, model: nn.Module, sinks: int = 4, window: int = 1020, distance: Distance = "cache") -> None:
@@ -81,7 +80,7 @@ class StreamingCache(FollowingCache):
                 f"distance = {distance!r}: the ALiBi of family '{family(model)}' counts the keys that are kept, so its "
                 "sinks stand just before the window: distance='cache' is the only one"
             )
-        self._kept_alone = bias_by_mask(model) is not None
+        self._kept_alone = bias_by_mask(model) is not None  # of a text, for masks
         super().__init__(model)
         self.sinks, self.window, self.distance = sinks, window, distance
         rotations = measured_rotations(model)
