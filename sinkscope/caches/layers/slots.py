@@ -16,6 +16,8 @@ from sinkscope.caches.layers.rectangle import EMPTY, SPARE, Slots
 from sinkscope.caches.merging import merged
 from sinkscope.errors import InputError
 
+NO_NUMBER = "a policy's score is NaN: no key can be chosen by it"
+
 
 class KeptSets(FollowedLayer, DynamicLayer):
     """What a layer of kept sets has beside the kind of transformers layer that it stands for.
@@ -145,7 +147,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
         """
         real = self.real
         if bool((scores.isnan() & real).any()):
-            raise InputError("a policy's score is NaN: no key can be chosen by it")
+            raise InputError(NO_NUMBER)
         scores = scores.masked_fill(~real, -torch.inf)
         self.limits, self.rectangle, self.count = limits, int(limits.max()), count
         must = (scores == torch.inf).sum(-1)
@@ -185,10 +187,11 @@ class KeptSets(FollowedLayer, DynamicLayer):
             self.slots.overwrite(_oldest_of_lowest(scores, self.places))
             return
         real = self.real
+        scores = scores.masked_fill(~real, -torch.inf)  # what a policy says of padding may be anything, NaN too
         over = (real.sum(-1) > self.limits)[..., None]
         leaves = torch.where(over, real, ~real)
-        lowest = scores.masked_fill(~leaves, torch.inf).amin(-1, keepdim=True)
-        places = self.places.masked_fill(~(leaves & (scores.masked_fill(~real, -torch.inf) <= lowest)), self.seen)
+        lowest = _lowest(scores.masked_fill(~leaves, torch.inf))
+        places = self.places.masked_fill(~(leaves & (scores <= lowest)), self.seen)
         index = places.argmin(-1, keepdim=True)
         if surplus:
             self.slots.overwrite(index)
@@ -254,5 +257,13 @@ class SlotsLayer(KeptSets):
 
 
 def _oldest_of_lowest(scores: Tensor, places: Tensor) -> Int[Tensor, "batch heads 1"]:
-    lowest = scores.amin(-1, keepdim=True)
+    lowest = _lowest(scores)
     return torch.where(scores == lowest, places, torch.iinfo(places.dtype).max).argmin(-1, keepdim=True)
+
+
+def _lowest(scores: Tensor) -> Float[Tensor, "batch heads 1"]:
+    """The lowest score of each head. Raises `InputError` where one is NaN, as the lowest then is too."""
+    lowest = scores.amin(-1, keepdim=True)
+    if bool(lowest.isnan().any()):
+        raise InputError(NO_NUMBER)
+    return lowest
