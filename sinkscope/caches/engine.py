@@ -184,9 +184,11 @@ class Engine(Editor):
             output = self._after_groups(met, self.plan, output)
         else:
             self._after(met, self.plan, output)
+        if self.progress.unfinished == 1:
+            self._end(self.plan)
         self.progress.unfinished -= 1
         if not self.progress.unfinished:
-            self._end(self.plan)
+            self.stop()
         return output
 
     @torch.no_grad()
@@ -200,7 +202,6 @@ class Engine(Editor):
             stack.close(plan.policy.score(call))
         if plan.policy.together and not self.progress.stacks:
             self.progress.stacks = stacked(self.ready)
-        self.stop()
 
     def _call(
         self, layer: KeptSets, number: int, module: nn.Module, given: Mapping[str, Any], group: Group | None = None

@@ -20,8 +20,8 @@ from transformers.cache_utils import (
 
 from sinkscope.caches.following import Coming, FollowingCache
 from sinkscope.caches.layers import HybridSinkWindow, Shown, SinkWindow
-from sinkscope.caches.positions import Origin
-from sinkscope.caches.rotation import measured_rotations
+from sinkscope.caches.positions import Origin, bias_by_mask, with_kept_columns
+from sinkscope.caches.rotation import ALIBI, measured_rotations
 from sinkscope.caches.strict import KEYLESS, at_once, kept_logits, masked, parts
 from sinkscope.caches.together import Together
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
@@ -62,9 +62,10 @@ class StreamingCache(FollowingCache):
     The code of StreamingLLM drops before or after a token is added, in different scripts; here the query counts, so its
     4 + 1020 in a perplexity run is sinks=4, window=1021.
 
-    Raises `InputError` for a window below 1 or sinks below 0; `UnsupportedModelError`, by name, for models with
-    absolute positions, learned biases by distance, frequencies that change with the length, caches of their own, keys
-    chosen by an index, and for those of which no layer sees everything.
+    Raises `InputError` for a window below 1, sinks below 0, or another distance than "cache" where ALiBi counts the
+    keys that are kept; `UnsupportedModelError`, by name, for models with absolute positions, learned biases by
+    distance, frequencies that change with the length, caches of their own, keys chosen by an index, and for those of
+    which no layer sees everything.
     """
 
     def __init__(self, model: nn.Module, sinks: int = 4, window: int = 1020, distance: Distance = "cache") -> None:
@@ -74,8 +75,14 @@ class StreamingCache(FollowingCache):
             raise InputError(f"window = {window!r}: at least 1 token, the query itself")
         if distance not in get_args(Distance):
             raise unknown("distance", str(distance), get_args(Distance))
-        super().__init__(model)
         model = unwrapped(model)
+        if distance != "cache" and family(model) in ALIBI:
+            raise InputError(
+                f"distance = {distance!r}: the ALiBi of family '{family(model)}' counts the keys that are kept, so its "
+                "sinks stand just before the window: distance='cache' is the only one"
+            )
+        self._kept_alone = bias_by_mask(model) is not None  # of a text, for masks
+        super().__init__(model)
         self.sinks, self.window, self.distance = sinks, window, distance
         rotations = measured_rotations(model)
         self.left_alone: dict[int, str] = {}
@@ -154,6 +161,13 @@ class StreamingCache(FollowingCache):
         added = super().begin(forward, given)
         return added | self._origin.counted(added.get("position_ids", given.get("position_ids")))
 
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        length, offset = super().get_mask_sizes(query_length, layer_idx)
+        return length, 0 if self._kept_alone else offset
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        return self.followed[0].kept if self._kept_alone else super().get_query_offset(layer_idx)
+
     def expect(self, coming: Coming) -> None:
         super().expect(coming)
         seen = [coming.seen] if coming.pads is None else [coming.seen - pad for pad in coming.pads.tolist()]
@@ -175,6 +189,10 @@ class StreamingCache(FollowingCache):
     def reset(self) -> None:
         super().reset()
         self._origin.reset()
+
+    def _hook(self, model: nn.Module) -> None:
+        super()._hook(model)
+        with_kept_columns(self, model)
 
     def _streaming(self, model: nn.Module, index: int, layer: Any, rotations: Any) -> Any:
         """The layer to put in place of transformers' own, or that one, and why."""

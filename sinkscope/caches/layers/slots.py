@@ -17,6 +17,8 @@ from sinkscope.caches.layers.part import Part
 from sinkscope.caches.layers.rectangle import EMPTY, SPARE, Slots
 from sinkscope.errors import InputError
 
+NO_NUMBER = "a policy's score is NaN: no key can be chosen by it"
+
 
 class KeptSets(FollowedLayer, DynamicLayer):
     """What a layer of kept sets has beside the kind of transformers layer that it stands for.
@@ -160,7 +162,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
         self.leave()
         real = self.real
         if bool((scores.isnan() & real).any()):
-            raise InputError("a policy's score is NaN: no key can be chosen by it")
+            raise InputError(NO_NUMBER)
         scores = scores.masked_fill(~real, -torch.inf)
         self.limits, self.rectangle, self.count = limits, int(limits.max()), count
         must = (scores == torch.inf).sum(-1)
@@ -201,10 +203,11 @@ class KeptSets(FollowedLayer, DynamicLayer):
             self.steady += 1
             return
         real = self.real
+        scores = scores.masked_fill(~real, -torch.inf)  # what a policy says of padding may be anything, NaN too
         over = (real.sum(-1) > self.limits)[..., None]
         leaves = torch.where(over, real, ~real)
-        lowest = scores.masked_fill(~leaves, torch.inf).amin(-1, keepdim=True)
-        places = self.places.masked_fill(~(leaves & (scores.masked_fill(~real, -torch.inf) <= lowest)), self.seen)
+        lowest = _lowest(scores.masked_fill(~leaves, torch.inf))
+        places = self.places.masked_fill(~(leaves & (scores <= lowest)), self.seen)
         index = places.argmin(-1, keepdim=True)
         if surplus:
             self.slots.overwrite(index)
@@ -272,6 +275,14 @@ class SlotsLayer(KeptSets):
 
 
 def oldest_of_lowest(scores: Tensor, places: Tensor) -> Int[Tensor, "batch heads 1"]:
-    """The slot of the lowest score in each head; of equal ones that of the lowest place."""
-    lowest = scores.amin(-1, keepdim=True)
+    """The slot of the lowest score in each head; of equal ones that of the lowest place. Raises as `_lowest` does."""
+    lowest = _lowest(scores)
     return torch.where(scores == lowest, places, torch.iinfo(places.dtype).max).argmin(-1, keepdim=True)
+
+
+def _lowest(scores: Tensor) -> Float[Tensor, "batch heads 1"]:
+    """The lowest score of each head. Raises `InputError` where one is NaN, as the lowest then is too."""
+    lowest = scores.amin(-1, keepdim=True)
+    if bool(lowest.isnan().any()):
+        raise InputError(NO_NUMBER)
+    return lowest

@@ -35,7 +35,7 @@ def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE)
         unknown = "Whether there is a sink is unknown: no position that more than half of the tokens see has a number."
         return [unknown, *_slots(data, epsilon)]
     if not found.rate > 0:
-        no = f"No: in this text no position receives more than ε = {epsilon:g} of the attention of any head."
+        no = f"No: on this input no position receives more than ε = {epsilon:g} of the attention of any head."
         return [" ".join([no, *_slots(data, epsilon)])]
     command = f"{intervene} --what forbid-sink{f' --position {found.position}' if found.position else ''}"
     chosen, who = _heads(measurement, found.position, epsilon)

@@ -283,3 +283,23 @@ def test_beams_are_never_stacked(model: PreTrainedModel, beams: int) -> None:
             IDS[:, :PROMPT], past_key_values=cache, num_beams=beams, max_new_tokens=8, pad_token_id=0, do_sample=False
         )
         assert not stacks(cache)
+
+
+@dataclass(frozen=True)
+class Unsure(Streaming):
+    """Knows no score from a column on."""
+
+    until: int = 30
+
+    def score(self, call: EvictionCall) -> Tensor:
+        return super().score(call) * (torch.nan if call.total > self.until else 1.0)
+
+
+def test_no_number_is_no_score_and_the_cache_is_not_gone_on_with(model: PreTrainedModel) -> None:
+    with evicting(model, Unsure(2), BUDGET, "always") as cache:
+        read(model, cache, 30)
+        assert stacks(cache)
+        with pytest.raises(InputError, match="NaN"):
+            step(model, cache, 30)
+        with pytest.raises(InputError, match="broken off"):
+            step(model, cache, 31)
