@@ -40,24 +40,29 @@ class PlaceSums:
         """Add a piece of the observer `owner`; positions beyond those seen so far extend the sum."""
         key, values = (owner, piece.name), piece.values
         self.reductions[key] = piece.reduction
-        empty = 0.0 if piece.reduction == "sum" else -torch.inf
-        rows, start = piece.samples or slice(None), piece.start or 0
-        shape = [batch, *values.shape[1:]]
-        shape[2:3] = [start + width for width in shape[2:3]]
-        total = self.sums.get(key)
-        if total is None:
-            total = values.new_full(shape, empty)
-        elif values.ndim > 2 and total.shape[2] < shape[2]:
-            more = [*total.shape[:2], shape[2] - total.shape[2], *total.shape[3:]]
-            total = torch.cat([total, total.new_full(more, empty)], 2)
-        elif total.is_inference() and not torch.is_inference_mode_enabled():
-            total = total.clone()  # such a tensor may only be written to where it was made
-        part = total[rows] if values.ndim == 2 else total[rows, :, start : shape[2]]
+        total = self._wide_enough(key, piece, batch)
+        part = total if piece.samples is None else total[piece.samples]
+        if values.ndim > 2 and values.shape[2] != total.shape[2]:
+            part = part.narrow(2, piece.start or 0, values.shape[2])
         if piece.reduction == "sum":
             part += values
         else:
             torch.maximum(part, values, out=part)
+
+    def _wide_enough(self, key: tuple[str, str], piece: Piece, batch: int) -> Tensor:
+        """The sum so far, as long as the piece asks for; of nothing where this is the first one."""
+        values, total, empty = piece.values, self.sums.get(key), 0.0 if piece.reduction == "sum" else -torch.inf
+        stop = (piece.start or 0) + values.shape[2] if values.ndim > 2 else 0
+        if total is None:
+            lengths = [stop, *values.shape[3:]] if values.ndim > 2 else []
+            total = values.new_full([batch, values.shape[1], *lengths], empty)
+        elif values.ndim > 2 and total.shape[2] < stop:
+            more = [*total.shape[:2], stop - total.shape[2], *total.shape[3:]]
+            total = torch.cat([total, total.new_full(more, empty)], 2)
+        elif total.is_inference() and not torch.is_inference_mode_enabled():
+            total = total.clone()  # such a tensor may only be written to where it was made
         self.sums[key] = total
+        return total
 
     def broken_rows(self, batch: int) -> Bool[Tensor, "batch"]:
         """Samples with a NaN or an infinity; a maximum of nothing (−inf) is none."""

@@ -224,12 +224,14 @@ class Observation:
 
     def _pieces(self, call: AttentionCall) -> Iterator[tuple[Observer, Piece]]:
         shown = [observer for observer in self.observers if call.collected is None or observer.reads_weights_alone]
+        for observer in shown:  # before the chunks, which put queries, keys and values out of the processor's reach
+            for piece in observer.on_call(call):
+                yield observer, piece
         readers = [observer for observer in shown if observer.reads_chunks(call)]
         for chunk in chunks(call, any(observer.reads_scores for observer in readers)) if readers else ():
             for observer in readers:
-                yield from ((observer, piece) for piece in observer.on_chunk(call, chunk))
-        for observer in shown:
-            yield from ((observer, piece) for piece in observer.on_call(call))
+                for piece in observer.on_chunk(call, chunk):
+                    yield observer, piece
 
     def _checked(self, call: AttentionCall, invocation: Invocation, host: float) -> AttentionCall:
         """The call, its weights checked whenever a layer is used in a new way."""

@@ -29,13 +29,18 @@ def full_precision(device: torch.device) -> Iterator[None]:
                 backend.fp32_precision = allowed[name]
 
 
-def shares(scores: Tensor, lse: Tensor, out: Tensor | None = None) -> Tensor:
-    """exp(scores − lse), in place of the scores, or in the memory of `out`.
+def in_bits(scores: Tensor, lse: Tensor) -> Tensor:
+    """(scores − lse) / log 2, in place of the scores: the logarithm of the weights to base 2."""
+    return torch.add(lse * -UNIT, scores, alpha=UNIT, out=scores)
 
-    As 2^((scores − lse) / log 2), which CPUs compute in a third of the time of torch.exp; the relative error, at most
-    |scores − lse| · 1e-7, is one that no weight shows.
+
+def shares(scores: Tensor, lse: Tensor) -> Tensor:
+    """exp(scores − lse), in place of the scores.
+
+    As a power of two, which CPUs compute in a third of the time of torch.exp; the relative error, some 1e-7 ·
+    (|scores − lse| + |lse|), is one that no weight shows.
     """
-    return torch.add(lse * -UNIT, scores, alpha=UNIT, out=scores if out is None else out).exp2_()
+    return in_bits(scores, lse).exp2_()
 
 
 def product(

@@ -114,24 +114,32 @@ class AttentionCall:
         return torch.logaddexp(lse, self.sink.expand_as(lse))
 
     @cached_property
+    def counted(self) -> Bool[Tensor, "batch heads query"]:
+        """False for queries that count nowhere: padding, or nothing visible."""
+        seeing = (self.lse != -torch.inf) & (self.lse != torch.inf)
+        return seeing if self.real is None else seeing & self.real[:, None, :]
+
+    @cached_property
     def counted_lse(self) -> Float[Tensor, "batch heads query"]:
-        """`lse`, with +inf for queries that count nowhere (padding, or nothing visible): exp(score − inf) = 0."""
-        ignored = self.lse == -torch.inf
-        if self.real is not None:
-            ignored = ignored | ~self.real[:, None, :]
-        return self.lse.masked_fill(ignored, torch.inf)
+        """`lse`, with +inf for queries that count nowhere: exp(score − inf) = 0."""
+        return self.lse.masked_fill(~self.counted, torch.inf)
 
     @property
     def is_product(self) -> bool:
         """Whether logits are scaling · q·k and what the mask leaves of them, nothing else."""
         return self.is_softmax and self.softcap is None and self.bias is None and self.mask.only_hides
 
-    def weights(self, samples: slice, rows: slice, columns: Columns) -> Float[Tensor, "batch heads query key"]:
-        """exp(score − log-sum-exp) of a softmax in fp32, 0 where masked and for queries that count nowhere."""
+    def weights(
+        self, samples: slice, rows: slice, columns: Columns, room: Float[Tensor, "_"] | None = None
+    ) -> Float[Tensor, "batch heads query key"]:
+        """exp(score − log-sum-exp) of a softmax in fp32, 0 where masked and for queries that count nowhere.
+
+        In the memory `room`, where that is given and of use.
+        """
         lse = self.counted_lse[samples, :, rows, None]
         if not self.is_product:
             return shares(self.scores(samples, rows, columns), lse)
-        weights = shares(self.products(samples, rows, columns), lse)
+        weights = shares(self.products(samples, rows, columns, room), lse)
         self.mask.blank(weights, samples, rows, columns)
         return weights
 

@@ -176,7 +176,7 @@ class Observer(ABC):
 
     @property
     def reads_scores(self) -> bool:
-        """Whether chunks shall hold the scores beside the weights, where there are scores."""
+        """Whether chunks shall hold what the scores tell beside the weights (`Told`), where there are scores."""
         return False
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
