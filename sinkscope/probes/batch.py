@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -68,6 +69,8 @@ class PlaceSums:
         """Samples with a NaN or an infinity; a maximum of nothing (−inf) is none."""
         broken = torch.zeros(batch, dtype=torch.bool)
         for key, values in self.sums.items():
+            if math.isfinite(values.sum()):  # the rule: then all of it is
+                continue
             bad = ~torch.isfinite(values)
             if self.reductions[key] == "max":
                 bad &= values != -torch.inf
@@ -118,16 +121,22 @@ class Batch(Samples):
                 sums.settle(observer)
             sums.sums = {key: shelf.put(values) for key, values in sums.sums.items()}
 
-    def found(self, place: Place, owner: str) -> LayerSums:
-        """An observer's sums at a place, on the CPU, with the real tokens they belong to."""
+    def found(self, place: Place) -> Iterator[tuple[str, LayerSums]]:
+        """The sums at a place by the observer that found any, on the CPU, with the real tokens they belong to."""
         sums = self.places[place]
-        return LayerSums(
-            sums={name: values.cpu() for (of, name), values in sums.sums.items() if of == owner},
-            causal=sums.causal,
-            queries=self._real(sums.real_queries, sums.query_length),
-            keys=self._real(sums.real_keys, sums.key_length),
-            first=self.first if sums.query == "tokens" else 0,
-        )
+        queries, keys = self.queries(place), self.keys(place)
+        first = self.first if sums.query == "tokens" else 0
+        for owner in dict.fromkeys(owner for owner, _ in sums.sums):
+            own = {name: values.cpu() for (of, name), values in sums.sums.items() if of == owner}
+            yield owner, LayerSums(own, sums.causal, queries, keys, first)
+
+    def queries(self, place: Place) -> Bool[Tensor, "batch query"]:
+        """Which queries there are real tokens."""
+        return self._real(self.places[place].real_queries, self.places[place].query_length)
+
+    def keys(self, place: Place) -> Bool[Tensor, "batch key"]:
+        """Which keys there are real tokens."""
+        return self._real(self.places[place].real_keys, self.places[place].key_length)
 
     def _real(self, real: Tensor | None, length: int) -> Bool[Tensor, "batch position"]:
         return torch.ones(self.size, length, dtype=torch.bool) if real is None else real[:, :length].cpu()

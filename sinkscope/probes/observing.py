@@ -33,6 +33,7 @@ from sinkscope.hooks import (
     hosted,
     is_encoder_decoder,
     label,
+    paths_of,
     read_blocks,
     unwrapped,
     watching,
@@ -95,7 +96,7 @@ class Observation:
         self.family = family(model)
         self.layers = attention_layers(model) if has_attention(model) else {}
         self._maps = None if self.layers else ReturnedMaps(model)
-        self._paths = {module: path for path, module in model.named_modules()}
+        self._paths = paths_of(model)
         self._encoder_decoder = is_encoder_decoder(model)
         self._implementations: set[str] = set()
         self._verified: set[tuple[Any, ...]] = set()
@@ -145,6 +146,7 @@ class Observation:
             except UnsupportedModelError as error:
                 running.left_out.refused[kind(layer)] = str(error)
                 return
+            call = replace(call, samples_before=running.samples_before)
             self._take(self._checked(call, invocation, host), running)
         self._implementations.add(invocation.implementation or "eager")
 
@@ -192,7 +194,6 @@ class Observation:
 
     def _take(self, call: AttentionCall, running: OpenPass) -> None:
         """Show a call to the observers."""
-        call = replace(call, samples_before=running.samples_before)
         found = running.place(call.layer, *axes(call.layer.stack, self._encoder_decoder), causal=call.causal)
         found.query_length = call.query_start + call.query.shape[2]
         found.key_length = call.key_start + call.key.shape[2]
@@ -211,7 +212,7 @@ class Observation:
         """Take in the attention maps that the model returned, and the vectors behind them where they are known."""
         for call, vectors in maps.calls(output, running.forward, self._needs_vectors):
             with full_precision(call.query.device):
-                self._take(call, running)
+                self._take(replace(call, samples_before=running.samples_before), running)
                 if vectors is not None:
                     self._show_vectors(replace(vectors, samples_before=running.samples_before), running)
         self._implementations.add("eager")

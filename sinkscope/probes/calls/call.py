@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sinkscope.attention import Context, Operation, Weights, dot_product
 from sinkscope.hooks import Layer
-from sinkscope.probes.calls.arithmetic import product, shares
+from sinkscope.probes.calls.arithmetic import lengths, product, shares
 from sinkscope.probes.calls.masks import Columns, VisibleKeys, take
 from sinkscope.probes.calls.positions import locate
 
@@ -102,6 +102,16 @@ class AttentionCall:
     @cached_property
     def wide_key(self) -> Float[Tensor, "batch kv_heads key dim"]:
         return self.key.float().contiguous()
+
+    @cached_property
+    def query_lengths(self) -> Float[Tensor, "batch heads query"]:
+        """‖q‖₂."""
+        return lengths(self.wide_query)
+
+    @cached_property
+    def key_lengths(self) -> Float[Tensor, "batch kv_heads key"]:
+        """‖k‖₂."""
+        return lengths(self.wide_key)
 
     @cached_property
     def lse(self) -> Float[Tensor, "batch heads query"]:
