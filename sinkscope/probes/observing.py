@@ -205,8 +205,9 @@ class Observation:
         else:
             stated = running.forward.stated(found.query, found.query_length)
             found.real_queries = running.forward.real.get(found.query) if stated else None
+        size = call.query.shape[0]
         for observer, piece in self._pieces(call):
-            found.add(type(observer).__name__, piece, len(call.query))
+            found.add(type(observer).__name__, piece, size)
 
     def _collect(self, maps: ReturnedMaps, running: OpenPass, output: Any) -> None:
         """Take in the attention maps that the model returned, and the vectors behind them where they are known."""
@@ -305,7 +306,7 @@ class Observation:
         with full_precision(hidden.device):
             for observer in self.observers:
                 for piece in observer.on_hidden(shown) if observer.reads_blocks else ():
-                    found.add(type(observer).__name__, piece, len(hidden))
+                    found.add(type(observer).__name__, piece, hidden.shape[0])
 
     def _read_module(self, observer: Observer, watch: Watch) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:

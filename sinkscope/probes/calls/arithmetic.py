@@ -29,18 +29,18 @@ def full_precision(device: torch.device) -> Iterator[None]:
                 backend.fp32_precision = allowed[name]
 
 
-def in_bits(scores: Tensor, lse: Tensor) -> Tensor:
-    """(scores − lse) / log 2, in place of the scores: the logarithm of the weights to base 2."""
-    return torch.add(lse * -UNIT, scores, alpha=UNIT, out=scores)
+def in_bits(scores: Tensor, shift: Tensor) -> Tensor:
+    """(scores − lse) / log 2, in place of the scores: log2 of the weights. `shift`: −lse / log 2."""
+    return torch.add(shift, scores, alpha=UNIT, out=scores)
 
 
-def shares(scores: Tensor, lse: Tensor) -> Tensor:
-    """exp(scores − lse), in place of the scores.
+def shares(scores: Tensor, shift: Tensor) -> Tensor:
+    """exp(scores − lse), in place of the scores. `shift`: −lse / log 2.
 
     As a power of two, which CPUs compute in a third of the time of torch.exp; the relative error, some 1e-7 ·
     (|scores − lse| + |lse|), is one that no weight shows.
     """
-    return in_bits(scores, lse).exp2_()
+    return in_bits(scores, shift).exp2_()
 
 
 def lengths(vectors: Float[Tensor, "batch heads position dim"]) -> Float[Tensor, "batch heads position"]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sinkscope.attention import Context, Operation, Weights, dot_product
 from sinkscope.hooks import Layer
-from sinkscope.probes.calls.arithmetic import lengths, product, shares
+from sinkscope.probes.calls.arithmetic import UNIT, lengths, product, shares
 from sinkscope.probes.calls.masks import Columns, VisibleKeys, take
 from sinkscope.probes.calls.positions import locate
 
@@ -134,6 +134,11 @@ class AttentionCall:
         """`lse`, with +inf for queries that count nowhere: exp(score − inf) = 0."""
         return self.lse.masked_fill(~self.counted, torch.inf)
 
+    @cached_property
+    def shift(self) -> Float[Tensor, "batch heads query"]:
+        """−`counted_lse` / log 2, which makes the logarithms of weights of scores."""
+        return self.counted_lse * -UNIT
+
     @property
     def is_product(self) -> bool:
         """Whether logits are scaling · q·k and what the mask leaves of them, nothing else."""
@@ -146,10 +151,10 @@ class AttentionCall:
 
         In the memory `room`, where that is given and of use.
         """
-        lse = self.counted_lse[samples, :, rows, None]
+        shift = self.shift[samples, :, rows, None]
         if not self.is_product:
-            return shares(self.scores(samples, rows, columns), lse)
-        weights = shares(self.products(samples, rows, columns, room), lse)
+            return shares(self.scores(samples, rows, columns), shift)
+        weights = shares(self.products(samples, rows, columns, room), shift)
         self.mask.blank(weights, samples, rows, columns)
         return weights
 

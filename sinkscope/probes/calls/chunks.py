@@ -88,7 +88,7 @@ def _with_scores(
         blank = partial(Tensor.masked_fill_, mask=scores == -torch.inf, value=0.0)
     blank(scores)
     largest = torch.maximum(scores.amax(-1), -scores.amin(-1))
-    bits = in_bits(scores, call.counted_lse[samples, :, rows, None])
+    bits = in_bits(scores, call.shift[samples, :, rows, None])
     weights = torch.exp2(bits, out=room[1].view(bits.shape))
     blank(weights)
     return Chunk(samples, rows, columns, weights, slot, Told(call, (samples, rows, columns), weights, bits, largest))
