@@ -8,6 +8,7 @@ export PYTHON TORCH
 venv := .venv/bin
 oldest := .venv-oldest/bin
 inputs := pyproject.toml .ci/install
+pages := claims families findings identities observers spared statements streaming zoo
 fast := -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
 style := $(venv)/ruff check . && $(venv)/ruff format --check .
 
@@ -40,7 +41,7 @@ lint: .venv/dev.stamp ## style and types
 	$(venv)/mypy
 
 pages: .venv/dev.stamp ## write the pages of docs/ that are made from code or from records
-	set -e; for tool in tools/*_page.py; do $(venv)/python -m tools.$$(basename $$tool .py); done
+	set -e; for page in $(pages); do $(venv)/python -m tools.pages.$$page; done
 
 docs: .venv/docs.stamp ## the documentation site, in build/site: offline, warnings are errors, links are checked
 	$(venv)/python -m tools.site

@@ -24,7 +24,7 @@ from benchmarks.sides import Figure, at_least, at_most, report
 from sinkscope.caches import Protect, SinkSet, StreamingCache, evicting
 from sinkscope.caches.policies import POLICIES
 from sinkscope.data import build_inputs
-from sinkscope.evaluate import Arm, Comparison, compare_caches, noise
+from sinkscope.evaluate import Arm, CacheComparison, compare_caches, noise
 from sinkscope.evaluate.policies import Protection
 from sinkscope.metrics import bootstrap
 from sinkscope.model import load_tokenizer
@@ -124,7 +124,7 @@ def moved_sink(place: int) -> Tensor:
     return torch.cat([ids[:, 1 : place + 1], ids[:, :1], ids[:, place + 1 :]], 1)
 
 
-def protected(model: nn.Module, ids: Tensor, policy: str, details: Details, where: str) -> Comparison:
+def protected(model: nn.Module, ids: Tensor, policy: str, details: Details, where: str) -> CacheComparison:
     """What protecting sinks or other tokens saves, against protecting nothing but the newest."""
     scores = POLICIES[policy](window=RECENT) if policy == "snapkv" else POLICIES[policy]()
     measured = ss.measure(model, ids[:32, :CONTEXT], observers=[ss.AttentionReceived(f"first:{CONTEXT - 16}")])

@@ -172,7 +172,13 @@ class HeadClasses(Budget):
             raise InputError("HeadClasses.of: the measurement has no window_mass: observe sinkscope.probes.WindowMass")
         mass = data["window_mass"].transpose("layer", "head", "sample", "position").values
         mass = mass[data["stack"].values == "decoder"]
-        low = np.nanquantile(mass.reshape(*mass.shape[:2], -1), quantile, axis=-1)
+        mass = mass.reshape(*mass.shape[:2], -1)
+        if unread := np.argwhere(np.isnan(mass).all(-1)).tolist():
+            raise InputError(
+                f"HeadClasses.of: head {unread[0][0]}.{unread[0][1]} has no window_mass, so its class is unknown: "
+                "measure every layer"
+            )
+        low = np.nanquantile(mass, quantile, axis=-1)
         return cls(low < threshold, small)
 
     @property

@@ -9,12 +9,13 @@ from typing import Any, get_args
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer
 
-from sinkscope.caches.budgets import Budget, budget_of
+from sinkscope.caches.budgets import Budget, Uniform, budget_of
 from sinkscope.caches.engine import Engine, Plan, Progress, When
-from sinkscope.caches.following import FollowingCache
+from sinkscope.caches.following import Coming, FollowingCache
 from sinkscope.caches.layers import HybridSlotsLayer, KeptSets, SlotsLayer
 from sinkscope.caches.own import OwnEngine, check_own
 from sinkscope.caches.policies import Policy, policy_of
+from sinkscope.caches.protect import Protect
 from sinkscope.caches.rotation import Rotation, measured_rotations
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Forward, attention_layers, family, own_attention, text_config, unwrapped
@@ -65,6 +66,10 @@ class EvictingCache(FollowingCache):
         self.progress.unfinished = len(self.kept)
         return added
 
+    def expect(self, coming: Coming) -> None:
+        super().expect(coming)
+        self.progress.expect(coming)
+
     def reset(self) -> None:
         super().reset()
         self.progress.unfinished = 0
@@ -101,10 +106,7 @@ def evicting(
         raise InputError(f"when is {when!r}, expected one of {', '.join(get_args(When))}")
     policy, budget, model = policy_of(policy), budget_of(budget), unwrapped(model)
     if budget.number is not None and budget.number < policy.least:
-        raise InputError(
-            f"a budget of {budget.number} keys per head is too small for {type(policy).__name__}, which always keeps "
-            f"{policy.least - 1}: give at least {policy.least}"
-        )
+        raise InputError(_too_small(policy, budget, budget.number))
     cache = EvictingCache(model, policy, budget, when)
     _check_model(model, cache)
     engine = cache.engine = OwnEngine(model) if own_attention(model) else Engine(model)
@@ -116,6 +118,17 @@ def evicting(
         engine.stop()
         engine.open = False
         engine.modules.clear()
+
+
+def _too_small(policy: Policy, budget: Budget, number: int) -> str:
+    of = f"Protect, around {type(policy.policy).__name__}" if isinstance(policy, Protect) else type(policy).__name__
+    needed = f"too small for {of}, which always keeps {policy.least - 1}"
+    if isinstance(budget, Uniform):
+        return f"a budget of {number} keys per head is {needed}: give at least {policy.least}"
+    return (
+        f"{type(budget).__name__} may leave a head {number} key{'s' * (number > 1)}, {needed}: it must leave every "
+        f"head {policy.least}"
+    )
 
 
 def _check_model(model: nn.Module, cache: EvictingCache) -> None:

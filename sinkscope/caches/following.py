@@ -104,7 +104,7 @@ class FollowingCache(DynamicCache):
         self._model = weakref.ref(model)
         self._pads: Tensor | None = None
         self._first = 0  # what the model counts its positions from
-        _follow(self, model)
+        self._hook(model)
 
     @property
     def followed(self) -> list[FollowedLayer]:
@@ -149,8 +149,12 @@ class FollowingCache(DynamicCache):
         for name, value in self.__dict__.items():
             twin.__dict__[name] = value if isinstance(value, weakref.ref) else deepcopy(value, memo)
         if (model := self._model()) is not None:
-            _follow(twin, model)
+            twin._hook(model)
         return twin
+
+    def _hook(self, model: nn.Module) -> None:
+        """Follow the model, for as long as this cache lives."""
+        _follow(self, model)
 
     def begin(self, forward: Forward, given: Mapping[str, Any]) -> dict[str, Any]:
         """Check a pass of the model and tell the layers what it brings; returns arguments to add to it.
@@ -180,8 +184,10 @@ class FollowingCache(DynamicCache):
         pads = 0 if coming.pads is None else coming.pads[:, None].to(tensor.device)
         positions = given.get("position_ids")
         if positions is None and coming.pads is None:  # most passes: one operation
-            columns = torch.arange(coming.seen + self._first, coming.total + self._first, device=tensor.device)
-            return {"position_ids": columns.clamp_(min=0).expand(coming.batch, -1)}
+            start = coming.seen + self._first
+            columns = torch.arange(start, start + coming.queries, device=tensor.device)
+            columns = columns.clamp_(min=0) if start < 0 else columns
+            return {"position_ids": columns.expand(coming.batch, -1)}
         columns = torch.arange(coming.seen, coming.total, device=tensor.device)[None]
         counted = (columns - pads).expand(coming.batch, -1)
         if positions is None:

@@ -1,17 +1,21 @@
-"""Where positions are counted from: not from the beginning of the text for ever, since fp32 angles lose accuracy."""
+"""Where positions are counted from: not from the beginning of the text for ever, since fp32 angles lose accuracy.
+
+ALiBi counts the keys that are kept, so its bias is made for those.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
 from sinkscope.caches.rotation import LayerRotation
-from sinkscope.hooks import family, parameters, sink_tokens, text_config
+from sinkscope.hooks import arguments, family, parameters, sink_tokens, text_config
 
 FARTHEST = 32_768  # beyond 39,000 rad the sines of a CPU take several times as long
 TABLES = ("gptj", "codegen")  # their sines are a table of as many rows as the model has positions
@@ -69,3 +73,46 @@ class Origin:
 
     def reset(self) -> None:
         self.base = 0
+
+
+class Streams(Protocol):
+    """A cache that a mask is cut for."""
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]: ...
+    @property
+    def followed(self) -> Sequence[Any]: ...
+
+
+def bias_by_mask(model: nn.Module) -> nn.Module | None:
+    """The module of BLOOM that makes ALiBi as wide as the attention mask, which covers what is gone; else None."""
+    if family(model) != "bloom":
+        return None
+    return next(module for module in model.modules() if hasattr(module, "build_alibi_tensor"))
+
+
+def with_kept_columns(cache: Streams, model: nn.Module) -> None:
+    """Give that module the columns of the mask that belong to keys at hand, while `cache` lives and is passed to it.
+
+    The cache answers for its masks as if these columns were the whole text: what is kept are always the last ones, as
+    the first tokens of a row stand there only once the row has no padding among the last. Row by row, ALiBi counts the
+    real tokens in front of a key.
+    """
+    module, follower = bias_by_mask(model), weakref.ref(cache)
+    if module is None:
+        return
+
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        follows, given = follower(), arguments(module, args, kwargs)
+        passed: object = given.get("past_key_values")
+        if follows is None or passed is not follows:
+            return None
+        ids = given.get("input_ids")
+        embedded: Tensor = given["inputs_embeds"] if ids is None else ids
+        rows, queries = embedded.shape[:2]
+        length, _ = follows.get_mask_sizes(queries, 0)
+        mask = given.get("attention_mask")
+        if mask is None:  # transformers 5.17 makes one for all that was seen
+            mask = torch.ones(rows, length, dtype=torch.long, device=embedded.device)
+        return (), given | {"attention_mask": mask[:, -length:] if isinstance(mask, Tensor) else mask}
+
+    weakref.finalize(cache, module.register_forward_pre_hook(before, with_kwargs=True).remove)

@@ -22,8 +22,8 @@ from sinkscope.hooks import device_of, evaluating, family, parameters, sink_toke
 
 Layout = Literal["half", "interleaved"]
 PLACES = (0, 1, 2, 3, 5, 17, 40, 41, 1009, 8191, 65521)  # the far ones tell slow frequencies apart
-ALIBI = ("bloom", "mpt")  # a bias linear in the index of a key among those kept, which is the rule of streaming
 OWN_CACHES = ("minimax", "recurrent_gemma")
+ALIBI = ("bloom", "mpt")  # a bias linear in the index of a key among those kept, which is the rule of streaming
 BIASES = ("alibi", "relative_t5", "relative_paper")  # of lab models
 DEPENDS_ON_LENGTH = ("dynamic", "longrope")
 BASES = (10000.0, 500000.0, 1000000.0)

@@ -20,8 +20,8 @@ from transformers.cache_utils import (
 
 from sinkscope.caches.following import Coming, FollowingCache
 from sinkscope.caches.layers import HybridSinkWindow, Shown, SinkWindow
-from sinkscope.caches.positions import Origin
-from sinkscope.caches.rotation import measured_rotations
+from sinkscope.caches.positions import Origin, bias_by_mask, with_kept_columns
+from sinkscope.caches.rotation import ALIBI, measured_rotations
 from sinkscope.caches.strict import KEYLESS, at_once, kept_logits, masked, parts
 from sinkscope.caches.together import Together
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
@@ -36,6 +36,7 @@ LEFT_ALONE = {
 }
 log = logging.getLogger(__name__)
 _said: set[str] = set()
+_DROPPED = torch.ones(1, 1, dtype=torch.bool)  # every row has dropped tokens
 
 
 class StreamingCache(FollowingCache):
@@ -61,9 +62,10 @@ class StreamingCache(FollowingCache):
     The code of StreamingLLM drops before or after a token is added, in different scripts; here the query counts, so its
     4 + 1020 in a perplexity run is sinks=4, window=1021.
 
-    Raises `InputError` for a window below 1 or sinks below 0; `UnsupportedModelError`, by name, for models with
-    absolute positions, learned biases by distance, frequencies that change with the length, caches of their own, keys
-    chosen by an index, and for those of which no layer sees everything.
+    Raises `InputError` for a window below 1, sinks below 0, or another distance than "cache" where ALiBi counts the
+    keys that are kept; `UnsupportedModelError`, by name, for models with absolute positions, learned biases by
+    distance, frequencies that change with the length, caches of their own, keys chosen by an index, and for those of
+    which no layer sees everything.
     """
 
     def __init__(self, model: nn.Module, sinks: int = 4, window: int = 1020, distance: Distance = "cache") -> None:
@@ -73,8 +75,14 @@ class StreamingCache(FollowingCache):
             raise InputError(f"window = {window!r}: at least 1 token, the query itself")
         if distance not in get_args(Distance):
             raise unknown("distance", str(distance), get_args(Distance))
-        super().__init__(model)
         model = unwrapped(model)
+        if distance != "cache" and family(model) in ALIBI:
+            raise InputError(
+                f"distance = {distance!r}: the ALiBi of family '{family(model)}' counts the keys that are kept, so its "
+                "sinks stand just before the window: distance='cache' is the only one"
+            )
+        self._kept_alone = bias_by_mask(model) is not None  # of a text, for masks
+        super().__init__(model)
         self.sinks, self.window, self.distance = sinks, window, distance
         rotations = measured_rotations(model)
         self.left_alone: dict[int, str] = {}
@@ -113,8 +121,9 @@ class StreamingCache(FollowingCache):
         """Read all but the last token of `ids`, which `generate(ids, past_key_values=cache)` then goes on with.
 
         Every token sees what it would see if they came one by one, whatever `chunk` is, while about `chunk` of them are
-        read at once. Token by token where that cannot be had: beside recurrent states and where attention does not
-        go through transformers' interface.
+        read at once. Token by token where that cannot be had: beside states that begin anew in each pass of several
+        tokens (tried, not listed) and where attention does not go through transformers' interface. Rows with padding
+        are refused token by token beside states, which would take it in.
         """
         if ids.ndim != 2 or ids.shape[1] < 2:
             raise InputError(f"ids {tuple(ids.shape)}: a prompt of at least two tokens, (batch, position)")
@@ -152,20 +161,38 @@ class StreamingCache(FollowingCache):
         added = super().begin(forward, given)
         return added | self._origin.counted(added.get("position_ids", given.get("position_ids")))
 
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        length, offset = super().get_mask_sizes(query_length, layer_idx)
+        return length, 0 if self._kept_alone else offset
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        return self.followed[0].kept if self._kept_alone else super().get_query_offset(layer_idx)
+
     def expect(self, coming: Coming) -> None:
         super().expect(coming)
         seen = [coming.seen] if coming.pads is None else [coming.seen - pad for pad in coming.pads.tolist()]
         if by := self._origin.moved(seen, coming.queries):
             self._origin.turn(self, -by)
-        shown = self._pass = self._shown(coming, seen)
         self._masks, self._awaited, self._attended = {}, None, True
-        standing = self._together.turned(self.followed, shown) if shown.dropped is not None and not shown.copies else {}
-        for layer in self.followed:
+        layers, standing = self.followed, {}
+        if coming.queries == 1 and coming.pads is None and coming.seen >= self.length:  # most passes: next to no work
+            shown = Shown(coming, self.length - 1, self.sinks, dropped=_DROPPED, everyone=True)
+            standing = self._together.ahead(layers, coming.seen, self._origin.base, self._by)
+        else:
+            shown = self._shown(coming, seen)
+            if shown.dropped is not None and not shown.copies:
+                standing = self._together.turned(layers, shown)
+        self._pass = shown
+        for layer in layers:
             layer.show(shown, standing.get(layer))
 
     def reset(self) -> None:
         super().reset()
         self._origin.reset()
+
+    def _hook(self, model: nn.Module) -> None:
+        super()._hook(model)
+        with_kept_columns(self, model)
 
     def _streaming(self, model: nn.Module, index: int, layer: Any, rotations: Any) -> Any:
         """The layer to put in place of transformers' own, or that one, and why."""

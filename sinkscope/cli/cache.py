@@ -19,7 +19,7 @@ from sinkscope.report.terminal import note, only_json, plain, show, show_json, s
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from sinkscope.evaluate import Comparison
+    from sinkscope.evaluate import CacheComparison
     from sinkscope.evaluate.policies import Protection
 
 POLICIES = "streaming,h2o,snapkv,keydiff"  # compared where none is named
@@ -240,7 +240,7 @@ def _watching() -> Iterator[Callable[[int, int, str], None]]:
         yield watch
 
 
-def _write(found: Comparison, folder: Path) -> list[Path]:
+def _write(found: CacheComparison, folder: Path) -> list[Path]:
     """Numbers, table and page, in the place of an earlier comparison's."""
     from functools import partial
 
@@ -257,7 +257,7 @@ def _write(found: Comparison, folder: Path) -> list[Path]:
     return [folder / name for name in FILES["cache"]]
 
 
-def _show(found: Comparison) -> None:
+def _show(found: CacheComparison) -> None:
     """A row per cache."""
     frame = found.table()
     recalls, timed = "recall" in frame, "step_ratio" in frame

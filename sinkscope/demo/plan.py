@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from sinkscope.training.machine import processors
 
 MODEL = "nano"
 STEPS = 1100
@@ -49,7 +49,7 @@ class DemoPlan:
     @property
     def threads(self) -> int:
         """Threads of each run: the cores are shared out."""
-        return max(1, min(MOST_THREADS, _cores() // len(self.attentions)))
+        return max(1, min(MOST_THREADS, processors() // len(self.attentions)))
 
 
 def full(out: Path) -> DemoPlan:
@@ -60,8 +60,3 @@ def full(out: Path) -> DemoPlan:
 def quick(out: Path) -> DemoPlan:
     """The beginning of the full demonstration's softmax run, which that would go on with."""
     return DemoPlan(out, ("softmax",), eval_every=10, save_every=20, seconds=QUICK_SECONDS)
-
-
-def _cores() -> int:
-    """Cores this process may use, which in a container are fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

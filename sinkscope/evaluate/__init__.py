@@ -3,7 +3,7 @@
 from sinkscope.evaluate.agreement import agreed, written
 from sinkscope.evaluate.arms import FULL, Arm, arm, full, transformers_quantized, with_full
 from sinkscope.evaluate.comparing import compare_caches
-from sinkscope.evaluate.comparison import Comparison
+from sinkscope.evaluate.comparison import CacheComparison
 from sinkscope.evaluate.feeding import Feed, feeding
 from sinkscope.evaluate.memory import held_bytes
 from sinkscope.evaluate.needles import Alphabet, Asked, Needles, noise
@@ -16,7 +16,7 @@ __all__ = [
     "Alphabet",
     "Arm",
     "Asked",
-    "Comparison",
+    "CacheComparison",
     "Feed",
     "Needles",
     "Recalled",

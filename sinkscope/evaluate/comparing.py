@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sinkscope.errors import InputError
 from sinkscope.evaluate.agreement import agreed
 from sinkscope.evaluate.arms import FULL, Arm, with_full
-from sinkscope.evaluate.comparison import Comparison
+from sinkscope.evaluate.comparison import CacheComparison
 from sinkscope.evaluate.feeding import checked_ids
 from sinkscope.evaluate.needles import Asked
 from sinkscope.evaluate.perplexity import Scored, scored
@@ -58,7 +58,7 @@ def compare_caches(
     batch_size: int = 8,
     about: dict[str, Any] | None = None,
     progress: Progress | None = None,
-) -> Comparison:
+) -> CacheComparison:
     """Every arm, and the full cache, on the same texts.
 
     `ids` (window, position): the first `context` tokens are read at once, whereupon a cache drops what it drops; the
@@ -84,7 +84,7 @@ def compare_caches(
         arrays |= _recall(model, needles, every, batch_size, bar)
     if rounds:
         arrays |= _times(model, ids[:batch_size], every, context, rounds, bar)
-    return Comparison(_dataset(arrays, every, _record(model, ids, context, needles, generate, batch_size, about)))
+    return CacheComparison(_dataset(arrays, every, _record(model, ids, context, needles, generate, batch_size, about)))
 
 
 @dataclass

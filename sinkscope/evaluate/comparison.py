@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-import xarray as xr
 
 from sinkscope.errors import InputError
 from sinkscope.evaluate import figures
 from sinkscope.evaluate.arms import FULL
+from sinkscope.evaluate.stored import Arms
 from sinkscope.metrics import Interval, bootstrap
-from sinkscope.netcdf import read_netcdf, write_netcdf
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class CacheComparison(Arms):
     """What every arm did on the same texts.
 
     `data`: dims arm, window (texts), row and question (needles). `nll`, `kl` and `same` (arm, window) are means over
@@ -31,16 +27,7 @@ class Comparison:
     asked for is absent. The first arm is the full cache.
     """
 
-    data: xr.Dataset
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """Where the numbers come from."""
-        return dict(json.loads(self.data.attrs["record"]))
-
-    @property
-    def arms(self) -> list[str]:
-        return [str(name) for name in self.data["arm"].values]
+    CALLED, MARK = "comparison of caches", "series"
 
     def kept(self, arm: str) -> float:
         """Held bytes behind the context, as a share of those of the full cache."""
@@ -63,33 +50,13 @@ class Comparison:
             raise InputError("no needles were asked for: give `needles`")
         return _interval(self.data["recall"].sel(arm=arm).mean("question").values, level, resamples)
 
-    def table(self) -> pd.DataFrame:
-        """A row per arm, in their order."""
-        return pd.DataFrame([self._row(arm) for arm in self.arms])
-
     def plot(self) -> dict[str, go.Figure]:
         """Loss, recall and time against what is kept, by title."""
         return figures.all_figures(self.table().assign(series=self.data["series"].values))
 
     def to_json(self) -> dict[str, Any]:
         """The table and the record, JSON-able."""
-        rows = json.loads(self.table().to_json(orient="records", double_precision=10))
-        return {"arms": rows, **self.record}
-
-    def save(self, path: str | Path) -> None:
-        """Write everything to one netCDF file, whole or not at all."""
-        write_netcdf(self.data, path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Comparison:
-        """Read what `save` wrote. Raises `InputError` for a file that is none."""
-        try:
-            data = read_netcdf(path)
-        except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-        if "record" not in data.attrs or "series" not in data.coords:
-            raise InputError(f"{path} holds no comparison of caches")
-        return cls(data)
+        return {"arms": self._rows(), **self.record}
 
     def _check(self, *arms: str) -> None:
         for arm in arms:

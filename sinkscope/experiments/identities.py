@@ -18,7 +18,7 @@ from sinkscope.errors import InputError
 from sinkscope.experiments.question import SCALES, Question
 from sinkscope.experiments.questions import QUESTIONS
 
-TABLE = Path(__file__).parent / "identities.json"  # written by `python -m tools.identities_page`
+TABLE = Path(__file__).parent / "identities.json"  # written by `python -m tools.pages.identities`
 
 
 @dataclass(frozen=True)

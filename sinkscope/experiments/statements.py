@@ -15,7 +15,7 @@ from sinkscope.experiments.contrasts import Contrast
 from sinkscope.experiments.findings import Findings, labels_read
 from sinkscope.experiments.question import Assertion, Question
 
-TABLE = Path(__file__).parent / "statements.json"  # written by `python -m tools.statements_page`
+TABLE = Path(__file__).parent / "statements.json"  # written by `python -m tools.pages.statements`
 When = Literal["beforehand", "afterwards", "with its first runs", "not known"]
 
 

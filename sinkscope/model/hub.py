@@ -195,4 +195,4 @@ def cannot_load(name: str | Path, error: Exception) -> InputError:
 
 
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return next((line.strip() for line in str(error).strip().splitlines()), type(error).__name__)

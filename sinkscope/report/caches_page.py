@@ -6,7 +6,7 @@ import json
 
 import pandas as pd
 
-from sinkscope.evaluate import FULL, Comparison
+from sinkscope.evaluate import FULL, CacheComparison
 from sinkscope.evaluate.figures import LOSS, RECALL, TIME
 from sinkscope.report.page import Headline, Page, Section
 from sinkscope.report.provenance import joined
@@ -43,7 +43,7 @@ SENTENCES = {
 }
 
 
-def caches_page(comparison: Comparison) -> Page:
+def caches_page(comparison: CacheComparison) -> Page:
     """The page of a comparison, with every number in a table."""
     record = comparison.record
     frame = shown(comparison)
@@ -68,7 +68,7 @@ def _columns(frame: pd.DataFrame, name: str) -> list[str]:
     return list(frame.columns) if name == LOSS else [column for column in wanted if column in frame]
 
 
-def shown(comparison: Comparison) -> pd.DataFrame:
+def shown(comparison: CacheComparison) -> pd.DataFrame:
     """The table under its readers' names, shares in percent."""
     frame = comparison.table()
     for name in PERCENT:
@@ -78,7 +78,7 @@ def shown(comparison: Comparison) -> pd.DataFrame:
     return frame.rename(columns=COLUMNS)
 
 
-def _headlines(comparison: Comparison) -> list[Headline]:
+def _headlines(comparison: CacheComparison) -> list[Headline]:
     table = comparison.table().set_index("arm")
     policies = table[~table["control"] & (table.index != FULL)]
     policies = policies if len(policies) else table.drop(index=FULL)
@@ -93,7 +93,7 @@ def _headlines(comparison: Comparison) -> list[Headline]:
     return cards
 
 
-def _facts(comparison: Comparison) -> dict[str, str]:
+def _facts(comparison: CacheComparison) -> dict[str, str]:
     record = comparison.record
     versions = record.pop("versions", {})
     plain = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sinkscope.calibration import stored as stored_choice
 from sinkscope.errors import InputError
-from sinkscope.evaluate import Comparison
+from sinkscope.evaluate import CacheComparison
 from sinkscope.netcdf import read_netcdf
 from sinkscope.quantization import Hazards, Study
 from sinkscope.report.caches_page import caches_page
@@ -55,7 +55,7 @@ def _calibrated(path: Path) -> Page:
 
 
 def _compared(path: Path) -> Page:
-    return caches_page(Comparison.load(path))
+    return caches_page(CacheComparison.load(path))
 
 
 _KINDS: dict[str, Callable[[Path], Page]] = {

@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,11 @@ from sinkscope.training.recipe import Recipe
 DEVICES = ("auto", "cpu")
 NOT_COMPILING = ("no", "")
 TRIM_THRESHOLD, MMAP_MAX = -1, -4  # of glibc's malloc.h
+
+
+def processors() -> int:
+    """How many processors this process may use, which in a container are fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def resolved_device(name: str) -> str:

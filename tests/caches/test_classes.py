@@ -68,6 +68,14 @@ def planted(low: dict[tuple[int, int], int]) -> Any:
     )
 
 
+def test_a_head_of_which_nothing_is_known_has_no_class() -> None:
+    """NaN is below no threshold: such a head would stream, and what it retrieves would be lost."""
+    measured = planted({(0, 1): 15})
+    measured.data["window_mass"][:, 1, 2] = np.nan
+    with pytest.raises(InputError, match=r"^HeadClasses.of: head 1.2 has no window_mass, so its class is unknown"):
+        HeadClasses.of(measured, 8)
+
+
 def test_a_head_that_retrieves_once_in_a_while_retrieves() -> None:
     classes = HeadClasses.of(planted({(0, 1): 15, (1, 2): 1}), 8, quantile=0.02)
     assert classes.retrieves.tolist() == [[False, True, False, False], [False] * 4]

@@ -12,7 +12,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from sinkscope.caches import AdaptiveHeads, EvictionCall, Policy, Protect, Pyramid, SinkSet, evicting
-from sinkscope.caches.policies import H2O, KeyNorm, ObservedAttention
+from sinkscope.caches.policies import H2O, KeyNorm, ObservedAttention, SnapKV
 from sinkscope.errors import InputError, UnsupportedModelError
 from tests.caches.test_eviction import IDS, generated
 from tests.families.registry import COLLECTED, FAMILIES
@@ -64,8 +64,25 @@ def test_what_it_would_get_wrong_is_refused(model: PreTrainedModel) -> None:
         ("streaming", 4, "prefill", "give at least 5"),
         ("snapkv", 32, "prefill", "give at least 33"),
         (Protect(H2O(), SinkSet.first(4), 28), 32, "prefill", "give at least 33"),
-        (Protect(KeyNorm(), SinkSet.first(0), 5), AdaptiveHeads(20, 0.25), "prefill", "give at least 6"),
-        (Protect(KeyNorm(), SinkSet.first(0), 5), Pyramid(100, 20), "prefill", "give at least 6"),
+        (
+            Protect(KeyNorm(), SinkSet.first(0), 5),
+            AdaptiveHeads(20, 0.25),
+            "prefill",
+            "Adaptive.* a head 5 keys.* every head 6$",
+        ),
+        (
+            Protect(KeyNorm(), SinkSet.first(0), 5),
+            Pyramid(100, 20),
+            "prefill",
+            "Pyramid may leave a head 5 keys.* leave every head 6$",
+        ),
+        (Protect(SnapKV(), SinkSet.first(0), 5), 8, "prefill", "Protect, around SnapKV, which always keeps 32"),
+        (
+            "snapkv",
+            Pyramid(16),
+            "prefill",
+            "Pyramid may leave a head 1 key, too small for SnapKV, which always keeps 32",
+        ),
     ],
 )
 def test_bad_input_is_one_line(model: PreTrainedModel, policy: Any, budget: Any, when: Any, says: str) -> None:
@@ -109,6 +126,45 @@ def test_scores_that_are_no_numbers_are_refused(model: PreTrainedModel) -> None:
 
     with evicting(model, Broken(), 4) as cache, pytest.raises(InputError, match="NaN"):
         model(IDS, past_key_values=cache)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("padded", [False, True])
+def test_scores_that_are_no_numbers_are_refused_of_decoded_tokens_too(model: PreTrainedModel, padded: bool) -> None:
+    """The lowest of NaN would be the first slot, which is the sink's."""
+
+    class Breaking(Policy):
+        def score(self, call: EvictionCall) -> Tensor:
+            return torch.full(call.places.shape, torch.nan if call.queries == 1 else 0.0)
+
+    mask = torch.ones(len(IDS), IDS.shape[1] + 1, dtype=torch.long)
+    mask[0, : 2 * padded] = 0
+    with evicting(model, Breaking(), 4, "always") as cache:
+        model(IDS, attention_mask=mask[:, :-1], past_key_values=cache)
+        with pytest.raises(InputError, match="NaN"):
+            model(IDS[:, :1], attention_mask=mask, past_key_values=cache)
+
+
+@torch.no_grad()
+def test_what_a_policy_says_of_padding_counts_for_nothing(model: PreTrainedModel) -> None:
+    """A row with room left keeps all of it, beside one that overwrites a key for each token."""
+
+    class Careless(KeyNorm):
+        def score(self, call: EvictionCall) -> Tensor:
+            return super().score(call).masked_fill(~call.real, torch.nan)
+
+    tokens = IDS.shape[1]
+    mask = torch.ones(len(IDS), tokens + 3, dtype=torch.long)
+    mask[0, : tokens - 6] = 0
+    kept = []
+    for policy in (KeyNorm(), Careless()):
+        with evicting(model, policy, 12, "always") as cache:
+            model(IDS, attention_mask=mask[:, :tokens], past_key_values=cache)
+            for step in range(1, 4):
+                model(IDS[:, :1], attention_mask=mask[:, : tokens + step], past_key_values=cache)
+        kept.append([layer.places.sort(-1).values for layer in cache.followed])
+    assert all(torch.equal(*both) for both in zip(*kept, strict=True))
+    assert (kept[1][0][0] >= tokens - 6).sum(-1).tolist() == [9] * kept[1][0].shape[1]
 
 
 @torch.no_grad()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from sinkscope.caches import StreamingCache
+from sinkscope.caches import StreamingCache, positions, together
+from sinkscope.errors import InputError
 from tests.caches import contract
 from tests.caches.contract import TOLERANCE, error, ids, looped
 from tests.caches.families import STREAMS, slow_but
@@ -78,7 +81,8 @@ def test_without_sinks_it_is_a_sliding_window(llama: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", slow_but(("llama", "mpt"), ("llama", "mpt", "cohere", "deepseek_v3", "gemma3", "falcon_h1"))
+    "name",
+    slow_but(("llama", "mpt", "bloom"), ("llama", "mpt", "bloom", "cohere", "deepseek_v3", "gemma3", "falcon_h1")),
 )
 def test_rows_with_padding_are_those_without(name: str) -> None:
     """Rows that start dropping tokens at different times, one of them before the others have begun."""
@@ -98,6 +102,31 @@ def test_rows_with_padding_are_those_without(name: str) -> None:
         if wanted is None:
             wanted = stepped(model, tokens[row : row + 1, pad:], alone)
         assert error(found[row, -wanted.shape[1] :], wanted[0]) <= 3 * TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["llama", "mpt", "bloom"])
+def test_a_mask_that_hides_nothing_changes_nothing(name: str) -> None:
+    """Tokenizers give one, and BLOOM makes its ALiBi as wide as that: over tokens that are gone."""
+    model, tokens = contract.built(name, STREAMS[name].hosts[-1]), ids(2, 30)
+    plain = stepped(model, tokens, StreamingCache(model, 2, 6))
+    masked = stepped(model, tokens, StreamingCache(model, 2, 6), attention_mask=torch.ones_like(tokens))
+    assert error(masked, plain) <= TOLERANCE
+    both = StreamingCache(model, 2, 6)
+    with torch.no_grad():  # a second turn of several tokens behind what is kept
+        model(input_ids=tokens[:, :20], past_key_values=both, use_cache=True)
+        twin = deepcopy(both)
+        given = {"input_ids": tokens[:, 20:], "use_cache": True}
+        wanted = model(**given, past_key_values=both).logits
+        found = model(**given, attention_mask=torch.ones_like(tokens), past_key_values=twin).logits
+    assert error(found, wanted) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt"])
+@pytest.mark.parametrize("distance", ["ceiling", "original"])
+def test_alibi_has_one_distance(name: str, distance: Any) -> None:
+    model = contract.built(name, STREAMS[name].hosts[-1])
+    with pytest.raises(InputError, match=f"^distance = '{distance}': the ALiBi of family '{name}' counts the keys"):
+        StreamingCache(model, 2, 6, distance=distance)
 
 
 def test_padded_prompts_are_written_on_as_alone(llama: Any) -> None:
@@ -207,3 +236,24 @@ def test_half_precision_streams(dtype: torch.dtype) -> None:
     whole = FAMILIES["llama"].build("sdpa")
     wanted = stepped(whole, tokens, StreamingCache(whole, 2, 6))
     assert error(found, wanted) < 0.1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("distance", ["cache", "ceiling", "original"])
+def test_sinks_turned_ahead_are_those_turned_in_time(monkeypatch: pytest.MonkeyPatch, distance: Any) -> None:
+    """Across blocks of places, a new origin, a copy, passes of several tokens and a new text."""
+    model = FAMILIES["llama"].build("sdpa")
+    monkeypatch.setattr(positions, "FARTHEST", 30)
+    text = torch.randint(3, 90, (2, 90), generator=torch.Generator().manual_seed(1))
+    found = []
+    for ahead in (1, 16):
+        monkeypatch.setattr(together, "AHEAD", ahead)
+        cache, logits = StreamingCache(model, 2, 6, distance), []
+        for start, stop in pairwise([0, *range(5, 61), *range(64, 91)]):
+            logits.append(model(text[:, start:stop], past_key_values=cache).logits[:, -1])
+            if stop == 70:
+                cache = deepcopy(cache)
+        cache.reset()
+        logits += [model(text[:, t : t + 1], past_key_values=cache).logits[:, -1] for t in range(40, 70)]
+        found.append(torch.stack(logits))
+    torch.testing.assert_close(found[1], found[0], atol=1e-6, rtol=1e-5)

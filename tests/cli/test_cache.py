@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from sinkscope.evaluate import Comparison
+from sinkscope.evaluate import CacheComparison
 
 Command = Callable[..., Any]
 SMALL = ("--tokens", 30, "--scored", 6, "--windows", 4, "--written", 2, "--rounds", 1)
@@ -22,7 +22,7 @@ def test_a_comparison_is_written_with_its_controls(sinkscope: Command, model: Pa
     assert answer.code == 0, answer.err
     folder = tmp_path / "found"
     assert {path.name for path in folder.iterdir()} == {"comparison.nc", "comparison.json", "table.csv", "figure.html"}
-    found = Comparison.load(folder / "comparison.nc")
+    found = CacheComparison.load(folder / "comparison.nc")
     assert found.arms == ["full", "snapkv@50%", "snapkv@50%+place", "random@50%"]
     assert pd.read_csv(folder / "table.csv")["arm"].tolist() == found.arms
     assert found.record["context"] == 24

@@ -34,7 +34,7 @@ def test_each_child_is_the_train_command_of_this_interpreter(plan):
 
 
 def test_children_share_the_cores(plan, script, monkeypatch):
-    monkeypatch.setattr("sinkscope.demo.plan._cores", lambda: 6)
+    monkeypatch.setattr("sinkscope.demo.plan.processors", lambda: 6)
     script("import os, sys; sys.exit('threads ' + os.environ['OMP_NUM_THREADS'])")
     with children(plan) as started:
         assert ended(started)

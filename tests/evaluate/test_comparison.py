@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from sinkscope.errors import InputError
-from sinkscope.evaluate import Comparison, Needles, compare_caches, full, stream_nll
+from sinkscope.evaluate import CacheComparison, Needles, compare_caches, full, stream_nll
 from tests.evaluate.planted import Lookup, keeping, llama, texts, twin
 
 CONTEXT = 12
@@ -23,18 +23,18 @@ def model() -> LlamaForCausalLM:
 
 
 @pytest.fixture(scope="module")
-def found(model: LlamaForCausalLM) -> Comparison:
+def found(model: LlamaForCausalLM) -> CacheComparison:
     arms = [twin(), keeping(1, 3), keeping(1, 6), keeping(0, 4, control=True)]
     return compare_caches(model, texts(7, 18), arms, context=CONTEXT, generate=5, rounds=1, batch_size=3)
 
 
-def test_the_full_cache_is_always_first(found: Comparison) -> None:
+def test_the_full_cache_is_always_first(found: CacheComparison) -> None:
     assert found.arms == ["full", "twin", "1+3", "1+6", "0+4"]
     row = found.table().iloc[0]
     assert (row["kept"], row["loss"], row["kl"], row["same"], row["agreed"]) == (1, 0, 0, 1, 5)
 
 
-def test_a_twin_of_the_full_cache_loses_nothing(found: Comparison) -> None:
+def test_a_twin_of_the_full_cache_loses_nothing(found: CacheComparison) -> None:
     row = found.table().set_index("arm").loc["twin"]
     assert (row["kept"], row["loss"], row["loss_low"], row["loss_high"], row["same"], row["agreed"]) == (
         1,
@@ -46,7 +46,7 @@ def test_a_twin_of_the_full_cache_loses_nothing(found: Comparison) -> None:
     )
 
 
-def test_kept_is_the_share_of_bytes_behind_the_context(found: Comparison) -> None:
+def test_kept_is_the_share_of_bytes_behind_the_context(found: CacheComparison) -> None:
     assert found.kept("1+3") == 4 / CONTEXT
     assert found.kept("1+6") == 7 / CONTEXT
     bytes_of_a_token = 2 * 2 * 2 * 8 * 4
@@ -55,7 +55,9 @@ def test_kept_is_the_share_of_bytes_behind_the_context(found: Comparison) -> Non
     assert float(found.data["held_at_end"].sel(arm="full")) == 17 * bytes_of_a_token
 
 
-def test_losses_are_paired_by_text_however_the_texts_are_batched(found: Comparison, model: LlamaForCausalLM) -> None:
+def test_losses_are_paired_by_text_however_the_texts_are_batched(
+    found: CacheComparison, model: LlamaForCausalLM
+) -> None:
     ids = texts(7, 18)
     nll = {arm.name: stream_nll(model, ids, arm, context=CONTEXT).mean(1) for arm in (full(), keeping(1, 3))}
     np.testing.assert_allclose(found.data["nll"].sel(arm="1+3").values, nll["1+3"], atol=1e-6)
@@ -91,9 +93,9 @@ def test_recall_is_that_of_what_is_still_held() -> None:
     assert found.plot().keys() == {"Nats lost", "Recall"}
 
 
-def test_it_is_read_back_as_it_was_written(found: Comparison, tmp_path: Path) -> None:
+def test_it_is_read_back_as_it_was_written(found: CacheComparison, tmp_path: Path) -> None:
     found.save(tmp_path / "comparison.nc")
-    again = Comparison.load(tmp_path / "comparison.nc")
+    again = CacheComparison.load(tmp_path / "comparison.nc")
     assert again.table().equals(found.table())
     assert again.record == found.record
     assert again.record["context"] == CONTEXT
@@ -103,7 +105,7 @@ def test_it_is_read_back_as_it_was_written(found: Comparison, tmp_path: Path) ->
 def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.nc").write_text("no netCDF")
     with pytest.raises(InputError, match="cannot read"):
-        Comparison.load(tmp_path / "other.nc")
+        CacheComparison.load(tmp_path / "other.nc")
 
 
 def test_progress_ends_at_its_total(model: LlamaForCausalLM) -> None:
@@ -117,7 +119,7 @@ def test_progress_ends_at_its_total(model: LlamaForCausalLM) -> None:
     assert steps[-1][2].startswith("full ")
 
 
-def test_controls_are_drawn_and_marked(found: Comparison) -> None:
+def test_controls_are_drawn_and_marked(found: CacheComparison) -> None:
     assert found.table()["control"].tolist() == [False, False, False, False, True]
     lines = {trace.name: trace.line.dash for trace in found.plot()["Nats lost"].data}
     assert lines.keys() == {"twin", "keeping"}

@@ -9,12 +9,12 @@ import pytest
 
 from sinkscope.experiments import QUESTIONS
 from sinkscope.experiments.identities import TABLE, identities, made
-from tools import identities_page
+from tools.pages import identities as tool
 
 
 @pytest.mark.slow
 def test_the_table_is_up_to_date():
-    assert TABLE.read_text(encoding="utf-8") == identities_page.page(), "run python -m tools.identities_page"
+    assert TABLE.read_text(encoding="utf-8") == tool.page(), "run python -m tools.pages.identities"
 
 
 def test_one_run_has_one_identity_and_its_seeds_share_it():

@@ -18,10 +18,11 @@ import pytest
 
 from sinkscope.experiments import find, run
 from sinkscope.experiments.sweep import pool
-from sinkscope.experiments.sweep.pool import processors, work_locally
+from sinkscope.experiments.sweep.pool import work_locally
 from sinkscope.experiments.sweep.store import RunStore
 from sinkscope.experiments.sweep.sweeping import Sweep
 from sinkscope.experiments.sweep.worker import SETTLED, work
+from sinkscope.training.machine import processors
 
 from .conftest import recipes
 from .helpers import Here, alive, assert_same_runs, children, has_checkpoint, longer, resumed, timeless, written

@@ -38,7 +38,7 @@ def test_every_claim_has_an_entry():
         for one in asked.assertions
         if key_of(one) not in entries.get(name, {})
     ]
-    assert missing == [], "commit the claims, then run python -m tools.statements_page, and commit its table"
+    assert missing == [], "commit the claims, then run python -m tools.pages.statements, and commit its table"
 
 
 def test_an_entry_is_a_commit_of_this_history_and_its_date():
@@ -55,7 +55,7 @@ def test_an_entry_is_a_commit_of_this_history_and_its_date():
 
 @pytest.mark.long
 def test_the_newest_statements_are_in_their_commit_and_not_in_the_one_before():
-    from tools.statements_page import claims_at
+    from tools.pages.statements import claims_at
 
     claims = table()["claims"]
     newest = max((tuple(entry) for keys in claims.values() for entry in keys.values()), key=lambda entry: entry[1])[0]

@@ -9,7 +9,7 @@ import torch
 
 from sinkscope.claims import Claim, EachWithin, Evidence
 from sinkscope.theory import CHECKS, Check, by_topic, refuted, run_checks
-from tools.claims_page import sections
+from tools.pages.claims import sections
 
 
 @pytest.mark.in_part(26)

@@ -9,7 +9,7 @@ import pytest
 from sinkscope.experiments import Variation
 from sinkscope.report.experiments import entry
 from tests.report.experiments.conftest import EVIL, found, question, run
-from tools.findings_figures import dots, ends, mean, values_of
+from tools.pages.findings.figures import dots, ends, mean, values_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 

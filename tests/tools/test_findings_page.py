@@ -17,10 +17,10 @@ from sinkscope.report.experiments import entry
 from sinkscope.report.experiments.names import number
 from sinkscope.training.recipes import RECIPES
 from tests.report.experiments.conftest import EVIL, found, question, run
-from tools import findings_page
-from tools.findings_text import SIZES
-from tools.markdown import escaped
 from tools.pages import write
+from tools.pages.findings import page as findings_page
+from tools.pages.findings.text import SIZES
+from tools.pages.markdown import escaped
 
 
 def test_every_experiment_with_its_verdicts_and_values(entries):
@@ -128,7 +128,7 @@ def test_a_damaged_record_is_named(tmp_path):
 
 @pytest.mark.long
 def test_the_module_writes_where_it_is_told(tmp_path):
-    command = [sys.executable, "-m", "tools.findings_page", tmp_path / "none", tmp_path / "docs"]
+    command = [sys.executable, "-m", "tools.pages.findings", tmp_path / "none", tmp_path / "docs"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert told.split() == [str(tmp_path / "docs" / "findings.md")]
 

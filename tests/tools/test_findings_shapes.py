@@ -12,8 +12,8 @@ from sinkscope.experiments.effects import half_way
 from sinkscope.report.experiments import entry
 from sinkscope.report.experiments.names import title
 from tests.tools.test_findings_figures import SVG, circles
-from tools import findings_page
-from tools.findings_shapes import curves_of, drawing, over_positions, over_time, profile_of
+from tools.pages.findings import page as findings_page
+from tools.pages.findings.shapes import curves_of, drawing, over_positions, over_time, profile_of
 
 STEPS = (100, 200, 400)
 
@@ -92,6 +92,21 @@ def test_a_dose_is_a_line_that_stops_where_a_dose_has_no_runs():
     places = sorted({round(x) for x, _ in circles(root, "ours-0")})
     assert (places[1] - places[0]) * 2 == pytest.approx(places[2] - places[1], abs=2), "0.5 keeps its place"
     assert {"0.5", "optimizer.weight_decay", "published, other models"} <= words(drawing(asked))
+
+
+def test_each_series_of_doses_is_a_line_of_its_own_and_a_baseline_in_none():
+    fixed = [
+        Variation(f"{norm} {way}", {"attention": {"name": "fixed", "direction": way, "norm": norm}})
+        for way in ("first", "uniform")
+        for norm in (1, 5, 20)
+    ]
+    claim = above(0.0, level("sink_0", "zero"), "claim", "it is so", "Table 5")
+    asked = Question("q", "Is it?", "Table 5", (Variation("zero", {"attention": "k_bias"}), *fixed), (claim,))
+    runs = {variation.label: {0: run(0, sink_0=1.0 + place)} for place, variation in enumerate(asked.variations)}
+    drawn = drawing(entry(asked, Findings("q", "nano", 1, runs)))
+    assert [f'id="joined-{index}"' in drawn for index in range(3)] == [True, True, False]
+    assert len(circles(ElementTree.fromstring(drawn), "ours-0")) == 7
+    assert "attention.norm" in words(drawn)
 
 
 def test_what_is_no_time_position_or_dose_is_dots_and_what_has_no_value_nothing():

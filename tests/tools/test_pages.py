@@ -20,8 +20,8 @@ from tests.caches.families import REFUSALS, STREAMS
 from tests.families import contract
 from tests.families.registry import COLLECTED, FAMILIES, REFUSED
 from tests.families.sweep import table as sweep
-from tools import families_page, findings_page, observers_page, spared_page, streaming_page, zoo_page
-from tools.pages import DOCS
+from tools.pages import DOCS, families, observers, spared, streaming, zoo
+from tools.pages.findings import page as findings
 
 ERROR = 3  # the column of the table of families whose digits are those of the machine
 SVG = "{http://www.w3.org/2000/svg}"
@@ -33,7 +33,7 @@ EXPECTED = (
 )
 
 
-@pytest.mark.parametrize("tool", [zoo_page, observers_page, spared_page], ids=lambda tool: tool.__name__)
+@pytest.mark.parametrize("tool", [zoo, observers, spared], ids=lambda tool: tool.__name__)
 def test_a_page_of_text_is_that_of_the_code(tool) -> None:
     for name, text in tool.pages().items():
         assert committed(name) == text, f"write it again: python -m {tool.__name__}"
@@ -41,13 +41,13 @@ def test_a_page_of_text_is_that_of_the_code(tool) -> None:
 
 @pytest.mark.slow
 def test_the_page_of_findings_and_its_figures_are_what_the_records_give() -> None:
-    entries = findings_page.entries()
-    made = findings_page.pages(entries, findings_page.notes())
-    text = findings_page.README.read_text(encoding="utf-8")
-    assert findings_page.readme(entries, text) == text, "write it again: python -m tools.findings_page"
+    entries = findings.entries()
+    made = findings.pages(entries, findings.notes())
+    text = findings.README.read_text(encoding="utf-8")
+    assert findings.readme(entries, text) == text, "write it again: python -m tools.pages.findings"
     stale = [name for name, text in made.items() if not (DOCS / name).is_file() or not same(committed(name), text)]
-    left = {str(path.relative_to(DOCS)) for path in (DOCS / findings_page.FIGURES).glob("*")} - set(made)
-    assert (stale, left) == ([], set()), "write it again: python -m tools.findings_page"
+    left = {str(path.relative_to(DOCS)) for path in (DOCS / findings.FIGURES).glob("*")} - set(made)
+    assert (stale, left) == ([], set()), "write it again: python -m tools.pages.findings"
 
 
 def same(one: str, other: str) -> bool:
@@ -70,7 +70,7 @@ def drawn(figure: str) -> tuple[list[str | None], list[tuple[float, float]]]:
 
 @pytest.mark.parametrize("what", ["word", "circle", "count"])
 def test_a_changed_figure_is_noticed(what: str) -> None:
-    figure = (DOCS / findings_page.FIGURES / "nano-weight-decay.svg").read_text(encoding="utf-8")
+    figure = (DOCS / findings.FIGURES / "nano-weight-decay.svg").read_text(encoding="utf-8")
     [word], [x] = re.findall(r">(\d+\.\d)</text>", figure)[:1], re.findall(r'<use [^>]*x="([\d.]+)"', figure)[:1]
     circle = re.search(r"<use [^>]*/>", figure)[0]
     changes = {"word": (f">{word}<", ">77.7<"), "circle": (f'x="{x}"', f'x="{float(x) + 2}"'), "count": (circle, "")}
@@ -88,7 +88,7 @@ def cells(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
 
 
-def families(page: str) -> str:
+def families_of(page: str) -> str:
     """The page without the sweep over all model types."""
     return page.partition(sweep.TITLE)[0]
 
@@ -98,11 +98,11 @@ def test_the_docs_show_what_the_sweep_found() -> None:
 
 
 def test_the_docs_list_what_the_registry_holds() -> None:
-    assert [(row[0], row[1]) for row in cells(families(committed("families.md")))] == EXPECTED
+    assert [(row[0], row[1]) for row in cells(families_of(committed("families.md")))] == EXPECTED
 
 
 def test_no_row_of_the_docs_is_red() -> None:
-    rows = {name: row for name, *row in cells(families(committed("families.md")))}
+    rows = {name: row for name, *row in cells(families_of(committed("families.md")))}
     for name, (_, calls, error, unchanged) in rows.items():
         if name in REFUSED:
             assert calls.startswith("refused: family '")
@@ -115,13 +115,13 @@ def test_no_row_of_the_docs_is_red() -> None:
 
 @pytest.mark.long
 def test_the_table_is_made_of_the_same_rows() -> None:
-    rows = cells(families(families_page.pages()["families.md"]))
+    rows = cells(families_of(families.pages()["families.md"]))
     missing = [name for name, family in (FAMILIES | COLLECTED | REFUSED).items() if not family.exists]
     faults = [(name, host) for name, family in FAMILIES.items() for host in family.hosts if family.obstacle(host)]
     expected = [(name, host) for name, host in EXPECTED if name not in missing and (name, host) not in faults]
     assert [(row[0], row[1]) for row in rows] == expected
     assert not any("NO" in row for row in rows)
-    shown = {(row[0], row[1]): row for row in cells(families(committed("families.md")))}
+    shown = {(row[0], row[1]): row for row in cells(families_of(committed("families.md")))}
     for row in rows:
         assert [cell for column, cell in enumerate(row) if column != ERROR] == [
             cell for column, cell in enumerate(shown[row[0], row[1]]) if column != ERROR
@@ -138,14 +138,14 @@ def test_the_docs_show_the_claims_of_the_code():
     ]
     claims = [each.claim for each in CHECKS]
     assert stated == [(claim.name, claim.statement, claim.source, str(claim.rule)) for claim in claims], (
-        "write it again: python -m tools.claims_page"
+        "write it again: python -m tools.pages.claims"
     )
     assert {row[column("verdict")] for row in shown} == {"supported"}
     assert all(f"### {topic.capitalize()}\n" in page for topic in TOPICS)
 
 
 def test_the_docs_list_every_family_that_streams_and_none_is_red() -> None:
-    rows = cells(committed(streaming_page.PAGE))
+    rows = cells(committed(streaming.PAGE))
     shown = [(name, host, turned) for name, host, turned, *_ in rows]
     hosts = [(name, host) for name, family in STREAMS.items() for host in family.hosts]
     assert [row[0] for row in shown] == [name for name, _ in hosts] + list(REFUSALS)
@@ -162,9 +162,7 @@ def test_the_docs_list_every_family_that_streams_and_none_is_red() -> None:
 
 @pytest.mark.long
 def test_the_table_of_streams_is_made_of_the_same_rows() -> None:
-    rows, shown = (
-        cells(page) for page in (streaming_page.pages()[streaming_page.PAGE], committed(streaming_page.PAGE))
-    )
+    rows, shown = (cells(page) for page in (streaming.pages()[streaming.PAGE], committed(streaming.PAGE)))
     missing = [name for name in (*STREAMS, *REFUSALS) if not EVERY_STREAM[name].exists]
     assert [row[:4] for row in rows] == [row[:4] for row in shown if row[0] not in missing]
     assert all(

@@ -10,8 +10,8 @@ import pytest
 from sinkscope import attention as zoo
 from sinkscope.attention.catalog import ENTRIES, SECTIONS
 from sinkscope.model import LabConfig
-from tools.zoo_page import pages, refusal
-from tools.zoo_text import REFUSED
+from tools.pages.zoo import pages, refusal
+from tools.pages.zoo_text import REFUSED
 
 PAGE = pages()["zoo.md"]
 

@@ -126,7 +126,7 @@ def drawing(width: int = 860) -> Iterator[Draw]:
     """Draws figures as PNG, in Chromium."""
     from plotly.offline import get_plotlyjs
 
-    from tools.page_figures import chromium
+    from tools.pages.figures import chromium
 
     with chromium() as browser:
         tab = browser.new_page()

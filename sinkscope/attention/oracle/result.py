@@ -104,10 +104,6 @@ class Parity:
 
 def _numbers(row: ParityRow) -> tuple[str, str, str, str]:
     gradients = [error for name, error in row.errors.items() if name.startswith("d")]
-    found = (row.errors.get("output"), row.errors.get("lse"), _largest(gradients), row.limit)
+    found = (row.errors.get("output"), row.errors.get("lse"), max(gradients) if gradients else None, row.limit)
     output, lse, gradient, limit = ("" if value is None or math.isnan(value) else f"{value:.1e}" for value in found)
     return output, lse, gradient, limit
-
-
-def _largest(values: list[float]) -> float | None:
-    return max(values) if values else None

@@ -22,6 +22,7 @@ class KeyNorm(Policy):
     """
 
     skipped_layers: int = 0
+    together = True
 
     def __post_init__(self) -> None:
         counted("KeyNorm", "skipped_layers", self.skipped_layers)
@@ -67,7 +68,7 @@ class LagKV(Policy):
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
         order = call.places.masked_fill(~call.real, -1).argsort(-1)
-        found = torch.empty(order.shape, device=order.device)
+        found = torch.zeros(order.shape, device=order.device)
         for row, real in enumerate(call.real.sum(-1)):
             for head, count in enumerate(real.tolist()):
                 at = order[row, head, order.shape[2] - count :]

@@ -1,6 +1,7 @@
 """The runs that come first, as a list of values; what it does not name is valued by `plan`.
 
-The order was written down before any of these runs existed. A run that is known already is passed over.
+The order was written down before any of these runs existed. A run that is known already is passed over. Two of the
+abstract's statements were moved up later, before their runs: three seeds had left them undecided.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ ORDER = (
     Wanted("learning-rate", ("lr / 4",), (2,), "completes the learning rates"),
     Wanted("emergence", ("softmax",), FURTHER, "the control of most questions deserves more seeds"),
     Wanted("fixed-positions", ("token at 1",), FRESH, "where the fixed token stands"),
+    Wanted("normalisation", ("sigmoid",), FRESH, "in the abstract, and undecided on three seeds"),
+    Wanted("biases", ("k_bias",), FRESH, "in the abstract, and undecided on three seeds"),
     Wanted("gated-by-channel", ("gated_elementwise",), (1, 2), "one seed is there"),
     Wanted("tuning", ("before", "tuned"), FRESH, "instruction tuning"),
     Wanted("biases-without-bos", ("softmax", "k_bias", "kv_bias"), FRESH, "biases where nothing else is constant"),
@@ -51,10 +54,9 @@ ORDER = (
     Wanted("moved-positions", ("learned positions",), FRESH, "pilot: learned positions without a BOS"),
     Wanted("rotary-without-bos", ("6,000 steps",), ONE, "pilot: rotary positions without a BOS"),
     Wanted("micro-pilot", (), ONE, "pilot: more heads"),
-    Wanted("biases", ("k_bias",), FRESH, "decided by rates of three seeds so far"),
     Wanted("softpick", ("softpick",), FRESH, "decided by rates of three seeds so far"),
     Wanted("off-by-one", ("softmax_off_by_one",), FRESH, "decided by rates of three seeds so far"),
-    Wanted("normalisation", ("sigmoid", "sigmoid_normalized"), FRESH, "decided by rates of three seeds so far"),
+    Wanted("normalisation", ("sigmoid_normalized",), FRESH, "decided by rates of three seeds so far"),
     Wanted("fixed-token", ("token at 2", "no fixed token"), FRESH, "decided by rates of three seeds so far"),
     Wanted("learning-rate", ("lr / 8", "lr / 4"), FRESH, "decided by rates of three seeds so far"),
     Wanted("weight-decay", ("0", "0.5", "2"), FRESH, "weight decay"),

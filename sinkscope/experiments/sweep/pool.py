@@ -20,17 +20,13 @@ import torch
 from sinkscope.experiments.sweep.sweeping import RETRIES, Ended, Jobs, Sweep, Watch, drive, require_workers
 from sinkscope.experiments.sweep.worker import BUSY, SETTLED
 from sinkscope.files import write_json
+from sinkscope.training.machine import processors
 
 UNANSWERED = 1  # for a process that ended as if all were well, and left its order
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)  # not from a fault of its own, which would come again
 POLL = 0.05  # seconds between two looks at the processes
 DEVICES = "CUDA_VISIBLE_DEVICES"  # CUDA's own variable: the GPUs that a process may use
 COMMAND = (sys.executable, "-m", "sinkscope.experiments.sweep.worker")
-
-
-def processors() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def threads_each(workers: int) -> int:

@@ -45,7 +45,7 @@ class SiteNumbers:
 
     def largest(self, without: bool) -> float:
         """The largest entry, of all real tokens or of those that are not spared."""
-        return _or_nan(self.peaks[self._mask(without)].max())
+        return float(self.peaks[self._mask(without)].max())
 
     def over_median(self, without: bool) -> float:
         """The largest token in medians of all tokens that are not spared."""
@@ -83,7 +83,3 @@ def _histogram(size: Tensor) -> Tensor:
     place = ((size.clamp(min=2.0**LOWEST).log2() - LOWEST) * BINS_PER_OCTAVE).long()
     bins = (HIGHEST - LOWEST) * BINS_PER_OCTAVE
     return torch.bincount(place.clamp(0, bins - 1).flatten(), minlength=bins)
-
-
-def _or_nan(value: Tensor) -> float:
-    return float(value)

@@ -6,17 +6,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 from jaxtyping import Float
 
 from sinkscope.errors import InputError
+from sinkscope.evaluate.stored import Arms
 from sinkscope.metrics import Interval, nanmean, quantiles, resampled_means
-from sinkscope.netcdf import read_netcdf, write_netcdf
 from sinkscope.quantization.studies.arms import FULL, NOTHING, Arm, first_of
 from sinkscope.quantization.studies.figure import cost_figure
 from sinkscope.quantization.studies.scoring import Predicted
@@ -32,7 +30,7 @@ UNITS = {"loss": "nats", "kl": "nats", "spared": "tokens a row", "held": "bytes 
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class Study(Arms):
     """Arms on the same rows; the full model and nothing spared are always among them.
 
     `data`: dims arm, row. `loss` (absent where the model predicts no next token) and `kl` = KL(full ‖ arm), means over
@@ -42,16 +40,7 @@ class Study:
     intervals over rows, in which the arms of a row stay together.
     """
 
-    data: xr.Dataset
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """Where the numbers come from."""
-        return dict(json.loads(self.data.attrs["record"]))
-
-    @property
-    def arms(self) -> list[str]:
-        return [str(name) for name in self.data["arm"].values]
+    CALLED, MARK = "study of quantization", "role"
 
     @property
     def choices(self) -> list[str]:
@@ -124,34 +113,14 @@ class Study:
         said = [f"Quantization costs {_said(self.cost(NOTHING), 4)} {unit}.", *kept]
         return " ".join(said + ([self._sentence(choice) for choice in self.choices] or ["No tokens were spared."]))
 
-    def table(self) -> pd.DataFrame:
-        """A row per arm, in their order."""
-        return pd.DataFrame([self._row(arm) for arm in self.arms])
-
     def plot(self) -> go.Figure:
         """The cost of every arm with its interval."""
         return cost_figure(self.table(), "loss_cost" if self.by == "loss" else "kl")
 
     def to_json(self) -> dict[str, Any]:
         """The table, the verdict and the record, JSON-able."""
-        rows = json.loads(self.table().to_json(orient="records", double_precision=10))
         found = {choice: {"helps": self.recoverable and self.helps(choice)} for choice in self.choices}
-        return {"arms": rows, "by": self.by, "choices": found, "verdict": self.verdict, **self.record}
-
-    def save(self, path: str | Path) -> None:
-        """Write everything to one netCDF file, whole or not at all."""
-        write_netcdf(self.data, path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Study:
-        """Read what `save` wrote. Raises `InputError` for a file that is none."""
-        try:
-            data = read_netcdf(path)
-        except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-        if "record" not in data.attrs or "role" not in data.coords:
-            raise InputError(f"{path} holds no study of quantization")
-        return cls(data)
+        return {"arms": self._rows(), "by": self.by, "choices": found, "verdict": self.verdict, **self.record}
 
     def _interval(self, statistic: Callable[[_ByName], np.ndarray], by: By) -> Interval:
         """Of a statistic of the arms' means, by resampling rows."""

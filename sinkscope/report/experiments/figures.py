@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 from sinkscope.experiments import Observed
 from sinkscope.experiments.question import TIMES
@@ -20,14 +20,22 @@ Number = float | int | None
 SINK, STRONGEST, LOSS, STEPS = "sink/position_0", "sink/strongest", "validation_loss", "steps"
 AXES = ("y", "y2")
 MOST_VARIATIONS, MOST_LINES, MOST_POINTS = 24, 60, 200
+FEWEST_DOSES = 3  # of two, every difference is a line
 BESIDE = 0.11  # of the way from one variation to the next: ours to the left, published to the right
 NUMBERS = (int, float)
+
+
+class Doses(NamedTuple):
+    """Variations of one number, and that number's name."""
+
+    name: str
+    labels: tuple[str, ...]
 
 
 def dose_response(entry: Entry, metric: str) -> Drawing:
     """A metric of every variation: each seed, their mean and range; published values beside, on an axis of their own.
 
-    Means are joined where what is varied is one number. Runs without a value (failed, diverged) are crosses at the
+    Means are joined where one number is varied (`doses`). Runs without a value (failed, diverged) are crosses at the
     bottom.
     """
     labels = drawn(entry)
@@ -42,7 +50,7 @@ def dose_response(entry: Entry, metric: str) -> Drawing:
         else:
             values[label].append(value)
             points.append((place, value, wording))
-    data = [_seeds(points), _means(labels, values, joined=is_a_dose(entry))] if points else []
+    data = [_seeds(points), _means(labels, values), *_joined(labels, values, doses(entry))] if points else []
     if without:
         data.append(_crosses(without))
     published = [
@@ -211,10 +219,10 @@ def _seeds(points: Sequence[tuple[float, float, str]]) -> Drawing:
     }
 
 
-def _means(labels: Sequence[str], values: Mapping[str, Sequence[float]], joined: bool) -> Drawing:
+def _means(labels: Sequence[str], values: Mapping[str, Sequence[float]]) -> Drawing:
     known = [(labels.index(label) - BESIDE, found) for label, found in values.items() if found]
     means = [math.fsum(found) / len(found) for _, found in known]
-    trace = {
+    return {
         **_marks([place for place, _ in known], means),
         "name": "mean and range",
         "marker": {"color": BLUE, "size": 20, "symbol": "line-ew", "line": {"color": BLUE, "width": 3}},
@@ -229,7 +237,17 @@ def _means(labels: Sequence[str], values: Mapping[str, Sequence[float]], joined:
         },
         "hovertemplate": "mean %{y:.4g}<extra></extra>",
     }
-    return {**trace, "mode": "lines+markers", "line": {"color": BLUE, "width": 1, "dash": "dot"}} if joined else trace
+
+
+def _joined(labels: Sequence[str], values: Mapping[str, Sequence[float]], series: Sequence[Doses]) -> list[Drawing]:
+    """A line through the means of each series, which stops where a dose has no runs."""
+    lines = []
+    for each in series:
+        there = [label for label in each.labels if label in labels]
+        means = [math.fsum(values[label]) / len(values[label]) if values[label] else None for label in there]
+        line = {"mode": "lines", "line": {"color": BLUE, "width": 1, "dash": "dot"}, "showlegend": False}
+        lines.append({**_marks([labels.index(label) - BESIDE for label in there], means), **line, "hoverinfo": "skip"})
+    return lines
 
 
 def _published(points: Sequence[tuple[float, float]]) -> Drawing:
@@ -253,15 +271,35 @@ def _crosses(points: Sequence[tuple[float, str]]) -> Drawing:
     }
 
 
-def _marks(x: Sequence[float], y: Sequence[float]) -> Drawing:
+def _marks(x: Sequence[float], y: Sequence[Number]) -> Drawing:
     return {"type": "scatter", "mode": "markers", "x": list(x), "y": list(y)}
 
 
-def is_a_dose(entry: Entry) -> bool:
-    """Whether the variations differ in one field, and by a number."""
-    fields = {name for variation in entry.variations for name in variation.changes}
-    values = [value for variation in entry.variations for value in variation.changes.values()]
-    return len(fields) == 1 and all(map(_is_number, values))
+def doses(entry: Entry) -> list[Doses]:
+    """Variations that differ from each other in one number alone, at least three: a field, or an operation's option.
+
+    Several series where something else varies too. One that leaves the field as it is belongs to those that change
+    nothing else. Labels stand in the entry's order.
+    """
+    changed = [(variation.label, _flat(variation.changes)) for variation in entry.variations]
+    series: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for name in dict.fromkeys(name for _, values in changed for name in values):
+        for label, values in changed:
+            others = tuple(f"{other}={value}" for other, value in values.items() if other != name)
+            if _is_number(values[name]) if name in values else not values:
+                series.setdefault((name, others), []).append(label)
+    return [Doses(name, tuple(labels)) for (name, _), labels in series.items() if len(labels) >= FEWEST_DOSES]
+
+
+def _flat(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes with a name for each leaf: an operation's options, and its name where it is given alone."""
+    leaves: dict[str, Any] = {}
+    for name, value in changes.items():
+        if isinstance(value, Mapping):
+            leaves |= {f"{name}.{inner}": leaf for inner, leaf in _flat(value).items()}
+        else:
+            leaves[f"{name}.name" if name == "attention" else name] = value
+    return leaves
 
 
 def _is_number(value: Any) -> bool:

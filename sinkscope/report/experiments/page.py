@@ -170,7 +170,7 @@ def _experiment(entry: Entry, place: str) -> str:
     parts += [f"<h3>Configurations side by side</h3>{tables.configurations(entry)}", *_plots(entry, place)]
     parts += _claims(entry, place)
     if entry.runs:
-        parts.append(f"<h3>Runs</h3>{tables.runs_table(entry.runs, entry.tabled, place)}")
+        parts.append(f"<h3>Runs</h3>{tables.runs_table(entry, place)}")
     return "\n".join([*parts, "</details>"])
 
 

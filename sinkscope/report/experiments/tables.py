@@ -86,21 +86,22 @@ def claim_numbers(entry: Entry, judged: Judged, links: Mapping[tuple[str, int], 
             run = runs.get((label, seed)) if seed is not None else None
             values.append(Cell(linked(number(run[metric]) if run else MISSING, links.get((label, seed or 0))), True))
         rows.append([text(part.case), figure(part.value), *values])
-    return table(["seed", "effect", *(f"{label}: {metric}" for label, metric in reads)], rows, "Effect, seed by seed")
+    columns = ["seed", "effect", *(f"{label}: {entry.title(metric)}" for label, metric in reads)]
+    return table(columns, rows, "Effect, seed by seed")
 
 
-def runs_table(runs: Sequence[tuple[str, Observed]], metrics: Sequence[str], prefix: str) -> str:
+def runs_table(entry: Entry, prefix: str) -> str:
     """Every run: name, seed, status, final metrics, seconds, why it diverged or failed; a button shows its curves."""
-    wanted = dict.fromkeys([*metrics, *USUAL])
-    columns = [metric for metric in wanted if any(metric in run.metrics for _, run in runs)]
+    wanted = dict.fromkeys([*entry.tabled, *USUAL])
+    columns = [metric for metric in wanted if any(metric in run.metrics for _, run in entry.runs)]
     rows = []
-    for index, (label, run) in enumerate(runs):
+    for index, (label, run) in enumerate(entry.runs):
         name = f'<span class="run" id="{prefix}-r{index}">{escape(run.run or MISSING)}</span>'
         button = f'<button type="button" data-run="{index}">curves</button>' if run.curves and run.steps else MISSING
         wording = [text(label), Cell(str(run.seed), True), Cell(name), Cell(_status(run))]
         spent = Cell(MISSING if run.status == FAILED else cost(run.seconds), True)
         rows.append([*wording, *(figure(run[metric]) for metric in columns), spent, Cell(button), text(run.reason)])
-    head = ["variation", "seed", "run", "status", *columns, "cost", "over training", "reason"]
+    head = ["variation", "seed", "run", "status", *map(entry.title, columns), "cost", "over training", "reason"]
     return table(head, rows, "Runs", "runs")
 
 

@@ -35,7 +35,7 @@ def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE)
         unknown = "Whether there is a sink is unknown: no position that more than half of the tokens see has a number."
         return [unknown, *_slots(data, epsilon)]
     if not found.rate > 0:
-        no = f"No: in this text no position receives more than ε = {epsilon:g} of the attention of any head."
+        no = f"No: on this input no position receives more than ε = {epsilon:g} of the attention of any head."
         return [" ".join([no, *_slots(data, epsilon)])]
     command = f"{intervene} --what forbid-sink{f' --position {found.position}' if found.position else ''}"
     chosen, who = _heads(measurement, found.position, epsilon)
@@ -50,7 +50,7 @@ def _where(data: xr.Dataset, position: int, rate: float, epsilon: float) -> str:
     column = data["position"].values.tolist().index(position)
     by_layer = nanmean(layer_rates(data["attention_received"].transpose(*_ORDER).values, epsilon), 0)[:, column]
     layers = [label for label, value in zip(layer_labels(data), by_layer, strict=True) if value > 0]
-    few = f"in layer{'s' if len(layers) > 1 else ''} {_listed(layers)}"
+    few = f"in layer{'s' if len(layers) > 1 else ''} {_joined(layers)}"
     places = few if len(layers) <= SOME else f"in {len(layers)} of {len(by_layer)} layers, first in {layers[0]}"
     return (
         f"Yes: position {position} receives more than ε = {epsilon:g} of the attention in {rate:.1f} % of "
@@ -151,10 +151,6 @@ def _slots(data: xr.Dataset, epsilon: float) -> list[str]:
     if found is None or np.isnan(found.mass.value):
         return []
     return [f"Of the attention, {100 * found.mass.value:.1f} % goes to slots, which are no tokens."]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return _joined(list(names))
 
 
 def _joined(parts: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from tests.report.experiments.conftest import EVIL, doses, question, run
 
 
 def traces(drawing):
-    return {trace["name"]: trace for trace in drawing["data"]}
+    return {trace["name"]: trace for trace in drawing["data"] if "name" in trace}
 
 
 def drawings(made):
@@ -60,8 +60,33 @@ def test_runs_without_a_value_are_crosses_with_their_status(weight_decay):
 
 
 def test_means_are_joined_only_where_one_number_is_varied(normalisation, weight_decay):
-    assert traces(figures.dose_response(weight_decay, "sink_0"))["mean and range"]["mode"] == "lines+markers"
-    assert traces(figures.dose_response(normalisation, "sink_0"))["mean and range"]["mode"] == "markers"
+    def lines(drawn):
+        return [trace for trace in drawn["data"] if trace["mode"] == "lines"]
+
+    [joined] = lines(figures.dose_response(weight_decay, "sink_0"))
+    assert joined["x"] == traces(figures.dose_response(weight_decay, "sink_0"))["mean and range"]["x"]
+    assert lines(figures.dose_response(normalisation, "sink_0")) == []
+
+
+def test_options_of_operations_are_doses_in_a_series_for_all_else_that_is_the_same():
+    """Two series of an option, beside a baseline of another operation; a field with two values is no series."""
+    fixed = [
+        Variation(f"{norm} {way}", {"attention": {"name": "fixed", "direction": way, "norm": norm}})
+        for way in ("first", "uniform")
+        for norm in (1, 5, 20)
+    ]
+
+    def asked(*variations):
+        return entry(question(variations=variations), None)
+
+    assert [tuple(each) for each in figures.doses(asked(Variation("zero", {"attention": "k_bias"}), *fixed))] == [
+        ("attention.norm", ("1 first", "5 first", "20 first")),
+        ("attention.norm", ("1 uniform", "5 uniform", "20 uniform")),
+    ]
+    rates = [Variation(f"{rate}", {"optimizer.lr": rate} if rate else {}) for rate in (0, 1, 2)]
+    together = [Variation(f"{rate} both", {"optimizer.lr": rate, "steps": rate}) for rate in (1, 2, 3)]
+    assert figures.doses(asked(*rates[:2], *together)) == []
+    assert [tuple(each) for each in figures.doses(asked(*rates, *together))] == [("optimizer.lr", ("0", "1", "2"))]
 
 
 def test_seeds_are_thin_lines_and_their_mean_a_thick_one(normalisation):

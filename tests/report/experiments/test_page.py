@@ -13,6 +13,8 @@ from sinkscope.report.experiments.names import effect
 from sinkscope.report.experiments.page import experiment_sections, headlines, provenance
 from tests.report.experiments.conftest import EVIL
 
+RATE = "sink rate at position 0 (%)"
+
 
 def markups(entries):
     return {section.title: section.widget.markup for section in experiment_sections(entries)}
@@ -71,7 +73,7 @@ def test_a_claim_opens_its_seeds_and_these_lead_to_the_runs(entries):
     markup = markups(entries)["Experiments"]
     claim = part(markup, 'id="x0-c0"', "</details>")
     assert rows(claim) == [
-        ["seed", "effect", "softmax: sink_0", "sigmoid: sink_0"],
+        ["seed", "effect", f"softmax: {RATE}", f"sigmoid: {RATE}"],
         ["seed 0", "8", "9", "1"],
         ["seed 1", "9", "10", "1"],
         ["seed 2", "10", "11", "1"],
@@ -84,8 +86,8 @@ def test_a_claim_opens_its_seeds_and_these_lead_to_the_runs(entries):
 def test_runs_are_shown_as_what_they_are(entries):
     runs = part(markups(entries)["Experiments"].partition('id="x1"')[2], "<h3>Runs</h3>", "</table>")
     table = rows(runs)
-    assert table[0] == ["variation", "seed", "run", "status", "sink_0", "loss", "strongest", "norm_ratio", "cost",
-                        "over training", "reason"]  # fmt: skip
+    assert table[0] == ["variation", "seed", "run", "status", RATE, "validation loss (nats)",
+                        "strongest sink rate (%)", "hidden-norm ratio", "cost", "over training", "reason"]  # fmt: skip
     assert table[1] == ["0", "0", "nano-d0-0", "finished", "6", "3", "6", "4", "10 min", "curves", ""]
     assert table[3][3:] == ["diverged", "–", "–", "–", "–", "1 min", "curves", "the loss became NaN"]
     assert table[-1][2:] == ["–", "failed", "–", "–", "–", "–", "–", "–", f"out of memory {EVIL}"]

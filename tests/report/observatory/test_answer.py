@@ -30,7 +30,7 @@ def test_without_a_sink_the_answer_is_no_and_without_numbers_it_is_unknown(compl
     data = complete.data.copy(deep=True)
     data["attention_received"][:] = 0.01
     [no] = answer(Measurement(data), 0.3)
-    assert no.startswith("No: in this text no position")
+    assert no.startswith("No: on this input no position")
     data["attention_received"][:] = np.nan
     unknown = answer(Measurement(data), 0.3)
     assert unknown[0].startswith("Whether there is a sink is unknown")

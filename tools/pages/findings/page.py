@@ -1,11 +1,7 @@
-"""`python -m tools.findings_page [RESULTS [DOCS]]`: write `docs/findings.md` and its figures from the records.
-
-Without arguments it also writes the first rows into the README, between its two marks.
-"""
+"""The page of findings, its figures, and the first rows of both for the README, from the records."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
@@ -13,18 +9,17 @@ from sinkscope.claims import tally
 from sinkscope.experiments import SHIPPED, Findings
 from sinkscope.experiments.paper import cites
 from sinkscope.experiments.questions import QUESTIONS
-from sinkscope.files import write_text
 from sinkscope.report.experiments.answer import paragraph
 from sinkscope.report.experiments.entry import Entry, Judged, runs_of
 from sinkscope.report.experiments.names import cost, counted, effect, number, said, sizes
 from sinkscope.report.experiments.page import made_by
 from sinkscope.report.stored import entries_of, notes_of, read_findings, records_in
-from tools.findings_answers import beside, first_rows, judged, paper, together
-from tools.findings_figures import mean, metrics_of, values_of
-from tools.findings_shapes import drawing
-from tools.findings_text import BEFORE, MADE_BY, NOT_RUN, NOTES, PAPER, RELATED, SIZES, SYNTHETIC, TOGETHER
-from tools.markdown import escaped, table
-from tools.pages import DOCS, ROOT, write
+from tools.pages import ROOT
+from tools.pages.findings.answers import beside, first_rows, judged, paper, together
+from tools.pages.findings.figures import mean, metrics_of, values_of
+from tools.pages.findings.shapes import drawing
+from tools.pages.findings.text import BEFORE, MADE_BY, NOT_RUN, NOTES, PAPER, RELATED, SIZES, SYNTHETIC, TOGETHER
+from tools.pages.markdown import escaped, table
 
 PAGE, FIGURES = "findings.md", "figures/findings"
 COMPLETE = ("nano",)  # the scale at which every question is answered, be it with "not run"
@@ -227,13 +222,3 @@ def _name(entry: Entry) -> str:
 
 def _key(entry: Entry) -> str:
     return f"{entry.scale}-{entry.name}"
-
-
-if __name__ == "__main__":
-    folders = [Path(argument) for argument in sys.argv[1:3]]
-    results, docs = (*folders, *(SHIPPED, DOCS)[len(folders) :])
-    made = entries(results)
-    write(pages(made, notes(results)), docs)
-    if not folders:
-        write_text(README, readme(made, README.read_text(encoding="utf-8")))
-        print(README)

@@ -1,4 +1,4 @@
-"""`python -m tools.observers_page`: write `docs/observers.md`, the page of all observers, from their own docstrings."""
+"""`python -m tools.pages.observers`: write `docs/observers.md`, the page of all observers, from their docstrings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Sources are listed in [the bibliography](bibliography.md). The first three run b
 Thresholds are no part of an observer: they belong to the methods of `Measurement`, so that they can change without
 running the model again.
 
-This page is printed by `python -m tools.observers_page`.
+This page is printed by `python -m tools.pages.observers`.
 """
 
 

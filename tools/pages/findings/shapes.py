@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 
 from sinkscope.experiments import Observed
 from sinkscope.report.experiments.entry import Entry
-from sinkscope.report.experiments.figures import is_a_dose
+from sinkscope.report.experiments.figures import doses
 from sinkscope.theme import GRID, INK, MUTED, PAPER, PURPLE, SERIES
-from tools.findings_figures import STYLE, WIDTH, cut, dots, mean, metrics_of, values_of, written
+from tools.pages.findings.figures import STYLE, WIDTH, cut, dots, mean, metrics_of, values_of, written
 
 HEIGHT, MOST_LINES = 320, 10
 STROKES = ("-", "--")  # of as many lines as there are colors, each
@@ -34,7 +34,7 @@ def drawing(entry: Entry) -> str:
         return over_positions(entry)
     if not metrics_of(entry):
         return ""
-    return over_doses(entry) if is_a_dose(entry) else dots(entry)
+    return over_doses(entry) if doses(entry) else dots(entry)
 
 
 def curves_of(entry: Entry) -> list[str]:
@@ -106,19 +106,27 @@ def over_doses(entry: Entry) -> str:
     places = range(len(entry.variations))
     words = [cut(each.label, 14) for each in entry.variations]
     values = values_of(entry, metric)
+    series = doses(entry)
+    dose = " and ".join(dict.fromkeys(each.name for each in series))
     with rc_context(STYLE):
         figure, [panel], beside = _panels(entry, 1, [], metric in entry.published)
-        means = [(place, math.nan if (value := mean(values[place])) is None else value) for place in places]
-        panel.plot(*_columns(means), color=SERIES[0], linewidth=1.5)
+        means = {
+            each.label: (place, math.nan if (value := mean(values[place])) is None else value)
+            for place, each in enumerate(entry.variations)
+        }
+        for index, each in enumerate(series):
+            joined = _columns([means[label] for label in each.labels])
+            panel.plot(*joined, STROKES[index % 2], color=SERIES[0], linewidth=1.5, gid=f"joined-{index}")
         _marks(panel, [(place, value) for place in places for value in values[place]], SERIES[0], "ours-0")
-        _head(panel, f"ours: {entry.title(metric)}", _dose(entry))
+        _head(panel, f"ours: {entry.title(metric)}", dose)
         panel.set_xticks(places, words)
         if beside is not None:
-            given = [(p, e.published[metric]) for p, e in zip(places, entry.variations, strict=True)
-                     if metric in e.published]  # fmt: skip
-            beside.plot(*_columns(given), color=PURPLE, linewidth=1)
-            _marks(beside, given, PURPLE, "published-0")
-            _head(beside, "published, other models", _dose(entry), PURPLE)
+            given = {e.label: (p, e.published[metric]) for p, e in enumerate(entry.variations) if metric in e.published}
+            for each in series:
+                joined = _columns([given[label] for label in each.labels if label in given])
+                beside.plot(*joined, color=PURPLE, linewidth=1)
+            _marks(beside, list(given.values()), PURPLE, "published-0")
+            _head(beside, "published, other models", dose, PURPLE)
             beside.set_xticks(places, words)
         for axes in (panel, beside):
             if axes is not None and len(words) > 4:
@@ -221,11 +229,6 @@ def _average(lines: Sequence[Points]) -> Points:
 
 def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [y for _, y in points]
-
-
-def _dose(entry: Entry) -> str:
-    """What is varied."""
-    return next((name for each in entry.variations for name in each.changes), "variation")
 
 
 def _color(index: int) -> str:

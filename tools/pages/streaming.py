@@ -1,4 +1,4 @@
-"""`python -m tools.streaming_page`: write the table of `docs/streaming_families.md`, after streaming every family."""
+"""`python -m tools.pages.streaming`: write the table of `docs/streaming_families.md`, after streaming every family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m tools.identities_page`: write which variations of which questions are the same run."""
+"""`python -m tools.pages.identities`: write which variations of which questions are the same run."""
 
 from __future__ import annotations
 

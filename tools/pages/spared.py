@@ -1,4 +1,4 @@
-"""`python -m tools.spared_page`: the measured part of `docs/which_tokens_to_spare.md`, from the record of it.
+"""`python -m tools.pages.spared`: the measured part of `docs/which_tokens_to_spare.md`, from the record of it.
 
 `python -m benchmarks.quantization --save` measures it.
 """

@@ -9,7 +9,7 @@ from sinkscope.experiments import STATEMENTS, Answer, after_holm, answers, unans
 from sinkscope.experiments.findings import Judged
 from sinkscope.report.experiments.entry import Entry
 from sinkscope.report.experiments.names import effect, number, sizes
-from tools.markdown import escaped, table
+from tools.pages.markdown import escaped, table
 
 COLUMNS = ("the paper says", "published", "ours (95 % interval)", "seeds", "could show", "verdict", "by")
 BESIDE = ("asks", "source", "primary claim", "ours (95 % interval)", "seeds", "could show", "verdict", "by")

@@ -1,4 +1,4 @@
-"""`python -m tools.claims_page`: write the tables of `docs/theory.md`, a section for each topic."""
+"""`python -m tools.pages.claims`: write the tables of `docs/theory.md`, a section for each topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m tools.zoo_page`: write `docs/zoo.md`, the page of the whole zoo, from the catalog itself."""
+"""`python -m tools.pages.zoo`: write `docs/zoo.md`, the page of the whole zoo, from the catalog itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sinkscope.attention.functional import explain
 from sinkscope.attention.spec import AttentionSpec
 from sinkscope.errors import InputError
 from tools.pages import write
-from tools.zoo_text import AFTER, BEFORE, REFUSED
+from tools.pages.zoo_text import AFTER, BEFORE, REFUSED
 
 PATHS = {"sdpa": "SDPA", "streamed": "streamed", "chunked": "query chunks"}
 COLUMNS = (

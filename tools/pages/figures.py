@@ -1,4 +1,4 @@
-"""`python -m tools.page_figures`: draw the figures of `docs/`, parts of the pages that our own commands write.
+"""`python -m tools.pages.figures`: draw the figures of `docs/`, parts of the pages that our own commands write.
 
 It needs Chromium.
 """

@@ -1,4 +1,4 @@
-"""Where pages go: each module `tools.*_page` makes some of `docs/`, and writes them when it is run."""
+"""Where pages go: each module here makes some of `docs/`, and writes them when it is run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sinkscope.files import write_text
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 

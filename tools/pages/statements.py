@@ -1,4 +1,4 @@
-"""`python -m tools.statements_page`: write which commit stated which claim, from the history of this checkout.
+"""`python -m tools.pages.statements`: write which commit stated which claim, from the history of this checkout.
 
 Every commit that changed the questions is asked for its claims, in a process of its own that runs its code; commits
 that the table knows already are not asked again. Commit claims first, then this table.
@@ -22,7 +22,7 @@ from sinkscope.errors import InputError
 from sinkscope.experiments.statements import TABLE, key
 from sinkscope.files import write_text
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 QUESTIONS = ("sinkscope/experiments",)
 RECORDS = ("results/experiments", "sinkscope/experiments/records")
 # In the code of a commit, whose rules may be older than their `asked`.

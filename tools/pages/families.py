@@ -1,4 +1,4 @@
-"""`python -m tools.families_page`: write the tables of `docs/families.md`, after measuring every family there is.
+"""`python -m tools.pages.families`: write the tables of `docs/families.md`, after measuring every family there is.
 
 What the sweep over all model types found is taken from where `python -m tests.families.sweep.table` wrote it down.
 """

@@ -7,7 +7,7 @@ The page opens with one row for each statement of the paper; below stand all exp
 A claim that was refuted stands where it would stand if it had been supported.
 
 All claims together: {tally}. They were judged on {runs}, {hours} of training. The page is written by
-`python -m tools.findings_page` from the records in `sinkscope/experiments/records`. `sinkscope experiment verdict
+`python -m tools.pages.findings` from the records in `sinkscope/experiments/records`. `sinkscope experiment verdict
 --all` says the same on a terminal, and `sinkscope report sinkscope/experiments/records` draws the curves of every run.
 """
 
