@@ -98,7 +98,7 @@ def run(
     made = {cell: store.run(recipe) for cell, recipe in recipes.items()}
     cells = {cell: one.path.name for cell, one in made.items()}
     jobs = {cells[cell]: recipe for cell, recipe in recipes.items()}
-    settled = {cell: found for cell, one in made.items() if (found := _settled(one)) is not None}
+    settled = {cell: read for cell, one in made.items() if (read := _settled(one)) is not None}
     taken = _known(question, scale, seeds, record, store, settled) if reuse else {}
     missing = {cells[cell]: recipes[cell] for cell in recipes if cell not in settled and cell not in taken}
     sweep = Sweep(waiting=[])

@@ -42,6 +42,7 @@ from sinkscope.hooks.own_layers import attention_modules, own_attention
 from sinkscope.hooks.passes import Edit, Passes
 
 Keys = Callable[[Float[Tensor, "batch position width"]], Float[Tensor, "batch kv_heads position head_dim"]]
+Paths = Mapping[nn.Module, str] | None  # of a model, where they are known: who asks for every layer finds them once
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,9 +155,7 @@ def projections(model: nn.Module) -> list[Projection]:
     return [projection for module in paths for projection in found.get(module, ())]
 
 
-def projection(
-    model: nn.Module, attention: nn.Module, kind: Kind, paths: Mapping[nn.Module, str] | None = None
-) -> Projection:
+def projection(model: nn.Module, attention: nn.Module, kind: Kind, paths: Paths = None) -> Projection:
     """The projection of an attention layer by its kind. Raises `UnsupportedModelError` naming those there are."""
     found = {one.kind: one for one in attention_projections(model, attention, paths)}
     if kind not in found:
@@ -164,13 +163,8 @@ def projection(
     return found[kind]
 
 
-def attention_projections(
-    model: nn.Module, attention: nn.Module, paths: Mapping[nn.Module, str] | None = None
-) -> list[Projection]:
-    """The linear maps of an attention layer by what they make; one that nobody knows is `other`.
-
-    `paths`: of the model's modules, where they are known: who asks for every layer finds them once.
-    """
+def attention_projections(model: nn.Module, attention: nn.Module, paths: Paths = None) -> list[Projection]:
+    """The linear maps of an attention layer by what they make; one that nobody knows is `other`."""
     paths = paths_of(model) if paths is None else paths
     path = paths.get(attention, "")
     children = dict(attention.named_children())
@@ -218,12 +212,11 @@ def output_projection(model: nn.Module, attention: nn.Module) -> nn.Module:
     return found
 
 
-def key_projection(model: nn.Module, attention: nn.Module, paths: Mapping[nn.Module, str] | None = None) -> Keys:
+def key_projection(model: nn.Module, attention: nn.Module, paths: Paths = None) -> Keys:
     """Keys of hidden states (batch, position, width) as the layer makes them, with its norm, before any rotation.
 
     The hidden states are what enters the attention layer, behind the block's norm. Raises `UnsupportedModelError`
-    where keys are made in another way (latent attention, convolutions over tokens). `paths`: as in
-    `attention_projections`.
+    where keys are made in another way (latent attention, convolutions over tokens).
     """
     width = head_width(attention)
     norm = next(_children(attention, KEY_NORM), nn.Identity())

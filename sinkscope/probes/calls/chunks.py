@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -80,12 +79,19 @@ def _with_scores(
     room: Float[Tensor, "rooms _"],
 ) -> Chunk:
     """Weights, and what the scores tell while they are at hand; the logarithms of the weights take their place."""
+    hidden: Tensor | None = None
     if call.is_product:
         scores = call.products(samples, rows, columns, room[0])
-        blank = partial(call.mask.blank, samples=samples, rows=rows, columns=columns)
     else:
         scores = call.scores(samples, rows, columns)
-        blank = partial(Tensor.masked_fill_, mask=scores == -torch.inf, value=0.0)
+        hidden = scores == -torch.inf
+
+    def blank(values: Tensor) -> None:
+        if hidden is None:
+            call.mask.blank(values, samples, rows, columns)
+        else:
+            values.masked_fill_(hidden, 0.0)
+
     blank(scores)
     largest = torch.maximum(scores.amax(-1), -scores.amin(-1))
     bits = in_bits(scores, call.shift[samples, :, rows, None])
