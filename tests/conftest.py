@@ -9,7 +9,10 @@ import os
 import random
 import shutil
 import socket
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -39,6 +42,9 @@ if not os.environ.get("SINKSCOPE_NO_SHAPE_CHECKS"):
     install("sinkscope")
 
 
+# A disk takes milliseconds to write a file through, and nobody cuts a test's power. Tests of it bring their own.
+os.fsync = lambda handle: None
+
 # pytest's own handlers are off (`-p no:logging`): they visit the thousand loggers of the libraries six times a test.
 logging.getLogger().addHandler(logging.NullHandler())
 hypothesis.settings.register_profile("fast", max_examples=30, deadline=None)  # machines are slow at times
@@ -54,6 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """The garbage collector passes over a million objects of the libraries and the tests, which stay till the end."""
     gc.freeze()
+    gc.set_threshold(20_000, 10, 10)  # at every 700 new objects it took a thirtieth of the time
     gc.enable()
 
 
@@ -91,6 +98,25 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
         connect(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", local_only)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    with attention_as_before():
+        yield
+
+
+@contextmanager
+def attention_as_before() -> Iterator[None]:
+    """What observes or changes attention does so in the whole process, which compiles nothing then: a test ends it."""
+    before = _lookup()
+    yield
+    assert _lookup() is before, "this test leaves a model observed or changed"
+
+
+def _lookup() -> object:
+    transformers = sys.modules.get("transformers.modeling_utils")
+    return transformers and vars(transformers.AttentionInterface).get("get_interface")
 
 
 @pytest.fixture(scope="session")

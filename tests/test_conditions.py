@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import warnings
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -12,7 +13,11 @@ from jaxtyping import TypeCheckError
 from transformers import AutoConfig, LlamaForCausalLM
 
 from sinkscope.attention import attend
+from sinkscope.errors import InputError
 from sinkscope.files import cache_dir
+from sinkscope.probes import observe
+from tests.conftest import attention_as_before
+from tests.shapes import ONE_OF
 
 
 def test_the_network_is_closed() -> None:
@@ -39,13 +44,26 @@ def test_warnings_are_errors() -> None:
 def test_shapes_are_checked() -> None:
     query = torch.zeros(1, 2, 3, 4)
     attend(query, query, query, "softmax")
-    with pytest.raises(TypeCheckError, match="key"):
-        attend(query, query[0], query, "softmax")
+    found = []
+    for _ in range(ONE_OF):  # one of so many calls is looked at, where other tests have made many
+        with pytest.raises((TypeCheckError, InputError)) as caught:
+            attend(query, query[0], query, "softmax")
+        found.append(caught)
+    assert any(each.type is TypeCheckError and each.match("key") for each in found)
+
+
+def test_a_disk_is_not_waited_for() -> None:
+    assert os.fsync(-1) is None, "no disk has such a file"
 
 
 def test_caches_are_no_users() -> None:
     assert "sinkscope-tests-" in str(cache_dir())
     assert "sinkscope-tests-" in os.environ["HF_HOME"]
+
+
+def test_a_model_that_stays_observed_is_noticed(tiny_llama: LlamaForCausalLM) -> None:
+    with ExitStack() as left, pytest.raises(AssertionError, match="leaves a model observed"), attention_as_before():
+        left.enter_context(observe(tiny_llama))
 
 
 drawn: list[float] = []

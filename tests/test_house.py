@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import tomllib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -40,9 +41,11 @@ LEVELS = (
     {"cli"},
 )
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
+TOP = {"__init__", "__main__"}  # the package itself, which is in no room
 LINES = 350
 FILES = 20  # in a folder
 BESIDE = ("families", "families/sweep", "planted", "tools", "attention/formulas")  # tests of more than one folder
+LOOKED_AT = (ast.Import, ast.ImportFrom, ast.Call, ast.ExceptHandler)
 PICKLES = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
 
@@ -50,9 +53,15 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
+@cache  # several rules read each file
+def nodes(source: str) -> tuple[ast.AST, ...]:
+    """What the rules look at, at any depth: imports, calls, handlers of errors."""
+    return tuple(node for node in ast.walk(ast.parse(source)) if isinstance(node, LOOKED_AT))
+
+
+def imported(source: str) -> Iterator[str]:
     """Full names of everything a file imports, at any depth; relative imports start with their dots."""
-    for node in ast.walk(tree):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -69,7 +78,7 @@ def upward_imports(source: str, room: str) -> list[str]:
             return not name.startswith(".")
         return target == room or LEVEL_OF.get(target, len(LEVELS)) < LEVEL_OF.get(room, 0)
 
-    return [name for name in imported(ast.parse(source)) if not points_down(name)]
+    return [name for name in imported(source) if not points_down(name)]
 
 
 def module_of(path: Path) -> str:
@@ -79,7 +88,7 @@ def module_of(path: Path) -> str:
 def imports_of(source: str, modules: Container[str]) -> set[str]:
     """Which of `modules` a file imports, at any depth, names of modules taken for the modules themselves."""
     found = set()
-    for name in imported(ast.parse(source)):
+    for name in imported(source):
         whole, parent = name, name.rpartition(".")[0]
         found |= {whole} if whole in modules else {parent} if parent in modules else set()
     return found
@@ -94,10 +103,11 @@ def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
     return []
 
 
+@cache
 def face_of(room: str) -> set[str]:
     """The names that a room exports."""
     face = PACKAGE / room / "__init__.py"
-    return set() if not face.exists() else {name.rpartition(".")[2] for name in imported(ast.parse(face.read_text()))}
+    return set() if not face.exists() else {name.rpartition(".")[2] for name in imported(face.read_text())}
 
 
 def bypassed_faces(source: str, room: str, faces: Callable[[str], Container[str]] = face_of) -> list[str]:
@@ -109,14 +119,13 @@ def bypassed_faces(source: str, room: str, faces: Callable[[str], Container[str]
             return False
         return last in faces(other) or len(inside) > 1
 
-    return [name for name in imported(ast.parse(source)) if name.count(".") > 1 and bypasses(name)]
+    return [name for name in imported(source) if name.count(".") > 1 and bypasses(name)]
 
 
 def unsafe_loading(source: str) -> list[str]:
     """Ways to let a file that was read run code."""
-    tree = ast.parse(source)
-    found = [name for name in imported(tree) if name.partition(".")[0] in PICKLES]
-    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+    found = [name for name in imported(source) if name.partition(".")[0] in PICKLES]
+    for call in (node for node in nodes(source) if isinstance(node, ast.Call)):
         name = ast.unparse(call.func)
         options = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
         if name == "torch.load" and options.get("weights_only") != "True":
@@ -130,23 +139,28 @@ def unsafe_loading(source: str) -> list[str]:
 
 def silent_handlers(source: str) -> list[int]:
     """Lines with a handler that catches everything, or that drops what it caught."""
-    handlers = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ExceptHandler)]
+    handlers = [node for node in nodes(source) if isinstance(node, ast.ExceptHandler)]
     return [node.lineno for node in handlers if node.type is None or isinstance(node.body[0], ast.Pass)]
 
 
-def everywhere(offences: Callable[[Path], list]) -> dict[str, list]:
-    """The offences of each file that has any."""
-    return {str(path.relative_to(ROOT)): found for path in SOURCES if (found := offences(path))}
+def everywhere(offences: Callable[[str, str], list]) -> dict[str, list]:
+    """The offences of each file that has any, of its text and its room."""
+    found = {str(path.relative_to(ROOT)): offences(text(path), room_of(path)) for path in SOURCES}
+    return {path: offence for path, offence in found.items() if offence}
+
+
+@cache
+def text(path: Path) -> str:
+    return path.read_text()
 
 
 def test_every_room_has_its_level() -> None:
-    rooms = {room_of(path) for path in SOURCES} - {"__init__", "__main__"}
+    rooms = {room_of(path) for path in SOURCES} - TOP
     assert rooms == LEVEL_OF.keys(), "give the new room a level in LEVELS"
 
 
 def test_imports_point_downward() -> None:
-    inside = {"__init__", "__main__"}
-    assert everywhere(lambda p: [] if room_of(p) in inside else upward_imports(p.read_text(), room_of(p))) == {}
+    assert everywhere(lambda source, room: [] if room in TOP else upward_imports(source, room)) == {}
 
 
 @pytest.mark.parametrize(
@@ -182,7 +196,7 @@ def test_a_downward_import_is_let_pass(line: str) -> None:
 
 def test_no_room_has_a_circle_inside() -> None:
     modules = {module_of(path): path for path in SOURCES}
-    graph = {name: imports_of(path.read_text(), modules) - {name, "sinkscope"} for name, path in modules.items()}
+    graph = {name: imports_of(text(path), modules) - {name, "sinkscope"} for name, path in modules.items()}
     assert circles(graph) == []
 
 
@@ -196,8 +210,7 @@ def test_a_circle_is_noticed() -> None:
 
 
 def test_rooms_are_entered_through_their_faces() -> None:
-    inside = {"__init__", "__main__"}
-    assert everywhere(lambda p: [] if room_of(p) in inside else bypassed_faces(p.read_text(), room_of(p))) == {}
+    assert everywhere(lambda source, room: [] if room in TOP else bypassed_faces(source, room)) == {}
 
 
 @pytest.mark.parametrize(
@@ -238,7 +251,7 @@ def test_files_stay_short() -> None:
 
 
 def test_nothing_that_is_read_can_run_code() -> None:
-    assert everywhere(lambda p: unsafe_loading(p.read_text())) == {}
+    assert everywhere(lambda source, _: unsafe_loading(source)) == {}
 
 
 @pytest.mark.parametrize(
@@ -273,7 +286,7 @@ def test_safe_loading_is_let_pass(line: str) -> None:
 
 
 def test_no_error_is_swallowed() -> None:
-    assert everywhere(lambda p: silent_handlers(p.read_text())) == {}
+    assert everywhere(lambda source, _: silent_handlers(source)) == {}
 
 
 @pytest.mark.parametrize("handler", ["except:\n    recover()", "except OSError:\n    pass"])

@@ -78,6 +78,7 @@ def test_slow(x): ...
 """
 
 
+@pytest.mark.slow
 def test_cases_that_are_fast_in_part(tmp_path: Path) -> None:
     root = Path(__file__).parent.parent
     (tmp_path / "test_it.py").write_text(CASES)
@@ -86,7 +87,7 @@ def test_cases_that_are_fast_in_part(tmp_path: Path) -> None:
         "from tests.thinning import mark\n"
         "def pytest_collection_modifyitems(items): mark(items)\n"
     )
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow\n    long\n    in_part(n)\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow\n    long\n    matrix\n    in_part(n)\n")
 
     def collected(expression: str) -> list[str]:
         command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", expression, "-p", "no:cacheprovider"]
@@ -104,3 +105,8 @@ def test_cases_that_are_fast_in_part(tmp_path: Path) -> None:
     assert sorted(fast + slow) == sorted(collected("slow or not slow")), "nothing is lost"
     assert len(fast + slow) == 7 + 16 + 4 + 1 + 1 + 4
     assert collected("long") == ["long", "slow[1]", "slow[3]"], "one of two stays slow"
+    matrix = collected("matrix")
+    assert matrix == [case for case in collected("slow") if case.startswith("two")], (
+        "each value of two is met by others"
+    )
+    assert len(matrix) == 12

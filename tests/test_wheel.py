@@ -44,9 +44,9 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> str:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy, since a build writes beside what it builds."""
     source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
-    shutil.copytree(PACKAGE, source / "sinkscope", ignore=shutil.ignore_patterns("__pycache__"))
-    for folder in (TOOLS, PACKAGE.parent / "tests" / "families"):  # which stay at home
-        shutil.copytree(folder, source / folder.relative_to(PACKAGE.parent))
+    for folder in (PACKAGE, TOOLS, PACKAGE.parent / "tests" / "families"):  # the last two stay at home
+        bytecode = shutil.ignore_patterns("__pycache__")  # which others write at the same time
+        shutil.copytree(folder, source / folder.relative_to(PACKAGE.parent), ignore=bytecode)
     for name in NEEDED:
         shutil.copy(PACKAGE.parent / name, source)
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", built, ".", cwd=source)

@@ -1,7 +1,8 @@
 """Which tests are fast: of long lists of alike cases a part, of which the rest is slow.
 
-`@pytest.mark.in_part(4)` over a test: one in four of its cases is fast, and of several arguments every value of each;
-the others are slow. Of those that were slow already one in four stays so, and the others are long.
+`@pytest.mark.in_part(4)` over a test: one in four of its cases is fast, and the others are slow; of several arguments
+every value of each is fast, and the others are a matrix. Of what was slow already one in four stays so, and the others
+are long.
 A matrix is the rest of a list of combinations of which the fast tests have a part with every value of every argument:
 what a value does wrong by itself shows there. It is for `make test-slow`, and CI goes without it, as without what is
 marked `long`, which is slow as well.
@@ -60,7 +61,8 @@ def mark(items: Sequence[pytest.Item]) -> None:
         for item in _others(slow):
             item.add_marker(pytest.mark.long)
         for item in _others(fast):
-            item.add_marker(pytest.mark.slow)
+            for marker in MATRIX if len(_lists(item)) > 1 else (pytest.mark.slow,):
+                item.add_marker(marker)
     for item in items:
         if item.get_closest_marker("long"):
             item.add_marker(pytest.mark.slow)

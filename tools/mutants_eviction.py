@@ -149,8 +149,8 @@ EVICTION: tuple[Mutant, ...] = (
     ),
     budgets(
         "the mean decides",
-        "np.nanquantile(mass.reshape(*mass.shape[:2], -1), quantile, axis=-1)",
-        "np.nanmean(mass.reshape(*mass.shape[:2], -1), axis=-1)",
+        "low = np.nanquantile(mass, quantile, axis=-1)",
+        "low = np.nanmean(mass, axis=-1)",
     ),
     sinks(
         "sinks stand at columns",

@@ -60,14 +60,19 @@ def test_a_saved_model_comes_with_it_and_fails_loudly_elsewhere(tmp_path):
         with pytest.raises((ValueError, OSError, StrictDataclassFieldValidationError)):
             opened.from_pretrained(tmp_path / "kept")
     again.save_pretrained(tmp_path / "once_more")
-    torch.testing.assert_close(logits(load(tmp_path / "once_more"), **inputs), expected)
+    release(again)
+    once_more = load(tmp_path / "once_more")
+    torch.testing.assert_close(logits(once_more, **inputs), expected)
+    release(once_more)
 
 
 def test_it_is_saved_without_being_kept_and_with_its_tokenizer(tmp_path):
     model = load("nano")
     save(model, Temperature(1.2), tmp_path / "nano", load_tokenizer("nano"))
     assert kept(model) is None
-    assert kept(load(tmp_path / "nano")) == Temperature(1.2)
+    again = load(tmp_path / "nano")
+    assert kept(again) == Temperature(1.2)
+    release(again)
     assert load_tokenizer(tmp_path / "nano").get_vocab() == load_tokenizer("nano").get_vocab()
 
 

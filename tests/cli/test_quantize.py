@@ -21,6 +21,7 @@ Command = Callable[..., Any]
 SMALL = ("--tokens", 24, "--samples", 4, "--controls", 2)
 
 
+@pytest.mark.slow
 def test_a_study_and_hazards_are_written_with_the_tokens_to_spare(
     sinkscope: Command, model: Path, text: Path, tmp_path: Path
 ) -> None:

@@ -73,6 +73,7 @@ def test_a_folder_that_cannot_be_written_is_named_before_anything_is_loaded(sink
     assert "file" in sinkscope("measure", "no-such-model", *FEW, "--out", "file/found").error
 
 
+@pytest.mark.slow
 def test_without_a_home_what_needs_no_cache_works_and_the_rest_says_what_to_do(
     sinkscope, model: Path, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

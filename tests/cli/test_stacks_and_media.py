@@ -184,6 +184,7 @@ def test_images_and_recordings_are_intervened_on(sinkscope, places, name, option
     assert (tmp_path / "i" / "figure.html").exists()
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bart", "t5", "whisper", "classifier", "hearing"])
 def test_every_intervention_runs_or_says_why_not(sinkscope, places, name):

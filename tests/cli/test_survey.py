@@ -12,6 +12,7 @@ from sinkscope.survey import running
 FEW = ("--tokens", 16, "--samples", 4)
 
 
+@pytest.mark.slow
 def test_a_table_and_a_page_of_several_models_and_inputs(sinkscope, model, text, tmp_path):
     answer = sinkscope(
         "survey", model, "nano", "--input", "natural", "--input", "repeated", "--text", text, *FEW, "--out", "found"

@@ -235,7 +235,7 @@ def test_the_verdict_says_on_which_side(intervened, controls, standing, words) -
 
 
 def test_the_band_of_the_controls_is_drawn() -> None:
-    found = effect(null_model(), planted_ids(NULL), ZeroHeads([(1, 0)]), controls=3)
+    found = effect(null_model(), planted_ids(NULL, samples=2), ZeroHeads([(1, 0)]), controls=3)
     bands = found.plot().layout.shapes
     assert len(bands) == 3
     losses = [control.loss for control in found.controls]

@@ -58,6 +58,7 @@ def test_samples_that_are_not_the_same_are_drawn_apart(base: ss.Measurement) -> 
     assert row["low"] < 0 < row["high"]
 
 
+@pytest.mark.slow
 def test_models_checkpoints_and_files_are_the_same_thing(tiny_llama: LlamaForCausalLM, tmp_path: Path) -> None:
     other = deepcopy(tiny_llama)
     with torch.no_grad():

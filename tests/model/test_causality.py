@@ -97,6 +97,7 @@ def influence(model: LabForCausalLM) -> torch.Tensor:
     return (moved > 1e-6).T
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.parametrize("mask", TRAINED, ids=describe)
 @pytest.mark.parametrize("options", [{}, {"sink_tokens": 2, "position": "alibi"}, {"kv_layers": [0, 0, 2]}], ids=str)
 def test_no_logit_of_a_causal_model_depends_on_a_later_token(mask: zoo.Mask, options: dict[str, Any]) -> None:

@@ -108,6 +108,7 @@ def test_the_folder_beside_it_is_suggested(tmp_path: Path) -> None:
         load(tmp_path / "my-lama")
 
 
+@pytest.mark.slow
 def test_speech_and_image_models_keep_their_heads(tmp_path: Path) -> None:
     for name in ("whisper", "llava"):
         model = FAMILIES[name].build()

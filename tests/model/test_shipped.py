@@ -31,11 +31,13 @@ def test_natural_text_has_a_sink_at_its_first_token(by_input):
     assert by_input["natural"].sink_rate(0.3, position=0) >= 8
 
 
+@pytest.mark.slow
 def test_one_token_repeated_has_none(by_input):
     """With rotary positions and one token, every hidden state is the same: nothing marks the first."""
     assert by_input["repeated"].sink_rate(0.3, position=0) < 1
 
 
+@pytest.mark.slow
 def test_the_sink_came_with_the_bos(by_input):
     """nano was trained with a BOS at position 0; random tokens have none."""
     assert by_input["random"].sink_rate(0.3, position=0) < by_input["natural"].sink_rate(0.3, position=0)

@@ -59,6 +59,7 @@ def test_the_sink_is_as_strong_as_its_record_says(name: str) -> None:
     assert found == pytest.approx(record_of(name)["results"]["sink/position_0"], abs=8)
 
 
+@pytest.mark.slow
 def test_the_encoder_meets_text_between_cls_and_sep() -> None:
     tokenizer, inputs = load_tokenizer("nano-encoder"), natural("nano-encoder")
     assert (inputs.input_ids[:, 0] == tokenizer.cls_token_id).all()
@@ -90,6 +91,7 @@ def test_the_hybrid_has_a_bos_and_prefers_text_in_its_order() -> None:
         assert model(ids, labels=ids).loss < model(turned, labels=turned).loss - 0.5
 
 
+@pytest.mark.slow
 def test_the_hybrid_is_measured_in_the_layer_that_attends() -> None:
     found = measure(load("nano-hybrid"), natural("nano-hybrid").input_ids[:2])
     assert found.data["layer_index"].values.tolist() == [2]

@@ -17,7 +17,7 @@ from tests.measurements.planted import LAYERS, POSITIONS, SAMPLES, small_dataset
 CHROMIUM = shutil.which("chromium")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")  # no longer: an event loop runs beside it
 def browser() -> Iterator[object]:
     """Debian's Chromium, without a network."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `dev`)")
@@ -50,8 +50,9 @@ def log_rows(height: float, steps: int = 200) -> tuple[dict[str, float], ...]:
     return tuple(rows)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def runs() -> tuple[StoredRun, StoredRun]:
+    """Shared: leave them as they are."""
     return StoredRun("softmax", log_rows(6.4)), StoredRun("sigmoid", log_rows(0.0))
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from sinkscope.report import sections
 from sinkscope.report.page import Headline, Page, write_page
+from tests.measurements.planted import small_dataset
 from tests.report.conftest import CHROMIUM
 
 EVIL = "<script>document.title = 'owned'</script>"
@@ -16,17 +17,22 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def path(tmp_path, dataset, runs):
-    measured = {f"softmax {EVIL}": dataset, "sigmoid": dataset}
+@pytest.fixture(scope="module")
+def path(tmp_path_factory, runs):
+    measured = {f"softmax {EVIL}": small_dataset(), "sigmoid": small_dataset()}
     parts = [sections.training(runs), *sections.describe(measured, 0.3)]
     page = Page(f"A report {EVIL}", "What it says.", [Headline("6.4 %", "sink rate")], parts, {"seed": "0"})
-    return write_page(page, tmp_path / "report.html")
+    return write_page(page, tmp_path_factory.mktemp("page") / "report.html")
 
 
-@pytest.fixture(params=[("light", 1280), ("dark", 1280), ("light", 390)], ids=["light", "dark", "narrow"])
+@pytest.fixture(
+    scope="module", params=[("light", 1280), ("dark", 1280), ("light", 390)], ids=["light", "dark", "narrow"]
+)
 def opened(request, browser, path):
-    """The page as loaded, with everything that the browser complained about or asked the network for."""
+    """The page as loaded, with everything that the browser complained about or asked the network for.
+
+    Drawing it takes seconds, so it is shared: each test changes only what no other one looks at.
+    """
     scheme, width = request.param
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900}, offline=True)
     page = context.new_page()

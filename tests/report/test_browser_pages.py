@@ -94,13 +94,21 @@ EMPTY = """() => [...document.querySelectorAll('.plot')].filter((plot) => {
 """Places of figures in which there is nothing."""
 
 
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the pages are that were written."""
+    return tmp_path_factory.mktemp("pages")
+
+
 @pytest.fixture
-def page_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Path]:
-    """Writes a page of a kind."""
+def page_of(request: pytest.FixtureRequest, pages: Path) -> Callable[[str], Path]:
+    """Writes a page of a kind, once for all tests."""
 
     def written(kind: str) -> Path:
         given = request.getfixturevalue
-        path = tmp_path / f"{kind}.html"
+        path = pages / f"{kind}.html"
+        if path.exists():
+            return path
         if kind == "experiments":
             write_text(path, experiment_page(given("entries"), "Experiments"))
             return path
@@ -111,7 +119,7 @@ def page_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], P
         if kind in MADE:
             return write_page(MADE[kind](given), path)
         runs, measured = given("runs"), given("measurement")
-        pages = {
+        others = {
             "survey": lambda: survey_page(given("survey")),
             "theory": theory_page,
             "demo": lambda: quick_page(
@@ -119,7 +127,7 @@ def page_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], P
             ),
             "stored": lambda: results_page("Stored", Stored(runs=list(runs), measurements={"one": measured})),
         }
-        return write_page(pages[kind](), path)
+        return write_page(others[kind](), path)
 
     return written
 

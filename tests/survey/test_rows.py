@@ -41,6 +41,7 @@ def test_every_family_is_a_row(five):
         assert row.tokens == 16
 
 
+@pytest.mark.slow
 def test_a_row_is_what_measure_finds(five, zoo):
     model = load(zoo / "lab")
     ids = build_inputs("random", tokenizer=None, vocab_size=97, tokens=16, samples=3, seed=0).input_ids
@@ -55,6 +56,7 @@ def test_a_row_is_what_measure_finds(five, zoo):
     )
 
 
+@pytest.mark.slow
 def test_only_learned_sinks_have_a_slot_mass(five):
     assert 0 < of(five, "sinks").slot_mass < 1
     assert of(five, "lab").slot_mass is None

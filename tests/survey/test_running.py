@@ -53,6 +53,7 @@ class Killed(BaseException):
     """What stands for Ctrl-C or the end of a process."""
 
 
+@pytest.mark.slow
 def test_an_interrupted_survey_loses_no_finished_row_and_goes_on(run, zoo, loads, monkeypatch):
     measure, calls = running.measure, []
 

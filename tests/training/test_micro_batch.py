@@ -52,7 +52,7 @@ SLOW = (  # options that have nothing to do with each other go together
 
 def both(recipe: Callable[..., Recipe], runs: Path, *changes: str) -> tuple[Run, Run]:
     """The run of the whole batch, and that of one sequence at a time; they have one hash."""
-    short = ("steps=4", f"batch_size={BATCH}", "eval_every=2", "log_every=1", "save_every=10")
+    short = ("steps=4", f"batch_size={BATCH}", "eval_every=4", "log_every=1", "save_every=10")
     whole, single = recipe(*short, *changes), recipe(*short, *changes, "micro_batch=1")
     assert whole.hash({}) == single.hash({})
     return trained(whole, runs / "whole"), trained(single, runs / "single")
@@ -69,7 +69,7 @@ def assert_same_losses(whole: Run, single: Run) -> None:
             assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=2e-3)
 
 
-@pytest.mark.in_part(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", FAST, ids=str)
 def test_micro_batch_changes_nothing(tiny: Callable[..., Recipe], runs: Path, changes: tuple[str, ...]) -> None:
     assert_same_losses(*both(tiny, runs, *changes))

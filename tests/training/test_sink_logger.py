@@ -26,6 +26,7 @@ def trainer(model: Any, folder: Path, callbacks: list[Any]) -> Trainer:
     return Trainer(deepcopy(model), arguments, train_dataset=ROWS, callbacks=callbacks)
 
 
+@pytest.mark.slow
 def test_it_finds_the_trainer_that_calls_it(tiny_llama: LlamaForCausalLM, tmp_path: Path) -> None:
     rows = []
     for how in ("given", "found", "added"):

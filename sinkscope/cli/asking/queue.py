@@ -60,10 +60,9 @@ def queue_(
     else:
         made = f"{len(queue.done)} run{'' if len(queue.done) == 1 else 's'} made"
         show(plain(f"{made}, {len(queue.failed)} failed; records: {results / scale}"))
-    for planned, why in queue.failed.values():
-        note(f"{planned.called} failed: {why}")
-    for line in queue.notes:
-        note(line)
+    if stderr().is_terminal:  # elsewhere each was a line as it came, and the view shows what failed
+        for line in queue.notes:
+            note(line)
     if queue.failed:
         raise typer.Exit(FAILED)
 
@@ -131,7 +130,7 @@ class _Rows:
         for name, planned in queue.done.items():
             yield name, f"{planned.called}: {values(self.reader.newest(name, 'done')) or 'settled'}"
         for name, (planned, why) in queue.failed.items():
-            yield name, f"{planned.called}: {why}"
+            yield name, f"{planned.called} failed: {why}"
 
     def view(self, queue: Queue) -> Group:
         rows = [

@@ -13,6 +13,7 @@ from sinkscope.cli.measuring.folders import old_files
 from sinkscope.files import replacing
 from sinkscope.measurements import HEAD_METRICS, Measurement, TokenView, slot_mass, stack_rates
 from sinkscope.measurements.rates import warn_if_short
+from sinkscope.measurements.tables import write_tables
 from sinkscope.pictures import write_figure
 from sinkscope.report.observatory import HeadMaps, answer, observatory_page
 from sinkscope.report.page import write_page
@@ -48,7 +49,7 @@ def write_results(
     )
     with replacing(folder, partial(old_files, "measure")) as draft:
         measured.save(draft / "measurement.nc")
-        written = measured.write_tables(draft, epsilon, form=form)
+        written = write_tables(tables, draft, form)
         write_page(page, draft / "figure.html")
         if figure is not None:
             write_figure(measured.plot(epsilon), draft / f"figure.{figure}")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -17,10 +15,10 @@ import pytest
 import torch
 from filelock import FileLock
 
+from benchmarks import cuda_kernels
 from sinkscope.attention.kernels import Agreement, Machine, Outcome, Specialization, confirm, confirmation, known
 from sinkscope.attention.normalizers import Elu, Sigmoid
 
-ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
 HERE = Machine("some GPU", "9.0", "2.13.0", "3.7.1", "abc")
 SIGMOID = Specialization(Sigmoid(), False, torch.float32, 8, 8)
@@ -281,10 +279,7 @@ def test_a_process_that_never_finishes_is_waited_for_in_vain_only_so_long(
     assert lab.made == 2
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device: the benchmark would run")
-def test_without_cuda_the_benchmark_says_so_in_one_line() -> None:
-    command = [sys.executable, "-m", "benchmarks.cuda_kernels"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0
-    assert (run.stdout + run.stderr).splitlines() == ["no GPU here: nothing was measured"]
+def test_without_cuda_the_benchmark_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    cuda_kernels.main()
+    assert capsys.readouterr().out.splitlines() == ["no GPU here: nothing was measured"]

@@ -39,7 +39,8 @@ def test_it_says_what_was_made_and_what_failed(sinkscope, tmp_path, monkeypatch)
 
     def work_off(**arguments):
         given.update(arguments)
-        queue = Queue(done={"a": PLANNED}, failed={"b": (PLANNED, "no room")})
+        queue = Queue(done={"a": PLANNED}, failed={"b": (PLANNED, "no room")}, notes=["another queue is at work"])
+        arguments["watch"](queue)
         arguments["watch"](queue)
         return queue
 
@@ -49,7 +50,8 @@ def test_it_says_what_was_made_and_what_failed(sinkscope, tmp_path, monkeypatch)
     assert (given["hours"], given["workers"], given["out"]) == (1.5, 2, tmp_path / "runs")
     assert answer.code == 1
     assert "1 run made, 1 failed" in " ".join(answer.out.split())
-    assert "emergence: softmax, seed 3 failed: no room" in " ".join(answer.err.split())
+    said = " ".join(answer.err.split())
+    assert said.count("emergence: softmax, seed 3 failed: no room") == said.count("another queue is at work") == 1
     told = json.loads(sinkscope("experiment", "queue", "--json", *places).out)
     assert [run["seed"] for run in told["done"]] == [3]
     assert told["failed"][0]["reason"] == "no room"

@@ -23,6 +23,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_it_chooses_reports_and_writes(capsys):
     assert main(["calibrate", "nano", "--method", "zero-tuning", "--values", "0.5,2", "--out", "there", *FEW]) == 0
     said = capsys.readouterr().out

@@ -71,6 +71,15 @@ def test_tables_of_before_do_not_stay_beside_new_ones(sinkscope, model, text, tm
 
 
 @pytest.mark.slow
+def test_tables_are_made_once(sinkscope, model, monkeypatch):
+    """They take a third of the time of a short measurement."""
+    made, tables = [], Measurement.tables
+    monkeypatch.setattr(Measurement, "tables", lambda *given: made.append(given) or tables(*given))
+    assert sinkscope("measure", model, "--input", "random", *QUICK, "--out", "found").code == 0
+    assert len(made) == 1
+
+
+@pytest.mark.slow
 def test_a_fault_halfway_leaves_the_old_measurement(sinkscope, model, text, tmp_path, monkeypatch):
     from sinkscope.cli.measuring import results
 

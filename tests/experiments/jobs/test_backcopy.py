@@ -66,6 +66,7 @@ def test_laws_that_differ_make_other_runs(tiny, runs):
     assert store.run(tiny(eval_every=3)).path == store.run(tiny()).path
 
 
+@pytest.mark.slow
 def test_a_job_is_done_observed_and_not_done_again(tiny, runs):
     store, job = RunStore(runs), tiny()
     run = store.run(job)

@@ -41,11 +41,13 @@ def test_every_evaluation_has_masses_and_a_number_of_every_head(kept):
     assert one.started[:2] == "20"
 
 
+@pytest.mark.slow
 def test_a_record_gives_back_what_was_kept(kept):
     again = Observed.from_dict(json.loads(json.dumps(kept[32].to_dict(), allow_nan=False)))
     assert repr(again) == repr(kept[32])
 
 
+@pytest.mark.slow
 def test_of_windows_of_16_tokens_no_rate_is_kept_and_the_reason_is_told(kept, small):
     short = kept[16]
     assert all(math.isnan(value) for name in RATES if name in short.curves for value in short.curves[name])

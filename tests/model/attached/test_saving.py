@@ -206,7 +206,7 @@ def test_a_folder_of_before_still_loads(folder: Path, version: int) -> None:
     assert torch.equal(output(ss.load(folder), given), output(model, given))
 
 
-@pytest.mark.in_part(4)
+@pytest.mark.in_part(8)
 @pytest.mark.parametrize("name", HOSTS)
 def test_no_host_loads_the_weights_with_a_configuration_of_its_own(name: str, tmp_path: Path) -> None:
     """Which passes the folder's by. Off-by-one has no parameters that would be missed."""
@@ -222,6 +222,7 @@ def test_no_host_loads_the_weights_with_a_configuration_of_its_own(name: str, tm
     plain.load_state_dict(model.state_dict())
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", thinned(HOSTS, 3))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_host_that_ignores_sizes_says_nothing_but_nan(name: str, dtype: torch.dtype, tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ def test_a_start_that_cannot_be_measured_leaves_the_model_alone(monkeypatch: pyt
     assert torch.equal(output(model, GIVEN), before)
 
 
+@pytest.mark.in_part(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", thinned(["sink_logit", "k_bias", "kv_bias", "k_bias_lowrank", "kv_bias_shared"], 5))
 def test_a_closed_slot_opens_where_that_helps(name: str) -> None:

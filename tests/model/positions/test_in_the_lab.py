@@ -17,7 +17,7 @@ from sinkscope.errors import InputError
 from sinkscope.model import LabConfig, LabForCausalLM, load
 from sinkscope.probes import AttentionReceived, measure
 from tests.model.positions.models import SCHEMES, SIZES, build, in_chunks
-from tests.thinning import thinned
+from tests.thinning import MATRIX, thinned
 
 CLOSE: dict[str, float] = {"atol": 3e-5, "rtol": 1e-4}
 PACKED = zoo.AttentionSpec(mask=zoo.Causal() & zoo.Document())
@@ -26,6 +26,11 @@ PACKED = zoo.AttentionSpec(mask=zoo.Causal() & zoo.Document())
 @pytest.fixture(params=SCHEMES)
 def scheme(request: pytest.FixtureRequest) -> dict[str, Any]:
     return SCHEMES[request.param]
+
+
+def some(first: int) -> list[Any]:
+    """Every third scheme; with each of the others another way to run is looked at, and with all of them most ways."""
+    return [pytest.param(name, marks=() if n % 3 == first else MATRIX) for n, name in enumerate(SCHEMES)]
 
 
 @pytest.fixture(params=["softmax", "sigmoid"])
@@ -70,6 +75,7 @@ def test_padded_rows_equal_the_rows_alone(scheme, side, ids):
     assert_close(logits[1], model(ids[1:]).logits[0], **CLOSE)
 
 
+@pytest.mark.parametrize("scheme", some(0), indirect=True)
 @pytest.mark.in_part(2)
 @pytest.mark.parametrize("cache", ["dynamic", pytest.param("static", marks=pytest.mark.slow)])
 def test_generate_equals_greedy_decoding_by_hand(scheme, cache, ids):
@@ -85,6 +91,7 @@ def test_generate_equals_greedy_decoding_by_hand(scheme, cache, ids):
     assert torch.equal(model.generate(padded, attention_mask=(padded > 0).long(), **options)[:, 3:], expected)
 
 
+@pytest.mark.parametrize("scheme", some(1), indirect=True)
 def test_saved_and_loaded(scheme, ids, tmp_path):
     model = build(**scheme)
     model.save_pretrained(tmp_path)
@@ -95,6 +102,7 @@ def test_saved_and_loaded(scheme, ids, tmp_path):
     assert torch.equal(loaded(ids).logits, model(ids).logits)
 
 
+@pytest.mark.parametrize("scheme", some(2), indirect=True)
 def test_gradient_checkpointing_changes_nothing(scheme, ids):
     model = build(attention="sigmoid", **scheme).train()
     parameters = list(model.parameters())

@@ -74,6 +74,7 @@ def test_a_kill_between_a_checkpoint_and_its_manifest(
     assert run.record["notes"][1] == "no whole checkpoint is left: started from the beginning"
 
 
+@pytest.mark.slow
 def test_a_kill_right_after_a_checkpoint(
     undisturbed: Run, tiny: Make, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
