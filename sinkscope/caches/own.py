@@ -85,7 +85,7 @@ def _slopes(name: str, model: nn.Module) -> Float[Tensor, " heads"]:
     """By how much a family's own ALiBi grows from one column to the next, in each head; fp32."""
     heads = text_config(model).num_attention_heads
     if name == "bloom":
-        maker = next(module for module in model.modules() if hasattr(module, "build_alibi_tensor"))
+        maker: Any = next(module for module in model.modules() if hasattr(module, "build_alibi_tensor"))
         columns = maker.build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)
     else:
         maker = next(module for module in model.modules() if hasattr(module, "build_mpt_alibi_tensor"))

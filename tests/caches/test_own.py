@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from sinkscope.caches import Pyramid, evicting
@@ -45,7 +45,7 @@ def hidden_by_hand(model: PreTrainedModel, ids: Tensor, kept: list[list[Tensor]]
     cache, name = DynamicCache(config=model.config), {"bloom": "alibi", "mpt": "position_bias"}[model.config.model_type]
     logits = [model(ids[:, :PROMPT], past_key_values=cache).logits[:, -1]]
 
-    def hide(module: nn.Module, args: Any, given: dict[str, Any]) -> Any:
+    def hide(module: Any, args: Any, given: dict[str, Any]) -> Any:
         columns, bias = kept[t - PROMPT][module.layer_idx], given[name][..., -t - 1 :]
         gone = torch.ones(*columns.shape[:2], t + 1, dtype=torch.bool).scatter_(2, columns, False)
         gone[:, :, t] = False
