@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from sinkscope.caches.rotation import Rotation
@@ -20,13 +20,18 @@ ROWS = 64  # queries of a chunk
 class EvictionCall:
     """Queries, keys and values as a layer's attention function received them, behind rotation and cache.
 
-    `key`, `value`: what is stored and what this pass adds, the last `query.shape[2]` of them; key-value heads may be
+    `key`, `value`: what is stored and what this pass adds (`of_new`); key-value heads may be
     more than those of the cache (`cache_heads`), where it holds a latent for all heads. `places`: the column in the
     whole sequence that each key came from, −1 for empty slots. `total`: columns after this pass;
     `pads` of each row are padding on the left. `mask`: that of the attention function, (batch, 1 or heads, query, key),
     booleans or addends; None where it is causal by place. `budget`: keys that a head of this layer may keep on average,
     per row. `notes`: what the policy `needs`, by the note. `layer` counts the layers that evict, from 0; `ids`: the
     pass's tokens, where it was given any; `rotation`: how the layer turns keys by place, where the policy asks for it.
+    `at`: the slot of each head's new key, where it is not the last. `known`: the pass's weights, where they are at
+    hand.
+
+    Of a decoded token, policies that score layers `together` get one call for all of them: their samples follow each
+    other in the batch, and `layer` and `module` are those of the first.
     """
 
     query: Float[Tensor, "batch heads query dim"]
@@ -47,6 +52,8 @@ class EvictionCall:
     ids: Int[Tensor, "batch query"] | None = None
     rotation: Rotation | None = None
     notes: Mapping[object, Tensor] = field(default_factory=dict)
+    at: Int[Tensor, "batch kv_heads 1"] | None = None
+    known: Float[Tensor, "batch kv_heads group query key"] | None = None
 
     @cached_property
     def real(self) -> Bool[Tensor, "batch kv_heads key"]:
@@ -62,10 +69,12 @@ class EvictionCall:
     def queries(self) -> int:
         return self.query.shape[2]
 
-    @property
-    def new(self) -> slice:
-        """The keys that this pass added."""
-        return slice(self.key.shape[2] - self.queries, None)
+    def of_new(self, rows: Shaped[Tensor, "batch kv_heads key *_"]) -> Shaped[Tensor, "batch kv_heads query *_"]:
+        """Of rows that belong to keys, such as `key`, those of the keys that this pass added."""
+        if self.at is None:
+            return rows[:, :, rows.shape[2] - self.queries :]
+        index = self.at.reshape(*self.at.shape, *(1,) * (rows.ndim - 3))
+        return rows.gather(2, index.expand(-1, -1, -1, *rows.shape[3:]))
 
     @property
     def positions(self) -> Int[Tensor, "batch kv_heads key"]:
@@ -83,6 +92,8 @@ class EvictionCall:
 
         softmax(softcap(q·k · scaling) + mask), with the layer's learned sink in the denominator where it has one.
         """
+        if self.known is not None:
+            return self.known[..., rows, :]
         columns = torch.arange(self.total - self.queries, self.total, device=self.query.device)[rows]
         scores = self._scores(self.query[:, :, rows])
         if self.mask is not None:
@@ -110,7 +121,9 @@ class EvictionCall:
 
     def received(self, rows: slice = slice(None)) -> Float[Tensor, "batch kv_heads key"]:
         """What keys receive from some queries of this pass: the sum of their weights, mean over a head group."""
-        return self.weights(rows).sum(-2).mean(2)
+        weights = self.weights(rows)
+        of_rows = weights[..., 0, :] if weights.shape[-2] == 1 else weights.sum(-2)  # one decoded token: no work
+        return of_rows[:, :, 0] if self.group == 1 else of_rows.mean(2)
 
     def _scores(self, query: Tensor) -> Float[Tensor, "batch kv_heads group n key"]:
         batch, _, n, dim = query.shape

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -12,17 +13,22 @@ from torch import Tensor, nn
 
 from sinkscope.caches.budgets import Budget
 from sinkscope.caches.call import EvictionCall, wide
+from sinkscope.caches.following import Coming
 from sinkscope.caches.layers.groups import Group, attended, query_heads
+from sinkscope.caches.layers.part import Part
 from sinkscope.caches.layers.rectangle import Slots
 from sinkscope.caches.layers.slots import KeptSets
-from sinkscope.caches.masks import by_place, is_bias, is_plain, of_group
+from sinkscope.caches.layers.stack import Stack, opened, stacked
+from sinkscope.caches.masks import by_place, is_bias, is_plain, of_group, seen_by_one
 from sinkscope.caches.notes import KeyNote, Note, RowNote
 from sinkscope.caches.policies import Policy
 from sinkscope.caches.rotation import Rotation
+from sinkscope.caches.steps import Step, call_of
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Editor, Forward, editing, family
 
 When = Literal["prefill", "always"]
+STEADY = 2  # decoded tokens after which layers are stacked: beams, whose rows are chosen after each, never are
 AGREES = 0.02  # of the largest output: by how much a layer's own output may differ from what its weights say
 
 
@@ -38,9 +44,14 @@ class Plan:
 
 @dataclass
 class Progress:
-    """Of a cache: layers that the pass under way, or one that was broken off, has not evicted from."""
+    """Of a cache: layers that the pass under way, or one that was broken off, has not evicted from, and its stacks."""
 
     unfinished: int = 0
+    stacks: list[Stack] = field(default_factory=list)
+
+    def expect(self, coming: Coming) -> None:
+        """A pass begins."""
+        self.stacks = opened(self.stacks, coming)
 
 
 @dataclass(eq=False)
@@ -64,7 +75,9 @@ class Engine(Editor):
         self.layers: list[KeptSets] = []
         self.progress = Progress()
         self.forward: Forward | None = None
-        self.met: dict[nn.Module, Met] = {}
+        self.met: dict[nn.Module, Met | Step] = {}
+        self.steps: list[Step] = []  # of this pass, in the layers of stacks
+        self.ready: list[tuple[KeptSets, int]] = []  # layers that may go into one, and their query heads
         self.of: dict[nn.Module, KeptSets] = {}  # whose keys each module attended to in this pass
         self.mask: Tensor | None = None
         self.checked: set[int] = set()
@@ -90,6 +103,8 @@ class Engine(Editor):
         """A pass has ended: nothing of it is held."""
         self.plan, self.layers, self.forward, self.mask = None, [], None, None
         self.met.clear()
+        self.steps.clear()
+        self.ready.clear()
         self.of.clear()
 
     def edits(self, module: nn.Module) -> bool:
@@ -111,6 +126,8 @@ class Engine(Editor):
                 )
             self.mask = mask
         layer.met, self.of[module] = None, layer
+        if layer.part is not None:
+            return self._given_step(layer, layer.part, number, module, implementation, arguments)
         if layer.groups is not None:
             return self._given_groups(layer, number, module, implementation, arguments)
         arguments = by_place(layer, module, implementation, arguments)
@@ -118,6 +135,29 @@ class Engine(Editor):
         plain = several and _may_group(module, implementation, arguments)
         self.met[module] = Met(layer, self._call(layer, number, module, arguments), plain)
         return arguments
+
+    def _given_step(
+        self,
+        layer: KeptSets,
+        part: Part,
+        number: int,
+        module: nn.Module,
+        implementation: str | None,
+        given: dict[str, Any],
+    ) -> dict[str, Any]:
+        """What is done to the layers of a stack at once waits for the last of them."""
+        if not _attends_to(layer, given):
+            raise _refuse(module, "its keys were changed between the cache and the attention function")
+        given = seen_by_one(module, implementation, given)
+        step = self.met[module] = Step(module, layer, part, number, given, implementation)
+        self.steps.append(step)
+        return given
+
+    def attending(self, module: nn.Module, attend: Callable[..., Any]) -> Callable[..., Any]:
+        met = self.met.get(module)
+        if self.plan is None or not isinstance(met, Step) or not met.can_attend(self.plan.policy.reads_weights):
+            return attend
+        return partial(met.attend, attend)
 
     def _given_groups(
         self, layer: KeptSets, number: int, module: nn.Module, implementation: str | None, given: dict[str, Any]
@@ -137,12 +177,31 @@ class Engine(Editor):
         if met is None:
             return output
         assert self.plan is not None
-        with torch.no_grad():
-            output = self._after_groups(met, self.plan, output) if met.calls else self._after(met, self.plan, output)
+        if isinstance(met, Step):
+            if self.plan.policy.reads_weights and not met.made:
+                self._weigh(met)
+        elif met.calls:
+            output = self._after_groups(met, self.plan, output)
+        else:
+            self._after(met, self.plan, output)
+        if self.progress.unfinished == 1:
+            self._end(self.plan)
         self.progress.unfinished -= 1
         if not self.progress.unfinished:
             self.stop()
         return output
+
+    @torch.no_grad()
+    def _end(self, plan: Plan) -> None:
+        """The last layer has attended."""
+        for stack in self.progress.stacks:
+            steps = [step for step in self.steps if step.part.stack is stack]
+            ids = None if self.forward is None else self.forward.ids
+            call = call_of(stack, steps, len(self.layers), ids, plan.policy.reads_weights)
+            _noted(stack, call, plan.policy.needs)
+            stack.close(plan.policy.score(call))
+        if plan.policy.together and not self.progress.stacks:
+            self.progress.stacks = stacked(self.ready)
 
     def _call(
         self, layer: KeptSets, number: int, module: nn.Module, given: Mapping[str, Any], group: Group | None = None
@@ -187,13 +246,19 @@ class Engine(Editor):
         tokens = tokens if layer.pads is None else tokens - layer.pads.to(query.device)
         return self.plan.budget.of_layer(number, len(self.layers), tokens)
 
-    def _after(self, met: Met, plan: Plan, output: Tensor) -> Tensor:
+    @torch.no_grad()
+    def _weigh(self, step: Step) -> None:
+        """The weights of a token on a layer of a stack, where its attention did not leave them there."""
+        step.part.weights.copy_(self._call(step.layer, step.number, step.module, step.given).weights())
+
+    @torch.no_grad()
+    def _after(self, met: Met, plan: Plan, output: Tensor) -> None:
         """Take notes of a call that ran, score, and evict."""
         policy, layer, call = plan.policy, met.layer, met.call
         if policy.reads_weights and call.layer not in self.checked:
             _check_weights(call, output)
             self.checked.add(call.layer)
-        _noted(layer, layer.slots, call, policy.needs)
+        _noted(layer.slots, call, policy.needs, layer)
         several = call.queries > 1 or layer.limits is None
         if call.layer < policy.skipped:
             policy.score(call)
@@ -207,6 +272,8 @@ class Engine(Editor):
         elif plan.when == "always" and layer.limits is not None and (policy.drops or policy.merges):
             layer.evict(_pooled(policy.score(call), call.cache_heads), layer.limits, call.budget, policy.merges)
         elif plan.when == "always" and layer.full:
+            if policy.together and layer.steady >= STEADY and _attends_to(layer, vars(call)):
+                self.ready.append((layer, call.query.shape[1]))
             layer.evict_one(_pooled(policy.score(call), call.cache_heads))
         if policy.rounding is not None:
             if call.cache_heads != call.key.shape[1]:
@@ -215,8 +282,8 @@ class Engine(Editor):
                     f"{type(policy).__name__} rounds: leave its rounding out"
                 )
             layer.round_new(policy.rounding, call.total - call.queries)
-        return output
 
+    @torch.no_grad()
     def _after_groups(self, met: Met, plan: Plan, output: Tensor) -> Tensor:
         """One token on two rectangles: the other group's output, and notes of both."""
         assert met.query is not None
@@ -226,9 +293,10 @@ class Engine(Editor):
         for number, (group, call) in enumerate(zip(met.layer.groups, met.calls, strict=True)):
             made = output if not number else attended(group, call.query, least, call.scaling).transpose(1, 2)
             joined[:, :, query_heads(group, call.group)] = made
-            _noted(met.layer, group.slots, call, [note for note in plan.policy.needs if isinstance(note, KeyNote)])
+            _noted(group.slots, call, plan.policy.needs)
         whole = replace(met.call, query=met.query.detach())
-        _noted(met.layer, met.layer.groups[0].slots, whole, [n for n in plan.policy.needs if isinstance(n, RowNote)])
+        rows = [note for note in plan.policy.needs if isinstance(note, RowNote)]
+        _noted(met.layer.groups[0].slots, whole, rows, met.layer)
         return joined
 
 
@@ -237,13 +305,23 @@ def _may_group(module: nn.Module, implementation: str | None, arguments: dict[st
     return implementation in (None, "eager", "sdpa") and is_plain(module, arguments)
 
 
-def _noted(layer: KeptSets, slots: Slots, call: EvictionCall, needs: Sequence[Note]) -> None:
+def _attends_to(layer: KeptSets, given: Mapping[str, Any]) -> bool:
+    """Whether a call attends to what the layer stores and to nothing else."""
+    slots, part = layer.slots, layer.part
+    if part is not None and given["key"] is part.keys and given["value"] is part.values:
+        return True
+    stored = (slots["keys"], slots["values"]) if part is None else (part.keys, part.values)
+    both = zip((given["key"], given["value"]), stored, strict=True)
+    return all(a.shape == b.shape and a.stride() == b.stride() and a.data_ptr() == b.data_ptr() for a, b in both)
+
+
+def _noted(slots: Slots | Stack, call: EvictionCall, needs: Sequence[Note], layer: KeptSets | None = None) -> None:
     """Add this pass to the notes; each may look at those before it, as the call does."""
     for note in needs:
         if isinstance(note, KeyNote):
             slots.note(note, note.of_new(call))
             note.add(call, slots[note])
-        else:
+        elif layer is not None:
             layer.rows[note] = note.after(call, layer.rows.get(note))
 
 

@@ -11,7 +11,7 @@ from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttenti
 
 from sinkscope.caches.budgets import Budget, Uniform, budget_of
 from sinkscope.caches.engine import Engine, Plan, Progress, When
-from sinkscope.caches.following import FollowingCache
+from sinkscope.caches.following import Coming, FollowingCache
 from sinkscope.caches.layers import HybridSlotsLayer, KeptSets, SlotsLayer
 from sinkscope.caches.own import OwnEngine, check_own
 from sinkscope.caches.policies import Policy, policy_of
@@ -65,6 +65,10 @@ class EvictingCache(FollowingCache):
         added = super().begin(forward, given)
         self.progress.unfinished = len(self.kept)
         return added
+
+    def expect(self, coming: Coming) -> None:
+        super().expect(coming)
+        self.progress.expect(coming)
 
     def reset(self) -> None:
         super().reset()

@@ -184,8 +184,10 @@ class FollowingCache(DynamicCache):
         pads = 0 if coming.pads is None else coming.pads[:, None].to(tensor.device)
         positions = given.get("position_ids")
         if positions is None and coming.pads is None:  # most passes: one operation
-            columns = torch.arange(coming.seen + self._first, coming.total + self._first, device=tensor.device)
-            return {"position_ids": columns.clamp_(min=0).expand(coming.batch, -1)}
+            start = coming.seen + self._first
+            columns = torch.arange(start, start + coming.queries, device=tensor.device)
+            columns = columns.clamp_(min=0) if start < 0 else columns
+            return {"position_ids": columns.expand(coming.batch, -1)}
         columns = torch.arange(coming.seen, coming.total, device=tensor.device)[None]
         counted = (columns - pads).expand(coming.batch, -1)
         if positions is None:

@@ -24,8 +24,7 @@ def by_place(
     older. Masks of another kind than tensors are those of models that ask the cache for places themselves.
     """
     mask = arguments.get("attention_mask")
-    if arguments.get("position_bias") is not None:
-        raise _refuse(module, "adds a bias by column to its scores, which says nothing of keys that stand elsewhere")
+    _check_bias(module, arguments)
     if layer.whole or not (mask is None or isinstance(mask, Tensor)):
         return arguments
     query, key = arguments["query"], arguments["key"]
@@ -47,6 +46,20 @@ def by_place(
         own = addends(own, query.dtype)
     kept = kept if own.dtype == torch.bool else addends(kept, own.dtype)
     return arguments | {"attention_mask": torch.cat([kept, own], -1)}
+
+
+def seen_by_one(module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The same for one query, where every slot holds a key that is older or its own: it sees all of them."""
+    _check_bias(module, arguments)
+    mask = arguments.get("attention_mask")
+    if not isinstance(mask, Tensor):
+        return arguments
+    if mask.ndim != 4:
+        raise _refuse(module, f"no mask by place can be given to '{implementation}': use sdpa or eager")
+    own = mask[..., -1:]
+    if own.dtype == torch.bool and implementation in (None, "eager"):  # which adds what it is given
+        own = addends(own, arguments["query"].dtype)
+    return arguments | {"attention_mask": own.expand(*own.shape[:3], arguments["key"].shape[2])}
 
 
 def is_bias(mask: Tensor | None) -> bool:
@@ -89,6 +102,11 @@ def of_group(
 def addends(visible: Bool[Tensor, "*shape"], dtype: torch.dtype) -> Tensor:
     """0 for what is seen, the lowest number for the rest."""
     return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
+
+
+def _check_bias(module: nn.Module, arguments: dict[str, Any]) -> None:
+    if arguments.get("position_bias") is not None:
+        raise _refuse(module, "adds a bias by column to its scores, which says nothing of keys that stand elsewhere")
 
 
 def _of_queries(kept: Bool[Tensor, "batch kv_heads stored"], heads: int) -> Bool[Tensor, "batch heads stored"]:

@@ -78,7 +78,7 @@ class KeyLengths(KeyNote):
     """‖k‖₂ of each key; fp32."""
 
     def of_new(self, call: EvictionCall) -> Tensor:
-        return torch.linalg.vector_norm(wide(call.key[:, :, call.new]), dim=-1)
+        return torch.linalg.vector_norm(wide(call.of_new(call.key)), dim=-1)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class ValueLengths(KeyNote):
     """‖v‖₁ of each key's value; fp32."""
 
     def of_new(self, call: EvictionCall) -> Tensor:
-        return wide(call.value[:, :, call.new]).abs().sum(-1)
+        return wide(call.of_new(call.value)).abs().sum(-1)
 
 
 @dataclass(frozen=True)

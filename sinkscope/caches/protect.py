@@ -47,6 +47,10 @@ class Protect(Policy):
         return self.policy.reads_rotation
 
     @property
+    def together(self) -> bool:
+        return self.policy.together and self.sinks.together
+
+    @property
     def drops(self) -> bool:
         return self.policy.drops
 

@@ -31,6 +31,11 @@ class SinkSet(ABC):
         """How many tokens of a head it can hold; None where the text decides."""
         return None
 
+    @property
+    def together(self) -> bool:
+        """Whether layers need not be told apart (`Policy.together`)."""
+        return True
+
     @abstractmethod
     def among(self, call: EvictionCall) -> Bool[Tensor, "batch kv_heads key"]:
         """Which stored keys are in it."""
@@ -80,6 +85,7 @@ class SinkSet(ABC):
 class _Measured(SinkSet):
     sinks: np.ndarray  # (layer, head, position)
     indices: tuple[int, ...]
+    together = False
 
     @property
     def most(self) -> int | None:

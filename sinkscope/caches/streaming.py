@@ -36,6 +36,7 @@ LEFT_ALONE = {
 }
 log = logging.getLogger(__name__)
 _said: set[str] = set()
+_DROPPED = torch.ones(1, 1, dtype=torch.bool)  # every row has dropped tokens
 
 
 class StreamingCache(FollowingCache):
@@ -120,8 +121,9 @@ class StreamingCache(FollowingCache):
         """Read all but the last token of `ids`, which `generate(ids, past_key_values=cache)` then goes on with.
 
         Every token sees what it would see if they came one by one, whatever `chunk` is, while about `chunk` of them are
-        read at once. Token by token where that cannot be had: beside recurrent states and where attention does not
-        go through transformers' interface.
+        read at once. Token by token where that cannot be had: beside states that begin anew in each pass of several
+        tokens (tried, not listed) and where attention does not go through transformers' interface. Rows with padding
+        are refused token by token beside states, which would take it in.
         """
         if ids.ndim != 2 or ids.shape[1] < 2:
             raise InputError(f"ids {tuple(ids.shape)}: a prompt of at least two tokens, (batch, position)")
@@ -171,10 +173,17 @@ class StreamingCache(FollowingCache):
         seen = [coming.seen] if coming.pads is None else [coming.seen - pad for pad in coming.pads.tolist()]
         if by := self._origin.moved(seen, coming.queries):
             self._origin.turn(self, -by)
-        shown = self._pass = self._shown(coming, seen)
         self._masks, self._awaited, self._attended = {}, None, True
-        standing = self._together.turned(self.followed, shown) if shown.dropped is not None and not shown.copies else {}
-        for layer in self.followed:
+        layers, standing = self.followed, {}
+        if coming.queries == 1 and coming.pads is None and coming.seen >= self.length:  # most passes: next to no work
+            shown = Shown(coming, self.length - 1, self.sinks, dropped=_DROPPED, everyone=True)
+            standing = self._together.ahead(layers, coming.seen, self._origin.base, self._by)
+        else:
+            shown = self._shown(coming, seen)
+            if shown.dropped is not None and not shown.copies:
+                standing = self._together.turned(layers, shown)
+        self._pass = shown
+        for layer in layers:
             layer.show(shown, standing.get(layer))
 
     def reset(self) -> None:

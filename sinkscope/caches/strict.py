@@ -9,10 +9,18 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from transformers import Cache, cache_utils
-from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import Editor, attention_layers, editing, family, has_attention, parameters, text_config
+from sinkscope.hooks import (
+    Editor,
+    attention_layers,
+    editing,
+    family,
+    has_attention,
+    parameters,
+    reads_at_once,
+    text_config,
+)
 
 OWN_MASKS = ("doge",)  # made in attention, of what is cached
 HOSTS = ("eager", "sdpa")  # attention functions that take any mask
@@ -56,10 +64,10 @@ class Masks(Editor):
 def at_once(model: nn.Module, cache: Cache) -> bool:
     """Whether several tokens can be read at once as if they came one by one.
 
-    Not beside recurrent states, which families continue token by token only; not where layers share keys, or attention
-    is computed elsewhere than in a function of transformers' interface that takes a mask.
+    Not where states begin anew in a pass of several tokens (tried, not listed), where layers share keys, or where
+    attention is computed elsewhere than in a function of transformers' interface that takes a mask.
     """
-    if any(isinstance(layer, (LinearAttentionCacheLayerMixin, *KEYLESS)) for layer in cache.layers):
+    if any(isinstance(layer, KEYLESS) for layer in cache.layers) or not reads_at_once(model, cache):
         return False
     if getattr(text_config(model), "num_kv_shared_layers", 0):
         return False

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from sinkscope.caches.layers import Shown, SinkWindow
 from sinkscope.caches.rotation import Rotation
+
+AHEAD = 16  # places for which sinks are turned in one go, where they are known
+Standing = dict[SinkWindow, tuple[Tensor, Tensor]]  # keys and values of each layer's sinks, turned
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,20 +31,51 @@ class Together:
 
     _sources: list[Tensor] = field(default_factory=list)
     _groups: list[_Group] = field(default_factory=list)
+    _start: tuple[int, int] = 0, 0
+    _ahead: list[Standing] = field(default_factory=list)
 
-    def turned(self, layers: Sequence[SinkWindow], shown: Shown) -> dict[SinkWindow, tuple[Tensor, Tensor]]:
+    def turned(self, layers: Sequence[SinkWindow], shown: Shown) -> Standing:
         """Keys and values of each layer's sinks, turned by `shown.by`."""
+        held = self._held(layers)
+        assert shown.by is not None
+        return self._turned(held, shown.by[None])[0]
+
+    def ahead(
+        self,
+        layers: Sequence[SinkWindow],
+        place: int,
+        base: int,
+        by: Callable[[Int[Tensor, "1 places"]], Int[Tensor, "1 places sinks"]],
+    ) -> Standing:
+        """The same for a pass of one token at `place` in every row, with positions counted from `base`.
+
+        Most often it was made with that of a place before. `by`: how far sinks are turned for queries at places.
+        """
+        held, (start, since) = self._held(layers), self._start
+        if since != base or not start <= place < start + len(self._ahead):
+            places = torch.arange(place, place + AHEAD)[None]
+            self._start, self._ahead = (place, base), self._turned(held, (by(places) - base)[0, :, None, None])
+        return self._ahead[place - self._start[0]]
+
+    def _held(self, layers: Sequence[SinkWindow]) -> list[SinkWindow]:
+        """The layers that have sinks by now."""
         held = [layer for layer in layers if layer.first is not None]
         sources = [tensor for layer in held for tensor in layer.first or ()]
         if len(sources) != len(self._sources) or any(a is not b for a, b in zip(sources, self._sources, strict=True)):
-            self._sources, self._groups = sources, _grouped(held)
-        found = [list(layer.first or ()) for layer in held]
-        assert shown.by is not None
+            self._sources, self._groups, self._ahead = sources, _grouped(held), []
+        return held
+
+    def _turned(self, held: list[SinkWindow], by: Int[Tensor, "times batch 1 sinks"]) -> list[Standing]:
+        """For each of these times."""
+        found = [[list(layer.first or ()) for layer in held] for _ in by]
         for group in self._groups:
-            by = shown.by.to(group.sinks.device)  # (batch or 1, 1, sinks), against (layers, batch, heads, sinks)
-            for (layer, part), sinks in zip(group.owners, group.rotation.turn(group.sinks, by), strict=True):
-                found[layer][part] = sinks
-        return {layer: (keys, values) for layer, (keys, values) in zip(held, found, strict=True)}
+            shifts = by.to(group.sinks.device)[:, None]  # against (layers, batch, heads, sinks)
+            for time, all_sinks in enumerate(
+                group.rotation.turn(group.sinks.expand(len(by), *group.sinks.shape), shifts)
+            ):
+                for (layer, part), sinks in zip(group.owners, all_sinks.unbind(0), strict=True):
+                    found[time][layer][part] = sinks
+        return [{layer: (keys, values) for layer, (keys, values) in zip(held, parts, strict=True)} for parts in found]
 
 
 def _grouped(layers: Sequence[SinkWindow]) -> list[_Group]:

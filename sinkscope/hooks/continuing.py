@@ -73,8 +73,17 @@ def reads_at_once(model: nn.Module, cache: Cache) -> bool:
 
 
 def check_continued(model: nn.Module, forward: Forward) -> None:
-    """Raises `UnsupportedModelError` where a pass of several tokens goes on behind states that the model forgets."""
+    """Raises `UnsupportedModelError` where a pass of several tokens goes on behind states that the model forgets, and
+    where one of a single token takes padding into them: transformers keeps it out of passes of several tokens alone.
+    """
     queries = forward.lengths.get("tokens", 0) - forward.seen
+    real = forward.real.get("tokens")
+    padded = real is not None and not bool(real[:, forward.seen :].all())
+    if queries == 1 and padded and forward.cache is not None and keeps_states(forward.cache):
+        raise UnsupportedModelError(
+            f"family '{family(model)}': a pass of a single token takes padding into its states, so what follows would "
+            "be wrong: read padded rows in passes of several tokens, or rows without padding"
+        )
     if forward.cache is None or forward.seen == 0 or queries < 2 or reads_at_once(model, forward.cache):
         return
     raise UnsupportedModelError(

@@ -75,6 +75,10 @@ class Editor:
         """The arguments, by name, to run with in place of these."""
         return arguments
 
+    def attending(self, module: nn.Module, attend: Callable[..., Any]) -> Callable[..., Any]:
+        """The attention function to run in place of this one. It must give what that one gives."""
+        return attend
+
     def returned(self, module: nn.Module, output: Tensor) -> Tensor:
         """The output (batch, query, heads, dim) to go on with, in place of this one."""
         return output
@@ -216,7 +220,10 @@ def _observed_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
             arguments = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
             for editor in editors:
                 arguments = editor.given(module, implementation, arguments)
-            function = partial(_called, attend, module, args)
+            chosen = attend
+            for editor in editors:
+                chosen = editor.attending(module, chosen)
+            function = partial(_called, chosen, module, args)
             result, lse = (_run_with_lse if watchers else _run)(function, module, arguments)
             for watcher in watchers:
                 shown = Invocation(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from sinkscope.caches import StreamingCache
+from sinkscope.caches import StreamingCache, positions, together
 from sinkscope.errors import InputError
 from tests.caches import contract
 from tests.caches.contract import TOLERANCE, error, ids, looped
@@ -235,3 +236,24 @@ def test_half_precision_streams(dtype: torch.dtype) -> None:
     whole = FAMILIES["llama"].build("sdpa")
     wanted = stepped(whole, tokens, StreamingCache(whole, 2, 6))
     assert error(found, wanted) < 0.1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("distance", ["cache", "ceiling", "original"])
+def test_sinks_turned_ahead_are_those_turned_in_time(monkeypatch: pytest.MonkeyPatch, distance: Any) -> None:
+    """Across blocks of places, a new origin, a copy, passes of several tokens and a new text."""
+    model = FAMILIES["llama"].build("sdpa")
+    monkeypatch.setattr(positions, "FARTHEST", 30)
+    text = torch.randint(3, 90, (2, 90), generator=torch.Generator().manual_seed(1))
+    found = []
+    for ahead in (1, 16):
+        monkeypatch.setattr(together, "AHEAD", ahead)
+        cache, logits = StreamingCache(model, 2, 6, distance), []
+        for start, stop in pairwise([0, *range(5, 61), *range(64, 91)]):
+            logits.append(model(text[:, start:stop], past_key_values=cache).logits[:, -1])
+            if stop == 70:
+                cache = deepcopy(cache)
+        cache.reset()
+        logits += [model(text[:, t : t + 1], past_key_values=cache).logits[:, -1] for t in range(40, 70)]
+        found.append(torch.stack(logits))
+    torch.testing.assert_close(found[1], found[0], atol=1e-6, rtol=1e-5)

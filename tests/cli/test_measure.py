@@ -31,7 +31,7 @@ def whole(model, text, tmp_path_factory) -> tuple[str, Path]:
 
 def test_prints_tables_with_intervals_and_writes_the_files(whole):
     out, folder = whole
-    assert out.splitlines()[0].startswith(("Yes: position", "No: on this input"))
+    assert out.splitlines()[0].startswith(("Yes: position", "Hardly: on average", "No: on this input"))
     assert "95 % interval" in out
     assert "position 0 receives over 0.3" in out
     assert "found/figure.html" in "".join(out.split())

@@ -15,12 +15,16 @@ EMPTY = -1  # the place of a slot that holds nothing
 class Slots:
     """Rows of what is known of each stored key, (batch, heads, capacity, …) each: keys, values, places, and notes.
 
-    Whatever moves a key moves its rows in all of them. The first `used` slots count.
+    Whatever moves a key moves its rows in all of them. The first `used` slots count. `hole`: one further slot of each
+    head, (batch, heads, 1), that is free; `displaced`: whether it may be among the first, the slot behind them counting
+    in its place.
     """
 
     def __init__(self) -> None:
         self.rows: dict[object, Tensor] = {}
         self.used = 0
+        self.hole: Tensor | None = None
+        self.displaced = False
 
     @classmethod
     def of(cls, rows: Mapping[object, Tensor], room: int) -> Slots:
@@ -33,6 +37,7 @@ class Slots:
         return made
 
     def __getitem__(self, name: object) -> Tensor:
+        self.settle()
         return self.rows[name].narrow(2, 0, self.used)
 
     def __contains__(self, name: object) -> bool:
@@ -43,6 +48,7 @@ class Slots:
 
         The first rows are held as they are: most of them go at once, and what stays is copied.
         """
+        self.settle()
         count = next(iter(new.values())).shape[2]
         if not self.rows:
             self.rows.update(new)
@@ -63,6 +69,7 @@ class Slots:
 
     def keep(self, index: Int[Tensor, "batch heads n"], room: int) -> None:
         """Only the slots of `index`, in its order, in new rectangles with `room` more."""
+        self.settle()
         for name, rows in self.rows.items():
             kept = _taken(rows, index)
             self.rows[name] = _allocated(kept, (*kept.shape[:2], kept.shape[2] + room, *kept.shape[3:])).zero_()
@@ -71,14 +78,26 @@ class Slots:
 
     def overwrite(self, index: Int[Tensor, "batch heads 1"]) -> None:
         """The last slot takes the place of that of `index`, in each head."""
-        last = self.used - 1
-        for rows in self.rows.values():
-            rows.scatter_(2, _wide(index, rows), rows.narrow(2, last, 1).clone())
-        self.used = last
+        self.settle()
+        self.used -= 1
+        self._fill(index)
+
+    def settle(self) -> None:
+        """The slot behind those that count takes the place of a hole among them."""
+        if self.displaced and self.hole is not None:
+            self._fill(self.hole)
+            self.hole.fill_(self.used)
+            self.displaced = False
 
     def over_batch(self, change: Callable[[Tensor], Tensor]) -> None:
         """Samples chosen, repeated or permuted."""
+        self.settle()
+        self.hole = None
         self.rows = {name: change(rows) for name, rows in self.rows.items()}
+
+    def _fill(self, index: Int[Tensor, "batch heads 1"]) -> None:
+        for rows in self.rows.values():
+            rows.scatter_(2, in_heads(index, rows), rows.narrow(2, self.used, 1).clone())
 
     @property
     def _capacity(self) -> int:
@@ -99,7 +118,7 @@ def _allocated(like: Tensor, shape: tuple[int, ...]) -> Tensor:
         return torch.empty(shape, dtype=like.dtype, device=like.device)
 
 
-def _wide(index: Int[Tensor, "batch heads n"], rows: Tensor) -> Tensor:
+def in_heads(index: Int[Tensor, "batch heads n"], rows: Tensor) -> Tensor:
     """The index of each slot, for rows of further dimensions, and of several heads to one of the cache's."""
     if rows.shape[1] != index.shape[1]:
         index = index.repeat_interleave(rows.shape[1] // index.shape[1], 1)
@@ -109,4 +128,4 @@ def _wide(index: Int[Tensor, "batch heads n"], rows: Tensor) -> Tensor:
 
 
 def _taken(rows: Tensor, index: Int[Tensor, "batch heads n"]) -> Tensor:
-    return rows.gather(2, _wide(index, rows))
+    return rows.gather(2, in_heads(index, rows))

@@ -157,7 +157,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         start = self._end - kept
         if self._end + queries <= room:
             for buffer, new in zip(self._buffers, states, strict=True):
-                buffer[:, :, self._end : self._end + queries] = new
+                buffer.narrow(2, self._end, queries).copy_(new)
             self._end += queries
             self._expose(start)
             return self.keys, self.values  # type: ignore[return-value]
@@ -175,7 +175,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         """Write the turned sinks over the first rows of what is seen, where the row has dropped tokens."""
         assert self._standing is not None
         for seen, sinks in zip(returned, self._standing, strict=True):
-            front = seen[:, :, : self.sinks]
+            front = seen.narrow(2, 0, self.sinks)
             if shown.everyone:
                 front.copy_(sinks)
             elif shown.dropped is not None:
@@ -208,7 +208,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
     def _expose(self, start: int) -> None:
         """What transformers reads of a layer: views of what is stored."""
         assert self._buffers is not None
-        self.keys, self.values = (buffer[:, :, start : self._end] for buffer in self._buffers)
+        self.keys, self.values = (buffer.narrow(2, start, self._end - start) for buffer in self._buffers)
 
 
 class _plain:

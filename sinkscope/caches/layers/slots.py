@@ -12,8 +12,9 @@ from transformers.cache_utils import DynamicLayer
 
 from sinkscope.caches.following import Coming, FollowedLayer
 from sinkscope.caches.layers.groups import Group, join, split
+from sinkscope.caches.layers.merging import merged
+from sinkscope.caches.layers.part import Part
 from sinkscope.caches.layers.rectangle import EMPTY, SPARE, Slots
-from sinkscope.caches.merging import merged
 from sinkscope.errors import InputError
 
 NO_NUMBER = "a policy's score is NaN: no key can be chosen by it"
@@ -26,7 +27,8 @@ class KeptSets(FollowedLayer, DynamicLayer):
     mean, (batch,); unknown before the first eviction. `whole`: nothing was dropped so far. `gaps`: some slots may be
     empty. `rows`: what is known of each sample beside its keys. `groups`: where heads keep unlike numbers, two
     rectangles in place of `slots`; `update` then returns tensors that only have the shape of keys and values. `met`:
-    what the pass under way brings, for as long as it is not attended.
+    what the pass under way brings, for as long as it is not attended. `part`: its part of a stack of layers, where it
+    is in one; `steady`: how many tokens in a row came one by one and took another key's slot.
     """
 
     is_sliding = False
@@ -43,6 +45,8 @@ class KeptSets(FollowedLayer, DynamicLayer):
         self.rows: dict[object, Tensor] = {}
         self.met: Coming | None = None
         self.groups: list[Group] | None = None
+        self.part: Part | None = None
+        self.steady = 0
 
     @property
     def places(self) -> Int[Tensor, "batch heads stored"]:
@@ -82,6 +86,11 @@ class KeptSets(FollowedLayer, DynamicLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         coming = self.taken(key_states)
+        if self.part is not None:  # a pass of one token: the cache saw to that
+            self.part.put(key_states, value_states)
+            self.slots.used, self.slots.displaced = self.slots.used + 1, False
+            self.seen, self.met = coming.total, coming
+            return self.part.keys, self.part.values
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if coming.queries == 1:
@@ -105,6 +114,11 @@ class KeptSets(FollowedLayer, DynamicLayer):
         self.groups = split(self.slots)
         if self.groups is not None:
             self.slots = Slots()
+
+    def leave(self) -> None:
+        """Out of its stack."""
+        self.slots.settle()
+        self.part, self.steady = None, 0
 
     def _shared(self, new: dict[str, Tensor]) -> list[tuple[Slots, dict[str, Tensor]]]:
         if self.groups is None:
@@ -145,6 +159,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
 
         Raises `InputError` where a score is NaN, and where more keys have +inf, which must stay, than may be kept.
         """
+        self.leave()
         real = self.real
         if bool((scores.isnan() & real).any()):
             raise InputError(NO_NUMBER)
@@ -184,7 +199,8 @@ class KeptSets(FollowedLayer, DynamicLayer):
             return
         self.whole = self.whole and not surplus
         if not self.gaps and self.pads is None:
-            self.slots.overwrite(_oldest_of_lowest(scores, self.places))
+            self.slots.overwrite(oldest_of_lowest(scores, self.places))
+            self.steady += 1
             return
         real = self.real
         scores = scores.masked_fill(~real, -torch.inf)  # what a policy says of padding may be anything, NaN too
@@ -211,7 +227,8 @@ class KeptSets(FollowedLayer, DynamicLayer):
         super().reset()
         self.slots, self.rows = Slots(), {}
         self.seen, self.whole, self.gaps, self.limits, self.count, self.rectangle = 0, True, False, None, None, 0
-        self.met = self.coming = self.groups = None
+        self.met = self.coming = self.groups = self.part = None
+        self.steady = 0
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self._over_batch(lambda rows: rows.index_select(0, beam_idx.to(rows.device)))
@@ -228,6 +245,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
     prefetch = offload
 
     def _over_batch(self, change: Callable[[Tensor], Tensor]) -> None:
+        self.leave()
         with torch.inference_mode(False):
             for slots in self._all_slots():
                 slots.over_batch(change)
@@ -256,7 +274,8 @@ class SlotsLayer(KeptSets):
     """A layer of full attention with kept sets."""
 
 
-def _oldest_of_lowest(scores: Tensor, places: Tensor) -> Int[Tensor, "batch heads 1"]:
+def oldest_of_lowest(scores: Tensor, places: Tensor) -> Int[Tensor, "batch heads 1"]:
+    """The slot of the lowest score in each head; of equal ones that of the lowest place. Raises as `_lowest` does."""
     lowest = _lowest(scores)
     return torch.where(scores == lowest, places, torch.iinfo(places.dtype).max).argmin(-1, keepdim=True)
 

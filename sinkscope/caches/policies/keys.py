@@ -22,6 +22,7 @@ class KeyNorm(Policy):
     """
 
     skipped_layers: int = 0
+    together = True
 
     def __post_init__(self) -> None:
         counted("KeyNorm", "skipped_layers", self.skipped_layers)

@@ -23,7 +23,7 @@ class _Window(Policy):
 
     @property
     def needs(self) -> tuple[Note, ...]:
-        return (LastQueries(self.window),)
+        return (LastQueries(self.window),) if self.window > 1 else ()
 
     def stays(self, score: Tensor, call: EvictionCall, recent: int) -> Float[Tensor, "batch kv_heads key"]:
         return score.masked_fill(call.places >= call.total - recent, torch.inf)
@@ -66,6 +66,7 @@ class TOVA(_Window):
     """Weight from the last query, mean over all heads, the same for each. Source: Oren et al. 2024."""
 
     window = 1
+    together = True
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
         return _last(call)
@@ -111,13 +112,14 @@ class FastV(_Window):
     image: tuple[int, ...] = ()
     layers: int = 2
     window = 1
+    together = True
 
     def __post_init__(self) -> None:
         counted("FastV", "layers", self.layers)
 
     @property
     def needs(self) -> tuple[Note, ...]:
-        return (LastQueries(1), *((Marked(self.image),) if self.image else ()))
+        return (Marked(self.image),) if self.image else ()
 
     @property
     def skipped(self) -> int:
@@ -130,7 +132,7 @@ class FastV(_Window):
 def _last(call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
     """Weight from the last query, mean over all heads, of keys of one place; 0 from heads that keep none of it."""
     weights = LastQueries(1).weights(call).mean((2, 3))
-    if bool((call.places == call.places[:, :1]).all()):
+    if torch.equal(call.places, call.places[:, :1].expand_as(call.places)):
         return weights.mean(1, keepdim=True).expand_as(weights)
     places = call.places.clamp(min=0).flatten(1)
     sums = weights.new_zeros(len(weights), call.total)

@@ -20,6 +20,7 @@ class Streaming(Policy):
     """
 
     sinks: int = 4
+    together = True
 
     def __post_init__(self) -> None:
         counted("Streaming", "sinks", self.sinks)

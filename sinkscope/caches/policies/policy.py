@@ -46,6 +46,15 @@ class Policy(ABC):
         return False
 
     @property
+    def together(self) -> bool:
+        """Whether a decoded token's scores come of `places`, `of_new`, `weights()`, `budget` and notes of keys alone.
+
+        Layers that store alike are then scored in one call, which costs a fraction. Not for scores that read whole
+        keys or values: those of all layers at once take much memory.
+        """
+        return False
+
+    @property
     def drops(self) -> bool:
         """Whether its scores may be −inf, so that more than one key may go at a step."""
         return False

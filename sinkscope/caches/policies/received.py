@@ -22,6 +22,7 @@ class H2O(Policy):
     """
 
     recent: float = 0.5
+    together = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.recent < 1:
@@ -42,6 +43,8 @@ class ObservedAttention(Policy):
     Source: the definition of Gu et al. 2025, section 3; kvpress calls it so.
     """
 
+    together = True
+
     @property
     def needs(self) -> tuple[Note, ...]:
         return (Received(),)
@@ -59,6 +62,7 @@ class VATP(Policy):
 
     sinks: int = 20
     recent: float = 0.5
+    together = True
 
     def __post_init__(self) -> None:
         counted("VATP", "sinks", self.sinks)

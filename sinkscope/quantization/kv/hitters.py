@@ -23,8 +23,8 @@ class RoundingErrors(KeyNote):
     bits: int
 
     def of_new(self, call: EvictionCall) -> Tensor:
-        new = call.new
-        return torch.stack([rounding_error(x[:, :, new].float(), self.bits) for x in (call.key, call.value)], -1)
+        both = (call.of_new(call.key), call.of_new(call.value))
+        return torch.stack([rounding_error(x.float(), self.bits) for x in both], -1)
 
 
 @dataclass(frozen=True)

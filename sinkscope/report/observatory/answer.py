@@ -22,7 +22,8 @@ CONSTANT = 0.9
 def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE) -> list[str]:
     """Three sentences, as far as the measurement has what they are made of.
 
-    The first says whether and where, by the sink rate (Gu et al. 2025); the second how the sink's values, keys and
+    The first says whether and where, by the sink rate (Gu et al. 2025), and whether a head rests there on average or
+    only in a sample now and then; the second how the sink's values, keys and
     hidden state differ from the others'; the third whether it matters: how much of what its heads add comes from it, as
     far as that was observed (`SinkUpdate`), and, since no measurement says whether the model needs that, the command
     that does: `intervene`, with an intervention behind it.
@@ -39,19 +40,26 @@ def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE)
         return [" ".join([no, *_slots(data, epsilon)])]
     command = f"{intervene} --what forbid-sink{f' --position {found.position}' if found.position else ''}"
     chosen, who = _heads(measurement, found.position, epsilon)
+    where = _where(data, found.position, found.rate, epsilon, bool((chosen["alpha"] > epsilon).any()))
     return [
-        " ".join([_where(data, found.position, found.rate, epsilon), *_slots(data, epsilon)]),
+        " ".join([where, *_slots(data, epsilon)]),
         _mechanism(measurement, chosen, who, found.position),
         _matters(chosen, command),
     ]
 
 
-def _where(data: xr.Dataset, position: int, rate: float, epsilon: float) -> str:
+def _where(data: xr.Dataset, position: int, rate: float, epsilon: float, rests: bool) -> str:
+    """`rests`: whether a head gives the position more than epsilon on average, not in a sample now and then."""
     column = data["position"].values.tolist().index(position)
     by_layer = nanmean(layer_rates(data["attention_received"].transpose(*_ORDER).values, epsilon), 0)[:, column]
     layers = [label for label, value in zip(layer_labels(data), by_layer, strict=True) if value > 0]
     few = f"in layer{'s' if len(layers) > 1 else ''} {_joined(layers)}"
     places = few if len(layers) <= SOME else f"in {len(layers)} of {len(by_layer)} layers, first in {layers[0]}"
+    if not rests:
+        return (
+            f"Hardly: on average over samples no head gives a position more than ε = {epsilon:g} of its attention; "
+            f"position {position} receives that in {rate:.1f} % of (sample, layer, head), {places}."
+        )
     return (
         f"Yes: position {position} receives more than ε = {epsilon:g} of the attention in {rate:.1f} % of "
         f"(layer, head) pairs, {places}."

@@ -57,6 +57,8 @@ HIERA: dict[str, Any] = {
         "window_positional_embedding_background_size": [4, 4],
     },
 }
+PROMPTED = {"prompt_encoder_config": {"image_size": 32, "patch_size": 16}}
+FOUR = {"backbone_config": {"out_features": ["stage1", "stage2", "stage3", "stage4"]}}
 STAGES = {"depths": [1, 1], "num_heads": [2, 4], "embed_dim": 16, "window_size": 4, "image_size": 32, "patch_size": 4}
 ROTARY = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
 COMPASS = {
@@ -127,7 +129,7 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
     "sam_hq": {"vision_config": {"num_pos_feats": 16}},
     "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "dense"]}},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
-    "clap": {"audio_config": {"spec_size": 64}},
+    "clap": {"audio_config": {"spec_size": 64, "num_mel_bins": 32, "hidden_size": 256}},
     "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}},
     "perceiver": {
         "d_latents": 32,
@@ -168,7 +170,7 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
     "mm-grounding-dino": {"num_queries": 2},
     "mobilevitv2": {"image_size": 64},
     "diffusion_gemma": {"text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}},
-    "sam2": HIERA,
+    "sam2": {"vision_config": HIERA | {"backbone_feature_sizes": [[8, 8], [4, 4], [2, 2]]}, **PROMPTED},
     "sam2_vision_model": HIERA,
     "sam2_hiera_det_model": HIERA["backbone_config"],
     "ernie4_5_vl_moe": {"text_config": {"rope_parameters": {**ROTARY, "mrope_section": [1, 1, 2]}}},
@@ -180,6 +182,13 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
         "qformer_config": {"cross_attention_frequency": 1},
     },
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
+    "mask2former": {**FOUR, "mask_feature_size": 32},
+    "oneformer": {**FOUR, "mask_dim": 32, "conv_dim": 32},
+    "upernet": FOUR,
+    "cvt": {"depth": [1, 2, 3]},
+    "mimi": {"vector_quantization_hidden_dimension": 32},
+    "mimi_decoder": {"vector_quantization_hidden_dimension": 32},
+    "speecht5": {"vocab_size": 128},
     "swin": STAGES,
     "swinv2": STAGES,
     "donut-swin": STAGES,

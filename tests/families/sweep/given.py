@@ -190,7 +190,7 @@ def _samples(model: PreTrainedModel) -> int:
     return (
         32 * math.prod(strides)
         if isinstance(strides, (list, tuple))
-        else 32 * 384
+        else 32 * (320 if "streaming" in model.config.model_type else 384)
         if "moonshine" in model.config.model_type
         else 3200
     )
@@ -208,6 +208,7 @@ def _features(model: PreTrainedModel, mask: str | None, generator: torch.Generat
     sizes = (
         getattr(audio, name, None)
         for name in (
+            "input_size",
             "num_mel_bins",
             "input_feat_per_channel",
             "feature_projection_input_dim",
@@ -219,7 +220,7 @@ def _features(model: PreTrainedModel, mask: str | None, generator: torch.Generat
     )
     mels = next((size for size in sizes if isinstance(size, int)), 16)
     limit = getattr(audio, "max_source_positions", None)
-    for frames in dict.fromkeys((2 * limit if isinstance(limit, int) and limit <= 128 else 64, 64, 128, 200)):
+    for frames in dict.fromkeys((2 * limit if isinstance(limit, int) and limit <= 128 else 64, 64, 128, 200, 192)):
         lying = torch.randn(ROWS, mels, frames, generator=generator)
         standing = torch.randn(ROWS, frames, mels, generator=generator)
         for always in (False, True) if mask else (False,):
@@ -228,6 +229,7 @@ def _features(model: PreTrainedModel, mask: str | None, generator: torch.Generat
             yield f"{frames} frames{known}", Given((part,))
             part = Part("input_features", lying, 2, mask, frames // 4, always=always)
             yield f"mels by {frames} frames{known}", Given((part,))
+        yield f"{frames} frames with channel", Given((Part("input_features", standing[:, None], 2),))
 
 
 def _others(model: PreTrainedModel, names: set[str], generator: torch.Generator) -> dict[str, Any]:
@@ -254,6 +256,10 @@ def _others(model: PreTrainedModel, names: set[str], generator: torch.Generator)
     if "visual_feats" in names:
         found["visual_feats"] = torch.randn(ROWS, 5, model.config.visual_feat_dim, generator=generator)
         found["visual_pos"] = torch.rand(ROWS, 5, model.config.visual_pos_dim, generator=generator)
+    if model.config.model_type in ("mimi_decoder", "pocket_tts_audio_tokenizer_decoder"):
+        found["latents"] = torch.randn(ROWS, model.config.hidden_size, 12, generator=generator)
+    if "task_inputs" in names:
+        found["task_inputs"] = torch.randint(3, 90, (ROWS, model.config.task_seq_len), generator=generator)
     if "states" in names and "actions" in names:
         found["states"] = torch.randn(ROWS, 6, model.config.state_dim, generator=generator)
         found["actions"] = torch.randn(ROWS, 6, model.config.act_dim, generator=generator)

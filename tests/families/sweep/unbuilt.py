@@ -24,14 +24,14 @@ UNBUILT: dict[str, str] = {
     **_of(SESSIONS, "edgetam_video", "sam2_video", "sam3_tracker_video", "sam3_video"),
     **_of(
         STAGES,
-        *("cvt", "depth_pro", "efficientloftr", "mask2former", "oneformer", "omdet-turbo", "pp_doclayout_v2"),
+        *("depth_pro", "efficientloftr", "omdet-turbo", "pp_doclayout_v2"),
         *("pp_doclayout_v3", "pp_ocrv5_mobile_det", "pp_ocrv5_mobile_rec", "pp_ocrv5_server_det"),
         *("pp_ocrv5_server_rec", "pp_ocrv6_medium_det", "pp_ocrv6_small_det", "pp_ocrv6_small_rec"),
-        *("pp_ocrv6_tiny_rec", "sam2", "sam3_tracker", "slanet", "upernet", "uvdoc", "tvp", "chmv2"),
+        *("pp_ocrv6_tiny_rec", "sam3_tracker", "slanet", "uvdoc", "tvp", "chmv2"),
     ),
     **_of(
         CODEC,
-        *("mimi", "mimi_decoder", "neucodec", "pocket_tts_audio_tokenizer_decoder", "xcodec", "xcodec2"),
+        *("neucodec", "xcodec", "xcodec2"),
     ),
     **_of("matches pairs of images by keypoints that another model finds", "lightglue", "superglue"),
     **_of("is several models that call each other and has no forward of its own", "bark"),
@@ -43,8 +43,7 @@ UNBUILT: dict[str, str] = {
     **_of("its smallest parts have more than 100 million parameters", "vibevoice", "vibevoice_asr"),
     **_of(
         "takes frames of sound of a shape that its processor makes and the rule does not know",
-        *("clap", "clvp", "fun_asr_nano_encoder", "kyutai_speech_to_text", "moonshine_streaming", "speecht5"),
-        *("voxtral_realtime", "voxtral_realtime_text"),
+        *("clvp", "kyutai_speech_to_text", "voxtral_realtime_text"),
     ),
     **_of("takes states and actions of a robot, or marks of options, beside its text", "pi0", "jev"),
     **_of("takes a second picture with its labels as a prompt", "seggpt"),

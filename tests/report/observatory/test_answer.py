@@ -37,6 +37,17 @@ def test_without_a_sink_the_answer_is_no_and_without_numbers_it_is_unknown(compl
     assert answer(Measurement(complete.data.drop_vars("attention_received")), 0.3) == []
 
 
+def test_a_head_that_rests_on_a_token_in_one_sample_alone_is_no_sink(complete: Measurement) -> None:
+    """A sink is where a head rests, whatever the text; over many heads some number is large in some sample."""
+    data = complete.data.copy(deep=True)
+    data["attention_received"][:] = 0.1
+    data["attention_received"][{"sample": 0, "layer": 0, "head": 0, "position": 1}] = 0.4
+    where, *_ = answer(Measurement(data), 0.3)
+    share = 100 / int(np.prod([data.sizes[name] for name in ("sample", "layer", "head")]))
+    assert where.startswith("Hardly: on average over samples no head gives a position more than ε = 0.3")
+    assert f"position 1 receives that in {share:.1f} % of (sample, layer, head), in layer" in where
+
+
 def test_values_that_are_not_short_are_not_called_so(complete: Measurement) -> None:
     data = complete.data.copy(deep=True)
     data["value_norm"][:] = 1.0
