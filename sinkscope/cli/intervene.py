@@ -104,7 +104,7 @@ def intervene(
 
     from sinkscope import interventions
     from sinkscope.cli.measuring.job import loaded, reading_of
-    from sinkscope.hooks import Stream, row_length
+    from sinkscope.hooks import Stream, is_encoder_decoder, row_length
     from sinkscope.interventions import NAMED, Subject, named
 
     if what not in NAMED:
@@ -132,7 +132,8 @@ def intervene(
             control,
         )
         chosen = named(what, subject)
-        note(f"{what}: {chosen.remark}")
+        where = f", in the {stack} alone" if is_encoder_decoder(changed) else ""
+        note(f"{what}{where}: {chosen.remark}")
         with Progress(console=stderr(), transient=True, disable=not stderr().is_terminal) as bar:
             task = bar.add_task("intervening", total=None)
             found = interventions.effect(

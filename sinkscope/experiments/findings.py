@@ -253,6 +253,31 @@ def read(folder: Path, question: str, scale: str) -> Findings | None:
         raise InputError(f"cannot read {path}: {error}; remove it, and `experiment run` makes it again") from error
 
 
+@dataclass
+class Reading:
+    """The findings of a question at a scale as they are whenever asked; read again where the file is another one.
+
+    Files are replaced whole, so that one of the same inode, size and time holds the same. What is read is shared: only
+    read.
+    """
+
+    folder: Path
+    question: str
+    scale: str
+    _read: tuple[tuple[int, int, int], Findings | None] | None = None
+
+    def now(self) -> Findings | None:
+        """As `read`."""
+        try:
+            there = path_of(self.folder, self.question, self.scale).stat()
+        except OSError:
+            return read(self.folder, self.question, self.scale)
+        state = there.st_ino, there.st_size, there.st_mtime_ns
+        if self._read is None or self._read[0] != state:
+            self._read = state, read(self.folder, self.question, self.scale)
+        return self._read[1]
+
+
 def recorded(folder: Path, question: str, scale: str) -> dict[str, tuple[Observed, Findings]]:
     """All runs in the records of a scale, by name, each with its record: these need not be made again.
 

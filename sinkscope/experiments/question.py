@@ -147,8 +147,22 @@ class Question:
             raise InputError(f"experiment '{self.name}' is not run at scale '{scale}': {self.not_at[scale]}")
         if seeds < 1:
             raise InputError(f"seeds = {seeds}: at least 1")
-        labels = [variation.label for variation in self.variations]
-        return {(label, seed): self.job(label, seed, scale) for label in labels for seed in range(seeds)}
+        made: dict[tuple[str, int], Job] = {}
+        for variation in self.variations:
+            first = made[variation.label, 0] = self.job(variation.label, 0, scale)
+            for seed in range(1, seeds):
+                made[variation.label, seed] = self._like(first, variation.label, seed, scale)
+        return made
+
+    def _like(self, first: Job, label: str, seed: int, scale: str) -> Job:
+        """`job`, of a variation whose job of seed 0 is known.
+
+        Of a recipe a seed changes that field, and nothing that is checked. What it changes in the job of another
+        `base`, that alone knows.
+        """
+        if self.base is not recipe:
+            return self.job(label, seed, scale)
+        return first.model_copy(update={"seed": seed})  # type: ignore[attr-defined]
 
     def job(self, label: str, seed: int, scale: str) -> Job:
         """The job of one variation and seed. Raises `InputError` for an unknown label and wrong recipes."""

@@ -18,7 +18,7 @@ from sinkscope.experiments.provenance import provenance_of
 from sinkscope.experiments.question import Question
 from sinkscope.experiments.sweep.on_ray import work_on_ray
 from sinkscope.experiments.sweep.pool import work_locally
-from sinkscope.experiments.sweep.store import RunStore, is_observed, observed
+from sinkscope.experiments.sweep.store import RunStore, known, observed
 from sinkscope.experiments.sweep.sweeping import Backend, Jobs, Sweep, Watch
 from sinkscope.files import check_writable
 from sinkscope.training import Run
@@ -92,25 +92,26 @@ def run(
     """
     recipes = question.recipes(scale, seeds)
     check_writable(results)
-    kept.read(results, question.name, scale)  # a damaged one is reported before anything runs
+    record = kept.Reading(results, question.name, scale)
+    record.now()  # a damaged one is reported before anything runs
     store = RunStore(out)
     made = {cell: store.run(recipe) for cell, recipe in recipes.items()}
     cells = {cell: one.path.name for cell, one in made.items()}
     jobs = {cells[cell]: recipe for cell, recipe in recipes.items()}
-    unsettled = {cell for cell, one in made.items() if not _settled(store, one)}
-    taken = _known(question, scale, seeds, results, store, set(made) - unsettled) if reuse else {}
-    missing = {cells[cell]: recipes[cell] for cell in recipes if cell in unsettled and cell not in taken}
+    settled = {cell: read for cell, one in made.items() if (read := _settled(one)) is not None}
+    taken = _known(question, scale, seeds, record, store, settled) if reuse else {}
+    missing = {cells[cell]: recipes[cell] for cell in recipes if cell not in settled and cell not in taken}
     sweep = Sweep(waiting=[])
     if missing:
         check_writable(out)
         sweep = backend(missing, out, workers, lambda sweep: watch(Progress(cells, jobs, sweep)))
-    runs, failed = _read({cell: one for cell, one in made.items() if cell not in taken}, sweep)
-    if not (runs or failed or taken or _known(question, scale, seeds, results, store, runs)):
+    runs, failed = _read({cell: one for cell, one in made.items() if cell not in taken}, settled, sweep)
+    if not (runs or failed or taken or _known(question, scale, seeds, record, store, runs)):
         raise InputError(f"no runs of '{question.name}' in {out}")
     with aside.held(results, question.name, scale):  # read again, since another process may have written meanwhile
-        added = taken | _known(question, scale, seeds, results, store, runs)
+        added = taken | _known(question, scale, seeds, record, store, runs)
         found = _found(question, scale, seeds, made, runs, failed, added)
-        aside.replace(results, kept.read(results, question.name, scale), found)
+        aside.replace(results, record.now(), found)
     return found
 
 
@@ -135,41 +136,44 @@ def _found(
     )
 
 
-def _settled(store: RunStore, run: Run) -> bool:
-    """Whether nothing is to be done. A damaged record is for the worker to complain of: the others go on.
+def _settled(run: Run) -> Observed | None:
+    """What is kept of a run of which nothing is to be done. A damaged record is for the worker to complain of: the
+    others go on.
 
     A run that was observed in an older way is observed anew by a worker, not by this process one after the other.
     """
     try:
-        return store.settled(run) and is_observed(run)
+        return known(Run(run.path))  # not from `run`, which would remember a record that its worker goes on with
     except InputError:
-        return False
+        return None
 
 
-def _read(made: Mapping[Cell, Run], sweep: Sweep) -> tuple[dict[Cell, Observed], dict[Cell, str]]:
-    """What was observed, and why it was not; neither for runs that still wait."""
+def _read(
+    made: Mapping[Cell, Run], settled: Mapping[Cell, Observed], sweep: Sweep
+) -> tuple[dict[Cell, Observed], dict[Cell, str]]:
+    """What was observed, and why it was not; neither for runs that still wait. What was `settled` before still is."""
     runs: dict[Cell, Observed] = {}
     failed = {cell: sweep.failed[run.path.name] for cell, run in made.items() if run.path.name in sweep.failed}
     for cell, run in made.items():
         if cell in failed or run.path.name in sweep.waiting:
             continue
         try:
-            runs[cell] = observed(run)
+            runs[cell] = settled[cell] if cell in settled else observed(run)
         except InputError as error:
             failed[cell] = str(error)
     return runs, failed
 
 
 def _known(
-    question: Question, scale: str, seeds: int, results: Path, store: RunStore, besides: Container[Cell]
+    question: Question, scale: str, seeds: int, record: kept.Reading, store: RunStore, besides: Container[Cell]
 ) -> dict[Cell, Recorded]:
     """The further runs of the question as it is today that stand in records, its own first."""
-    own = kept.read(results, question.name, scale)
+    own = record.now()
     seeds = max([seeds, *(1 + seed for runs in own.runs.values() for seed in runs)]) if own else seeds
     cells = {(variation.label, seed) for variation in question.variations for seed in range(seeds)}
     if all(cell in besides for cell in cells):
         return {}
-    records = recorded(results, question.name, scale)
+    records = recorded(record.folder, question.name, scale)
     names = {cell: (job, store.run(job).path.name) for cell, job in question.recipes(scale, seeds).items()}
     return {
         cell: records[name]

@@ -102,6 +102,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return model._orig_mod if isinstance(model, OptimizedModule) else model
 
 
+def paths_of(model: nn.Module) -> dict[nn.Module, str]:
+    """The path of each module; the first, of one that stands at several."""
+    return {module: path for path, module in model.named_modules()}
+
+
 def is_encoder_decoder(model: nn.Module) -> bool:
     """Whether the model reads one sequence and writes another."""
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))

@@ -7,7 +7,7 @@ belongs to one family, and a linear map whose part is not known is there as `oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks.modules import blocks, family, has_attention
+from sinkscope.hooks.modules import blocks, family, has_attention, paths_of
 from sinkscope.hooks.names import (
     FEED_FORWARD,
     GATE_AND_UP,
@@ -42,6 +42,7 @@ from sinkscope.hooks.own_layers import attention_modules, own_attention
 from sinkscope.hooks.passes import Edit, Passes
 
 Keys = Callable[[Float[Tensor, "batch position width"]], Float[Tensor, "batch kv_heads position head_dim"]]
+Paths = Mapping[nn.Module, str] | None  # of a model, where they are known: who asks for every layer finds them once
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,9 +141,9 @@ def projections(model: nn.Module) -> list[Projection]:
     blocks that can be found.
     """
     found: dict[nn.Module, list[Projection]] = {}
-    paths = {module: path for path, module in model.named_modules()}
+    paths = paths_of(model)
     for attention in attention_modules(model) if has_attention(model) or own_attention(model) else ():
-        for projection in attention_projections(model, attention):
+        for projection in attention_projections(model, attention, paths):
             found.setdefault(projection.module, []).append(projection)
     every = blocks(model)
     if not every:
@@ -154,17 +155,18 @@ def projections(model: nn.Module) -> list[Projection]:
     return [projection for module in paths for projection in found.get(module, ())]
 
 
-def projection(model: nn.Module, attention: nn.Module, kind: Kind) -> Projection:
+def projection(model: nn.Module, attention: nn.Module, kind: Kind, paths: Paths = None) -> Projection:
     """The projection of an attention layer by its kind. Raises `UnsupportedModelError` naming those there are."""
-    found = {one.kind: one for one in attention_projections(model, attention)}
+    found = {one.kind: one for one in attention_projections(model, attention, paths)}
     if kind not in found:
         raise missing(attention, f"no projection '{kind}' in its attention layer; there are: {', '.join(found)}")
     return found[kind]
 
 
-def attention_projections(model: nn.Module, attention: nn.Module) -> list[Projection]:
+def attention_projections(model: nn.Module, attention: nn.Module, paths: Paths = None) -> list[Projection]:
     """The linear maps of an attention layer by what they make; one that nobody knows is `other`."""
-    path = next((path for path, module in model.named_modules() if module is attention), "")
+    paths = paths_of(model) if paths is None else paths
+    path = paths.get(attention, "")
     children = dict(attention.named_children())
     found: list[Projection] = []
 
@@ -189,8 +191,7 @@ def attention_projections(model: nn.Module, attention: nn.Module) -> list[Projec
             found += [Projection(kind, f"{path}.{name}", module, path, columns) for kind, columns in parts.items()]
     output = _output(model, attention)
     if output is not None:
-        where = next(name for name, module in model.named_modules() if module is output)
-        found.append(Projection("output", where, output, path))
+        found.append(Projection("output", paths[output], output, path))
     known = {one.module for one in found}
     for name, module in attention.named_modules():
         if is_linear(module) and module not in known:
@@ -211,7 +212,7 @@ def output_projection(model: nn.Module, attention: nn.Module) -> nn.Module:
     return found
 
 
-def key_projection(model: nn.Module, attention: nn.Module) -> Keys:
+def key_projection(model: nn.Module, attention: nn.Module, paths: Paths = None) -> Keys:
     """Keys of hidden states (batch, position, width) as the layer makes them, with its norm, before any rotation.
 
     The hidden states are what enters the attention layer, behind the block's norm. Raises `UnsupportedModelError`
@@ -224,7 +225,7 @@ def key_projection(model: nn.Module, attention: nn.Module) -> Keys:
         raise missing(attention, f"its keys also go through {_list(tuple(unknown))}, which is not understood")
     if any(name in dict(attention.named_children()) for name in LATENT):
         raise missing(attention, "its keys are made of a latent (MLA), not of what enters the layer")
-    key = projection(model, attention, "key")
+    key = projection(model, attention, "key", paths)
     return lambda hidden: _in_heads(key.own(key.module(hidden)), width, norm)
 
 

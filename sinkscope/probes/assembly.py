@@ -59,11 +59,11 @@ class _Places:
             [place for place in places if isinstance(place, ExpertLayer)],
         )
 
-    def index(self, place: Place) -> int:
-        for kind in (self.layers, self.depths, self.experts):
-            if place in kind:
-                return list(kind).index(place)
-        raise KeyError(place)
+    @property
+    def ranks(self) -> dict[Place, int]:
+        """Which place of its kind each is."""
+        kinds: tuple[Sequence[Place], ...] = (self.layers, self.depths, self.experts)
+        return {place: index for kind in kinds for index, place in enumerate(kind)}
 
 
 def assemble(batches: Sequence[Batch], observers: Sequence[Observer], facts: Mapping[str, Any]) -> Measurement:
@@ -104,10 +104,12 @@ def _found(batches: Sequence[Batch], observers: Sequence[Observer]) -> Iterator[
         samples = slice(start, start + batch.size)
         start = samples.stop
         for place in batch.places:
+            known = dict(batch.found(place))
             for observer in observers:
-                sums = batch.found(place, type(observer).__name__)
-                for name, array in observer.arrays(sums).items() if sums.sums else ():
-                    mine = type(observer).__name__
+                mine = type(observer).__name__
+                if (sums := known.get(mine)) is None:
+                    continue
+                for name, array in observer.arrays(sums).items():
                     if (other := whose.setdefault(name, mine)) != mine:
                         raise InputError(f"{other} and {mine} both yield '{name}': ask for one of them")
                     values, positions = _reduced(array, sums)
@@ -151,13 +153,15 @@ def _variables(found: Sequence[_Found], places: _Places, samples: int) -> dict[s
     column = {position: index for index, position in enumerate(_positions(found))}
     sizes = {"sample": samples, "layer": len(places.layers), "depth": len(places.depths)}
     sizes |= {"moe_layer": len(places.experts), "position": len(column)}
+    rank = places.ranks
     for item in found:
         sizes |= _sizes(item, sizes)
     variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
     for item in found:
-        empty = np.full([sizes[dim] for dim in item.dims], np.nan, np.float32)
-        _, block = variables.setdefault(item.name, (item.dims, empty))
-        _fill(block[item.samples, places.index(item.place)], item, column)
+        if item.name not in variables:
+            variables[item.name] = item.dims, np.full([sizes[dim] for dim in item.dims], np.nan, np.float32)
+        _, block = variables[item.name]
+        _fill(block[item.samples, rank[item.place]], item, column)
     return variables
 
 
@@ -248,7 +252,7 @@ def _tokens(batches: Sequence[Batch], layers: Sequence[Layer]) -> np.ndarray:
     for batch in batches:
         for index, layer in enumerate(layers):
             if layer in batch.places:
-                tokens[start : start + batch.size, index] = batch.found(layer, "").keys.sum(-1).numpy()
+                tokens[start : start + batch.size, index] = batch.keys(layer).sum(-1).numpy()
         start += batch.size
     return tokens
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -40,29 +41,36 @@ class PlaceSums:
         """Add a piece of the observer `owner`; positions beyond those seen so far extend the sum."""
         key, values = (owner, piece.name), piece.values
         self.reductions[key] = piece.reduction
-        empty = 0.0 if piece.reduction == "sum" else -torch.inf
-        rows, start = piece.samples or slice(None), piece.start or 0
-        shape = [batch, *values.shape[1:]]
-        shape[2:3] = [start + width for width in shape[2:3]]
-        total = self.sums.get(key)
-        if total is None:
-            total = values.new_full(shape, empty)
-        elif values.ndim > 2 and total.shape[2] < shape[2]:
-            more = [*total.shape[:2], shape[2] - total.shape[2], *total.shape[3:]]
-            total = torch.cat([total, total.new_full(more, empty)], 2)
-        elif total.is_inference() and not torch.is_inference_mode_enabled():
-            total = total.clone()  # such a tensor may only be written to where it was made
-        part = total[rows] if values.ndim == 2 else total[rows, :, start : shape[2]]
+        total = self._wide_enough(key, piece, batch)
+        part = total if piece.samples is None else total[piece.samples]
+        if values.ndim > 2 and values.shape[2] != total.shape[2]:
+            part = part.narrow(2, piece.start or 0, values.shape[2])
         if piece.reduction == "sum":
             part += values
         else:
             torch.maximum(part, values, out=part)
+
+    def _wide_enough(self, key: tuple[str, str], piece: Piece, batch: int) -> Tensor:
+        """The sum so far, as long as the piece asks for; of nothing where this is the first one."""
+        values, total, empty = piece.values, self.sums.get(key), 0.0 if piece.reduction == "sum" else -torch.inf
+        stop = (piece.start or 0) + values.shape[2] if values.ndim > 2 else 0
+        if total is None:
+            lengths = [stop, *values.shape[3:]] if values.ndim > 2 else []
+            total = values.new_full([batch, values.shape[1], *lengths], empty)
+        elif values.ndim > 2 and total.shape[2] < stop:
+            more = [*total.shape[:2], stop - total.shape[2], *total.shape[3:]]
+            total = torch.cat([total, total.new_full(more, empty)], 2)
+        elif total.is_inference() and not torch.is_inference_mode_enabled():
+            total = total.clone()  # such a tensor may only be written to where it was made
         self.sums[key] = total
+        return total
 
     def broken_rows(self, batch: int) -> Bool[Tensor, "batch"]:
         """Samples with a NaN or an infinity; a maximum of nothing (−inf) is none."""
         broken = torch.zeros(batch, dtype=torch.bool)
         for key, values in self.sums.items():
+            if math.isfinite(values.sum()):  # the rule: then all of it is
+                continue
             bad = ~torch.isfinite(values)
             if self.reductions[key] == "max":
                 bad &= values != -torch.inf
@@ -113,16 +121,22 @@ class Batch(Samples):
                 sums.settle(observer)
             sums.sums = {key: shelf.put(values) for key, values in sums.sums.items()}
 
-    def found(self, place: Place, owner: str) -> LayerSums:
-        """An observer's sums at a place, on the CPU, with the real tokens they belong to."""
+    def found(self, place: Place) -> Iterator[tuple[str, LayerSums]]:
+        """The sums at a place by the observer that found any, on the CPU, with the real tokens they belong to."""
         sums = self.places[place]
-        return LayerSums(
-            sums={name: values.cpu() for (of, name), values in sums.sums.items() if of == owner},
-            causal=sums.causal,
-            queries=self._real(sums.real_queries, sums.query_length),
-            keys=self._real(sums.real_keys, sums.key_length),
-            first=self.first if sums.query == "tokens" else 0,
-        )
+        queries, keys = self.queries(place), self.keys(place)
+        first = self.first if sums.query == "tokens" else 0
+        for owner in dict.fromkeys(owner for owner, _ in sums.sums):
+            own = {name: values.cpu() for (of, name), values in sums.sums.items() if of == owner}
+            yield owner, LayerSums(own, sums.causal, queries, keys, first)
+
+    def queries(self, place: Place) -> Bool[Tensor, "batch query"]:
+        """Which queries there are real tokens."""
+        return self._real(self.places[place].real_queries, self.places[place].query_length)
+
+    def keys(self, place: Place) -> Bool[Tensor, "batch key"]:
+        """Which keys there are real tokens."""
+        return self._real(self.places[place].real_keys, self.places[place].key_length)
 
     def _real(self, real: Tensor | None, length: int) -> Bool[Tensor, "batch position"]:
         return torch.ones(self.size, length, dtype=torch.bool) if real is None else real[:, :length].cpu()

@@ -33,6 +33,7 @@ from sinkscope.hooks import (
     hosted,
     is_encoder_decoder,
     label,
+    paths_of,
     read_blocks,
     unwrapped,
     watching,
@@ -95,7 +96,7 @@ class Observation:
         self.family = family(model)
         self.layers = attention_layers(model) if has_attention(model) else {}
         self._maps = None if self.layers else ReturnedMaps(model)
-        self._paths = {module: path for path, module in model.named_modules()}
+        self._paths = paths_of(model)
         self._encoder_decoder = is_encoder_decoder(model)
         self._implementations: set[str] = set()
         self._verified: set[tuple[Any, ...]] = set()
@@ -145,6 +146,7 @@ class Observation:
             except UnsupportedModelError as error:
                 running.left_out.refused[kind(layer)] = str(error)
                 return
+            call = replace(call, samples_before=running.samples_before)
             self._take(self._checked(call, invocation, host), running)
         self._implementations.add(invocation.implementation or "eager")
 
@@ -192,7 +194,6 @@ class Observation:
 
     def _take(self, call: AttentionCall, running: OpenPass) -> None:
         """Show a call to the observers."""
-        call = replace(call, samples_before=running.samples_before)
         found = running.place(call.layer, *axes(call.layer.stack, self._encoder_decoder), causal=call.causal)
         found.query_length = call.query_start + call.query.shape[2]
         found.key_length = call.key_start + call.key.shape[2]
@@ -204,14 +205,15 @@ class Observation:
         else:
             stated = running.forward.stated(found.query, found.query_length)
             found.real_queries = running.forward.real.get(found.query) if stated else None
+        size = call.query.shape[0]
         for observer, piece in self._pieces(call):
-            found.add(type(observer).__name__, piece, len(call.query))
+            found.add(type(observer).__name__, piece, size)
 
     def _collect(self, maps: ReturnedMaps, running: OpenPass, output: Any) -> None:
         """Take in the attention maps that the model returned, and the vectors behind them where they are known."""
         for call, vectors in maps.calls(output, running.forward, self._needs_vectors):
             with full_precision(call.query.device):
-                self._take(call, running)
+                self._take(replace(call, samples_before=running.samples_before), running)
                 if vectors is not None:
                     self._show_vectors(replace(vectors, samples_before=running.samples_before), running)
         self._implementations.add("eager")
@@ -224,12 +226,14 @@ class Observation:
 
     def _pieces(self, call: AttentionCall) -> Iterator[tuple[Observer, Piece]]:
         shown = [observer for observer in self.observers if call.collected is None or observer.reads_weights_alone]
+        for observer in shown:  # before the chunks, which put queries, keys and values out of the processor's reach
+            for piece in observer.on_call(call):
+                yield observer, piece
         readers = [observer for observer in shown if observer.reads_chunks(call)]
         for chunk in chunks(call, any(observer.reads_scores for observer in readers)) if readers else ():
             for observer in readers:
-                yield from ((observer, piece) for piece in observer.on_chunk(call, chunk))
-        for observer in shown:
-            yield from ((observer, piece) for piece in observer.on_call(call))
+                for piece in observer.on_chunk(call, chunk):
+                    yield observer, piece
 
     def _checked(self, call: AttentionCall, invocation: Invocation, host: float) -> AttentionCall:
         """The call, its weights checked whenever a layer is used in a new way."""
@@ -302,7 +306,7 @@ class Observation:
         with full_precision(hidden.device):
             for observer in self.observers:
                 for piece in observer.on_hidden(shown) if observer.reads_blocks else ():
-                    found.add(type(observer).__name__, piece, len(hidden))
+                    found.add(type(observer).__name__, piece, hidden.shape[0])
 
     def _read_module(self, observer: Observer, watch: Watch) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:

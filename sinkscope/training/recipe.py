@@ -224,7 +224,7 @@ class Recipe(Part):
         if self.loss.prefix:
             prefix = Prefix(self.loss.prefix)
             mask = mask | (prefix & Document() if apart else prefix)
-        return replace(operation, mask=mask)
+        return operation if mask is operation.mask else replace(operation, mask=mask)
 
     def _resolved(self) -> _Resolved:
         """The model's configuration, shared by recipes that say the same of it: only read."""

@@ -142,8 +142,10 @@ def test_an_encoder_decoder_is_changed_in_its_decoder(sinkscope, places, text, t
     """Its loss is over what the decoder reads next; nothing in the encoder is changed."""
     given = (places / "bart", "--text", text, "--bos", "add", *FEW)
     call = ("intervene", *given, "--what", "forbid-sink", "--controls", 1)
-    found = sinkscope(*call, "--json").json
+    answer = sinkscope(*call, "--json")
+    found = answer.json
     assert found["stack"] == "decoder"
+    assert "forbid-sink, in the decoder alone: keys at position 0" in answer.err
     assert "the decoder reads the same tokens behind its start token" in found["input"]
     model = load(places / "bart")
     [part] = reading_of(model, str(places / "bart"), "natural", SMALL, RUNS, None, text).parts

@@ -58,6 +58,32 @@ def c_minus_a(runs) -> float:
     return runs["c"]["m"] - runs["a"]["m"]
 
 
+def test_a_reading_is_what_the_file_says_now_and_reads_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Path] = []
+    whole = Path.read_text
+
+    def counted(path: Path, *args: object, **options: object) -> str:
+        reads.append(path)
+        return whole(path, *args, **options)
+
+    reading = kept.Reading(tmp_path, "q", "nano")
+    assert reading.now() is None
+    for value in (1.0, 2.0):
+        kept.write(tmp_path, Findings("q", "nano", 1, {"a": {0: seen("a", 0, value)}}))
+        monkeypatch.setattr(Path, "read_text", counted)
+        for _ in range(3):
+            found = reading.now()
+            assert found is not None
+            assert found.runs["a"][0]["m"] == value
+        monkeypatch.setattr(Path, "read_text", whole)
+    assert len(reads) == 2
+    kept.path_of(tmp_path, "q", "nano").write_text("{")
+    with pytest.raises(InputError, match="cannot read"):
+        reading.now()
+    kept.path_of(tmp_path, "q", "nano").unlink()
+    assert reading.now() is None
+
+
 def test_a_claim_counts_the_seeds_that_have_what_it_reads() -> None:
     whole, broken = verdicts(question(b_minus_a, c_minus_a), found(c={1}))
     assert (whole.outcome, len(whole.evidence), whole.reason) == ("supported", 3, "")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from filelock import FileLock
@@ -236,6 +238,19 @@ def test_nothing_runs_twice(small, swept, copy):
     assert len(backend.asked) == 1  # the softmax is shared
     assert other.runs["one"][0] == first.runs["one"][0]
     assert other.runs["two"][0]["slot"] >= 0
+
+
+@pytest.mark.long
+def test_what_is_settled_is_read_once(small, copy, monkeypatch):
+    reads, whole = [], Path.read_text
+    monkeypatch.setattr(
+        Path, "read_text", lambda path, *args, **options: reads.append(path) or whole(path, *args, **options)
+    )
+    assert len(run(small(), seeds=2, backend=Here(), **copy).runs) == 2
+    for name in ("observed.json", "small.json"):
+        of_name = [path for path in reads if path.name == name]
+        assert len(of_name) == len(set(of_name)) > 0
+    assert max(Counter(path for path in reads if path.name == "record.json").values()) <= 2  # whose provenance is kept
 
 
 @pytest.mark.long

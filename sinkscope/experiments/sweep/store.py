@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,8 +47,7 @@ class RunStore:
     def settled(self, run: Run) -> bool:
         """Whether a run is finished or diverged, and what is known of it is written down."""
         record = read_record(run.path)
-        done = record is not None and record["status"] in ("finished", "diverged")
-        return done and (run.path / OBSERVED).is_file()
+        return record is not None and is_settled(record) and (run.path / OBSERVED).is_file()
 
     def progress(self, run: Run) -> dict[str, Any]:
         """The newest row of a run's log; empty before there is one."""
@@ -61,22 +60,30 @@ class RunStore:
 
 def observed(run: Run) -> Observed:
     """What is kept of a run, measured now if it was not before. Raises `InputError` for a run that is not settled."""
-    known = _stored(run)
-    if known is None:
-        known = _measured(run)
-        write_json(run.path / OBSERVED, known.to_dict())
-    return known
+    stored = _stored(run)
+    if stored is None:
+        stored = _measured(run)
+        write_json(run.path / OBSERVED, stored.to_dict())
+    return stored
 
 
-def is_observed(run: Run) -> bool:
-    """Whether what is kept of a run is there, whole, and made as it would be made now."""
-    return _stored(run) is not None
+def known(run: Run) -> Observed | None:
+    """What is kept of a run that is settled; None where there is none, or not as it would be made now.
+
+    Raises `InputError` for a damaged record.
+    """
+    return _stored(run) if (run.path / OBSERVED).is_file() and is_settled(run.record) else None
+
+
+def is_settled(record: Mapping[str, Any]) -> bool:
+    """Whether a record is of a run that is finished or diverged."""
+    return record["status"] in ("finished", "diverged")
 
 
 def _stored(run: Run) -> Observed | None:
     try:
-        known = Observed.from_dict(json.loads((run.path / OBSERVED).read_text(encoding="utf-8")))
-        return known if known.layout == job_class(run).layout else None
+        stored = Observed.from_dict(json.loads((run.path / OBSERVED).read_text(encoding="utf-8")))
+        return stored if stored.layout == job_class(run).layout else None
     except (OSError, ValueError, AttributeError, InputError):
         return None  # absent or damaged: it can be made again
 
@@ -84,7 +91,7 @@ def _stored(run: Run) -> Observed | None:
 def _measured(run: Run) -> Observed:
     record, kind = run.record, job_class(run)
     status = record["status"]
-    if status not in ("finished", "diverged"):
+    if not is_settled(record):
         raise InputError(f"{run.path} is not settled: it is {status}")
     log = run.log
     rows = log.dropna(subset=["validation_loss"]) if "validation_loss" in log else log.iloc[:0]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sinkscope.attention import Context, Operation, Weights, dot_product
 from sinkscope.hooks import Layer
-from sinkscope.probes.calls.arithmetic import product, shares
+from sinkscope.probes.calls.arithmetic import UNIT, lengths, product, shares
 from sinkscope.probes.calls.masks import Columns, VisibleKeys, take
 from sinkscope.probes.calls.positions import locate
 
@@ -104,6 +104,16 @@ class AttentionCall:
         return self.key.float().contiguous()
 
     @cached_property
+    def query_lengths(self) -> Float[Tensor, "batch heads query"]:
+        """‖q‖₂."""
+        return lengths(self.wide_query)
+
+    @cached_property
+    def key_lengths(self) -> Float[Tensor, "batch kv_heads key"]:
+        """‖k‖₂."""
+        return lengths(self.wide_key)
+
+    @cached_property
     def lse(self) -> Float[Tensor, "batch heads query"]:
         """log(Σ_visible exp(score) + Σ exp(sink)) in nats: from the kernel where it gave one, else in chunks."""
         lse = self._computed_lse() if self.kernel_lse is None else self.kernel_lse
@@ -114,24 +124,37 @@ class AttentionCall:
         return torch.logaddexp(lse, self.sink.expand_as(lse))
 
     @cached_property
+    def counted(self) -> Bool[Tensor, "batch heads query"]:
+        """False for queries that count nowhere: padding, or nothing visible."""
+        seeing = (self.lse != -torch.inf) & (self.lse != torch.inf)
+        return seeing if self.real is None else seeing & self.real[:, None, :]
+
+    @cached_property
     def counted_lse(self) -> Float[Tensor, "batch heads query"]:
-        """`lse`, with +inf for queries that count nowhere (padding, or nothing visible): exp(score − inf) = 0."""
-        ignored = self.lse == -torch.inf
-        if self.real is not None:
-            ignored = ignored | ~self.real[:, None, :]
-        return self.lse.masked_fill(ignored, torch.inf)
+        """`lse`, with +inf for queries that count nowhere: exp(score − inf) = 0."""
+        return self.lse.masked_fill(~self.counted, torch.inf)
+
+    @cached_property
+    def shift(self) -> Float[Tensor, "batch heads query"]:
+        """−`counted_lse` / log 2, which makes the logarithms of weights of scores."""
+        return self.counted_lse * -UNIT
 
     @property
     def is_product(self) -> bool:
         """Whether logits are scaling · q·k and what the mask leaves of them, nothing else."""
         return self.is_softmax and self.softcap is None and self.bias is None and self.mask.only_hides
 
-    def weights(self, samples: slice, rows: slice, columns: Columns) -> Float[Tensor, "batch heads query key"]:
-        """exp(score − log-sum-exp) of a softmax in fp32, 0 where masked and for queries that count nowhere."""
-        lse = self.counted_lse[samples, :, rows, None]
+    def weights(
+        self, samples: slice, rows: slice, columns: Columns, room: Float[Tensor, "_"] | None = None
+    ) -> Float[Tensor, "batch heads query key"]:
+        """exp(score − log-sum-exp) of a softmax in fp32, 0 where masked and for queries that count nowhere.
+
+        In the memory `room`, where that is given and of use.
+        """
+        shift = self.shift[samples, :, rows, None]
         if not self.is_product:
-            return shares(self.scores(samples, rows, columns), lse)
-        weights = shares(self.products(samples, rows, columns), lse)
+            return shares(self.scores(samples, rows, columns), shift)
+        weights = shares(self.products(samples, rows, columns, room), shift)
         self.mask.blank(weights, samples, rows, columns)
         return weights
 

@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.probes.calls.arithmetic import shares
+from sinkscope.probes.calls.arithmetic import in_bits
 from sinkscope.probes.calls.call import AttentionCall
+from sinkscope.probes.calls.told import Told
 
 EPSILON = 1e-8  # of the renormalisation, as in the paper's code
 
@@ -21,10 +22,9 @@ class Chunk:
     """Weights, in fp32, of the queries `rows` of `samples` on the keys `columns`; every key outside has weight 0.
 
     Rows of queries that do not count (padding) are 0. `slots`: weights on slots, where there are any; in a softmax one
-    column for all of them together, and one for each entry that is no token. `scores`: the logits behind the weights, 0
-    where masked, where an observer asked for them and the layer is a softmax over tokens and slots alone; `spare`,
-    beside them: memory of the same shape, for one observer's own use at a time. The next chunk may be written over this
-    one: what is kept of it has to be a copy.
+    column for all of them together, and one for each entry that is no token. `told`: what the scores tell, where an
+    observer asked for it and the layer is a softmax over tokens and slots alone. The next chunk may be written over
+    this one: what is kept of it has to be a copy.
     """
 
     samples: slice
@@ -32,8 +32,7 @@ class Chunk:
     columns: slice
     weights: Float[Tensor, "batch heads query key"]
     slots: Float[Tensor, "batch heads query slots"] | None = None
-    scores: Float[Tensor, "batch heads query key"] | None = None
-    spare: Float[Tensor, "batch heads query key"] | None = None
+    told: Told | None = None
 
 
 def chunks(call: AttentionCall, with_scores: bool = False) -> Iterator[Chunk]:
@@ -59,34 +58,46 @@ def _from_scores(call: AttentionCall, with_scores: bool) -> Iterator[Chunk]:
             # Fresh memory for each chunk would cost a quarter of the time.
             need = call.heads * math.prod(part.stop - part.start for part in (samples, rows, columns))
             if room.shape[1] < need:
-                room = room.new_empty(3 if with_scores else 1, need)
-            scores, weights = _scored(call, samples, rows, columns, lse[samples, :, rows], room[:, :need])
+                room = room.new_empty(2 if with_scores else 1, need)
             slot = None if slots is None else slots[samples, :, rows]
+            if with_scores and call.entries is None:
+                yield _with_scores(call, samples, rows, columns, slot, room[:, :need])
+                continue
+            weights = call.weights(samples, rows, columns, room[0, :need])
             if call.entries is not None:
                 entries = call.entry_scores(samples, rows).sub_(lse[samples, :, rows]).exp_()
                 slot = entries if slot is None else torch.cat([slot, entries], -1)
-            if not with_scores or call.entries is not None:
-                yield Chunk(samples, rows, columns, weights, slot)
-            else:
-                yield Chunk(samples, rows, columns, weights, slot, scores, room[2, :need].view(scores.shape))
+            yield Chunk(samples, rows, columns, weights, slot)
 
 
-def _scored(
-    call: AttentionCall, samples: slice, rows: slice, columns: slice, lse: Tensor, room: Float[Tensor, "rooms _"]
-) -> tuple[Tensor, Tensor]:
-    """Scores, 0 where masked, and weights; of one room the weights alone, in the place of the scores."""
-    if not call.is_product:
+def _with_scores(
+    call: AttentionCall,
+    samples: slice,
+    rows: slice,
+    columns: slice,
+    slot: Tensor | None,
+    room: Float[Tensor, "rooms _"],
+) -> Chunk:
+    """Weights, and what the scores tell while they are at hand; the logarithms of the weights take their place."""
+    hidden: Tensor | None = None
+    if call.is_product:
+        scores = call.products(samples, rows, columns, room[0])
+    else:
         scores = call.scores(samples, rows, columns)
-        if len(room) == 1:
-            return scores, shares(scores, lse)
-        weights = shares(scores, lse, room[1].view(scores.shape))
-        return scores.masked_fill_(scores == -torch.inf, 0.0), weights
-    scores = call.products(samples, rows, columns, room[0])
-    weights = shares(scores, lse, scores if len(room) == 1 else room[1].view(scores.shape))
-    call.mask.blank(weights, samples, rows, columns)
-    if weights is not scores:
-        call.mask.blank(scores, samples, rows, columns)
-    return scores, weights
+        hidden = scores == -torch.inf
+
+    def blank(values: Tensor) -> None:
+        if hidden is None:
+            call.mask.blank(values, samples, rows, columns)
+        else:
+            values.masked_fill_(hidden, 0.0)
+
+    blank(scores)
+    largest = torch.maximum(scores.amax(-1), -scores.amin(-1))
+    bits = in_bits(scores, call.shift[samples, :, rows, None])
+    weights = torch.exp2(bits, out=room[1].view(bits.shape))
+    blank(weights)
+    return Chunk(samples, rows, columns, weights, slot, Told(call, (samples, rows, columns), weights, bits, largest))
 
 
 def _from_operation(call: AttentionCall) -> Iterator[Chunk]:

@@ -141,7 +141,7 @@ def _rows(call: AttentionCall) -> _Rows:
 
 def _aggregates(value: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Σ_k w_k v_k and Σ_k w_k |v_k|, (batch, heads, rows, dim)."""
-    value = value.float()
+    value = value.float().contiguous()  # which both products need
     batch, kv_heads = value.shape[:2]
     grouped = weights.reshape(batch, kv_heads, -1, weights.shape[-1])
     shape = (*weights.shape[:3], value.shape[-1])

@@ -75,7 +75,8 @@ def _moments(
     before = key[:, :start]
     sums = _before(own.sum(2), before.sum(1))
     grams = _before(own.mT @ own, before.mT @ before)
-    beside = (cut @ own[:, None].mT).tril_()
+    beside = cut @ own[:, None].mT
+    beside.flatten(0, 2).tril_()  # of more than three axes torch makes a copy
     total = torch.linalg.vecdot(cut, sums[:, None, :, None]) + beside.sum(-1)
     squares = torch.linalg.vecdot(cut @ grams[:, None], cut) + beside.square_().sum(-1)
     return total.flatten(2)[..., :queries], squares.flatten(2)[..., :queries]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
-from sinkscope.probes.calls.moments import is_linear, linear_spread, seen_by_plain
+from sinkscope.probes.calls.moments import is_linear, linear_spread
 from sinkscope.probes.observers.observer import Array, LayerSums, Piece, WeightsObserver, divide, in_every
 
 
@@ -27,7 +27,7 @@ class AttentionEntropy(WeightsObserver):
     them, and σ_t the norm of these logits after taking off their mean; softmax layers only. It is never above the
     entropy. Source: Zhai et al. 2023, Theorem 3.1, there with σ an upper bound for all rows and n = T.
 
-    Cost: two cheap passes over the scores in chunks, with windows, padding, softcaps or biases five; O(T²) time, O(T)
+    Cost: two cheap passes over the weights in chunks, with windows, padding, softcaps or biases five; O(T²) time, O(T)
     memory.
     """
 
@@ -36,13 +36,20 @@ class AttentionEntropy(WeightsObserver):
         return True
 
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
-        return _of_weights(chunk) if chunk.scores is None else _of_scores(call, chunk, chunk.scores)
+        if chunk.told is None:
+            yield from _of_weights(chunk)
+            return
+        if chunk.told.spread is not None:
+            bound = entropy_bound(*chunk.told.spread).where(call.counted[chunk.samples, :, chunk.rows], 0.0)
+            yield Piece("bound", bound.sum(-1), None, chunk.samples)
+        yield Piece("entropy", chunk.told.entropy.sum(-1), None, chunk.samples)
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
+        if call.is_softmax and call.entries is None:
+            yield Piece("rows", call.counted.sum(-1).float())
         if is_linear(call):
-            counted = call.counted_lse != torch.inf
             bound = entropy_bound(*linear_spread(call))
-            yield Piece("bound", bound.where(counted, 0.0).sum(-1))
+            yield Piece("bound", bound.where(call.counted, 0.0).sum(-1))
 
     def arrays(self, found: LayerSums) -> dict[str, Array]:
         names = {"entropy": "attention_entropy", "bound": "entropy_bound"}
@@ -62,46 +69,6 @@ def entropy_bound(spread: Float[Tensor, "*rows"], count: Float[Tensor, "*#rows"]
     rest = others * torch.exp(-spread * (count / others.clamp(min=1)).sqrt())
     # The second term's √(n (n − 1)) b is √(n / (n − 1)) · rest, which is 0 for n = 1.
     return torch.log1p(rest) + spread * (count / others.clamp(min=1)).sqrt() * rest / (1 + rest)
-
-
-def _of_scores(call: AttentionCall, chunk: Chunk, scores: Tensor) -> Iterable[Piece]:
-    """From log A = s − lse, in logits d = s − (lse − log n): Ent = log n − Σ A d, and σ² = Σ d² − (Σ d)² / n.
-
-    Taking lse − log n off instead of nothing leaves the digits where they matter: it is the mean of flat rows.
-    """
-    samples, rows = chunk.samples, chunk.rows
-    lse = call.counted_lse[samples, :, rows]
-    counted = lse != torch.inf
-    linear = is_linear(call)
-    if linear and call.sink is None:
-        # Σ A (lse − s). The difference comes first: two sums as large as lse would leave few digits of their own.
-        below = torch.sub(scores, lse.where(counted, 0.0)[..., None], out=chunk.spare)
-        entropy = -below.mul_(chunk.weights).sum(-1)
-        yield Piece("entropy", entropy.clamp(min=0).where(counted, 0.0).sum(-1), None, samples)
-        yield Piece("rows", counted.sum(-1).float(), None, samples)
-        return
-    visible = None if linear else call.mask.visible(samples, rows, chunk.columns).to(lse.device)
-    sink = None if call.sink is None else call.sink.expand_as(call.lse)[samples, :, rows]
-    slots = 0 if sink is None else (sink > -torch.inf).int()  # a slot without any mass is none
-    seen = seen_by_plain(call, rows) if visible is None else visible.sum(-1)
-    count = (seen + slots).clamp(min=1).float()
-    offset = (lse - count.log()).where(counted, 0.0)
-    logits = torch.sub(scores, offset[..., None], out=chunk.spare)
-    if visible is not None:
-        logits.masked_fill_(~visible, 0.0)
-    mean = torch.linalg.vecdot(chunk.weights, logits)  # what is hidden has weight 0
-    if sink is not None and chunk.slots is not None:
-        sink = (sink - offset).where(sink > -torch.inf, 0.0)
-        mean = mean + chunk.slots[..., 0] * sink
-    yield Piece("entropy", (count.log() - mean).clamp(min=0).where(counted, 0.0).sum(-1), None, samples)
-    yield Piece("rows", counted.sum(-1).float(), None, samples)
-    if linear:
-        return
-    total, squares = logits.sum(-1), torch.linalg.vector_norm(logits, dim=-1).square()
-    if sink is not None and chunk.slots is not None:
-        total, squares = total + sink, squares + sink.square()
-    spread = (squares - total.square() / count).clamp(min=0).sqrt()
-    yield Piece("bound", entropy_bound(spread, count).where(counted, 0.0).sum(-1), None, samples)
 
 
 def _of_weights(chunk: Chunk) -> Iterable[Piece]:

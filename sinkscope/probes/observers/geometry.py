@@ -72,8 +72,7 @@ class HiddenSimilarity(Observer):
         values = hidden.values.float()
         first = values.gather(1, columns[..., None].expand(-1, -1, values.shape[-1]))
         products = (values @ first.mT).squeeze(-1)
-        lengths = values.norm(dim=-1)
-        cosines = products / (lengths * first.norm(dim=-1)).clamp(min=torch.finfo(torch.float32).tiny)
+        cosines = products / (hidden.lengths * first.norm(dim=-1)).clamp(min=torch.finfo(torch.float32).tiny)
         yield Piece("cosine", cosines[:, None], 0)
 
     def arrays(self, found: LayerSums) -> dict[str, Array]:

@@ -42,11 +42,8 @@ class IncomingAttention(WeightsObserver):
         start = call.key_start + chunk.columns.start
         weights = chunk.weights
         column = _strongest(weights)
-        largest = weights.gather(-1, column[..., None])[..., 0]
-        voting = largest > 0
-        if chunk.slots is not None:
-            voting &= largest >= chunk.slots.amax(-1)
-        votes = torch.zeros_like(weights[:, :, 0]).scatter_add_(-1, column, voting.to(weights.dtype))
+        votes = weights.new_zeros(*weights.shape[:2], weights.shape[3])
+        votes.scatter_add_(-1, column, _voting(call, chunk, column).to(weights.dtype))
         yield Piece("peak", weights.amax(-2), start, chunk.samples, "max")
         yield Piece("votes", votes, start, chunk.samples)
 
@@ -100,6 +97,15 @@ def _strongest(weights: Tensor) -> Tensor:
     if weights.device.type != "cpu":
         return weights.argmax(-1)
     return torch.from_numpy(np.asarray(weights.numpy().argmax(-1)))
+
+
+def _voting(call: AttentionCall, chunk: Chunk, column: Tensor) -> Tensor:
+    """Whether a row's largest weight is one: rows that do not count have none, nor those of which a slot has more."""
+    if call.is_softmax and chunk.slots is None:
+        return call.counted[chunk.samples, :, chunk.rows]
+    largest = chunk.weights.gather(-1, column[..., None])[..., 0]
+    voting = largest > 0
+    return voting if chunk.slots is None else voting & (largest >= chunk.slots.amax(-1))
 
 
 def _visible(call: AttentionCall, samples: slice, rows: slice, columns: slice) -> Bool[Tensor, "_ _ query key"]:

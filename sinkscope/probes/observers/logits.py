@@ -32,26 +32,22 @@ class MaximalLogits(Observer):
         return True
 
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
-        if chunk.scores is not None:
-            yield _largest(call, chunk.scores, chunk.samples, chunk.rows)
+        if chunk.told is not None:
+            yield _over_rows(call, chunk.told.largest, chunk.samples, chunk.rows)
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
         if call.is_softmax:
             return
         for rows in call.row_parts():
             for scores in call.operation_logits(rows):
-                seen = scores.masked_fill(scores == -torch.inf, 0.0)
-                yield _largest(call, seen, slice(0, len(scores)), rows)
+                seen = scores.masked_fill(scores == -torch.inf, 0.0)  # which changes no maximum of sizes
+                yield _over_rows(call, torch.maximum(seen.amax(-1), -seen.amin(-1)), slice(0, len(scores)), rows)
 
     def arrays(self, found: LayerSums) -> dict[str, Array]:
         return {"max_logit": Array(found.sums["logit"], None)} if "logit" in found.sums else {}
 
 
-def _largest(call: AttentionCall, scores: Tensor, samples: slice, rows: slice) -> Piece:
-    """What is masked is 0, which changes no maximum of sizes."""
-    if call.real is None:
-        scores = scores.flatten(2)
-        return Piece("logit", torch.maximum(scores.amax(-1), -scores.amin(-1)), None, samples, "max")
-    largest = torch.maximum(scores.amax(-1), -scores.amin(-1))
-    largest = largest.masked_fill(~call.real[samples, None, rows], -torch.inf)
+def _over_rows(call: AttentionCall, largest: Tensor, samples: slice, rows: slice) -> Piece:
+    if call.real is not None:
+        largest = largest.masked_fill(~call.real[samples, None, rows], -torch.inf)
     return Piece("logit", largest.amax(-1), None, samples, "max")

@@ -82,7 +82,7 @@ class TokenPeaks(Observer):
         return True
 
     def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
-        yield Piece("peak", hidden.values.abs().amax(-1).float()[:, None], hidden.start)
+        yield Piece("peak", hidden.peaks[:, None], hidden.start)
 
     def arrays(self, found: LayerSums) -> dict[str, Array]:
         if "peak" not in found.sums:

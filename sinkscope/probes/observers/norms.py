@@ -11,11 +11,13 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
 
+from sinkscope.probes.calls.arithmetic import lengths
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.masks import Rule
 from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
+
+NOTHING = 1e-12  # a shorter vector has no direction
 
 
 @in_every
@@ -31,7 +33,7 @@ class HiddenNorms(Observer):
         return True
 
     def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
-        yield from _shown("hidden", _lengths(hidden.values)[:, None], hidden.start)
+        yield from _shown("hidden", hidden.lengths[:, None], hidden.start)
 
     def arrays(self, found: LayerSums) -> dict[str, Array]:
         return {"hidden_norm": Array(_where_shown(found, "hidden"), "query")} if "hidden" in found.sums else {}
@@ -48,9 +50,11 @@ class QueryKeyValueNorms(Observer):
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
         own, start = call.own_keys, call.key_start + call.own_keys.start
-        yield from _shown("query", _lengths(call.query), call.query_start)
-        yield from _shown("key", _lengths(call.key[:, :, own]).repeat_interleave(call.group, 1), start)
-        yield from _shown("value", _lengths(call.value[:, :, own]).repeat_interleave(call.group, 1), start)
+        every = own.stop - own.start == call.key.shape[2]  # none from a cache, whose length was seen when it was new
+        key = call.key_lengths if every else lengths(call.key[:, :, own])
+        yield from _shown("query", call.query_lengths, call.query_start)
+        yield from _shown("key", key.repeat_interleave(call.group, 1), start)
+        yield from _shown("value", lengths(call.value[:, :, own]).repeat_interleave(call.group, 1), start)
 
     def arrays(self, found: LayerSums) -> dict[str, Array]:
         if "query" not in found.sums:
@@ -60,10 +64,6 @@ class QueryKeyValueNorms(Observer):
             "key_norm": Array(_where_shown(found, "key"), "key"),
             "value_norm": Array(_where_shown(found, "value"), "key"),
         }
-
-
-def _lengths(vectors: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch"]:
-    return vectors.float().norm(dim=-1)
 
 
 def _shown(name: str, lengths: Float[Tensor, "batch heads n"], start: int) -> Iterable[Piece]:
@@ -89,7 +89,7 @@ class QueryKeyAngles(Observer):
     """
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
-        query, key = _directions(call.wide_query), _directions(call.wide_key)
+        query, key = _directions(call.wide_query, call.query_lengths), _directions(call.wide_key, call.key_lengths)
         if call.real is not None:
             query = query * call.real[:, None, :, None]
         yield from _in_linear_time(call, query, key) if _is_plain(call) else _in_chunks(call, query, key)
@@ -100,8 +100,8 @@ class QueryKeyAngles(Observer):
         return {"cos_query_key": Array(divide(found.sums["cosine"], found.sums["cosine_queries"]), "key")}
 
 
-def _directions(vectors: Tensor) -> Tensor:
-    return F.normalize(vectors, dim=-1)
+def _directions(vectors: Float[Tensor, "*batch dim"], known: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch dim"]:
+    return vectors / known.clamp(min=NOTHING)[..., None]
 
 
 def _is_plain(call: AttentionCall) -> bool:

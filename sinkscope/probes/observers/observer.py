@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -74,6 +75,21 @@ class Hidden:
     real: Bool[Tensor, "batch position"] | None = None
     samples_before: int = 0
     real_so_far: Bool[Tensor, "batch _"] | None = None
+
+    @cached_property
+    def lengths(self) -> Float[Tensor, "batch position"]:
+        """‖h_t‖₂ in fp32."""
+        return self.values.float().norm(dim=-1)
+
+    @cached_property
+    def magnitudes(self) -> Float[Tensor, "batch position width"]:
+        """|h_t| in fp32."""
+        return self.values.abs().float()
+
+    @cached_property
+    def peaks(self) -> Float[Tensor, "batch position"]:
+        """max over dimensions of |h_t| in fp32."""
+        return self.magnitudes.amax(-1)
 
     @property
     def counted(self) -> Bool[Tensor, "batch position"]:
@@ -176,7 +192,7 @@ class Observer(ABC):
 
     @property
     def reads_scores(self) -> bool:
-        """Whether chunks shall hold the scores beside the weights, where there are scores."""
+        """Whether chunks shall hold what the scores tell beside the weights (`Told`), where there are scores."""
         return False
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
@@ -236,6 +252,6 @@ def every() -> tuple[Observer, ...]:
 
 def divide(sums: Tensor, counts: Tensor) -> Tensor:
     """sums / counts, NaN where nothing was counted; sums may end before the counts do (nothing was added there)."""
-    missing = max(0, counts.shape[-1] - sums.shape[-1])
-    sums = torch.nn.functional.pad(sums, (0, missing))
+    if (missing := counts.shape[-1] - sums.shape[-1]) > 0:
+        sums = torch.nn.functional.pad(sums, (0, missing))
     return torch.where(counts > 0, sums / counts.clamp(min=1), torch.nan)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.probes.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
-from sinkscope.probes.observers.rows import lower_median, whole, whole_rows
+from sinkscope.probes.observers.rows import lower_median, where, whole, whole_rows
 
 EPSILON = 1e-6  # of the published code, added to std⁴
 
@@ -90,8 +90,8 @@ class OutlierStatistics(Observer):
 
     def _outliers(self, squares: Float[Tensor, "position width"], variance: Float[Tensor, ""]) -> Mapping[str, Tensor]:
         least = min(self.sigmas)
-        tokens, dimensions = (squares > least**2 * variance).nonzero(as_tuple=True)
-        candidates = squares[tokens, dimensions]
+        index = where((squares > least**2 * variance).flatten())
+        tokens, dimensions, candidates = index // squares.shape[1], index % squares.shape[1], squares.flatten()[index]
         counts, in_token, in_dimension = [], [], []
         for sigma in self.sigmas:
             outlying = candidates > sigma**2 * variance

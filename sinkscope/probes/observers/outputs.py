@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import attention_modules, head_count, output_projection
-from sinkscope.probes.calls.arithmetic import full_precision
+from sinkscope.probes.calls.arithmetic import full_precision, lengths
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.observers.observer import Array, LayerSums, ModuleCall, Observer, Piece, Watch, in_every
 
@@ -104,7 +104,7 @@ def _pieces(
 ) -> Iterable[Piece]:
     if real is not None:
         outputs = outputs.masked_fill(~real[:, None, :, None], 0.0)
-    yield Piece("norm", outputs.norm(dim=-1), start)
+    yield Piece("norm", lengths(outputs), start)
     yield Piece("total", outputs.sum(2))
     yield Piece("products", outputs.mT @ outputs)
 

@@ -21,6 +21,7 @@ from sinkscope.hooks import (
     head_count,
     key_projection,
     own_attention,
+    paths_of,
 )
 from sinkscope.probes.calls.positions import locate
 from sinkscope.probes.observers.observer import (
@@ -75,7 +76,8 @@ class SpikeDimensions(Observer):
 
     def bound(self, model: nn.Module) -> SpikeDimensions:
         layers = _layers(model)
-        reasons = {layer.name: _obstacle(model, module) for module, layer in layers.items()}
+        paths = paths_of(model)
+        reasons = {layer.name: _obstacle(model, module, paths) for module, layer in layers.items()}
         if not layers:
             reasons = {family(model): "no attention layer whose queries, keys and values are known"}
         return replace(self, without_key={name: reason for name, reason in reasons.items() if reason})
@@ -85,8 +87,9 @@ class SpikeDimensions(Observer):
         return known | ({"without_spike_key_cosine": dict(self.without_key)} if self.without_key else {})
 
     def watches(self, model: nn.Module) -> Iterable[Watch]:
+        paths = paths_of(model)
         for module, layer in _layers(model).items():
-            known = None if layer.name in self.without_key else _Keys.of(model, module)
+            known = None if layer.name in self.without_key else _Keys.of(model, module, paths)
             yield Watch(module, layer, self._reader(known))
 
     def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
@@ -135,8 +138,8 @@ class _Keys:
     heads: int
 
     @classmethod
-    def of(cls, model: nn.Module, attention: nn.Module) -> _Keys:
-        return cls(key_projection(model, attention), head_count(model, attention))
+    def of(cls, model: nn.Module, attention: nn.Module, paths: Mapping[nn.Module, str]) -> _Keys:
+        return cls(key_projection(model, attention, paths), head_count(model, attention))
 
     def cosines(
         self, vectors: Float[Tensor, "batch probe width"], dimensions: Int[Tensor, "batch probe spikes"]
@@ -180,9 +183,9 @@ def _shown(values: Float[Tensor, "*batch probe spikes"], present: Bool[Tensor, "
     return values.where(present[..., None], 0.0)
 
 
-def _obstacle(model: nn.Module, attention: nn.Module) -> str | None:
+def _obstacle(model: nn.Module, attention: nn.Module, paths: Mapping[nn.Module, str]) -> str | None:
     try:
-        _Keys.of(model, attention)
+        _Keys.of(model, attention, paths)
     except UnsupportedModelError as error:
         return str(error)
     return None

@@ -12,7 +12,7 @@ from sinkscope.errors import InputError
 from sinkscope.experiments.jobs import job_from
 from sinkscope.experiments.jobs.backcopy import Backcopy
 from sinkscope.experiments.jobs.backcopy_law import Sequences, tokenizer_of
-from sinkscope.experiments.sweep.store import RunStore, is_observed, observed
+from sinkscope.experiments.sweep.store import RunStore, known, observed
 from sinkscope.experiments.sweep.worker import SETTLED, work
 from sinkscope.training import Run
 
@@ -88,8 +88,9 @@ def test_a_job_is_done_observed_and_not_done_again(tiny, runs):
     older = json.loads(kept.read_text()) | {"layout": 1, "metrics": {}}
     for text in ("{", json.dumps(older)):
         kept.write_text(text)
-        assert not is_observed(Run(run.path))
+        assert known(Run(run.path)) is None
         assert observed(Run(run.path)) == found
+        assert known(Run(run.path)) == found
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -130,6 +131,29 @@ def test_recipes_are_valid_at_every_scale_at_which_it_can_be_asked(question):
             continue
         made = question.recipes(scale, 1)
         assert len({job.model_dump_json() for job in made.values()}) == len(question.variations)
+
+
+@pytest.mark.in_part(6)
+def test_jobs_that_are_made_together_are_those_that_are_made_one_by_one(question):
+    """Not only equal: their names, with the hash of all that decides their numbers, and what a worker is sent."""
+    for scale in SCALES:
+        for (label, seed), made in question.recipes(scale, 2).items() if scale not in question.not_at else ():
+            alone = question.job(label, seed, scale)
+            assert type(made) is type(alone)
+            assert made == alone
+            assert made.model_dump_json() == alone.model_dump_json()
+            assert made.folder({"text": "digest"}) == alone.folder({"text": "digest"})
+            assert made.reads == alone.reads
+
+
+def test_a_base_may_let_a_seed_change_what_it_likes():
+    def drawn(scale, changes):
+        return recipe(scale, {**changes, "data.split_seed": 7 + changes["seed"]})
+
+    asked = replace(QUESTIONS["fixed-token"], base=drawn)
+    jobs = asked.recipes("nano", 3)
+    assert {seed: job.data.split_seed for (_, seed), job in jobs.items()} == {0: 7, 1: 8, 2: 9}
+    assert {seed: job.seed for (_, seed), job in jobs.items()} == {0: 0, 1: 1, 2: 2}
 
 
 @pytest.mark.slow

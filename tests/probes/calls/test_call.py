@@ -125,21 +125,6 @@ def test_weights_on_chosen_keys_are_those_of_the_map(options: str, chosen: int) 
     torch.testing.assert_close(found.double(), whole, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("elements", [64 * 37 * 4, 2**21])
-def test_scores_beside_weights(options: str, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "ELEMENTS", elements)
-    call = random_call(**OPTIONS[options])
-    whole, lse = written_out(call)
-    for chunk in chunks(call, with_scores=True):
-        at = chunk.samples, slice(None), chunk.rows, chunk.columns
-        torch.testing.assert_close(chunk.weights.double(), whole[at], atol=1e-5, rtol=0)
-        assert chunk.scores is not None
-        scores = whole[at].log() + lse[at[:-1]][..., None]
-        expected = scores.where(scores > -torch.inf, 0.0)
-        torch.testing.assert_close(chunk.scores.double(), expected, atol=1e-5, rtol=1e-5)
-
-
 def test_rows_that_do_not_count_weigh_nothing() -> None:
     real = torch.ones(2, 37, dtype=torch.bool)
     real[1, :9] = False
