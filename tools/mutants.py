@@ -1,11 +1,11 @@
 """`python -m tools.mutants`: break the code on purpose, one small change at a time, and see whether the tests notice.
 
 Each mutant is a line that somebody could get wrong. It is applied to a copy of the repository, in which the tests
-nearest to it run, as CI runs them, until the first one fails; a mutant that lets them pass survived, and is an error.
-A mutant whose line is no longer there is stale, and an error too.
+nearest to it run, those that CI runs, fast ones first, until one fails; a mutant that lets them pass survived, and is
+an error. A mutant whose line is no longer there is stale, and an error too.
 
     python -m tools.mutants                    # all of them: minutes
-    python -m tools.mutants --only probes/     # those whose file's path has this in it
+    python -m tools.mutants --only probes/     # whose file's path or name has this, or one of several, in it
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 from rich.console import Console
 
@@ -112,13 +113,16 @@ def _run_tests(copy: Path, tests: Sequence[str], log: Path) -> None:
     import pytest
 
     # Assertions stay as written: pytest rewrites only what is not imported yet, and warns of its plugins that are.
-    sys.exit(
-        int(
-            pytest.main(
-                ["--assert=plain", "-x", "-q", "-m", "not matrix and not long", "-p", "no:cacheprovider", *tests]
-            )
-        )
-    )
+    options = ["--assert=plain", "-x", "-q", "-m", "not matrix and not long", "-p", "no:cacheprovider"]
+    sys.exit(int(pytest.main([*options, *tests], plugins=[FastFirst()])))
+
+
+class FastFirst:
+    """Most mutants are noticed by fast tests, in a part of the time that slow ones before them would take."""
+
+    @staticmethod
+    def pytest_collection_modifyitems(items: list[Any]) -> None:
+        items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
 
 
 @contextmanager
@@ -156,15 +160,16 @@ def outcomes(mutants: Sequence[Mutant], workers: int, root: Path = ROOT) -> Iter
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 where every mutant was noticed, 1 where one survived, 2 where one is stale or none was chosen."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
-    parser.add_argument("--only", default="", help="a part of the paths or names of the mutants to try")
+    parser.add_argument("--only", nargs="+", default=[""], help="parts of the paths or names of the mutants to try")
     parser.add_argument("--workers", type=int, default=2, help="how many to try at once")
     options = parser.parse_args(arguments)
-    screen = Console()
-    chosen = [mutant for mutant in MUTANTS if options.only in mutant.file or options.only in mutant.name]
+    screen = Console(soft_wrap=True)
+    chosen = [mutant for mutant in MUTANTS if any(part in mutant.file or part in mutant.name for part in options.only)]
     for mutant in (old := stale(chosen)):
         screen.print(f"stale: {mutant.name}: its line is no longer once in {mutant.file}, or its tests are gone")
     if old or not chosen:
-        screen.print("nothing was tried" if chosen else f"no mutant has '{options.only}' in its name or path")
+        asked = "', '".join(options.only)
+        screen.print("nothing was tried" if chosen else f"no mutant has '{asked}' in its name or path")
         return 2
     survivors = 0
     for outcome in outcomes(chosen, options.workers):

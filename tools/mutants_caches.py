@@ -96,7 +96,7 @@ STREAMING: tuple[Mutant, ...] = (
     positions(
         "positions are counted from the beginning", "(positions - self.base).clamp(min=0)", "positions.clamp(min=0)"
     ),
-    strict("states are read in pieces", "(LinearAttentionCacheLayerMixin, *KEYLESS)", "KEYLESS"),
+    strict("states that begin anew are read in pieces", " or not reads_at_once(model, cache):", ":"),
     following(
         "padding may change",
         "return bool(((pads == before) | ((before == seen) & (pads > before))).all())",

@@ -28,7 +28,7 @@ rectangle = _of("layers/rectangle.py", REFERENCE, *EVICTING)
 groups = _of("layers/groups.py", GROUPS)
 masks = _of("masks.py", MASKS, REFERENCE, *EVICTING, GROUPS)
 notes = _of("notes.py", REFERENCE, *EVICTING)
-merging = _of("merging.py", REFERENCE)
+merging = _of("layers/merging.py", REFERENCE)
 budgets = _of("budgets.py", BUDGETS, CLASSES)
 sinks = _of("sinks.py", SINKS)
 protect = _of("protect.py", SINKS)
@@ -50,9 +50,7 @@ EVICTION: tuple[Mutant, ...] = (
         "queries of padding count", "return weights.masked_fill(padding[:, None, None, :, None], 0.0)", "return weights"
     ),
     call("scores are not scaled", ".mul_(self.scaling)", ""),
-    call(
-        "a group is summed", "return self.weights(rows).sum(-2).mean(2)", "return self.weights(rows).sum(-2).sum(2) / 3"
-    ),
+    call("a group is summed", "if self.group == 1 else of_rows.mean(2)", "if self.group == 1 else of_rows.sum(2) / 3"),
     call("later keys are seen", "(self.places[:, :, None] <= columns[:, None])", "(self.places[:, :, None] > -5)"),
     engine("a pass that broke off is forgotten", "if progress.unfinished:", "if False:"),
     engine("a bias in a mask is taken for a mask", "if is_bias(mask):", "if False:"),
@@ -115,7 +113,8 @@ EVICTION: tuple[Mutant, ...] = (
         "kept = torch.ones_like(layer.real[:, :, :stored])",
     ),
     masks("stored keys are masked as the newest", "if layer.whole or not (mask", "if True or not (mask"),
-    masks("addends are booleans", 'if own.dtype == torch.bool and implementation in (None, "eager"):', "if False:"),
+    masks("addends are booleans", "own = addends(own, query.dtype)", "pass"),
+    masks("addends are booleans for one query", 'own = addends(own, arguments["query"].dtype)', "pass"),
     notes(
         "sums begin anew", "            stored += call.received(rows)", "            stored.copy_(call.received(rows))"
     ),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.caches.layers.slots import SlotsLayer
-from sinkscope.caches.masks import by_place
+from sinkscope.caches.masks import by_place, seen_by_one
 
 LOWEST = torch.finfo(torch.float32).min
 
@@ -45,3 +45,15 @@ def test_an_empty_slot_is_hidden_in_the_form_of_the_host(layer: SlotsLayer, mask
 def test_addends_stay_addends(layer: SlotsLayer, host: str) -> None:
     mask = torch.tensor([[[[0.0, LOWEST, 0.0, 0.0]]]])  # of columns that stand for other keys than those stored
     assert torch.equal(seen(layer, host, mask), torch.zeros(FILLED.shape).masked_fill(~FILLED, LOWEST))
+
+
+def test_one_query_sees_every_slot_or_none_in_the_form_of_the_host() -> None:
+    """Of the mask its own column alone counts, which hides all of a row of padding."""
+    real = torch.tensor([True, False])
+    mask = torch.stack([~real, real], -1)[:, None, None]  # (row, 1, query, column); the first column is of another key
+    given = {"query": torch.zeros(2, 4, 1, 8), "key": torch.zeros(2, 2, 3, 8), "attention_mask": mask}
+    wanted = real[:, None, None, None].expand(2, 1, 1, 3)
+    addends = torch.zeros(wanted.shape).masked_fill(~wanted, LOWEST)
+    for host, expected in (("sdpa", wanted), ("eager", addends), (None, addends)):
+        assert torch.equal(seen_by_one(nn.Identity(), host, given)["attention_mask"], expected)
+    assert seen_by_one(nn.Identity(), "eager", given | {"attention_mask": None})["attention_mask"] is None

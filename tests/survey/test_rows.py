@@ -14,6 +14,7 @@ from sinkscope.model import load
 from sinkscope.survey import Survey, SurveySpec, survey
 from tests.survey.conftest import BUILDERS, FEW
 
+pytestmark = pytest.mark.slow  # five models are surveyed
 NAMES = list(BUILDERS)
 
 
@@ -29,7 +30,6 @@ def of(found: Survey, label: str, kind: str = "random"):
     return row
 
 
-@pytest.mark.slow
 def test_every_family_is_a_row(five):
     assert [(row.label, row.input) for row in five.rows] == [(name, kind) for name in NAMES for kind in FEW["inputs"]]
     for row in five.rows:
@@ -41,7 +41,6 @@ def test_every_family_is_a_row(five):
         assert row.tokens == 16
 
 
-@pytest.mark.slow
 def test_a_row_is_what_measure_finds(five, zoo):
     model = load(zoo / "lab")
     ids = build_inputs("random", tokenizer=None, vocab_size=97, tokens=16, samples=3, seed=0).input_ids
@@ -56,7 +55,6 @@ def test_a_row_is_what_measure_finds(five, zoo):
     )
 
 
-@pytest.mark.slow
 def test_only_learned_sinks_have_a_slot_mass(five):
     assert 0 < of(five, "sinks").slot_mass < 1
     assert of(five, "lab").slot_mass is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,6 +52,13 @@ def test_survivors_are_told_from_the_noticed(project: Path) -> None:
     assert "a + b" in (project / "sinkscope/adding.py").read_text(), "the project itself is not changed"
 
 
+def test_fast_tests_run_first_each_kind_in_its_order() -> None:
+    slow = {"a": None, "B": object(), "c": None, "D": object()}
+    items = [SimpleNamespace(name=name, get_closest_marker={"slow": mark}.get) for name, mark in slow.items()]
+    mutants.FastFirst.pytest_collection_modifyitems(items)
+    assert [item.name for item in items] == ["a", "c", "B", "D"]
+
+
 def test_a_mutant_whose_line_is_gone_is_an_error(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,4 +67,7 @@ def test_a_mutant_whose_line_is_gone_is_an_error(
     monkeypatch.setattr(mutants, "MUTANTS", [Mutant("planted", "sinkscope/claims.py", "not there", "", ())])
     assert mutants.main([]) == 2
     assert "stale: planted" in capsys.readouterr().out
-    assert mutants.main(["--only", "no such room"]) == 2
+    assert mutants.main(["--only", "no such room", "nor this"]) == 2
+    assert "no mutant has 'no such room', 'nor this' in its name or path" in capsys.readouterr().out
+    assert mutants.main(["--only", "no such room", "planted"]) == 2
+    assert "stale: planted" in capsys.readouterr().out
