@@ -111,7 +111,9 @@ def attention_as_before() -> Iterator[None]:
     """What observes or changes attention does so in the whole process, which compiles nothing then: a test ends it."""
     before = _lookup()
     yield
-    assert _lookup() is before, "this test leaves a model observed or changed"
+    after = _lookup()
+    first_import = before is None and str(getattr(after, "__module__", "")).startswith("transformers.")
+    assert after is before or first_import, "this test leaves a model observed or changed"
 
 
 def _lookup() -> object:
