@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sinkscope.probes.calls.arithmetic import in_bits
 from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.calls.told import Told
+from sinkscope.probes.calls.row_scores import RowScores
 
 EPSILON = 1e-8  # of the renormalisation, as in the paper's code
 
@@ -22,7 +22,7 @@ class Chunk:
     """Weights, in fp32, of the queries `rows` of `samples` on the keys `columns`; every key outside has weight 0.
 
     Rows of queries that do not count (padding) are 0. `slots`: weights on slots, where there are any; in a softmax one
-    column for all of them together, and one for each entry that is no token. `told`: what the scores tell, where an
+    column for all of them together, and one for each entry that is no token. `row_scores`: what the scores tell, where an
     observer asked for it and the layer is a softmax over tokens and slots alone. The next chunk may be written over
     this one: what is kept of it has to be a copy.
     """
@@ -32,7 +32,7 @@ class Chunk:
     columns: slice
     weights: Float[Tensor, "batch heads query key"]
     slots: Float[Tensor, "batch heads query slots"] | None = None
-    told: Told | None = None
+    row_scores: RowScores | None = None
 
 
 def chunks(call: AttentionCall, with_scores: bool = False) -> Iterator[Chunk]:
@@ -97,7 +97,9 @@ def _with_scores(
     bits = in_bits(scores, call.shift[samples, :, rows, None])
     weights = torch.exp2(bits, out=room[1].view(bits.shape))
     blank(weights)
-    return Chunk(samples, rows, columns, weights, slot, Told(call, (samples, rows, columns), weights, bits, largest))
+    return Chunk(
+        samples, rows, columns, weights, slot, RowScores(call, (samples, rows, columns), weights, bits, largest)
+    )
 
 
 def _from_operation(call: AttentionCall) -> Iterator[Chunk]:

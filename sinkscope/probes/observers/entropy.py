@@ -36,13 +36,13 @@ class AttentionEntropy(WeightsObserver):
         return True
 
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
-        if chunk.told is None:
+        if chunk.row_scores is None:
             yield from _of_weights(chunk)
             return
-        if chunk.told.spread is not None:
-            bound = entropy_bound(*chunk.told.spread).where(call.counted[chunk.samples, :, chunk.rows], 0.0)
+        if chunk.row_scores.spread is not None:
+            bound = entropy_bound(*chunk.row_scores.spread).where(call.counted[chunk.samples, :, chunk.rows], 0.0)
             yield Piece("bound", bound.sum(-1), None, chunk.samples)
-        yield Piece("entropy", chunk.told.entropy.sum(-1), None, chunk.samples)
+        yield Piece("entropy", chunk.row_scores.entropy.sum(-1), None, chunk.samples)
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
         if call.is_softmax and call.entries is None:

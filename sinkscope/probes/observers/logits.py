@@ -32,8 +32,8 @@ class MaximalLogits(Observer):
         return True
 
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
-        if chunk.told is not None:
-            yield _over_rows(call, chunk.told.largest, chunk.samples, chunk.rows)
+        if chunk.row_scores is not None:
+            yield _over_rows(call, chunk.row_scores.largest, chunk.samples, chunk.rows)
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
         if call.is_softmax:

@@ -15,7 +15,7 @@ from sinkscope.probes.calls.moments import is_linear
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class RowScores:
     """Of each row of a chunk, samples and rows and columns `where`: computed when it is asked for.
 
     `largest`: max over visible keys of |score|. `bits`: log2 of the weights, some finite number where the mask hides
