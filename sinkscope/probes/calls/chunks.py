@@ -22,8 +22,8 @@ class Chunk:
     """Weights, in fp32, of the queries `rows` of `samples` on the keys `columns`; every key outside has weight 0.
 
     Rows of queries that do not count (padding) are 0. `slots`: weights on slots, where there are any; in a softmax one
-    column for all of them together, and one for each entry that is no token. `row_scores`: what the scores tell, where an
-    observer asked for it and the layer is a softmax over tokens and slots alone. The next chunk may be written over
+    column for all of them together, and one for each entry that is no token. `row_scores`: what the scores tell, where
+    an observer asked for it and the layer is a softmax over tokens and slots alone. The next chunk may be written over
     this one: what is kept of it has to be a copy.
     """
 
