@@ -90,7 +90,12 @@ def test_a_failure_at_any_byte_is_told(tmp_path: Path) -> None:
     assert read_netcdf(tmp_path / "a.nc").identical(data)
 
 
-LOADERS = ("measurements:Measurement.load", "evaluate:Comparison.load", "quantization:Study.load", "calibration:stored")
+LOADERS = (
+    "measurements:Measurement.load",
+    "evaluate:CacheComparison.load",
+    "quantization:Study.load",
+    "calibration:stored",
+)
 
 
 @pytest.mark.parametrize("loader", LOADERS)

@@ -187,7 +187,7 @@ def test_weights_that_are_not_the_layers_own_are_refused(model: PreTrainedModel)
     [
         ("doge", "adds numbers to scores"),
         ("diffllama", "attends more than once"),
-        ("bloom", "code of its own"),
+        ("gpt_neo", "code of its own"),
         ("mistral", "no layer of plain full attention"),
         ("deepseek_v32", "no layer of plain full attention"),
     ],
