@@ -24,7 +24,7 @@ NOTHING = {  # to evict from: windows or chunks alone, states alone, keys chosen
     *("mistral", "starcoder2", "cohere2", "olmo3", "llama4", "gemma3n", "inkling2", "hy_v4", "recurrent_gemma"),
     *("minimax", "deepseek_v4", "deepseek_v4_sliding", "afmoe"),
 }
-BY_KEYS = {"codegen", "falcon", "gptj", "xglm"}  # attention of their own: exact by keys alone (test_own.py)
+BY_KEYS = {"bloom", "codegen", "falcon", "gptj", "mpt", "xglm"}  # exact by keys alone (test_own.py)
 TWICE = {"diffllama"}  # attends with its keys more than once
 BIASED = {"doge"}  # adds numbers to scores in its mask
 FAINT = {"zamba"}  # hardly reads its attention: in fp64 it shows
@@ -102,9 +102,7 @@ def test_a_padded_row_keeps_what_it_keeps_alone(name: str, host: Host) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", sorted((NOTHING | TWICE | BIASED | COLLECTED.keys()) & (FAMILIES | COLLECTED).keys() - BY_KEYS)
-)
+@pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_cannot_evict_is_refused_in_a_line(name: str) -> None:
     family = (FAMILIES | COLLECTED)[name]
     if family.kind != "tokens" or family.auto != "AutoModelForCausalLM" or not family.exists:

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch import nn
 
-from sinkscope.calibration import Reweigh, kept
+from sinkscope.calibration import Reweigh, kept, saving
 from sinkscope.calibration import stored as stored_choice
 from sinkscope.cli import main
+from sinkscope.interventions import Intervention
 from sinkscope.model import load
 from tests.families.processors import images, saved_llava
 
 TEXT = ["--text", str(Path(__file__).parents[3] / "docs" / "calibration.md")]
 SMALL = [*TEXT, "--samples", "6", "--tokens", "24"]
 FEW = [*SMALL, "--heads", "3.0,3.2", "--controls", "1"]
+
+
+@pytest.fixture
+def released(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A calibrated model stays so until it is released, or the process ends: here, with the test."""
+    held: list[nn.Module] = []
+
+    def keep(model: nn.Module, calibration: Intervention) -> None:
+        kept_on(model, calibration)
+        held.append(model)
+
+    kept_on = saving.keep
+    monkeypatch.setattr(saving, "keep", keep)
+    yield
+    for model in held:
+        saving.release(model)
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +82,7 @@ def test_visual_sinks_of_a_model_that_reads_images(capsys):
 
 
 @pytest.mark.slow
-def test_what_is_saved_of_a_model_that_reads_images_reads_them(capsys):
+def test_what_is_saved_of_a_model_that_reads_images_reads_them(capsys, released):
     saved_llava(Path("llava"))
     images(Path("images"), ((30, 40),) * 4)
     call = ["calibrate", "llava", "--method", "zero-tuning", "--values", "0.5,2", "--objective", "entropy"]
@@ -82,7 +101,7 @@ def test_every_method_gives_json(capsys, method):
 
 
 @pytest.mark.slow
-def test_it_saves_the_calibrated_model(capsys):
+def test_it_saves_the_calibrated_model(capsys, released):
     arguments = ["--method", "zero-tuning", "--values", "0.97,1.03", "--objective", "entropy", "--save", "saved", *FEW]
     assert main(["calibrate", "nano", *arguments]) == 0
     calibration = kept(load("saved"))
