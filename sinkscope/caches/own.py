@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sinkscope.caches.budgets import Uniform
 from sinkscope.caches.engine import Engine, Met, Plan
+from sinkscope.caches.positions import maker_of_alibi
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import family, own_attention, text_config
 
@@ -85,10 +86,10 @@ def _slopes(name: str, model: nn.Module) -> Float[Tensor, " heads"]:
     """By how much a family's own ALiBi grows from one column to the next, in each head; fp32."""
     heads = text_config(model).num_attention_heads
     if name == "bloom":
-        maker: Any = next(module for module in model.modules() if hasattr(module, "build_alibi_tensor"))
+        maker: Any = maker_of_alibi(model, "build_alibi_tensor")
         columns = maker.build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)
     else:
-        maker = next(module for module in model.modules() if hasattr(module, "build_mpt_alibi_tensor"))
+        maker = maker_of_alibi(model, "build_mpt_alibi_tensor")
         columns = maker.build_mpt_alibi_tensor(heads, 2)
     return columns[:, 0, 1] - columns[:, 0, 0]
 

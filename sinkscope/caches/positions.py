@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from sinkscope.caches.rotation import LayerRotation
+from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import arguments, family, parameters, sink_tokens, text_config
 
 FARTHEST = 32_768  # beyond 39,000 rad the sines of a CPU take several times as long
@@ -85,9 +86,17 @@ class Streams(Protocol):
 
 def bias_by_mask(model: nn.Module) -> nn.Module | None:
     """The module of BLOOM that makes ALiBi as wide as the attention mask, which covers what is gone; else None."""
-    if family(model) != "bloom":
-        return None
-    return next(module for module in model.modules() if hasattr(module, "build_alibi_tensor"))
+    return maker_of_alibi(model, "build_alibi_tensor") if family(model) == "bloom" else None
+
+
+def maker_of_alibi(model: nn.Module, method: str) -> nn.Module:
+    """The module that makes a family's ALiBi. Raises `UnsupportedModelError` where this transformers has it no more."""
+    for module in model.modules():
+        if hasattr(module, method):
+            return module
+    raise UnsupportedModelError(
+        f"family '{family(model)}': its ALiBi comes from '{method}', which no module of this transformers has"
+    )
 
 
 def with_kept_columns(cache: Streams, model: nn.Module) -> None:

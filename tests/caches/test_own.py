@@ -12,6 +12,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from sinkscope.caches import Pyramid, evicting
 from sinkscope.caches.policies import KeyDiff, KeyNorm, LagKV, Policy, RandomKeys, Streaming
+from sinkscope.caches.positions import maker_of_alibi
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import own_attention
 from tests.caches.test_families import BUDGET, PADS, PROMPT, TOTAL, cut_by_hand, stepped
@@ -149,3 +150,14 @@ def test_what_cannot_be_is_one_line() -> None:
     for name in ("gpt_neo", "falcon_alibi"):
         with pytest.raises(UnsupportedModelError, match="by where they stand in the cache"):
             evicting(COLLECTED[name].build(), "key-norm", 8).__enter__()
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt"])
+def test_a_transformers_that_makes_alibi_otherwise_is_refused_in_a_line(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, method = COLLECTED[name].build(), {"bloom": "build_alibi_tensor", "mpt": "build_mpt_alibi_tensor"}[name]
+    maker = maker_of_alibi(model, method)
+    monkeypatch.delattr(type(maker), method)
+    with pytest.raises(UnsupportedModelError, match=method), evicting(model, KeyNorm(), BUDGET):
+        pass
