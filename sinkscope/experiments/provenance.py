@@ -15,7 +15,7 @@ def provenance_of(runs: Iterable[Run], recorded: Iterable[tuple[Mapping[str, Any
     """What made the runs, and further ones that were taken from records (`recorded`: its provenance, and how many).
 
     `versions` of the packages: where runs differ, all that there were. `hosts`: device, threads, system and
-    architecture, each kind with the number of its runs; nothing that names a machine. A record does not say which of
+    architecture, and whether `torch.compile` was used, each kind with the number of its runs; nothing that names a machine. A record does not say which of
     its runs was made where: when it has several kinds of host and not all its runs are taken, these stand without a
     number.
     """

@@ -44,7 +44,7 @@ FROM_ELSEWHERE = {
     "pad_token_id": "the tokenizer",
 }
 DEFAULTS = 1  # to be raised when a default of a recipe, of one of its parts or of LabConfig changes
-WITHOUT_INFLUENCE = {"name", "micro_batch", "save_every", "keep", "eval_every", "log_every"}
+WITHOUT_INFLUENCE = {"name", "micro_batch", "compile", "save_every", "keep", "eval_every", "log_every"}
 SAID_BY_FINGERPRINT = {"corpus", "mixture", "tokenizer", "max_characters", "validation_share", "split_seed"}
 
 
@@ -101,7 +101,8 @@ class Recipe(Part):
     recipe decides (ids, context) is not repeated there, but `vocab_size` may pad the vocabulary. `start_from` names a
     lab model to start from instead of random weights: a shipped one, or the folder of a run or of a model, of the same
     sizes and tokenizer; its digest is in the run's fingerprint. `precision` "bf16" keeps fp32 weights and runs under
-    autocast. Wrong values raise `InputError` when the recipe is built, in one line with the field's dotted name and the
+    autocast. `compile` and `micro_batch` say how the run is made: they change numbers by rounding alone, as another
+    machine does, and not its name. Wrong values raise `InputError` when the recipe is built, in one line with the field's dotted name and the
     nearest valid choice.
     """
 
@@ -194,6 +195,7 @@ class Recipe(Part):
         operations = per_layer(self.attention, config.num_hidden_layers)
         values |= {
             "defaults": DEFAULTS,
+            "compile": False,  # in every name so far, when it still told runs apart
             "attention": as_data([as_applied(one, True) if config.is_causal else one for one in operations]),
             "model": model,
         }
