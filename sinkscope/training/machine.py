@@ -67,8 +67,7 @@ def compiling(recipe: Recipe) -> Iterator[None]:
     except TorchDynamoException as error:
         reason = " ".join((str(error).strip() or type(error).__name__).splitlines()[0].split())
         raise InputError(
-            f"this machine cannot compile the recipe's model ({reason}): install a C++ compiler, "
-            "or set compile=false"
+            f"this machine cannot compile the recipe's model ({reason}): install a C++ compiler, or set compile=false"
         ) from error
 
 

@@ -102,8 +102,8 @@ class Recipe(Part):
     lab model to start from instead of random weights: a shipped one, or the folder of a run or of a model, of the same
     sizes and tokenizer; its digest is in the run's fingerprint. `precision` "bf16" keeps fp32 weights and runs under
     autocast. `compile` and `micro_batch` say how the run is made: they change numbers by rounding alone, as another
-    machine does, and not its name. Wrong values raise `InputError` when the recipe is built, in one line with the field's dotted name and the
-    nearest valid choice.
+    machine does, and not its name. Wrong values raise `InputError` when the recipe is built, in one line with the
+    field's dotted name and the nearest valid choice.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)

@@ -146,7 +146,8 @@ def test_a_compiled_run_is_the_same_run(
     (folder,) = runs.iterdir()
     run = Run(folder)
     assert folder.name == undisturbed.path.name
-    assert run.record["host"]["compiled"] and "compiled" not in undisturbed.record["host"]
+    assert run.record["host"]["compiled"]
+    assert "compiled" not in undisturbed.record["host"]
     assert run.record["notes"] == (["resumed from checkpoint-5", "compiled from here on"] if killed else [])
     for name in ("loss", "validation_loss", "sink/mass"):
         assert run.log[name].dropna().tolist() == pytest.approx(undisturbed.log[name].dropna().tolist(), abs=1e-4)
