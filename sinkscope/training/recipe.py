@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Annotated, Any, Literal
@@ -30,7 +30,7 @@ from sinkscope.invalid import Part, in_one_line, unknown_field
 from sinkscope.model import LabConfig
 from sinkscope.model.operations import as_applied, as_data, per_layer
 from sinkscope.training.corrections import corrections
-from sinkscope.training.fitting import check_fit
+from sinkscope.training.fitting import check_fit, check_sizes
 from sinkscope.training.loss import Loss
 from sinkscope.training.optimizers import AnyOptimizer
 from sinkscope.training.schedule import Constant, Schedule
@@ -146,7 +146,9 @@ class Recipe(Part):
             raise InputError(
                 f"recipe field 'micro_batch' = {self.micro_batch} does not divide batch_size = {self.batch_size}"
             )
-        check_fit(self._resolved().config, self.operations, self.loss, self.data)
+        resolved = self._resolved()
+        check_fit(resolved.config, self.operations, self.loss, self.data)
+        _ = resolved.fitting
         return self
 
     def lab_config(self, tokenizer: PreTrainedTokenizerBase) -> LabConfig:
@@ -231,8 +233,7 @@ class Recipe(Part):
     def _resolved(self) -> _Resolved:
         """The model's configuration, shared by recipes that say the same of it: only read."""
         try:
-            operations = [self._masked(operation).to_dict() for operation in self.operations]
-            said = json.dumps([self.model, operations, self.context], sort_keys=True)
+            said = json.dumps([self.model, self.context], sort_keys=True), *map(self._masked, self.operations)
         except TypeError:  # a value that is not JSON: the configuration names it
             return _Resolved(self._lab_config())
         if said not in _RESOLVED:
@@ -250,7 +251,7 @@ class Recipe(Part):
 
 
 MOST_RESOLVED = 256
-_RESOLVED: dict[str, _Resolved] = {}
+_RESOLVED: dict[tuple[Hashable, ...], _Resolved] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,6 +259,12 @@ class _Resolved:
     """A model's configuration with what is asked of it again and again. Shared: only read."""
 
     config: LabConfig
+
+    @cached_property
+    def fitting(self) -> LabConfig:
+        """The configuration, known to fit its operations. Raises `InputError` for one that does not."""
+        check_sizes(self.config)
+        return self.config
 
     @cached_property
     def unusual(self) -> Mapping[str, Any]:
