@@ -232,7 +232,7 @@ def _without_nan(values: Sequence[float]) -> list[float | None]:
 
 
 def _with_nan(values: Sequence[float | None]) -> tuple[float, ...]:
-    return tuple(map(_or_nan if None in values else float, values))
+    return tuple(map(_or_nan, values) if None in values else map(float, values))  # type: ignore[arg-type]
 
 
 def _or_none(value: float) -> float | None:
