@@ -44,8 +44,11 @@ def replace(folder: Path, before: Findings | None, findings: Findings) -> Path:
     """Keep findings in the place of earlier ones, and set aside what they no longer hold, so that nothing is lost.
 
     That are runs of another version of the code or the text, of a variation that is gone, of a layout that is not read
-    any more, and repeated ones with other numbers. They are written first; return where the findings are.
+    any more, and repeated ones with other numbers. They are written first; return where the findings are. The same as
+    before are not written again.
     """
+    if before is not None and before.same(findings):
+        return kept.path_of(folder, findings.question, findings.scale)
     runs = before.runs if before else {}
     gone = {
         label: {seed: run for seed, run in seeds.items() if not _holds(findings, label, seed, run)}

@@ -136,11 +136,23 @@ class Observed:
         shared = self.metrics.keys() & other.metrics.keys()
         return self.same_training(other) and all(_equal(self.metrics[name], other.metrics[name]) for name in shared)
 
+    def same(self, other: Observed) -> bool:
+        """Whether all is the same, costs and what is unknown included."""
+        others = {name: value for name, value in vars(self).items() if name not in ("metrics", "curves", "heads")}
+        return (
+            others.items() <= vars(other).items()
+            and self.metrics.keys() == other.metrics.keys()
+            and self.curves.keys() == other.curves.keys()
+            and self.agrees(other)
+            and self.heads.keys() == other.heads.keys()
+            and all(_same_rows(rows, other.heads[name]) for name, rows in self.heads.items())
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able data; None for what is not a number."""
         plain = dict(vars(self))  # without asdict's deep copies: thousands of runs are written at once
         plain["metrics"] = {name: _or_none(value) for name, value in self.metrics.items()}
-        plain["curves"] = {name: [_or_none(value) for value in values] for name, values in self.curves.items()}
+        plain["curves"] = {name: _without_nan(values) for name, values in self.curves.items()}
         plain["steps"] = list(self.steps)
         plain["heads"] = {name: [_line(row) for row in rows] for name, rows in self.heads.items()}
         return plain
@@ -151,7 +163,7 @@ class Observed:
         try:
             values = dict(data)
             values["metrics"] = {name: _or_nan(value) for name, value in values["metrics"].items()}
-            values["curves"] = {name: tuple(map(_or_nan, curve)) for name, curve in values["curves"].items()}
+            values["curves"] = {name: _with_nan(curve) for name, curve in values["curves"].items()}
             rows = values.get("heads", {})
             values["heads"] = {
                 name: tuple(tuple(map(float, row.split())) for row in kept) for name, kept in rows.items()
@@ -178,7 +190,14 @@ def _equal(one: float, other: float) -> bool:
 
 
 def _same(one: Sequence[float], other: Sequence[float]) -> bool:
-    return len(one) == len(other) and all(map(_equal, one, other))
+    return one == other or (len(one) == len(other) and all(map(_equal, one, other)))
+
+
+def _same_rows(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:
+    """As they are kept, in six digits."""
+    return one == other or (
+        len(one) == len(other) and all(_line(a) == _line(b) for a, b in zip(one, other, strict=True))
+    )
 
 
 def _of_top_head(run: Observed, metric: str) -> float:
@@ -206,6 +225,14 @@ def _line(row: Iterable[float]) -> str:
 
 def _numbers(line: str) -> tuple[float, ...]:
     return tuple(map(float, line.split()))
+
+
+def _without_nan(values: Sequence[float]) -> list[float | None]:
+    return list(values) if all(map(math.isfinite, values)) else [_or_none(value) for value in values]
+
+
+def _with_nan(values: Sequence[float | None]) -> tuple[float, ...]:
+    return tuple(map(_or_nan, values) if None in values else map(float, values))  # type: ignore[arg-type]
 
 
 def _or_none(value: float) -> float | None:

@@ -14,10 +14,10 @@ from sinkscope.training import Run, read_record, versions
 def provenance_of(runs: Iterable[Run], recorded: Iterable[tuple[Mapping[str, Any], int]] = ()) -> dict[str, Any]:
     """What made the runs, and further ones that were taken from records (`recorded`: its provenance, and how many).
 
-    `versions` of the packages: where runs differ, all that there were. `hosts`: device, threads, system and
-    architecture, each kind with the number of its runs; nothing that names a machine. A record does not say which of
-    its runs was made where: when it has several kinds of host and not all its runs are taken, these stand without a
-    number.
+    `versions` of the packages: where runs differ, all that there were. `hosts`: device, threads, system,
+    architecture and whether `torch.compile` was used, each kind with the number of its runs; nothing that names a
+    machine. A record does not say which of its runs was made where: when it has several kinds of host and not all its
+    runs are taken, these stand without a number.
     """
     records = {run.path: _record(run) for run in runs}.values()
     kinds: dict[str, int | None] = {**Counter(_kind(record["host"]) for record in records if "host" in record)}

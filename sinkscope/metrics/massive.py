@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from sinkscope.errors import InputError
 from sinkscope.metrics.statistics import nanmean, quiet
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ENTRY = ["position", "dimension"]
 
@@ -64,6 +67,8 @@ def massive_entries(
     where the median is 0). Of a sample and depth only the entries are known that `MassiveActivations.top` kept:
     `truncated` says where there may be more.
     """
+    import pandas as pd
+
     hits = is_massive(top, median, magnitude=magnitude, ratio=ratio)
     samples, depths, _ = np.nonzero(hits)
     with np.errstate(divide="ignore"):
@@ -181,6 +186,8 @@ def super_experts(
     peak exceeds everything, and is no measure for the others. Source: Su et al. 2025, "Unveiling Super Experts", whose
     rule has a third part, that the layer lies where massive activations form: `massive_entries` says where.
     """
+    import pandas as pd
+
     with quiet():
         largest, mean = np.nanmax(peaks, 0), nanmean(peaks, 0)
         finite = np.where(np.isinf(largest), np.nan, largest)

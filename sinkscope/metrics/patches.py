@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Bool, Float
 
 from sinkscope.errors import InputError
 from sinkscope.metrics.statistics import nanmean
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def artefact_patches(
@@ -52,6 +55,8 @@ def patch_table(
     Columns: kind, tokens (per image), norm (mean), attention (mean over images, layers and heads of what each such
     token receives). Tokens whose norm is NaN are of no kind, and images without another are not counted.
     """
+    import pandas as pd
+
     positions, known = np.arange(norms.shape[1]), ~np.isnan(norms)
     images = max(1, int(known.any(1).sum()))
     kinds = {name: known & (positions == index) for index, name in enumerate(prefix)}

@@ -6,13 +6,16 @@ import re
 import string
 import unicodedata
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from sinkscope.metrics.rates import exceeds
 from sinkscope.metrics.statistics import nanmean
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MARKS = "▁Ġ Ċ"  # how tokenizers write spaces and line ends in the texts of tokens
 BYTES = re.compile("(<0x[0-9A-F]{2}>)+")  # parts of a character, which has other tokens, too
@@ -41,6 +44,8 @@ def sinks_by_token(
     heads (mean percentage of pairs, over the sinks), alpha (largest attention received in a head), first, last
     (positions). Sorted by sinks. Only `counted` places are looked at. Source: Sun et al. 2024; Yu et al. 2024.
     """
+    import pandas as pd
+
     rates, strongest = token_rates(received, epsilon), _strongest(received)
     known = counted & (ids >= 0) & ~np.isnan(rates)
     _, position = np.nonzero(known)
@@ -97,6 +102,8 @@ def sinks_by_kind(
     (token, layer, head) in which it exceeds `epsilon`), largest (percent of (layer, head) pairs for the occurrence with
     most). Source: for bidirectional encoders the denominator is T for every key.
     """
+    import pandas as pd
+
     rates, means = token_rates(received, epsilon), nanmean(nanmean(received, 2), 1)
     known = counted & (ids >= 0) & ~np.isnan(rates)
     kinds = [token_kind(texts.get(int(token), ""), int(token) in special) for token in ids[known]]

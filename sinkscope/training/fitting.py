@@ -31,7 +31,11 @@ def check_fit(config: LabConfig, operations: Sequence[AttentionSpec], loss: Loss
                 f"data.interventions: {intervention.kind} at position {intervention.stop - 1} lies outside a context "
                 f"of {context}"
             )
-    with torch.device("meta"):  # an operation that does not fit the sizes says so before anything is written
+
+
+def check_sizes(config: LabConfig) -> None:
+    """Raises `InputError` for an operation that does not fit the model's sizes, before anything is written."""
+    with torch.device("meta"):
         for layer, spec in enumerate(config.specs):
             spec.build(
                 heads=config.num_attention_heads,

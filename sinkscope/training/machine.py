@@ -50,7 +50,7 @@ def check_machine(recipe: Recipe, device: str) -> None:
     if backend not in NOT_COMPILING and not recipe.compile:
         raise InputError(
             f"the launcher asks for compilation (ACCELERATE_DYNAMO_BACKEND={backend}), the recipe does not: "
-            "launch without it, or set compile=true (another run)"
+            "launch without it, or set compile=true"
         )
 
 
@@ -67,8 +67,7 @@ def compiling(recipe: Recipe) -> Iterator[None]:
     except TorchDynamoException as error:
         reason = " ".join((str(error).strip() or type(error).__name__).splitlines()[0].split())
         raise InputError(
-            f"this machine cannot compile the recipe's model ({reason}): install a C++ compiler, "
-            "or set compile=false (another run)"
+            f"this machine cannot compile the recipe's model ({reason}): install a C++ compiler, or set compile=false"
         ) from error
 
 

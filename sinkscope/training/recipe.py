@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Annotated, Any, Literal
@@ -30,7 +30,7 @@ from sinkscope.invalid import Part, in_one_line, unknown_field
 from sinkscope.model import LabConfig
 from sinkscope.model.operations import as_applied, as_data, per_layer
 from sinkscope.training.corrections import corrections
-from sinkscope.training.fitting import check_fit
+from sinkscope.training.fitting import check_fit, check_sizes
 from sinkscope.training.loss import Loss
 from sinkscope.training.optimizers import AnyOptimizer
 from sinkscope.training.schedule import Constant, Schedule
@@ -44,7 +44,7 @@ FROM_ELSEWHERE = {
     "pad_token_id": "the tokenizer",
 }
 DEFAULTS = 1  # to be raised when a default of a recipe, of one of its parts or of LabConfig changes
-WITHOUT_INFLUENCE = {"name", "micro_batch", "save_every", "keep", "eval_every", "log_every"}
+WITHOUT_INFLUENCE = {"name", "micro_batch", "compile", "save_every", "keep", "eval_every", "log_every"}
 SAID_BY_FINGERPRINT = {"corpus", "mixture", "tokenizer", "max_characters", "validation_share", "split_seed"}
 
 
@@ -101,8 +101,9 @@ class Recipe(Part):
     recipe decides (ids, context) is not repeated there, but `vocab_size` may pad the vocabulary. `start_from` names a
     lab model to start from instead of random weights: a shipped one, or the folder of a run or of a model, of the same
     sizes and tokenizer; its digest is in the run's fingerprint. `precision` "bf16" keeps fp32 weights and runs under
-    autocast. Wrong values raise `InputError` when the recipe is built, in one line with the field's dotted name and the
-    nearest valid choice.
+    autocast. `compile` and `micro_batch` say how the run is made: they change numbers by rounding alone, as another
+    machine does, and not its name. Wrong values raise `InputError` when the recipe is built, in one line with the
+    field's dotted name and the nearest valid choice.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -145,7 +146,9 @@ class Recipe(Part):
             raise InputError(
                 f"recipe field 'micro_batch' = {self.micro_batch} does not divide batch_size = {self.batch_size}"
             )
-        check_fit(self._resolved().config, self.operations, self.loss, self.data)
+        resolved = self._resolved()
+        check_fit(resolved.config, self.operations, self.loss, self.data)
+        _ = resolved.fitting
         return self
 
     def lab_config(self, tokenizer: PreTrainedTokenizerBase) -> LabConfig:
@@ -194,6 +197,7 @@ class Recipe(Part):
         operations = per_layer(self.attention, config.num_hidden_layers)
         values |= {
             "defaults": DEFAULTS,
+            "compile": False,  # in every name so far, when it still told runs apart
             "attention": as_data([as_applied(one, True) if config.is_causal else one for one in operations]),
             "model": model,
         }
@@ -229,8 +233,7 @@ class Recipe(Part):
     def _resolved(self) -> _Resolved:
         """The model's configuration, shared by recipes that say the same of it: only read."""
         try:
-            operations = [self._masked(operation).to_dict() for operation in self.operations]
-            said = json.dumps([self.model, operations, self.context], sort_keys=True)
+            said = json.dumps([self.model, self.context], sort_keys=True), *map(self._masked, self.operations)
         except TypeError:  # a value that is not JSON: the configuration names it
             return _Resolved(self._lab_config())
         if said not in _RESOLVED:
@@ -248,7 +251,7 @@ class Recipe(Part):
 
 
 MOST_RESOLVED = 256
-_RESOLVED: dict[str, _Resolved] = {}
+_RESOLVED: dict[tuple[Hashable, ...], _Resolved] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,6 +259,12 @@ class _Resolved:
     """A model's configuration with what is asked of it again and again. Shared: only read."""
 
     config: LabConfig
+
+    @cached_property
+    def fitting(self) -> LabConfig:
+        """The configuration, known to fit its operations. Raises `InputError` for one that does not."""
+        check_sizes(self.config)
+        return self.config
 
     @cached_property
     def unusual(self) -> Mapping[str, Any]:

@@ -148,6 +148,8 @@ class _Session:
         self.notes: list[str] = list(before.get("notes", ()))
         self.screen = stderr()
         self.checkpoint = processes.from_main(self._newest_checkpoint)
+        if self.checkpoint is not None and bool(before.get("host", {}).get("compiled")) != recipe.compile:
+            self._announce("compiled from here on" if recipe.compile else "not compiled from here on")
         self.rows = self._rows()
         set_seed(recipe.seed)
         self.model = kind.model(recipe, data.tokenizer)
@@ -157,6 +159,8 @@ class _Session:
         self.record = Record.of(recipe, data.fingerprint, self.model, self.trainer.args.device)
         if processes.world > 1:
             self.record.host |= {"processes": processes.world, "parallel": "fsdp" if sharded else "ddp"}
+        if recipe.compile:
+            self.record.host |= {"compiled": True}
         self.record.started = before.get("started", self.record.started)
         self.record.notes = self.notes
 

@@ -75,3 +75,42 @@ def test_a_folder_in_which_nothing_can_be_locked_is_one_line(tmp_path):
     (tmp_path / "nano").write_text("a file where a folder should be")
     with pytest.raises(InputError, match="cannot write"), held(tmp_path, "emergence", "nano"):
         pass
+
+
+def test_what_has_not_changed_is_not_written_again(tmp_path):
+    known = replace(run("r"), heads={"alpha": ((0.5, math.nan),)})
+    path = put(tmp_path, None, findings(known))
+    wrote = path.stat().st_ino
+    before = kept.read(tmp_path, "emergence", "nano")
+    assert put(tmp_path, before, findings(known)) == path
+    assert path.stat().st_ino == wrote
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seconds": 9.0},
+        {"reason": "no room"},
+        {"metrics": {"sink_0": 1.0, "lift": 2.0}},
+        {"metrics": {"sink_0": 1.0, "lift": math.nan, "loss": 2.0}},
+        {"curves": {"loss": (3.0, 2.5, 2.0)}},
+        {"curves": {"loss": (3.0, math.nan, 2.0), "lift": (1.0, 1.0, 1.0)}},
+        {"heads": {"alpha": ((0.5, 0.25),)}},
+        {"heads": {}},
+        {"layout": 8},
+        {"steps": (0, 1, 3)},
+    ],
+)
+def test_any_change_is_written(tmp_path, change):
+    known = replace(run("r"), heads={"alpha": ((0.5, math.nan),)})
+    assert findings(known).same(findings(replace(known)))
+    put(tmp_path, None, findings(known))
+    written(tmp_path, findings(known), findings(replace(known, **change)))
+
+
+@pytest.mark.parametrize(
+    "change", [{"seeds": 4}, {"failed": {"softmax": {1: "no room"}}}, {"provenance": {}}, {"runs": {"softmax": {}}}]
+)
+def test_any_change_beside_the_runs_is_written(tmp_path, change):
+    put(tmp_path, None, findings(run("r")))
+    written(tmp_path, findings(run("r")), replace(findings(run("r")), **change))

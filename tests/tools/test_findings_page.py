@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,17 @@ def test_every_experiment_with_its_verdicts_and_values(entries):
     assert "| sigmoid | `attention` = sigmoid | 1 (1 to 1) | 0.44 | 3.4 (3.4 to 3.4) | – |" in page
     assert "**inputs**: Text? Source: Table 1. Why not: no BOS." in page
     assert "- versions: torch 2.13.0 · python 3.11.7" in page
+
+
+def test_variations_with_unequal_seeds_say_so(entries):
+    asked = entries[0]
+    runs = {
+        label: dict(list(seeds.items())[: 2 if label == "sigmoid" else 3])
+        for label, seeds in asked.findings.runs.items()
+    }
+    fewer = replace(asked, findings=replace(asked.findings, runs=runs))
+    page = findings_page.page([fewer, *entries[1:]])
+    assert "in 2 variations of the `nano` recipe; 2 to 3 seeds each, 5 runs" in page
 
 
 def test_order_is_that_of_the_questions_whatever_the_verdict(entries):

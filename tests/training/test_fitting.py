@@ -56,6 +56,13 @@ def test_what_fits_is_not(changes: tuple[str, ...]) -> None:
     assert load_recipe("nano", changes).hash({}) != load_recipe("nano").hash({})
 
 
+def test_what_does_not_fit_the_sizes_is_refused_whenever_it_is_built() -> None:
+    """Though recipes that say the same of the model share what is known of it."""
+    for _ in range(2):
+        with pytest.raises(InputError, match="reads 5000 channels: the block's input has 128"):
+            load_recipe("nano", ["attention={name: gated_head, reads: 5000}"])
+
+
 def test_a_mask_joined_with_causality_is_one_run_with_the_mask_so_written() -> None:
     joined = load_recipe("nano", ["attention={mask: {kind: window, size: 4}}"])
     written = load_recipe(

@@ -1,4 +1,4 @@
-"""`precision` and `compile` mean one thing on every machine, or it says in one line that it cannot."""
+"""`precision` and `compile` do what they say on every machine, or a line says that they cannot."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from sinkscope.errors import InputError
-from sinkscope.training import Recipe
+from sinkscope.training import Recipe, Run
 from sinkscope.training.distributed.processes import Processes, joined, uses_sharding
 from sinkscope.training.machine import check_machine, compiling, resolved_device, unchanged_matmuls
+from tests.training.helpers import killed_at
 
 Make = Callable[..., Recipe]
 
@@ -126,6 +127,30 @@ def test_compiling_without_a_compiler_is_one_line(tiny: Make, tmp_path: Path) ->
     assert "Traceback" not in done.stderr
     (record,) = (tmp_path / "runs").rglob("record.json")
     assert json.loads(record.read_text())["status"] == "failed"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_compiled_run_is_the_same_run(
+    killed: bool, undisturbed: Run, tiny: Make, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To rounding; also where it goes on with one that was not compiled, which its notes tell."""
+    if killed:
+        killed_at(7, tiny(), runs, monkeypatch)
+    recipe = runs.parent / "compiled.json"
+    recipe.write_text(json.dumps(tiny("compile=true").model_dump(mode="json")))
+    environment = os.environ | {"SINKSCOPE_NO_SHAPE_CHECKS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "sinkscope", "train", str(recipe), "--out", str(runs), "--resume"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (folder,) = runs.iterdir()
+    run = Run(folder)
+    assert folder.name == undisturbed.path.name
+    assert run.record["host"]["compiled"]
+    assert "compiled" not in undisturbed.record["host"]
+    assert run.record["notes"] == (["resumed from checkpoint-5", "compiled from here on"] if killed else [])
+    for name in ("loss", "validation_loss", "sink/mass"):
+        assert run.log[name].dropna().tolist() == pytest.approx(undisturbed.log[name].dropna().tolist(), abs=1e-4)
 
 
 ALLOCATING = """

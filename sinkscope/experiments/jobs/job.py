@@ -40,6 +40,10 @@ class Job(ABC):
     def train(self, out: Path, device: str = "auto") -> Run:
         """Train the run under `out`, go on with it, or return it if it is finished. Raises as `sinkscope.train`."""
 
+    def compiled(self) -> Job:
+        """The same job, trained under `torch.compile` where that is known of it: the same run, faster."""
+        return self
+
     @classmethod
     @abstractmethod
     def metrics(cls, run: Run) -> Metrics:

@@ -56,6 +56,9 @@ class LabTraining(Recipe, Job):
         with torch.device("meta"):
             return sum(parameter.numel() for parameter in LabForCausalLM(config).parameters())
 
+    def compiled(self) -> LabTraining:
+        return self.model_copy(update={"compile": True})
+
     def train(self, out: Path, device: str = "auto") -> Run:
         return train(self, out, resume=True, progress=False, device=device)
 

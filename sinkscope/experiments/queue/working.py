@@ -72,6 +72,7 @@ def work_off(
     order: Sequence[Wanted] = ORDER,
     folders: Iterable[Path] = (SHIPPED,),
     hands: Hands = processes,
+    compiled: bool = False,
     watch: Watch = lambda queue: None,
 ) -> Queue:
     """Make the most valuable missing runs, `workers` at a time, for so many hours by a clock that never jumps.
@@ -80,7 +81,8 @@ def work_off(
     run is added to the record of its question under `results`. A run that the time, or a kill, cuts off keeps its
     checkpoints, and the next queue goes on with it. A run that another process holds is left to it, so queues that
     share `out` and `results` share the work; that another is there is told. A run that fails is noted in the record,
-    does not stop the others, and is tried again by the next queue.
+    does not stop the others, and is tried again by the next queue. `compiled`: trainings on text run under
+    `torch.compile`, which changes numbers by rounding alone; the record counts such runs.
 
     Raises `InputError` for fewer than one worker, hours that are not positive, an unknown scale, a damaged record (to
     which no run could be added), and folders that cannot be written.
@@ -97,7 +99,7 @@ def work_off(
         queue = Queue(notes=_others(held, results))
         executor = hands(queue.jobs, out, Path(scratch), workers)
         end = math.inf if hours is None else time.monotonic() + SECONDS * hours
-        work = _Work(queue, executor, RunStore(out), results, places, scale, questions, order)
+        work = _Work(queue, executor, RunStore(out), results, places, scale, questions, order, compiled)
         try:
             while work.goes_on(end, workers):
                 watch(queue)
@@ -131,6 +133,7 @@ class _Work:
     scale: str
     questions: Mapping[str, Question]
     order: Sequence[Wanted]
+    compiled: bool
     again: dict[Key, float] = field(default_factory=dict)  # when a run that another process holds is tried again
     unmakeable: set[Key] = field(default_factory=set)
     compared: set[str] = field(default_factory=set)  # identities whose records are of this version, or were told of
@@ -180,7 +183,7 @@ class _Work:
                 return True
             self._compare(records, planned)
             self.queue.elsewhere.pop(name, None)
-            self.queue.jobs[name] = job
+            self.queue.jobs[name] = job.compiled() if self.compiled else job
             self.queue.running[name] = planned
             self.executor.start(name)
             return True

@@ -48,6 +48,16 @@ def test_nothing_is_made_twice(queue):
     assert (queue(again).done, again.started) == ({}, [])
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_compiled_queue_makes_the_same_runs(queue, tmp_path, compiled):
+    queue(Planting(), tmp_path / "calm")
+    hands = Planting()
+    queue(hands, tmp_path / "other", compiled=compiled)
+    assert hands.jobs
+    assert all(job.compile == compiled for job in hands.jobs.values())
+    assert record(tmp_path / "other") == record(tmp_path / "calm")
+
+
 class Killed(BaseException):
     """As a kill is, nothing may catch it."""
 

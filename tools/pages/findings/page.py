@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
@@ -154,12 +155,19 @@ def _varied(entry: Entry) -> str:
     fields = dict.fromkeys(name for variation in entry.variations for name in variation.changes)
     named = ", ".join(f"`{name}`" for name in fields)
     what = f"Varied: {named}, in {counted(len(entry.variations), 'variation')}" if fields else "Readings"
-    seeds = entry.findings.seeds if entry.findings is not None else 0
-    amount = f"{counted(seeds, 'seed')} each, {counted(len(entry.runs), 'run')}, {cost(entry.seconds)}"
+    amount = f"{_seeds(entry)} each, {counted(len(entry.runs), 'run')}, {cost(entry.seconds)}"
     shared = ", ".join(f"`{name}` = {escaped(said(value))}" for name, value in entry.shared.items())
     base = f" with {shared}" if shared else ""
     kind = f"task `{entry.base['task']}` at `{entry.scale}`" if "task" in entry.base else f"`{entry.scale}` recipe"
     return f"{what} of the {kind}{base}; {amount}. Source: {escaped(entry.source)}."
+
+
+def _seeds(entry: Entry) -> str:
+    """How many seeds a variation has; the least and the most where they differ."""
+    per_label = Counter(label for label, _ in entry.runs)
+    seeds = [per_label[variation.label] for variation in entry.variations]
+    least, most = min(seeds), max(seeds)
+    return counted(most, "seed") if least == most else f"{least} to {counted(most, 'seed')}"
 
 
 def _claim(one: Judged) -> tuple[str, ...]:
