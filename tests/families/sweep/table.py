@@ -35,8 +35,10 @@ def committed() -> tuple[str, dict[str, Result]]:
 
 def write(kinds: list[str]) -> None:
     """Measure model types, in full, and write down what came of them, beside what is known of others."""
+    cases = list(zoo.cases())
     known = {} if not kinds or not FILE.exists() else committed()[1]
-    for kind in kinds or list(zoo.cases()):
+    known = {kind: row for kind, row in known.items() if kind in cases}
+    for kind in kinds or cases:
         known[kind] = outcome(kind)
         print(*map(str, (kind, known[kind].outcome, known[kind].inputs, known[kind].detail)), sep="\t", flush=True)
     rows = {kind: [row.model, row.outcome, row.inputs, row.detail] for kind, row in sorted(known.items())}
@@ -55,8 +57,9 @@ def section() -> str:
     lines = [
         TITLE,
         "",
-        f"All {len(rows)} model types of transformers {version} that have attention in their code, one class for each,",
-        "as tiny random models that are built by rule from the configuration's fields. Two rows, the second shorter:",
+        f"All {len(rows)} model types of transformers {version} that have attention in their code, or in that of the",
+        "parts that they have where nothing is said, one class for each, as tiny random models that are built by rule",
+        "from the configuration's fields. Two rows, the second shorter:",
         "alone, padded behind and padded in front (sounds and images only behind), under `eager` and `sdpa`. The",
         "reference is what each layer's own eager function returned, and arithmetic that shares no code with this",
         "library. Rows of a padded batch are compared with the same row alone, unless the model itself gives other",

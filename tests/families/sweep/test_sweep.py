@@ -80,6 +80,17 @@ def test_what_is_not_built_has_its_reason() -> None:
     assert all(detail.startswith(UNBUILT[kind]) for kind, detail in missing.items())
 
 
+@pytest.mark.parametrize("kind", ["uvdoc", "slanet", "pp_ocrv5_server_det", "pp_ocrv6_tiny_rec", "upernet"])
+def test_convolutions_have_no_row(kind: str) -> None:
+    """Their parts are configurations of convolutions too: not every composite has attention."""
+    assert not zoo.attends(kind)
+
+
+@pytest.mark.parametrize("kind", ["chmv2", "depth_pro", "vision-encoder-decoder", "llava"])
+def test_attention_of_a_part_counts(kind: str) -> None:
+    assert zoo.attends(kind)
+
+
 def mutated(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """Every call that is read says something else than its layer."""
     read = observing.read
