@@ -6,7 +6,7 @@ from typing import Any
 
 STATES = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}
 SERIES = {"prediction_length": 8, "context_length": 16, "lags_sequence": [1, 2, 3], "num_time_features": 1}
-RESNET = {
+RESNET: dict[str, Any] = {
     "use_timm_backbone": False,
     "backbone": None,
     "use_pretrained_backbone": False,

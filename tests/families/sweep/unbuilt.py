@@ -10,11 +10,6 @@ def _of(reason: str, *kinds: str) -> dict[str, str]:
 SESSIONS = "its forward takes a session of a video, made by its processor frame by frame"
 
 UNBUILT: dict[str, str] = {
-    **_of(
-        "needs timm",
-        *("edgetam", "edgetam_vision_model", "fast_vlm", "gemma3n", "pe_audio_video", "pe_video", "perception_lm"),
-        *("timm_backbone", "timm_wrapper"),
-    ),
     **_of("needs natten", "dinat"),
     **_of("needs detectron2", "layoutlmv2"),
     **_of("needs torchaudio", "higgs_audio_v2_tokenizer"),
