@@ -73,6 +73,7 @@ def run(
     workers: int = 1,
     backend: Backend = work_locally,
     reuse: bool = False,
+    compiled: bool = False,
     watch: Callable[[Progress], None] = lambda progress: None,
 ) -> Findings:
     """Run what of a question has not been run, and keep what was found under `results`.
@@ -85,7 +86,8 @@ def run(
     name that it would have today and read as it would be today, is taken from there; of the question's own record also
     one of a seed beyond `seeds`. With `reuse` such a run is not made, although its folder is gone.
 
-    What else stood in the question's record is set aside (`aside.replace`).
+    What else stood in the question's record is set aside (`aside.replace`). `compiled`: trainings on text run under
+    `torch.compile`, which changes numbers by rounding alone; the record counts such runs.
 
     Raises `InputError` as `Question.recipes` does, for folders that cannot be written, for a damaged record (before
     anything runs), and where there is no run at all.
@@ -100,7 +102,8 @@ def run(
     jobs = {cells[cell]: recipe for cell, recipe in recipes.items()}
     settled = {cell: read for cell, one in made.items() if (read := _settled(one)) is not None}
     taken = _known(question, scale, seeds, record, store, settled) if reuse else {}
-    missing = {cells[cell]: recipes[cell] for cell in recipes if cell not in settled and cell not in taken}
+    untrained = [cell for cell in recipes if cell not in settled and cell not in taken]
+    missing = {cells[cell]: recipes[cell].compiled() if compiled else recipes[cell] for cell in untrained}
     sweep = Sweep(waiting=[])
     if missing:
         check_writable(out)

@@ -86,6 +86,20 @@ def planting(*failing, **told):
     return backend
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_compiled_experiment_makes_the_same_runs(small, places, compiled):
+    handed = []
+
+    def backend(jobs, *others):
+        handed.extend(jobs.values())
+        return planting()(jobs, *others)
+
+    found = run(small(), seeds=2, backend=backend, compiled=compiled, **places)
+    assert len(handed) == 4
+    assert all(job.compile == compiled for job in handed)
+    assert run(small(), seeds=2, backend=BACKENDS["none"], **places).runs == found.runs
+
+
 def seeds_of(found):
     return {label: list(seeds) for label, seeds in found.runs.items()}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from sinkscope.cli.asking.queue import queue_
+from sinkscope.cli.asking.queue import Compiled, queue_
 from sinkscope.cli.asking.verdict import (
     RESULTS,
     Records,
@@ -89,6 +89,7 @@ def run_(
     out: Annotated[Path, typer.Option(help="The parent folder of runs.")] = Path("runs"),
     results: Results = RESULTS,
     reuse: Annotated[bool, typer.Option("--reuse", help=REUSE)] = False,
+    compiled: Compiled = False,
     plan_only: Annotated[bool, typer.Option("--plan", help="Say how many runs, hours, bytes; train nothing.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -118,6 +119,7 @@ def run_(
                 workers=workers,
                 backend=chosen,
                 reuse=reuse,
+                compiled=compiled,
                 watch=watch,
             )
     except KeyboardInterrupt:

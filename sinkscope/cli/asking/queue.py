@@ -24,7 +24,8 @@ COLUMNS = ("run", "why", "claims", "minutes", "hours in all")
 PLAN = "Print what would be run, with estimated minutes; run nothing."
 HOURS = "How long it works; without it until nothing is missing."
 WORKERS = "Runs at once; they share the processors, and a GPU where there is one."
-COMPILE = "Train under torch.compile: faster, and numbers differ by rounding alone. Needs a C++ compiler."
+COMPILE = "Train under torch.compile: somewhat faster; numbers differ by rounding alone. Needs a C++ compiler."
+Compiled = Annotated[bool, typer.Option("--compile", help=COMPILE)]
 Hours = Annotated[float | None, typer.Option(help=HOURS)]
 
 
@@ -34,7 +35,7 @@ def queue_(
     scale: Annotated[str, typer.Option(metavar="nano|mini|paper", help="How large the models are.")] = "nano",
     out: Annotated[Path, typer.Option(help="The parent folder of runs.")] = Path("runs"),
     results: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("results/experiments"),
-    compiled: Annotated[bool, typer.Option("--compile", help=COMPILE)] = False,
+    compiled: Compiled = False,
     only_plan: Annotated[bool, typer.Option("--plan", help=PLAN)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
