@@ -177,7 +177,9 @@ def _sizes(item: _Found, known: Mapping[str, int]) -> dict[str, int]:
 
 def _fill(view: np.ndarray, item: _Found, column: Mapping[int, int]) -> None:
     """Write an array into its part of the block: `view` is the block at the item's samples and place."""
-    values = np.where(np.isfinite(item.values), item.values, np.nan)
+    values, finite = item.values, np.isfinite(item.values)
+    if not finite.all():
+        values = np.where(finite, values, np.nan)
     if isinstance(item.place, Depth) or not item.array.per_head:
         values, lead = values[:, 0], 1
     else:

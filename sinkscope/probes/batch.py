@@ -39,29 +39,34 @@ class PlaceSums:
 
     def add(self, owner: str, piece: Piece, batch: int) -> None:
         """Add a piece of the observer `owner`; positions beyond those seen so far extend the sum."""
-        key, values = (owner, piece.name), piece.values
+        key, values, start = (owner, piece.name), piece.values, piece.start or 0
         self.reductions[key] = piece.reduction
-        total = self._wide_enough(key, piece, batch)
-        part = total if piece.samples is None else total[piece.samples]
-        if values.ndim > 2 and values.shape[2] != total.shape[2]:
-            part = part.narrow(2, piece.start or 0, values.shape[2])
+        length = values.shape[2] if values.ndim > 2 else None
+        total = self._wide_enough(key, piece, batch, 0 if length is None else start + length)
+        part = total
+        if piece.samples is not None and piece.samples.indices(len(total)) != (0, len(total), 1):
+            part = total[piece.samples]
+        if length is not None and part.shape[2] != length:
+            part = part.narrow(2, start, length)
         if piece.reduction == "sum":
-            part += values
+            part.add_(values)
         else:
             torch.maximum(part, values, out=part)
 
-    def _wide_enough(self, key: tuple[str, str], piece: Piece, batch: int) -> Tensor:
-        """The sum so far, as long as the piece asks for; of nothing where this is the first one."""
-        values, total, empty = piece.values, self.sums.get(key), 0.0 if piece.reduction == "sum" else -torch.inf
-        stop = (piece.start or 0) + values.shape[2] if values.ndim > 2 else 0
+    def _wide_enough(self, key: tuple[str, str], piece: Piece, batch: int, stop: int) -> Tensor:
+        """The sum so far, up to position `stop` at least; of nothing where this is the first piece."""
+        values, total = piece.values, self.sums.get(key)
+        empty = 0.0 if piece.reduction == "sum" else -torch.inf
         if total is None:
             lengths = [stop, *values.shape[3:]] if values.ndim > 2 else []
             total = values.new_full([batch, values.shape[1], *lengths], empty)
-        elif values.ndim > 2 and total.shape[2] < stop:
+        elif stop and total.shape[2] < stop:
             more = [*total.shape[:2], stop - total.shape[2], *total.shape[3:]]
             total = torch.cat([total, total.new_full(more, empty)], 2)
         elif total.is_inference() and not torch.is_inference_mode_enabled():
             total = total.clone()  # such a tensor may only be written to where it was made
+        else:
+            return total
         self.sums[key] = total
         return total
 
@@ -126,8 +131,10 @@ class Batch(Samples):
         sums = self.places[place]
         queries, keys = self.queries(place), self.keys(place)
         first = self.first if sums.query == "tokens" else 0
-        for owner in dict.fromkeys(owner for owner, _ in sums.sums):
-            own = {name: values.cpu() for (of, name), values in sums.sums.items() if of == owner}
+        found: dict[str, dict[str, Tensor]] = {}
+        for (owner, name), values in sums.sums.items():
+            found.setdefault(owner, {})[name] = values.cpu()
+        for owner, own in found.items():
             yield owner, LayerSums(own, sums.causal, queries, keys, first)
 
     def queries(self, place: Place) -> Bool[Tensor, "batch query"]:

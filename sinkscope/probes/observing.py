@@ -44,8 +44,9 @@ from sinkscope.probes.batch import Batch, OpenPass
 from sinkscope.probes.calls import guard
 from sinkscope.probes.calls.arithmetic import full_precision, rounding
 from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.calls.chunks import chunks
+from sinkscope.probes.calls.chunks import chunks, has_scores
 from sinkscope.probes.calls.reading import read
+from sinkscope.probes.calls.row_scores import RowScores
 from sinkscope.probes.completeness import check_complete, forget, not_measured, of_another_package
 from sinkscope.probes.facts import describe
 from sinkscope.probes.left_out import LeftOut, applicable, kind
@@ -231,9 +232,15 @@ class Observation:
             for piece in observer.on_call(call):
                 yield observer, piece
         readers = [observer for observer in shown if observer.reads_chunks(call)]
-        for chunk in chunks(call, any(observer.reads_scores for observer in readers)) if readers else ():
+        asked = {kind for observer in readers for kind in observer.reads_rows}
+        told = RowScores(call, asked) if asked and has_scores(call) else None
+        for chunk in chunks(call, told) if readers else ():
             for observer in readers:
                 for piece in observer.on_chunk(call, chunk):
+                    yield observer, piece
+        if told is not None:
+            for observer in readers:
+                for piece in observer.on_rows(call, told):
                     yield observer, piece
 
     def _checked(self, call: AttentionCall, invocation: Invocation, host: float) -> AttentionCall:

@@ -13,11 +13,11 @@ from torch import Tensor
 from sinkscope.attention import Context, Operation, Weights, dot_product
 from sinkscope.hooks import Layer
 from sinkscope.probes.calls.arithmetic import UNIT, lengths, product, shares
-from sinkscope.probes.calls.masks import Columns, VisibleKeys, take
+from sinkscope.probes.calls.masks import Columns, Rule, VisibleKeys, take
 from sinkscope.probes.calls.positions import locate
 
 ELEMENTS = 2**21  # scores held at once: 8 MB in fp32; much smaller or larger is slower
-ROWS = 64  # queries of a chunk; fewer where that many do not fit
+ROWS = 64  # queries of a chunk; fewer where that many do not fit, up to twice as many where they see few keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +104,10 @@ class AttentionCall:
         return self.key.float().contiguous()
 
     @cached_property
+    def wide_value(self) -> Float[Tensor, "batch kv_heads key value_dim"]:
+        return self.value.float().contiguous()
+
+    @cached_property
     def query_lengths(self) -> Float[Tensor, "batch heads query"]:
         """‖q‖₂."""
         return lengths(self.wide_query)
@@ -112,6 +116,11 @@ class AttentionCall:
     def key_lengths(self) -> Float[Tensor, "batch kv_heads key"]:
         """‖k‖₂."""
         return lengths(self.wide_key)
+
+    @cached_property
+    def value_lengths(self) -> Float[Tensor, "batch kv_heads key"]:
+        """‖v‖₂."""
+        return lengths(self.wide_value)
 
     @cached_property
     def lse(self) -> Float[Tensor, "batch heads query"]:
@@ -220,14 +229,30 @@ class AttentionCall:
         return locate(positions, self.real_keys, self.query, self.key_start, self.key.shape[2])
 
     def parts(self, columns: int | None = None) -> Iterator[tuple[slice, slice]]:
-        """Samples and rows of chunks in which `columns` (default: all keys) take at most about `ELEMENTS` scores."""
+        """Samples and rows of chunks in which `columns` take at most about `ELEMENTS` scores.
+
+        Default: the columns that a row may see; up to twice as many rows where these are few.
+        """
         batch, heads, queries, _ = self.query.shape
         per_row = heads * max(columns or self.mask.keys, 1)
         rows = min(queries, ROWS if columns is None else queries, max(8, ELEMENTS // per_row))
         samples = max(1, ELEMENTS // (rows * per_row))
         for sample in range(0, batch, samples):
-            for row in range(0, queries, rows):
-                yield slice(sample, min(batch, sample + samples)), slice(row, min(queries, row + rows))
+            several, row = slice(sample, min(batch, sample + samples)), 0
+            while row < queries:
+                stop = row + (rows if columns else self._height(several, row, rows))
+                yield several, slice(row, min(queries, stop))
+                row = stop
+
+    def _height(self, samples: slice, start: int, rows: int) -> int:
+        """How many rows from `start` on have no more scores than `rows` rows on all keys; at most twice as many.
+
+        Only of masks whose extent costs nothing to know.
+        """
+        if not isinstance(self.mask, Rule):
+            return rows
+        seen = self.mask.extent(samples, slice(start, min(self.query.shape[2], start + 2 * rows)))
+        return max(rows, min(2 * rows, rows * self.mask.keys // max(seen.stop - seen.start, 1)))
 
     def _keys_at(self, samples: slice, columns: Columns) -> Float[Tensor, "batch kv_heads n dim"]:
         key = self.wide_key[samples]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sinkscope.probes.calls.arithmetic import in_bits
 from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.calls.row_scores import RowScores
+from sinkscope.probes.calls.row_scores import RowScores, Where
 
 EPSILON = 1e-8  # of the renormalisation, as in the paper's code
 
@@ -22,9 +22,8 @@ class Chunk:
     """Weights, in fp32, of the queries `rows` of `samples` on the keys `columns`; every key outside has weight 0.
 
     Rows of queries that do not count (padding) are 0. `slots`: weights on slots, where there are any; in a softmax one
-    column for all of them together, and one for each entry that is no token. `row_scores`: what the scores tell, where
-    an observer asked for it and the layer is a softmax over tokens and slots alone. The next chunk may be written over
-    this one: what is kept of it has to be a copy.
+    column for all of them together, and one for each entry that is no token. The next chunk may be written over this
+    one: what is kept of it has to be a copy.
     """
 
     samples: slice
@@ -32,11 +31,15 @@ class Chunk:
     columns: slice
     weights: Float[Tensor, "batch heads query key"]
     slots: Float[Tensor, "batch heads query slots"] | None = None
-    row_scores: RowScores | None = None
 
 
-def chunks(call: AttentionCall, with_scores: bool = False) -> Iterator[Chunk]:
-    """All weights of a call, in O(chunk) memory and O(T²) arithmetic.
+def has_scores(call: AttentionCall) -> bool:
+    """Whether a call is a softmax of known scores over tokens and slots alone, of which `RowScores` tell."""
+    return call.is_softmax and call.entries is None
+
+
+def chunks(call: AttentionCall, told: RowScores | None = None) -> Iterator[Chunk]:
+    """All weights of a call, in O(chunk) memory and O(T²) arithmetic. `told` is filled on the way, if it `has_scores`.
 
     Softmax: exp(score − lse), the weights that the layer used. Other operations: theirs, row by row renormalized to
     |w| / (Σ|w| + 1e-8) where `metric_weights` says so. Weights that the model returned come in one piece.
@@ -45,23 +48,21 @@ def chunks(call: AttentionCall, with_scores: bool = False) -> Iterator[Chunk]:
         batch, _, queries, keys = call.collected.shape
         yield Chunk(slice(0, batch), slice(0, queries), slice(0, keys), call.collected)
     else:
-        yield from _from_scores(call, with_scores) if call.is_softmax else _from_operation(call)
+        yield from _from_scores(call, told if has_scores(call) else None) if call.is_softmax else _from_operation(call)
 
 
-def _from_scores(call: AttentionCall, with_scores: bool) -> Iterator[Chunk]:
+def _from_scores(call: AttentionCall, told: RowScores | None) -> Iterator[Chunk]:
     lse = call.counted_lse[..., None]
-    room = call.query.new_empty(0, 0, dtype=torch.float32)
     slots = None if call.sink is None else (call.sink.expand(lse.shape[:3])[..., None] - lse).exp()
-    for samples, rows in reversed(list(call.parts())):  # in causal layers the largest chunk is the last
-        columns = call.mask.extent(samples, rows)
-        if columns.start < columns.stop:
-            # Fresh memory for each chunk would cost a quarter of the time.
-            need = call.heads * math.prod(part.stop - part.start for part in (samples, rows, columns))
-            if room.shape[1] < need:
-                room = room.new_empty(2 if with_scores else 1, need)
+    parts = [(samples, rows, call.mask.extent(samples, rows)) for samples, rows in call.parts()]
+    sizes = [call.heads * math.prod(part.stop - part.start for part in where) for where in parts]
+    # Fresh memory for each chunk would cost a quarter of the time.
+    room = call.query.new_empty(1 if told is None else 2, max(sizes, default=0), dtype=torch.float32)
+    for (samples, rows, columns), need in zip(reversed(parts), reversed(sizes), strict=True):
+        if need:  # the last rows first: in causal layers they see most keys, and no sum has to grow
             slot = None if slots is None else slots[samples, :, rows]
-            if with_scores and call.entries is None:
-                yield _with_scores(call, samples, rows, columns, slot, room[:, :need])
+            if told is not None:
+                yield _with_scores(told, (samples, rows, columns), slot, room[:, :need])
                 continue
             weights = call.weights(samples, rows, columns, room[0, :need])
             if call.entries is not None:
@@ -70,15 +71,9 @@ def _from_scores(call: AttentionCall, with_scores: bool) -> Iterator[Chunk]:
             yield Chunk(samples, rows, columns, weights, slot)
 
 
-def _with_scores(
-    call: AttentionCall,
-    samples: slice,
-    rows: slice,
-    columns: slice,
-    slot: Tensor | None,
-    room: Float[Tensor, "rooms _"],
-) -> Chunk:
+def _with_scores(told: RowScores, where: Where, slot: Tensor | None, room: Float[Tensor, "rooms _"]) -> Chunk:
     """Weights, and what the scores tell while they are at hand; the logarithms of the weights take their place."""
+    call, (samples, rows, columns) = told.call, where
     hidden: Tensor | None = None
     if call.is_product:
         scores = call.products(samples, rows, columns, room[0])
@@ -93,13 +88,12 @@ def _with_scores(
             values.masked_fill_(hidden, 0.0)
 
     blank(scores)
-    largest = torch.maximum(scores.amax(-1), -scores.amin(-1))
+    told.take_scores(where, scores)
     bits = in_bits(scores, call.shift[samples, :, rows, None])
     weights = torch.exp2(bits, out=room[1].view(bits.shape))
     blank(weights)
-    return Chunk(
-        samples, rows, columns, weights, slot, RowScores(call, (samples, rows, columns), weights, bits, largest)
-    )
+    told.take_weights(where, weights, bits)
+    return Chunk(samples, rows, columns, weights, slot)
 
 
 def _from_operation(call: AttentionCall) -> Iterator[Chunk]:

@@ -46,10 +46,10 @@ def verified(
     measurement is read).
     """
     checked = _rows(call)
-    ours, bound = _aggregates(call.value, checked.weights)
+    ours, bound = _aggregates(call.wide_value, checked.weights)
     if call.entries is not None:
         scores = [call.entry_scores(slice(0, len(call.query)), slice(row, row + 1)) for row in checked.rows]
-        more = _aggregates(call.entries.value, (torch.cat(scores, 2) - checked.total[..., None]).exp())
+        more = _aggregates(call.entries.value.float(), (torch.cat(scores, 2) - checked.total[..., None]).exp())
         ours, bound = ours + more[0], bound + more[1]
     theirs = output[:, checked.rows].transpose(1, 2).float()
     excess = (ours - theirs).abs() - _tolerance(checked, host)[..., None] * bound
@@ -141,7 +141,6 @@ def _rows(call: AttentionCall) -> _Rows:
 
 def _aggregates(value: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Σ_k w_k v_k and Σ_k w_k |v_k|, (batch, heads, rows, dim)."""
-    value = value.float().contiguous()  # which both products need
     batch, kv_heads = value.shape[:2]
     grouped = weights.reshape(batch, kv_heads, -1, weights.shape[-1])
     shape = (*weights.shape[:3], value.shape[-1])
@@ -152,5 +151,5 @@ def _tolerance(checked: _Rows, host: float) -> Float[Tensor, "batch heads n"]:
     """What rounding may do to a row of weights: scores as the host rounds them, and dot products in our fp32."""
     call, scores = checked.call, checked.scores
     largest = scores.masked_fill(scores == -torch.inf, 0.0).abs().amax(-1)
-    lengths = call.wide_query[:, :, checked.rows].norm(dim=-1) * call.wide_key.norm(dim=-1).amax()
+    lengths = call.wide_query[:, :, checked.rows].norm(dim=-1) * call.key_lengths.amax()
     return FLOOR + host * (2 + largest) + 4 * torch.finfo(torch.float32).eps * lengths * abs(call.scaling)

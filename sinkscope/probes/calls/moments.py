@@ -11,7 +11,7 @@ from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.masks import Rule
 
 ROWS = 64  # queries of a block, whose own keys are met one by one
-HELD = 2**20  # products at once
+HELD = 2**19  # products at once: more leave the cache
 
 
 def is_plain(call: AttentionCall) -> bool:

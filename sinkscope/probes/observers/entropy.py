@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -10,8 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.calls.chunks import Chunk
+from sinkscope.probes.calls.chunks import Chunk, has_scores
 from sinkscope.probes.calls.moments import is_linear, linear_spread
+from sinkscope.probes.calls.row_scores import RowKind, RowScores
 from sinkscope.probes.observers.observer import Array, LayerSums, Piece, WeightsObserver, divide, in_every
 
 
@@ -32,20 +33,19 @@ class AttentionEntropy(WeightsObserver):
     """
 
     @property
-    def reads_scores(self) -> bool:
-        return True
+    def reads_rows(self) -> Collection[RowKind]:
+        return ("entropy", "spread")
 
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
-        if chunk.row_scores is None:
-            yield from _of_weights(chunk)
-            return
-        if chunk.row_scores.spread is not None:
-            bound = entropy_bound(*chunk.row_scores.spread).where(call.counted[chunk.samples, :, chunk.rows], 0.0)
-            yield Piece("bound", bound.sum(-1), None, chunk.samples)
-        yield Piece("entropy", chunk.row_scores.entropy.sum(-1), None, chunk.samples)
+        return () if has_scores(call) else _of_weights(chunk)
+
+    def on_rows(self, call: AttentionCall, told: RowScores) -> Iterable[Piece]:
+        if told.spread is not None:
+            yield Piece("bound", entropy_bound(*told.spread).where(call.counted, 0.0).sum(-1))
+        yield Piece("entropy", told.entropy.sum(-1))
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
-        if call.is_softmax and call.entries is None:
+        if has_scores(call):
             yield Piece("rows", call.counted.sum(-1).float())
         if is_linear(call):
             bound = entropy_bound(*linear_spread(call))

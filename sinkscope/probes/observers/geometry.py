@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -43,12 +44,14 @@ class MatrixEntropy(Observer):
 
     def _of_row(self, values: Float[Tensor, "position width"]) -> Mapping[str, Tensor]:
         taken = min(self.tokens, len(values))
-        chosen = values[torch.arange(taken, device=values.device) * len(values) // taken].to("cpu", torch.float64)
-        products = chosen @ chosen.mT if taken <= chosen.shape[1] else chosen.mT @ chosen
-        if not bool(products.isfinite().all()):
+        index = torch.arange(taken, device=values.device) * len(values) // taken
+        chosen = values[index].to("cpu", torch.float64).numpy()  # numpy's take two thirds of torch's time
+        with np.errstate(all="ignore"):
+            products = chosen @ chosen.T if taken <= chosen.shape[1] else chosen.T @ chosen
+        if not np.isfinite(products).all():
             return {"entropy": values.new_tensor(torch.nan)}
-        energies = torch.linalg.eigvalsh(products).clamp(min=0)
-        shares = energies / energies.sum().clamp(min=torch.finfo(torch.float64).tiny)
+        energies = np.linalg.eigvalsh(products).clip(min=0)
+        shares = torch.from_numpy(energies / max(energies.sum(), np.finfo(np.float64).tiny))
         return {"entropy": torch.special.entr(shares).sum().to(values)}
 
 

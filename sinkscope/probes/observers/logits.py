@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.calls.chunks import Chunk
+from sinkscope.probes.calls.row_scores import RowKind, RowScores
 from sinkscope.probes.observers.observer import Array, LayerSums, Observer, Piece, in_every
 
 
@@ -28,12 +28,11 @@ class MaximalLogits(Observer):
         return call.is_softmax
 
     @property
-    def reads_scores(self) -> bool:
-        return True
+    def reads_rows(self) -> tuple[RowKind, ...]:
+        return ("largest",)
 
-    def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
-        if chunk.row_scores is not None:
-            yield _over_rows(call, chunk.row_scores.largest, chunk.samples, chunk.rows)
+    def on_rows(self, call: AttentionCall, told: RowScores) -> Iterable[Piece]:
+        yield _over_rows(call, told.largest, slice(0, len(told.largest)), slice(0, call.query.shape[2]))
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
         if call.is_softmax:

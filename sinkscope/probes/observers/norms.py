@@ -52,9 +52,10 @@ class QueryKeyValueNorms(Observer):
         own, start = call.own_keys, call.key_start + call.own_keys.start
         every = own.stop - own.start == call.key.shape[2]  # none from a cache, whose length was seen when it was new
         key = call.key_lengths if every else lengths(call.key[:, :, own])
+        value = call.value_lengths if every else lengths(call.value[:, :, own])
         yield from _shown("query", call.query_lengths, call.query_start)
         yield from _shown("key", key.repeat_interleave(call.group, 1), start)
-        yield from _shown("value", lengths(call.value[:, :, own]).repeat_interleave(call.group, 1), start)
+        yield from _shown("value", value.repeat_interleave(call.group, 1), start)
 
     def arrays(self, found: LayerSums) -> dict[str, Array]:
         if "query" not in found.sums:

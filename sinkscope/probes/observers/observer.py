@@ -8,7 +8,7 @@ To write one: a frozen dataclass that extends `Observer`, overrides the readers 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeVar
@@ -21,6 +21,7 @@ from sinkscope.hooks import Depth, Place
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import Chunk
 from sinkscope.probes.calls.positions import locate
+from sinkscope.probes.calls.row_scores import RowKind, RowScores
 from sinkscope.registry import Registry
 
 Side = Literal["key", "query"]
@@ -191,9 +192,9 @@ class Observer(ABC):
         return False
 
     @property
-    def reads_scores(self) -> bool:
-        """Whether chunks shall hold what the scores tell beside the weights (`Told`), where there are scores."""
-        return False
+    def reads_rows(self) -> Collection[RowKind]:
+        """What it wants to know of each row's scores on the way through the chunks, where they are a softmax's."""
+        return ()
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
         """What one attention call adds."""
@@ -201,6 +202,10 @@ class Observer(ABC):
 
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
         """What a chunk of weights adds; only called where `reads_chunks` says so."""
+        return ()
+
+    def on_rows(self, call: AttentionCall, told: RowScores) -> Iterable[Piece]:
+        """What the scores of all rows add, behind the last chunk; only called where some observer `reads_rows`."""
         return ()
 
     def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:

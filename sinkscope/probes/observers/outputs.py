@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks import attention_modules, head_count, output_projection
+from sinkscope.hooks import Layer, attention_modules, head_count, output_projection
 from sinkscope.probes.calls.arithmetic import full_precision, lengths
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.observers.observer import Array, LayerSums, ModuleCall, Observer, Piece, Watch, in_every
+
+Site = tuple[Layer, nn.Module, int]  # a layer, its output projection, the number of its heads
 
 
 @in_every
@@ -35,12 +37,17 @@ class HeadOutputs(Observer):
     """
 
     at_projection: tuple[str, ...] = ()
+    sites: tuple[Site, ...] = field(default=(), repr=False, compare=False)
 
     def bound(self, model: nn.Module) -> Observer:
-        return replace(self, at_projection=tuple(layer.name for layer, _, _ in _sites(model)))
+        sites = tuple(_sites(model))
+        return replace(self, at_projection=tuple(layer.name for layer, _, _ in sites), sites=sites)
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": type(self).__name__, "at_projection": self.at_projection}
 
     def watches(self, model: nn.Module) -> Iterable[Watch]:
-        for layer, projection, heads in _sites(model):
+        for layer, projection, heads in self.sites:
             yield Watch(projection, layer, partial(_at_projection, heads))
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
@@ -71,7 +78,7 @@ def share(part: Float[Tensor, "*n"], whole: Float[Tensor, "*n"]) -> Float[Tensor
     return torch.where(whole > 0, part / whole, torch.nan)
 
 
-def _sites(model: nn.Module) -> Iterable[tuple[Any, nn.Module, int]]:
+def _sites(model: nn.Module) -> Iterable[Site]:
     """Layers whose output projection receives head after head, with that projection and the number of heads."""
     for module, layer in attention_modules(model).items():
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -60,6 +60,7 @@ class SpikeDimensions(Observer):
 
     count: int = 8
     positions: Sequence[int] = (0,)
+    sites: tuple[_Site, ...] = field(default=(), repr=False, compare=False)
     without_key: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -75,22 +76,19 @@ class SpikeDimensions(Observer):
         return True
 
     def bound(self, model: nn.Module) -> SpikeDimensions:
-        layers = _layers(model)
-        paths = paths_of(model)
-        reasons = {layer.name: _obstacle(model, module, paths) for module, layer in layers.items()}
-        if not layers:
+        sites = tuple(_sites(model))
+        reasons = {site.layer.name: site.keys for site in sites if isinstance(site.keys, str)}
+        if not sites:
             reasons = {family(model): "no attention layer whose queries, keys and values are known"}
-        return replace(self, without_key={name: reason for name, reason in reasons.items() if reason})
+        return replace(self, sites=sites, without_key=reasons)
 
     def describe(self) -> dict[str, Any]:
         known = {"name": type(self).__name__, "count": self.count, "positions": self.positions}
         return known | ({"without_spike_key_cosine": dict(self.without_key)} if self.without_key else {})
 
     def watches(self, model: nn.Module) -> Iterable[Watch]:
-        paths = paths_of(model)
-        for module, layer in _layers(model).items():
-            known = None if layer.name in self.without_key else _Keys.of(model, module, paths)
-            yield Watch(module, layer, self._reader(known))
+        for site in self.sites:
+            yield Watch(site.module, site.layer, self._reader(None if isinstance(site.keys, str) else site.keys))
 
     def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
         columns, present = hidden.locate(self.positions)
@@ -157,10 +155,28 @@ class _Keys:
         return cosines.repeat_interleave(self.heads // cosines.shape[1], 1)
 
 
-def _layers(model: nn.Module) -> dict[nn.Module, Layer]:
-    """Attention layers whose keys are made of what enters them."""
+@dataclass(frozen=True, eq=False)
+class _Site:
+    """An attention layer whose keys are made of what enters it, and how; or why that is not known."""
+
+    module: nn.Module
+    layer: Layer
+    keys: _Keys | str
+
+
+def _sites(model: nn.Module) -> Iterator[_Site]:
     known = attention_layers(model) if has_attention(model) else own_attention(model)
-    return {module: layer for module, layer in known.items() if not layer.crosses}
+    paths = paths_of(model)
+    for module, layer in known.items():
+        if not layer.crosses:
+            yield _Site(module, layer, _keys(model, module, paths))
+
+
+def _keys(model: nn.Module, attention: nn.Module, paths: Mapping[nn.Module, str]) -> _Keys | str:
+    try:
+        return _Keys.of(model, attention, paths)
+    except UnsupportedModelError as error:
+        return str(error)
 
 
 def _spikes(
@@ -181,11 +197,3 @@ def _at(
 
 def _shown(values: Float[Tensor, "*batch probe spikes"], present: Bool[Tensor, "*#batch probe"]) -> Tensor:
     return values.where(present[..., None], 0.0)
-
-
-def _obstacle(model: nn.Module, attention: nn.Module, paths: Mapping[nn.Module, str]) -> str | None:
-    try:
-        _Keys.of(model, attention, paths)
-    except UnsupportedModelError as error:
-        return str(error)
-    return None

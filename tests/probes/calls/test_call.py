@@ -12,6 +12,7 @@ from sinkscope.probes.calls import call as calls
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import chunks
 from sinkscope.probes.calls.masks import Rule
+from sinkscope.probes.calls.row_scores import RowScores
 
 
 def random_call(queries: int = 37, keys: int = 37, **options: object) -> AttentionCall:
@@ -79,6 +80,19 @@ def test_no_chunk_is_larger_than_the_budget_while_rows_allow_it() -> None:
     assert max(sizes) <= calls.ELEMENTS
 
 
+@pytest.mark.parametrize("mask", [Rule(700, True), Rule(700, True, window=30), Rule(700, False)])
+def test_rows_that_see_few_keys_come_in_larger_chunks_of_no_more_scores(mask: Rule) -> None:
+    call = replace(random_call(700, 700), mask=mask)
+    rows = [rows for _, rows in call.parts()]
+    assert [part.start for part in rows] == [0, *(part.stop for part in rows[:-1])]
+    assert rows[-1].stop == 700
+    heights = [part.stop - part.start for part in rows]
+    assert heights[0] == (2 * calls.ROWS if mask.causal else calls.ROWS)
+    extents = [mask.extent(slice(0, 2), part) for part in rows]
+    areas = [height * (seen.stop - seen.start) for height, seen in zip(heights, extents, strict=True)]
+    assert max(areas) <= calls.ROWS * 700
+
+
 def test_chosen_columns_are_columns_of_the_whole_map() -> None:
     call = random_call(9, 37)
     index = torch.tensor([[0, 30, 36], [5, 6, 7]])
@@ -130,8 +144,8 @@ def test_rows_that_do_not_count_weigh_nothing() -> None:
     real[1, :9] = False
     call = replace(random_call(), real=real)
     whole = written_out(call)[0] * real[:, None, :, None]
-    for with_scores in (False, True):
-        for chunk in chunks(call, with_scores):
+    for told in (None, RowScores(call, ("entropy", "largest"))):
+        for chunk in chunks(call, told):
             expected = whole[chunk.samples, :, chunk.rows, chunk.columns]
             torch.testing.assert_close(chunk.weights.double(), expected, atol=1e-5, rtol=0)
     found = call.weights(slice(0, 2), slice(0, 37), torch.tensor([[0], [3]]))

@@ -11,6 +11,7 @@ from transformers import DynamicCache
 
 from sinkscope.errors import InputError
 from sinkscope.probes import measure, observe
+from sinkscope.probes.observers import outputs as room
 from sinkscope.probes.observers.outputs import HeadOutputs
 from sinkscope.probes.observers.update import SinkUpdate
 from tests.planted.factory import Plant, null_model, planted_ids, planted_model
@@ -171,3 +172,13 @@ def test_a_broadcasting_sink_writes_one_direction_and_a_drained_one_nothing() ->
     assert bool((later < 0.1 * broadcast["output_norm"][..., 1:].mean("position")).all())
     assert float(null["output_rank_one"].max()) < 0.8
     np.testing.assert_array_less(null["sink_output_norm"].values, null["rest_output_norm"].values)
+
+
+def test_the_output_projections_of_a_model_are_looked_for_once(
+    ids: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[object] = []
+    find = room.output_projection
+    monkeypatch.setattr(room, "output_projection", lambda *given: looked.append(given[1]) or find(*given))
+    measure(build("llama"), ids, [HeadOutputs()])
+    assert len(looked) == len(set(looked)) == 2

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sinkscope.probes import measure
+from sinkscope.probes.observers import spikes as room
 from sinkscope.probes.observers.spikes import SpikeDimensions
 from tests.families.registry import FAMILIES
 from tests.planted.factory import Plant, null_model, planted_ids, planted_model
@@ -103,3 +104,11 @@ def test_cross_attention_is_left_out() -> None:
     data = measure(build("t5"), FAMILIES["t5"].inputs(), [SpikeDimensions()]).data
     for layer, stack in enumerate(data["stack"].values):
         assert bool(data["spike_key_cosine"][:, layer].isnull().all()) == (stack == "cross")
+
+
+def test_the_keys_of_a_model_are_looked_for_once(ids: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[object] = []
+    find = room.key_projection
+    monkeypatch.setattr(room, "key_projection", lambda *given: looked.append(given[1]) or find(*given))
+    measure(build("llama"), ids, [SpikeDimensions()])
+    assert len(looked) == len(set(looked)) == 2
