@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from torch import nn
+
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks import Layer
+from sinkscope.hooks import Layer, has_attention
 from sinkscope.probes.batch import Batch
-from sinkscope.probes.left_out import LeftOut
+from sinkscope.probes.left_out import LeftOut, starred
+
+FRAMEWORKS = ("torch", "sinkscope")
 
 
 def forget(left_out: LeftOut, batches: Sequence[Batch], layers: Collection[Layer], family: str) -> None:
@@ -55,3 +59,20 @@ def not_measured(
     known = stacks | {layer.stack for layer in layers}
     absent |= {stack: "has attention of its own" for stack in own if stack not in known}
     return absent | left_out.named(layers, seen)
+
+
+def of_another_package(model: nn.Module) -> dict[str, str]:
+    """Why attention has no numbers that code of another package than the model's own computes, as in a tower of timm.
+
+    By the path of its modules, with a star for each number.
+    """
+    known = (*FRAMEWORKS, _package(model))
+    return {
+        starred(path): f"is attention of {_package(module)}, of whose code nothing is read"
+        for path, module in model.named_modules()
+        if type(module).__name__.endswith("Attention") and _package(module) not in known and not has_attention(module)
+    }
+
+
+def _package(module: nn.Module) -> str:
+    return type(module).__module__.partition(".")[0]

@@ -17,7 +17,12 @@ _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 def kind(layer: Layer) -> str:
     """The layers that are like this one: its path with every number replaced by a star."""
-    return _NUMBER.sub(".*", layer.name.partition("#")[0])
+    return starred(layer.name.partition("#")[0])
+
+
+def starred(path: str) -> str:
+    """A path with every number replaced by a star."""
+    return _NUMBER.sub(".*", path)
 
 
 @dataclass

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from sinkscope.errors import UnsupportedModelError
+from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
     checked_inputs,
     device_of,
@@ -72,7 +72,9 @@ def measure(
                 batch = part(given, rows, samples, device) | options
                 try:
                     model(**batch)
-                except (TypeError, AttributeError, KeyError, IndexError) as error:
+                except InputError:  # a ValueError too, with its reason
+                    raise
+                except (TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
                     _check_returns_maps(model, batch, error)
                     raise
                 if progress is not None:

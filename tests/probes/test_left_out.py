@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -80,3 +82,13 @@ def test_a_row_without_tokens_says_nothing_and_changes_nothing(ids: Tensor, tiny
         found = measurement.data[name]
         assert bool(np.isnan(found.isel(sample=1)).all()), name
         np.testing.assert_allclose(found.isel(sample=0), alone[name].isel(sample=0), atol=1e-4, rtol=1e-4, err_msg=name)
+
+
+def test_attention_of_another_package_is_named(ids: Tensor, tiny_llama: LlamaForCausalLM) -> None:
+    """A tower of timm (Perception LM, Gemma 3n) is no layer of transformers: it has no numbers, and not in silence."""
+    model = copy.deepcopy(tiny_llama)
+    assert measure(model, ids).record["not_measured"] == {}
+    foreign = type("Attention", (torch.nn.Linear,), {"__module__": "timm.layers.attention"})
+    model.tower = torch.nn.ModuleList([foreign(4, 4), foreign(4, 4)])
+    said = {"tower.*": "is attention of timm, of whose code nothing is read"}
+    assert measure(model, ids).record["not_measured"] == said

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from transformers import LlamaForCausalLM, MaskFormerSwinConfig, MaskFormerSwinModel
+from transformers import FNetConfig, FNetModel, LlamaForCausalLM, MaskFormerSwinConfig, MaskFormerSwinModel
 
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.probes import AttentionReceived, HiddenNorms, SlotReceived, every, measure
@@ -260,6 +260,25 @@ def test_a_list_of_dicts_is_measured_one_behind_the_other(llama: LlamaForCausalL
         assert np.array_equal(found.values[..., :length], alone.values)
         assert np.isnan(found.values[..., length:]).all()
     assert both["tokens"].values[2].tolist() == [11] * both.sizes["layer"]
+
+
+class WithoutMaps(FNetModel):
+    """A model that says itself that it has no maps, as the wrappers around timm do."""
+
+    def forward(self, input_ids, output_attentions=None, **kwargs):
+        if output_attentions:
+            raise ValueError("Cannot set `output_attentions` for this model.")
+        return super().forward(input_ids, **kwargs)
+
+
+def test_a_model_that_refuses_to_give_maps_is_refused() -> None:
+    sizes = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16}
+    model = WithoutMaps(FNetConfig(**sizes)).eval()
+    with pytest.raises(
+        UnsupportedModelError, match=r"own code ends in an error when .* \(ValueError: Cannot set"
+    ) as said:
+        measure(model, torch.arange(10)[None])
+    assert "\n" not in str(said.value)
 
 
 def test_a_model_whose_own_code_fails_on_maps_is_refused() -> None:

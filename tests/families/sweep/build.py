@@ -19,6 +19,7 @@ from tests.families.sweep.parts import Given, Part
 from tests.families.sweep.shrink import WIDTH, shrunk
 
 PLACES = re.compile(r"(image|audio|speech|video|media|img)\w*(token_id|token_index)$")
+EDGES = re.compile("start|end|bos|eos|begin")
 COUNTED = re.compile(r"tokens\D*(\d+)\D+?features\D*(\d+)", re.I)
 SHARP = 2.0
 
@@ -110,7 +111,7 @@ def _with_places(model: PreTrainedModel, given: Given, message: str) -> Given | 
     kind = "audio" if re.search("audio|speech", message, re.I) else "image"
     names = sorted(
         found,
-        key=lambda name: (not name.startswith(kind), name.startswith("video"), "start" in name or "end" in name, name),
+        key=lambda name: (not name.startswith(kind), name.startswith("video"), bool(EDGES.search(name)), name),
     )
     token = next((found[name] for name in names), None)
     if token is None or not 0 < features < 100:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, Literal
 
 import torch
@@ -24,6 +25,7 @@ from tests.families.sweep.unbuilt import UNBUILT
 TOLERANCE, SAME = 1e-5, 1e-4
 
 
+NEEDS = "needs "  # of what is not built because a package is not installed here
 OUTCOMES = ("equal", "refused", "not built", "crash", "DIFFERENT")
 HOSTS = ("eager", "sdpa")
 PADDINGS: tuple[Padding, ...] = ("none", "right", "left")
@@ -67,7 +69,7 @@ def outcome(
         given = inputs_of(model, inputs)
     except Exception as error:
         return Result(kind, name, "not built", "", _why(kind, error, built))
-    notes: list[str] = []
+    notes = _beside(model)
     maps: dict[Any, Any] = {}
     read = recorded
     try:
@@ -93,12 +95,18 @@ def outcome(
     except Different as error:
         return Result(kind, name, "DIFFERENT", given.name, str(error))
     except (UnsupportedModelError, InputError) as error:
-        return Result(kind, name, "refused", given.name, _reason(error))
+        return Result(kind, name, "refused", given.name, "; ".join([_reason(error), *_beside(model)]))
     except Exception as error:
         if refused := _refusal(model, given):
-            return Result(kind, name, "refused", given.name, refused)
+            return Result(kind, name, "refused", given.name, "; ".join([refused, *_beside(model)]))
         return Result(kind, name, "crash", given.name, f"{type(error).__name__}: {_line(error)[:150]}")
     return Result(kind, name, "equal", given.name, "; ".join(dict.fromkeys(notes)))
+
+
+def _beside(model: PreTrainedModel) -> list[str]:
+    """The package that parts of a model are made of, beside transformers: what is found holds for its version."""
+    uses = any(type(module).__module__.partition(".")[0] == "timm" for module in model.modules())
+    return [f"with timm {version('timm')}"] if uses else []
 
 
 def _refusal(model: PreTrainedModel, given: Given) -> str | None:
@@ -300,7 +308,7 @@ def _run_all(
 def _why(kind: str, error: Exception, built: bool) -> str:
     """Why there is no tiny model, or none that runs, in few words."""
     if needs := re.search(r"requires the (\w+) library|No module named '(\w+)'", str(error)):
-        return f"needs {needs.group(1) or needs.group(2)}"
+        return f"{NEEDS}{needs.group(1) or needs.group(2)}"
     reason = UNBUILT.get(kind, "needs inputs of its own" if built else "no small configuration")
     return f"{reason} ({_line(error)[:90]})"
 

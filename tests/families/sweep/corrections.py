@@ -6,7 +6,7 @@ from typing import Any
 
 STATES = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}
 SERIES = {"prediction_length": 8, "context_length": 16, "lags_sequence": [1, 2, 3], "num_time_features": 1}
-RESNET = {
+RESNET: dict[str, Any] = {
     "use_timm_backbone": False,
     "backbone": None,
     "use_pretrained_backbone": False,
@@ -66,7 +66,80 @@ COMPASS = {
     "rope_parameters": {"sliding_attention": ROTARY, "full_attention": ROTARY},
 }
 
+TOKENIZER = {"num_filters": 2, "downsampling_ratios": [2, 4], "depths": [1, 1, 1]}
+# timm's own tiny models: one of patches of 16 × 16 pixels, and one of stages, whose last is of 32 × 32.
+TIMM_PATCHES = {"architecture": "test_vit", "model_args": {"embed_dim": 64}}
+TIMM_STAGES = {"architecture": "test_resnet", "hidden_size": 96, "image_size": 128, "do_pooling": False}
+TIMM_LEVELS = {
+    "backbone_config": {
+        "architecture": "test_resnet",
+        "num_classes": 2,
+        "model_args": {"in_chans": 3, "features_only": True, "out_indices": [1, 2, 3, 4]},
+    },
+    "backbone_channel_list": [96, 192, 48, 32],
+    "backbone_feature_sizes": [[8, 8], [4, 4], [2, 2]],
+}
+KEYPOINTS = {"keypoint_detector_config": {"keypoint_decoder_dim": 65}}
+DINO = {"image_size": 32, "patch_size": 8}
+
 CORRECTIONS: dict[str, dict[str, Any]] = {
+    "vibevoice": {"audio_config": TOKENIZER, "semantic_model_config": TOKENIZER},
+    "vibevoice_asr": {
+        "acoustic_tokenizer_encoder_config": TOKENIZER,
+        "semantic_tokenizer_encoder_config": TOKENIZER,
+        "acoustic_tokenizer_chunk_size": 1600,
+    },
+    "eomt": {"num_blocks": 1},
+    "eomt_dinov3": {"num_blocks": 1},
+    "sapiens2": {"num_key_value_heads_per_layer": [4, 2]},
+    "clvp": {
+        "text_config": {"hidden_size": 128},
+        "speech_config": {"hidden_size": 128},
+        "decoder_config": {"feature_size": 16},
+    },
+    "seggpt": {
+        "image_size": [64, 32],
+        "num_hidden_layers": 5,
+        "merge_index": 0,
+        "intermediate_hidden_state_indices": [1, 2, 3, 4],
+    },
+    "depth_pro": {
+        "patch_size": 32,
+        "intermediate_hook_ids": [1, 0],
+        "intermediate_feature_dims": [32, 32],
+        "scaled_images_feature_dims": [32, 32, 32],
+        "merge_padding_value": 1,
+        "image_model_config": DINO,
+        "patch_model_config": DINO,
+        "fov_model_config": DINO,
+    },
+    "tvp": {
+        "backbone_config": RESNET["backbone_config"] | {"out_features": ["stage4"]},
+        "visual_prompt_size": 4,
+        "max_img_size": 64,
+    },
+    "efficientloftr": {"num_attention_heads": 8, "out_features": [8, 8, 16, 32], "stage_num_blocks": [1, 1, 1, 1]},
+    "superglue": {**KEYPOINTS, "gnn_layers_types": ["self", "cross"], "keypoint_encoder_sizes": [16, 32]},
+    "lightglue": KEYPOINTS,
+    "sam3_tracker": {"vision_config": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]}},
+    "pp_doclayout_v2": {
+        **OF_RESNET,
+        "class_thresholds": [0.0, 0.0],
+        "class_order": [0, 1],
+        "reading_order_config": {"start_token_id": 0, "pad_token_id": 1, "end_token_id": 2, "pred_token_id": 3},
+    },
+    "pp_doclayout_v3": {**OF_RESNET, "x4_feat_dim": 128},
+    "fastspeech2_conformer_with_hifigan": {"vocoder_config": {"model_in_dim": 16}},
+    "timm_wrapper": TIMM_PATCHES,
+    "timm_backbone": {"backbone": "test_resnet"},
+    "perception_lm": {"vision_config": TIMM_PATCHES},
+    "fast_vlm": {"vision_config": TIMM_STAGES},
+    "gemma3n": {"vision_config": TIMM_STAGES, "vision_soft_tokens_per_image": 16},
+    "pe_video": {"video_config": {"vision_config": TIMM_PATCHES}},
+    "pe_audio_video": {"audio_video_config": {"video_config": {"vision_config": TIMM_PATCHES}}},
+    "edgetam_vision_model": TIMM_LEVELS,
+    "edgetam": {"vision_config": TIMM_LEVELS, **PROMPTED},
+    "muse_glimmer_assistant": {"target_layer_ids": [0, 1]},
     "autoformer": SERIES,
     "informer": SERIES,
     "time_series_transformer": SERIES,
@@ -80,7 +153,23 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
     "dab-detr": RESNET,
     "deformable_detr": RESNET,
     "table-transformer": RESNET,
-    "omdet-turbo": RESNET,
+    "omdet-turbo": {
+        "apply_layernorm_after_vision_backbone": False,
+        "encoder_hidden_dim": 64,
+        "decoder_hidden_dim": 64,
+        "encoder_in_channels": [32, 64, 128],
+        "vision_features_channels": [64, 64, 64],
+        "backbone_config": {
+            "model_type": "swin",
+            "embed_dim": 16,
+            "depths": [1, 1, 1, 1],
+            "num_heads": [2, 2, 4, 4],
+            "image_size": 32,
+            "patch_size": 4,
+            "window_size": 4,
+            "out_indices": [2, 3, 4],
+        },
+    },
     "hunyuan_v1_dense": HEADED,
     "hunyuan_v1_moe": HEADED,
     "ministral": HEADED,
@@ -107,7 +196,6 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
     "reformer": {"is_decoder": True, "axial_pos_embds_dim": [16, 16], "axial_pos_shape": [8, 16]},
     "cohere_compass_text": COMPASS,
     "cohere_compass": {"text_config": COMPASS},
-    "gemma4_unified_assistant": {"text_config": {"num_kv_shared_layers": 0}},
     "neomme": {"head_dim": 16},
     "step3p7": {"text_config": {"sliding_window": 5}},
     "aria": {"projector_patch_to_query_dict": {16: 6}},
@@ -130,7 +218,6 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
     "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "dense"]}},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "clap": {"audio_config": {"spec_size": 64, "num_mel_bins": 32, "hidden_size": 256}},
-    "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}},
     "perceiver": {
         "d_latents": 32,
         "d_model": 32,
@@ -147,7 +234,11 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
     "prompt_depth_anything": DEPTH,
     "tipsv2_dpt": DEPTH,
     "zoedepth": DEPTH,
-    "chmv2": DEPTH,
+    "chmv2": {
+        "patch_size": 8,
+        "post_process_channels": [16, 32, 64, 128],
+        "backbone_config": {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4], "return_class_token": True},
+    },
     "moonshine_streaming": {"num_key_value_heads": 4, "encoder_config": {"num_key_value_heads": 4}},
     "qwen2_5_omni_thinker": WINDOWED,
     "zamba": {"layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"], "num_hidden_layers": 4},
@@ -176,15 +267,23 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
     "ernie4_5_vl_moe": {"text_config": {"rope_parameters": {**ROTARY, "mrope_section": [1, 1, 2]}}},
     "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}, "text_config": NEMOTRON},
     "nemo_speechlm": {"text_config": NEMOTRON},
+    "xcodec2": {"quantization_dim": 64},
+    "neucodec": {"quantization_dim": 64},
+    "xcodec": {
+        "target_bandwidths": [6, 12],
+        "acoustic_model_config": {"downsampling_ratios": [5, 2, 2], "upsampling_ratios": [5, 2, 2]},
+    },
     "granite4_vision": {
+        "downsample_rate": "1/2",
         "deepstack_layer_map": [[0, 0]],
-        "use_spatial_sampling": False,
-        "qformer_config": {"cross_attention_frequency": 1},
+        "spatial_target_layers": [0, 1, 0, 1],
+        "image_grid_pinpoints": [[32, 32]],
+        "vision_config": {"hidden_size": 128},
+        "qformer_config": {"cross_attention_frequency": 1, "hidden_size": 128, "encoder_hidden_size": 128},
     },
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
     "mask2former": {**FOUR, "mask_feature_size": 32},
     "oneformer": {**FOUR, "mask_dim": 32, "conv_dim": 32},
-    "upernet": FOUR,
     "cvt": {"depth": [1, 2, 3]},
     "mimi": {"vector_quantization_hidden_dimension": 32},
     "mimi_decoder": {"vector_quantization_hidden_dimension": 32},

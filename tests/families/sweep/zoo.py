@@ -48,12 +48,15 @@ HEADS = (
 CLASSES = {  # heads of their parts alone stand before them
     "musicgen": "MusicgenForConditionalGeneration",
     "musicgen_melody": "MusicgenMelodyForConditionalGeneration",
+    "bark": "BarkSemanticModel",  # the first of three alike, which the whole calls one after the other
+    **modeling_auto.MODEL_FOR_TEXT_RECOGNITION_MAPPING_NAMES,  # the models themselves stop before their attention
 }
+CONFIGURATIONS = {"bark": "BarkSemanticConfig"}
 INSTEAD = {  # of what cannot be run as a whole, the part that reads and writes
     "qwen2_5_omni": "qwen2_5_omni_thinker",
     "qwen3_omni_moe": "qwen3_omni_moe_thinker",
 }
-ATTENTION = re.compile(r"ALL_ATTENTION_FUNCTIONS|scaled_dot_product_attention|MultiheadAttention|class \w*Attention")
+ATTENTION = re.compile(r"ALL_ATTENTION_FUNCTIONS|scaled_dot_product_attention|MultiheadAttention|class \w*Attention\(")
 
 
 def model_types() -> dict[str, list[str]]:
@@ -85,7 +88,7 @@ def model_class(kind: str) -> type[Any]:
 
 
 def config_class(kind: str) -> type[Any]:
-    return getattr(transformers, CONFIG_MAPPING_NAMES[kind])
+    return getattr(transformers, CONFIGURATIONS.get(kind, CONFIG_MAPPING_NAMES[kind]))
 
 
 def known() -> frozenset[str]:
@@ -106,11 +109,22 @@ def cases() -> Iterator[str]:
 
 
 def attends(kind: str) -> bool:
-    """Whether the code of a model type has attention in it, or is made of other models."""
+    """Whether the code of a model type has attention in it, or that of a part."""
     config = config_class(kind)
     folder = Path(str(sys.modules[config.__module__].__file__)).parent
     code = "".join(path.read_text() for path in folder.glob("modeling_*.py"))
-    return bool(ATTENTION.search(code)) or bool(getattr(config, "sub_configs", {}))
+    return bool(ATTENTION.search(code)) or any(map(_may_attend, _defaults(config)))
+
+
+def _may_attend(part: str | None) -> bool:
+    """Whether a part has attention in it, by its model type; any model may stand where there is none by default."""
+    return part is None or (part in CONFIG_MAPPING_NAMES and attends(part))
+
+
+def _defaults(config: type[Any]) -> Iterator[str | None]:
+    """The model types of the parts that a configuration has where nothing is said."""
+    for part in getattr(config, "sub_configs_defaults", {}).values():
+        yield part.model_type or getattr(part.config_class, "model_type", None) or None
 
 
 def _parts(config: type[Any]) -> Iterator[str]:
