@@ -86,7 +86,7 @@ because a slot is one more key. Under a mask that is more than the triangle (win
 takes a block of queries at a time, on the keys that they can reach: on a CPU the flash kernel with its own backward
 pass, on a GPU SDPA with the blocks computed again in the backward pass. A window of 256 takes half of the causal
 triangle's time at T = 2048 on one CPU thread, and from T = 2048 to 8192 the peak memory of forward and backward grows
-from 18 to 67 MB, that of differential attention from 79 to 352 MB (`benchmarks/attention_masks.py`). There is no
+from 18 to 67 MB, that of differential attention from 80 to 304 MB (`benchmarks/attention_masks.py`). There is no
 FlexAttention path. `streamed` takes a block of queries at a time, with its derivative in closed form.
 `query chunks` also takes a block at a time, and computes every block again in the backward pass; with a position bias
 (ALiBi, relative positions) every operation takes this path. `explain(spec, query)` says which path yours takes, and
