@@ -17,6 +17,19 @@ keys = of("experiments/observing/keys.py", f"{TESTS}/observing/test_keys.py")
 geometry = of("metrics/geometry.py", f"{TESTS}/observing/test_keys.py")
 
 MUTANTS: tuple[Mutant, ...] = (
+    observed(
+        "other heads are no change", "and all(_same_rows(rows, other.heads[name])", "and all(True or (rows, name)"
+    ),
+    observed("other costs are no change", "others.items() <= vars(other).items()", "True"),
+    aside("what has not changed is written again", "if before is not None and before.same(findings):", "if False:"),
+    findings(
+        "another provenance is no change",
+        "and (self.failed, self.provenance) == (other.failed, other.provenance)",
+        "and self.failed == other.failed",
+        f"{TESTS}/test_aside.py",
+    ),
+    running("all runs are compiled", "recipes[cell].compiled() if compiled", "recipes[cell].compiled() if True"),
+    working("a compiled queue does not compile", "job.compiled() if self.compiled else job", "job"),
     contrasts("a series of two rises by half", "scale = last / math.fsum(", "scale = 1 / math.fsum("),
     contrasts("a constant is forgotten", "Estimate(found.mean + self.constant,", "Estimate(found.mean,"),
     equal_loss("a control without its sink decides", "FORMED = 0.5", "FORMED = -1.0"),

@@ -5,6 +5,8 @@ from tools.mutants_known.mutant import Mutant, of
 received = of("probes/observers/received.py", "tests/probes/observers/test_rows.py", "tests/probes/test_measuring.py")
 chunks = of("probes/calls/chunks.py", "tests/probes/test_lab.py", "tests/probes/observers/test_row_chunks.py")
 call = of("probes/calls/call.py", "tests/probes/calls")
+row_scores = of("probes/calls/row_scores.py", "tests/probes/calls/test_row_scores.py", "tests/probes/observers")
+batch = of("probes/batch.py", "tests/probes/test_batches.py", "tests/probes/test_measuring.py")
 reading = of("probes/calls/reading.py", "tests/probes/calls/test_reading.py", "tests/probes/test_batches.py")
 guard = of("probes/calls/guard.py", "tests/probes/calls/test_guard.py")
 seen = of("probes/calls/masks.py", "tests/probes/calls/test_masks.py", "tests/families/test_real_tokens.py")
@@ -43,6 +45,28 @@ MUTANTS: tuple[Mutant, ...] = (
         "pass",
         "tests/probes/test_padding.py",
         "tests/probes/test_batches.py",
+    ),
+    row_scores("the least score is no size", "scores.amax(-1), -scores.amin(-1)", "scores.amax(-1), scores.amax(-1)"),
+    row_scores("the sink has no entropy", "entropy += (-below).exp() * below", "pass"),
+    row_scores(
+        "rows of one chunk alone are told of",
+        "torch.sum(bits.mul_(weights), -1, out=self._bits[samples, :, rows])",
+        "torch.sum(bits.mul_(weights), -1, out=self._bits[samples, :, : rows.stop - rows.start])",
+    ),
+    row_scores("hidden keys spread the logits", ".masked_fill_(~visible, 0.0)", ""),
+    call("a chunk of few keys has no bound", "max(rows, min(2 * rows,", "max(rows, min(200 * rows,"),
+    call(
+        "a chunk may hold more than is allowed", "rows * self.mask.keys // max(seen.stop - seen.start, 1)", "2 * rows"
+    ),
+    batch(
+        "a piece of some samples is added to all",
+        "if piece.samples is not None and piece.samples.indices(len(total)) != (0, len(total), 1):",
+        "if False:",
+    ),
+    batch(
+        "a piece starts at the first position",
+        "part = part.narrow(2, start, length)",
+        "part = part.narrow(2, 0, length)",
     ),
     call(
         "the sink is not in the log-sum-exp",
