@@ -103,14 +103,15 @@ def test_what_has_not_changed_is_not_written_again(tmp_path):
 )
 def test_any_change_is_written(tmp_path, change):
     known = replace(run("r"), heads={"alpha": ((0.5, math.nan),)})
-    assert findings(known).same(findings(replace(known)))
-    put(tmp_path, None, findings(known))
+    wrote = put(tmp_path, None, findings(known)).stat().st_ino
     written(tmp_path, findings(known), findings(replace(known, **change)))
+    assert kept.path_of(tmp_path, "emergence", "nano").stat().st_ino != wrote
 
 
 @pytest.mark.parametrize(
     "change", [{"seeds": 4}, {"failed": {"softmax": {1: "no room"}}}, {"provenance": {}}, {"runs": {"softmax": {}}}]
 )
 def test_any_change_beside_the_runs_is_written(tmp_path, change):
-    put(tmp_path, None, findings(run("r")))
+    wrote = put(tmp_path, None, findings(run("r"))).stat().st_ino
     written(tmp_path, findings(run("r")), replace(findings(run("r")), **change))
+    assert kept.path_of(tmp_path, "emergence", "nano").stat().st_ino != wrote
