@@ -47,7 +47,7 @@ def replace(folder: Path, before: Findings | None, findings: Findings) -> Path:
     any more, and repeated ones with other numbers. They are written first; return where the findings are. The same as
     before are not written again.
     """
-    if before is not None and before.to_dict() == findings.to_dict():
+    if before is not None and before.same(findings):
         return kept.path_of(folder, findings.question, findings.scale)
     runs = before.runs if before else {}
     gone = {

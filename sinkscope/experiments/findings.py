@@ -53,6 +53,19 @@ class Findings:
             "seconds_per_run": round(self.seconds / max(1, count), 1),
         }
 
+    def same(self, other: Findings) -> bool:
+        """Whether all is the same, what is unknown included."""
+        cells, others = self._cells(), other._cells()
+        return (
+            (self.question, self.scale, self.seeds) == (other.question, other.scale, other.seeds)
+            and (self.failed, self.provenance) == (other.failed, other.provenance)
+            and list(cells) == list(others)
+            and all(run.same(others[cell]) for cell, run in cells.items())
+        )
+
+    def _cells(self) -> dict[tuple[str, int], Observed]:
+        return {(label, seed): run for label, seeds in self.runs.items() for seed, run in seeds.items()}
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able data."""
         return {

@@ -136,6 +136,18 @@ class Observed:
         shared = self.metrics.keys() & other.metrics.keys()
         return self.same_training(other) and all(_equal(self.metrics[name], other.metrics[name]) for name in shared)
 
+    def same(self, other: Observed) -> bool:
+        """Whether all is the same, costs and what is unknown included."""
+        others = {name: value for name, value in vars(self).items() if name not in ("metrics", "curves", "heads")}
+        return (
+            others.items() <= vars(other).items()
+            and self.metrics.keys() == other.metrics.keys()
+            and self.curves.keys() == other.curves.keys()
+            and self.agrees(other)
+            and self.heads.keys() == other.heads.keys()
+            and all(_same_rows(rows, other.heads[name]) for name, rows in self.heads.items())
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able data; None for what is not a number."""
         plain = dict(vars(self))  # without asdict's deep copies: thousands of runs are written at once
@@ -179,6 +191,13 @@ def _equal(one: float, other: float) -> bool:
 
 def _same(one: Sequence[float], other: Sequence[float]) -> bool:
     return one == other or (len(one) == len(other) and all(map(_equal, one, other)))
+
+
+def _same_rows(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:
+    """As they are kept, in six digits."""
+    return one == other or (
+        len(one) == len(other) and all(_line(a) == _line(b) for a, b in zip(one, other, strict=True))
+    )
 
 
 def _of_top_head(run: Observed, metric: str) -> float:

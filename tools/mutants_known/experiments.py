@@ -17,15 +17,16 @@ keys = of("experiments/observing/keys.py", f"{TESTS}/observing/test_keys.py")
 geometry = of("metrics/geometry.py", f"{TESTS}/observing/test_keys.py")
 
 MUTANTS: tuple[Mutant, ...] = (
-    aside(
-        "what has not changed is written again",
-        "if before is not None and before.to_dict() == findings.to_dict():",
-        "if False:",
+    observed(
+        "other heads are no change", "and all(_same_rows(rows, other.heads[name])", "and all(True or (rows, name)"
     ),
-    aside(
-        "a record of as many seeds is no change",
-        "if before is not None and before.to_dict() == findings.to_dict():",
-        "if before is not None and before.seeds == findings.seeds:",
+    observed("other costs are no change", "others.items() <= vars(other).items()", "True"),
+    aside("what has not changed is written again", "if before is not None and before.same(findings):", "if False:"),
+    findings(
+        "another provenance is no change",
+        "and (self.failed, self.provenance) == (other.failed, other.provenance)",
+        "and self.failed == other.failed",
+        f"{TESTS}/test_aside.py",
     ),
     running("all runs are compiled", "recipes[cell].compiled() if compiled", "recipes[cell].compiled() if True"),
     working("a compiled queue does not compile", "job.compiled() if self.compiled else job", "job"),
