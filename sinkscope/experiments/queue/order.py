@@ -2,7 +2,8 @@
 
 The order was written down before any of these runs existed. A run that is known already is passed over. Moved up later,
 before their runs: two of the abstract's statements, which three seeds had left undecided, and what the abstract and the
-introduction say of little data and of the place of norms.
+introduction say of little data and of the place of norms; then what else the introduction says, of weight decay,
+windows, heads, feed-forwards and position embeddings.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ ORDER = (
     Wanted("tuning", ("before", "tuned"), FRESH, "instruction tuning"),
     Wanted("data-amount", ("1/700",), FRESH, "in the abstract, and not asked yet"),
     Wanted("post-norm", ("post-norm",), FRESH, "in the introduction, and not asked yet"),
+    Wanted("weight-decay", ("0", "0.5", "2"), FRESH, "in the introduction, and not asked yet"),
+    Wanted("window", ("causal", "window of 32", "window of 64"), FRESH, "in the introduction, and not asked yet"),
+    Wanted("heads", ("8 heads", "2 heads", "1 head"), FRESH, "in the introduction, and not asked yet"),
+    Wanted("feed-forward", ("relu", "gelu", "swish", "reglu", "geglu"), FRESH, "in the introduction, not asked yet"),
+    Wanted("positions", ("none", "sinusoidal", "learned", "relative_paper", "alibi"), FRESH, "in the introduction too"),
     Wanted("biases-without-bos", ("softmax", "k_bias", "kv_bias"), FRESH, "biases where nothing else is constant"),
     Wanted("sink-token", ("sink token",), FRESH, "a learned token where nothing else is constant"),
     Wanted("biases-without-bos", ("v_bias",), FRESH, "a value bias changes nothing"),
@@ -62,9 +68,7 @@ ORDER = (
     Wanted("normalisation", ("sigmoid_normalized",), FRESH, "decided by rates of three seeds so far"),
     Wanted("fixed-token", ("token at 2", "no fixed token"), FRESH, "decided by rates of three seeds so far"),
     Wanted("learning-rate", ("lr / 8", "lr / 4"), FRESH, "decided by rates of three seeds so far"),
-    Wanted("weight-decay", ("0", "0.5", "2"), FRESH, "weight decay"),
     Wanted("data-amount", ("1/20", "1/100"), FRESH, "how much text there is"),
-    Wanted("window", ("causal", "window of 32", "window of 64"), FRESH, "from which window on"),
     Wanted("exclusive", ("exclusive",), FRESH, "outputs without their token's own value"),
     Wanted("gated-truncated", ("reads 12",), FRESH, "gates that read twelve channels"),
     Wanted("biases", ("kv_bias",), FRESH, "a key alone takes more"),
