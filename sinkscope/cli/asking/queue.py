@@ -132,6 +132,8 @@ class _Rows:
             yield line, line
         for name, planned in queue.running.items():
             yield f"start {name}", f"{planned.called}: started ({planned.why})"
+        for name, planned in queue.elsewhere.items():
+            yield f"elsewhere {name}", f"{planned.called}: another process is at it"
         for name, planned in queue.done.items():
             yield name, f"{planned.called}: {values(self.reader.newest(name, 'done')) or 'settled'}"
         for name, (planned, why) in queue.failed.items():

@@ -40,6 +40,7 @@ def test_it_says_what_was_made_and_what_failed(sinkscope, tmp_path, monkeypatch)
     def work_off(**arguments):
         given.update(arguments)
         queue = Queue(done={"a": PLANNED}, failed={"b": (PLANNED, "no room")}, notes=["another queue is at work"])
+        queue.elsewhere["c"] = PLANNED
         arguments["watch"](queue)
         arguments["watch"](queue)
         return queue
@@ -52,6 +53,7 @@ def test_it_says_what_was_made_and_what_failed(sinkscope, tmp_path, monkeypatch)
     assert "1 run made, 1 failed" in " ".join(answer.out.split())
     said = " ".join(answer.err.split())
     assert said.count("emergence: softmax, seed 3 failed: no room") == said.count("another queue is at work") == 1
+    assert said.count("emergence: softmax, seed 3: another process is at it") == 1
     told = json.loads(sinkscope("experiment", "queue", "--json", *places).out)
     assert [run["seed"] for run in told["done"]] == [3]
     assert told["failed"][0]["reason"] == "no room"
