@@ -23,10 +23,15 @@ def stderr() -> Console:
 
 def plain(value: object) -> Text:
     """Text that is shown as it is: no markup, no control characters, which a model's or a file's name may hold."""
+    return Text(printable(value))
+
+
+def printable(value: object) -> str:
+    """A value's text; what does not show, a new line aside, is replaced by a mark."""
     text = str(value)
     if text.isprintable():
-        return Text(text)
-    return Text("".join(character if character.isprintable() or character == "\n" else "�" for character in text))
+        return text
+    return "".join(character if character.isprintable() or character == "\n" else "�" for character in text)
 
 
 def bars(*columns: ProgressColumn, width: int | None = None) -> Progress:

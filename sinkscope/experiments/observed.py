@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -138,6 +138,8 @@ class Observed:
 
     def same(self, other: Observed) -> bool:
         """Whether all is the same, costs and what is unknown included."""
+        if vars(self) == vars(other):
+            return True
         others = {name: value for name, value in vars(self).items() if name not in ("metrics", "curves", "heads")}
         return (
             others.items() <= vars(other).items()
@@ -162,7 +164,7 @@ class Observed:
         """Back from plain data. Raises `InputError` for data of another form."""
         try:
             values = dict(data)
-            values["metrics"] = {name: _or_nan(value) for name, value in values["metrics"].items()}
+            values["metrics"] = dict(zip(values["metrics"], _with_nan(values["metrics"].values()), strict=True))
             values["curves"] = {name: _with_nan(curve) for name, curve in values["curves"].items()}
             rows = values.get("heads", {})
             values["heads"] = {
@@ -231,13 +233,9 @@ def _without_nan(values: Sequence[float]) -> list[float | None]:
     return list(values) if all(map(math.isfinite, values)) else [_or_none(value) for value in values]
 
 
-def _with_nan(values: Sequence[float | None]) -> tuple[float, ...]:
-    return tuple(map(_or_nan, values) if None in values else map(float, values))  # type: ignore[arg-type]
+def _with_nan(values: Collection[float | None]) -> tuple[float, ...]:
+    return tuple([math.nan if value is None else float(value) for value in values])
 
 
 def _or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else float(value)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sinkscope.errors import InputError
-from sinkscope.training import Run, read_record, versions
+from sinkscope.training import Run, versions
 
 
 def provenance_of(runs: Iterable[Run], recorded: Iterable[tuple[Mapping[str, Any], int]] = ()) -> dict[str, Any]:
@@ -56,6 +56,6 @@ def _kind(host: Mapping[str, Any]) -> str:
 
 def _record(run: Run) -> Mapping[str, Any]:
     try:
-        return read_record(run.path) or {}
+        return run.record
     except InputError:
         return {}  # damaged, which the run's failure tells

@@ -100,7 +100,10 @@ def run(
     made = {cell: store.run(recipe) for cell, recipe in recipes.items()}
     cells = {cell: one.path.name for cell, one in made.items()}
     jobs = {cells[cell]: recipe for cell, recipe in recipes.items()}
-    settled = {cell: read for cell, one in made.items() if (read := _settled(one)) is not None}
+    # By other objects than those of `made`, which would remember a record that a worker goes on with.
+    looked = {cell: Run(one.path) for cell, one in made.items()}
+    settled = {cell: read for cell, one in looked.items() if (read := _settled(one)) is not None}
+    made |= {cell: looked[cell] for cell in settled}
     taken = _known(question, scale, seeds, record, store, settled) if reuse else {}
     untrained = [cell for cell in recipes if cell not in settled and cell not in taken]
     missing = {cells[cell]: recipes[cell].compiled() if compiled else recipes[cell] for cell in untrained}
@@ -146,7 +149,7 @@ def _settled(run: Run) -> Observed | None:
     A run that was observed in an older way is observed anew by a worker, not by this process one after the other.
     """
     try:
-        return known(Run(run.path))  # not from `run`, which would remember a record that its worker goes on with
+        return known(run)
     except InputError:
         return None
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from sinkscope.live import plain, stderr
+from sinkscope.live import plain, printable, stderr
 
 LONGEST_WORD = 30  # characters; longer ones, such as paths, are broken where a terminal is narrow
 SHORT_WORD = 12  # the same in a column of phrases, which has other places to be broken at
@@ -74,7 +75,7 @@ class Columns:
     """
 
     names: Sequence[str]
-    rows: Sequence[Sequence[Text]]
+    rows: Sequence[Sequence[str]]
     numbers_from: int
     keys: int
 
@@ -93,17 +94,14 @@ class Columns:
     def _fits(self, widths: Mapping[int, int]) -> bool:
         """Whether every row is one line, which needs no breaking: long tables are written in a tenth of the time."""
         cells = [(row[index], width) for row in self.rows for index, width in widths.items() if index < len(row)]
-        return all(
-            cell.plain == cell.plain.strip() and "\n" not in cell.plain and cell.cell_len <= width
-            for cell, width in cells
-        )
+        return all(cell == cell.strip() and "\n" not in cell and cell_len(cell) <= width for cell, width in cells)
 
-    def _line(self, row: Sequence[Text], widths: Mapping[int, int]) -> str:
+    def _line(self, row: Sequence[str], widths: Mapping[int, int]) -> str:
         parts = []
         for index, width in widths.items():
-            cell = row[index] if index < len(row) else Text()
-            blank = " " * (width - cell.cell_len)
-            parts.append(blank + cell.plain if index >= self.numbers_from else cell.plain + blank)
+            cell = row[index] if index < len(row) else ""
+            blank = " " * (width - cell_len(cell))
+            parts.append(blank + cell if index >= self.numbers_from else cell + blank)
         return "".join(part + " " * PADDING for part in parts) + "\n"
 
     def _groups(self, room: int) -> list[list[int]]:
@@ -141,25 +139,24 @@ class Columns:
     def _measures(self) -> list[tuple[int, int]]:
         """Of every column the least width, and the width that breaks nothing."""
         return [
-            (self._least_of(cells), max(cell.cell_len for cell in cells))
-            for cells in map(self._cells, range(len(self.names)))
+            (self._least_of(cells), max(map(cell_len, cells))) for cells in map(self._cells, range(len(self.names)))
         ]
 
-    def _least_of(self, cells: Sequence[Text]) -> int:
-        phrases = any(" " in cell.plain for cell in cells[1:])
-        longest = max((len(word) for cell in cells for word in cell.plain.split()), default=1)
+    def _least_of(self, cells: Sequence[str]) -> int:
+        phrases = any(" " in cell for cell in cells[1:])
+        longest = max((len(word) for cell in cells for word in cell.split()), default=1)
         return min(longest, SHORT_WORD if phrases else LONGEST_WORD)
 
-    def _cells(self, index: int) -> list[Text]:
-        return [plain(self.names[index]), *(row[index] for row in self.rows if index < len(row))]
+    def _cells(self, index: int) -> list[str]:
+        return [printable(self.names[index]), *(row[index] for row in self.rows if index < len(row))]
 
-    def _table(self, widths: Mapping[int, int], rows: Sequence[Sequence[Text]]) -> Table:
+    def _table(self, widths: Mapping[int, int], rows: Sequence[Sequence[str]]) -> Table:
         result = Table(header_style="bold", box=None, padding=(0, PADDING, 0, 0), show_header=any(self.names))
         for index, width in widths.items():
             justify: JustifyMethod = "right" if index >= self.numbers_from else "left"
             result.add_column(plain(self.names[index]), justify=justify, overflow="fold", width=width)
         for row in rows:
-            result.add_row(*(row[index] for index in widths if index < len(row)))
+            result.add_row(*(Text(row[index]) for index in widths if index < len(row)))
         return result
 
 
@@ -168,7 +165,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], numbers_from
 
     Where the terminal is too narrow for all columns, the first `keys` are repeated beside the later ones.
     """
-    return Columns(columns, [[plain(cell) for cell in row] for row in rows], numbers_from, keys)
+    return Columns(columns, [[printable(cell) for cell in row] for row in rows], numbers_from, keys)
 
 
 def _finite(value: Any) -> Any:

@@ -50,12 +50,18 @@ SAID_BY_FINGERPRINT = {"corpus", "mixture", "tokenizer", "max_characters", "vali
 
 def without_defaults(part: BaseModel, dumped: Mapping[str, Any]) -> dict[str, Any]:
     """The dumped fields that differ from their defaults, and those that say which part it is."""
-    fields = type(part).model_fields
+    defaults = _defaults(type(part))
     return {
         name: value
         for name, value in dumped.items()
-        if name in ("name", "kind") or getattr(part, name) != fields[name].get_default(call_default_factory=True)
+        if name in ("name", "kind") or getattr(part, name) != defaults[name]
     }
+
+
+@cache
+def _defaults(part: type[BaseModel]) -> Mapping[str, Any]:
+    """The default of every field. Shared: only read."""
+    return {name: field.get_default(call_default_factory=True) for name, field in part.model_fields.items()}
 
 
 def _name_or_dict(spec: AttentionSpec) -> str | dict[str, Any]:
