@@ -288,8 +288,8 @@ def _usual() -> LabConfig:
 
 def _plain_numbers(value: Any) -> Any:
     """Whole floats as integers, so that 10000 and 10000.0 are one value."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
     if isinstance(value, dict):
-        return {key: _plain_numbers(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain_numbers(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+        return {key: item if type(item) is str else _plain_numbers(item) for key, item in value.items()}
+    return [_plain_numbers(item) for item in value] if isinstance(value, list | tuple) else value
