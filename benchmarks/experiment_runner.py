@@ -140,11 +140,13 @@ def thousand(root: Path, corpus: str) -> list[Figure]:
         3,
     )
     gc.unfreeze()
-    processes = {
-        "ask": lambda: process("run", str(source), "--seeds", str(SEEDS), *places),
-        "list": lambda: process("list", "--results", str(results)),
-    }
-    of_processes = in_turns(processes, 2)
+    of_processes = in_turns(
+        {
+            "ask": lambda: process("run", str(source), "--seeds", str(SEEDS), *places),
+            "list": lambda: process("list", "--results", str(results)),
+        },
+        2,
+    )
     whole = seconds["ask"] + seconds["list"]
     return [
         Figure("1,000 runs that exist, listed, judged, rendered / the limit", whole, 1.0, "s", "<= 1", whole <= 1.0),

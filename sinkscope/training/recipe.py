@@ -191,7 +191,7 @@ class Recipe(Part):
         Fields with their default values are left out, so that a field which is new does not rename every run; a default
         that changes must raise `DEFAULTS`.
         """
-        values = self.model_dump(mode="json", exclude=WITHOUT_INFLUENCE | {"start_from"})
+        values = self.model_dump(mode="json", exclude=WITHOUT_INFLUENCE | {"start_from", "attention", "model"})
         values["data"] = {name: value for name, value in values["data"].items() if name not in SAID_BY_FINGERPRINT}
         for name in type(self).model_fields:
             if isinstance(part := getattr(self, name), BaseModel):
