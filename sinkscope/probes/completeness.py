@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 
 from torch import nn
@@ -12,6 +13,7 @@ from sinkscope.probes.batch import Batch
 from sinkscope.probes.left_out import LeftOut, starred
 
 FRAMEWORKS = ("torch", "sinkscope")
+_ATTENDS = re.compile(r"(Attention|AttentionPoolingHead|AttnBlock)$")  # by the names of classes, all that there is
 
 
 def forget(left_out: LeftOut, batches: Sequence[Batch], layers: Collection[Layer], family: str) -> None:
@@ -61,17 +63,32 @@ def not_measured(
     return absent | left_out.named(layers, seen)
 
 
-def of_another_package(model: nn.Module) -> dict[str, str]:
-    """Why attention has no numbers that code of another package than the model's own computes, as in a tower of timm.
+def by_other_code(model: nn.Module, layers: Collection[Layer]) -> dict[str, str]:
+    """Why attention has no numbers that stands in no layer: its module computes it without AttentionInterface.
 
-    By the path of its modules, with a star for each number.
+    As a pooling head of SigLIP, SAM's vision tower under SDPA, linear attention, a tower of timm. By the path of the
+    outermost such module, with a star for each number.
     """
     known = (*FRAMEWORKS, _package(model))
-    return {
-        starred(path): f"is attention of {_package(module)}, of whose code nothing is read"
-        for path, module in model.named_modules()
-        if type(module).__name__.endswith("Attention") and _package(module) not in known and not has_attention(module)
-    }
+    taken = {layer.name.partition("#")[0] for layer in layers}
+    found: dict[str, str] = {}
+    for path, module in model.named_modules():
+        if not _ATTENDS.search(type(module).__name__) or has_attention(module):
+            continue
+        if any(_within(path, other) or _within(other, path) for other in taken):
+            continue
+        taken.add(path)
+        package = _package(module)
+        whose = "" if package in known else f"{package}'s "
+        found[starred(path)] = (
+            f"is {whose}{type(module).__name__}, attention by code of its own, of which nothing is read"
+        )
+    return found
+
+
+def _within(path: str, other: str) -> bool:
+    """Whether a module is another one, or stands in it."""
+    return f"{path}.".startswith(f"{other}.")
 
 
 def _package(module: nn.Module) -> str:

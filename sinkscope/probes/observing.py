@@ -47,7 +47,7 @@ from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import chunks, has_scores
 from sinkscope.probes.calls.reading import read
 from sinkscope.probes.calls.row_scores import RowScores
-from sinkscope.probes.completeness import check_complete, forget, not_measured, of_another_package
+from sinkscope.probes.completeness import by_other_code, check_complete, forget, not_measured
 from sinkscope.probes.facts import describe
 from sinkscope.probes.left_out import LeftOut, applicable, kind
 from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
@@ -187,7 +187,7 @@ class Observation:
             return self._maps.not_measured(blind)
         own = ("encoder", "decoder", "cross") if self._encoder_decoder else ()
         found = not_measured(self.left_out, self._batches, self.layers.values(), own)
-        return found | of_another_package(self.model)
+        return found | by_other_code(self.model, self.layers.values())
 
     @property
     def _needs_vectors(self) -> bool:

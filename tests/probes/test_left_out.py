@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, SiglipVisionConfig, SiglipVisionModel
 
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.probes import AttentionReceived, ExpertPeaks, HiddenNorms, measure, observe
@@ -84,11 +84,35 @@ def test_a_row_without_tokens_says_nothing_and_changes_nothing(ids: Tensor, tiny
         np.testing.assert_allclose(found.isel(sample=0), alone[name].isel(sample=0), atol=1e-4, rtol=1e-4, err_msg=name)
 
 
+OWN = "attention by code of its own, of which nothing is read"
+
+
 def test_attention_of_another_package_is_named(ids: Tensor, tiny_llama: LlamaForCausalLM) -> None:
     """A tower of timm (Perception LM, Gemma 3n) is no layer of transformers: it has no numbers, and not in silence."""
     model = copy.deepcopy(tiny_llama)
     assert measure(model, ids).record["not_measured"] == {}
     foreign = type("Attention", (torch.nn.Linear,), {"__module__": "timm.layers.attention"})
     model.tower = torch.nn.ModuleList([foreign(4, 4), foreign(4, 4)])
-    said = {"tower.*": "is attention of timm, of whose code nothing is read"}
+    said = {"tower.*": f"is timm's Attention, {OWN}"}
     assert measure(model, ids).record["not_measured"] == said
+
+
+def test_attention_that_no_layer_holds_is_named() -> None:
+    """SigLIP pools with torch's own attention, SAM's tower calls SDPA itself: no numbers, and not in silence."""
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    pixels = torch.randn(1, 3, 16, 16)
+    pooling = SiglipVisionModel(SiglipVisionConfig(**sizes, image_size=16, patch_size=8)).eval()
+    head = {"head": f"is SiglipMultiheadAttentionPoolingHead, {OWN}"}
+    assert measure(pooling, {"pixel_values": pixels}).record["not_measured"] == head
+    linear = type("LinearAttention", (torch.nn.Linear,), {"__module__": SiglipVisionModel.__module__})
+    pooling.mixers = torch.nn.ModuleList([linear(4, 4), linear(4, 4)])
+    kept = measure(pooling, {"pixel_values": pixels}).record["not_measured"]
+    assert kept == head | {"mixers.*": f"is LinearAttention, {OWN}"}
+
+
+def test_what_a_measured_layer_is_made_of_is_not_named(ids: Tensor, tiny_llama: LlamaForCausalLM) -> None:
+    model = copy.deepcopy(tiny_llama)
+    inner = type("DotProductAttention", (torch.nn.Identity,), {})
+    for layer in model.model.layers:
+        layer.self_attn.inner = inner()
+    assert measure(model, ids).record["not_measured"] == {}
