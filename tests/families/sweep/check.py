@@ -278,9 +278,12 @@ def _layers(measurement: Measurement, maps: Maps) -> Iterator[tuple[str | None, 
 
 
 def _missing(measurement: Measurement, maps: Maps) -> Iterator[str]:
-    count = measurement.data.sizes["layer"]
+    count, said_of = measurement.data.sizes["layer"], measurement.record["not_measured"]
+    own = [path for path, reason in said_of.items() if reason.endswith("of which nothing is read")]
+    if own:
+        yield f"attention by code of its own is not read ({', '.join(own)})"
     if count != len(maps):
-        said = ", ".join(measurement.record["not_measured"])
+        said = ", ".join(path for path in said_of if path not in own)
         yield f"{len(maps) - count} of {len(maps)} layers left out ({said})"
         if not said:
             raise Different(f"{count} layers of {len(maps)} measured, and the record does not say so")
