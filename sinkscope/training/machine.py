@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from sinkscope.errors import InputError, unknown
+from sinkscope.training.products import wide_products
 from sinkscope.training.recipe import Recipe
 
 DEVICES = ("auto", "cpu")
@@ -63,7 +64,8 @@ def compiling(recipe: Recipe) -> Iterator[None]:
     from torch._dynamo.exc import TorchDynamoException  # the class of all failures to compile; slow to import
 
     try:
-        yield
+        with wide_products():
+            yield
     except TorchDynamoException as error:
         reason = " ".join((str(error).strip() or type(error).__name__).splitlines()[0].split())
         raise InputError(

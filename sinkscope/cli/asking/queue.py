@@ -24,7 +24,7 @@ COLUMNS = ("run", "why", "claims", "minutes", "hours in all")
 PLAN = "Print what would be run, with estimated minutes; run nothing."
 HOURS = "How long it works; without it until nothing is missing."
 WORKERS = "Runs at once; they share the processors, and a GPU where there is one."
-COMPILE = "Train under torch.compile: somewhat faster; numbers differ by rounding alone. Needs a C++ compiler."
+COMPILE = "Train under torch.compile: faster; numbers differ by rounding alone. Needs a C++ compiler."
 Compiled = Annotated[bool, typer.Option("--compile", help=COMPILE)]
 Hours = Annotated[float | None, typer.Option(help=HOURS)]
 

@@ -41,7 +41,7 @@ class Job(ABC):
         """Train the run under `out`, go on with it, or return it if it is finished. Raises as `sinkscope.train`."""
 
     def compiled(self) -> Job:
-        """The same job, trained under `torch.compile` where that is known of it: the same run, somewhat faster."""
+        """The same job, trained under `torch.compile` where that is known of it: the same run, faster."""
         return self
 
     @classmethod
