@@ -12,6 +12,7 @@ guard = of("probes/calls/guard.py", "tests/probes/calls/test_guard.py")
 seen = of("probes/calls/masks.py", "tests/probes/calls/test_masks.py", "tests/families/test_real_tokens.py")
 towers = of("hooks/modules.py", "tests/families/test_real_tokens.py", "tests/hooks/test_modules.py")
 entries = of("probes/calls/call.py", "tests/families/test_entries.py")
+left_out = of("probes/completeness.py", "tests/probes/test_left_out.py")
 norms = of("probes/observers/norms.py", "tests/probes/observers/test_angles_and_norms.py")
 outputs = of("probes/observers/outputs.py", "tests/probes/observers/test_outputs.py")
 observer = of("probes/observers/observer.py", "tests/probes/test_measuring.py", "tests/probes/test_batches.py")
@@ -20,6 +21,16 @@ rates = of("metrics/rates.py", "tests/metrics/test_rates.py")
 massive = of("metrics/massive.py", "tests/metrics/test_massive.py")
 
 MUTANTS: tuple[Mutant, ...] = (
+    left_out(
+        "attention inside attention is named twice",
+        "any(_within(path, other) or _within(other, path) for other in taken)",
+        "any(_within(other, path) for other in taken)",
+    ),
+    left_out(
+        "measured attention is said to be missing",
+        'taken = {layer.name.partition("#")[0] for layer in layers}',
+        "taken = set[str]()",
+    ),
     received(
         "slot mass is clamped",
         "mass = (call.sink - call.counted_lse).exp()",

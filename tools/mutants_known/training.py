@@ -7,6 +7,7 @@ schedule = of("training/schedule.py", "tests/training/test_schedule.py")
 penalty = of("training/penalty.py", "tests/training/test_penalty.py")
 muon = of("training/optimizers/muon.py", "tests/training/optimizers")
 decay = of("training/optimizers/base.py", "tests/training/optimizers")
+products = of("training/products.py", "tests/training/test_products.py")
 windows = of("data/windows.py", "tests/data/test_windows.py", "tests/data/test_prepared.py")
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -28,6 +29,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "if parameter.ndim == 2]",
     ),
     decay("norms always decay", "return self.decay_norms or parameter.ndim >= 2", "return True"),
+    products("products of halves too", "left.dtype == right.dtype == torch.float32", "left.dtype == right.dtype"),
+    products("a scaled sum loses its scale", "any(node.kwargs.get(of, 1) != 1 for of in SCALES)", "False"),
+    products("what is added is lost", "            if added:", "            if False:"),
+    products("turned products are not turned back", "    return _turned(graph, turned)", "    return turned"),
+    products("every AVX-512 processor is narrowed", '_maker() not in ("", "GenuineIntel")', '_maker() != ""'),
     windows("labels see the interventions", "input_ids = labels.clone()", "input_ids = labels"),
     windows(
         "documents are not counted from the window's first",

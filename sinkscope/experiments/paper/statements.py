@@ -239,7 +239,7 @@ LOSS = (
         "A short attention window prevents the sink",
         "introduction; section 6",
         "",
-        ("window/short*",),
+        ("window/short*", "window/prevented*"),
     ),
     Said(
         "The longer the window, the stronger the sink",

@@ -162,6 +162,7 @@ window = Question(
     name="window",
     asks="Does a short window prevent the sink?",
     source=SECTION_L3,
+    note="Whether the sink is gone, and not only weaker, was asked when these runs had been seen.",
     # The metric divides by all queries: a first token that only 32 of 64 can see never reaches much. So windows are
     # compared on texts as short as the shortest, of which they hide nothing.
     shared=WIDE,
@@ -183,6 +184,14 @@ window = Question(
             "on 32 tokens a model trained with a window of 32 has a lower sink rate than one with full causal "
             "attention, by more than 1 point",
             SECTION_L3,
+        ),
+        below(
+            1.0,
+            level("sink_mass/tokens=32", "window of 32"),
+            "prevented, by mass",
+            "on 32 tokens a model trained with a window of 32 has a sink mass of less than 1 %",
+            SECTION_L3,
+            FRESH,
         ),
         above(
             0.0,

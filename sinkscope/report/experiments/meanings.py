@@ -54,7 +54,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So the peak at a decay of 0.5 that the paper found is not there in models of this size.",
     ),
     "window": (
-        "So a model that cannot see its first tokens does not make them its sink.",
+        "So the fewer queries see the first token, the weaker a sink it becomes; whether it is gone is another claim.",
         "So a short window does not keep these models from making a sink.",
     ),
     "positions": (
