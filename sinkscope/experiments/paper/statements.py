@@ -239,8 +239,9 @@ LOSS = (
         "A short attention window prevents the sink",
         "introduction; section 6",
         "",
-        ("window/short*", "window/prevented*"),
+        ("window/prevented*",),
     ),
+    Said("A short attention window weakens it", "section 6", "", ("window/short*",)),
     Said(
         "The longer the window, the stronger the sink",
         "section 6",
