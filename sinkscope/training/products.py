@@ -30,6 +30,7 @@ def narrowed_by_mkl() -> bool:
     return (
         torch.backends.mkl.is_available()
         and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # not promised by PyTorch: without it, all is as it was
         and torch.backends.cpu.get_cpu_capability() == "AVX512"
         and _maker() not in ("", "GenuineIntel")
     )

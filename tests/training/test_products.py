@@ -11,6 +11,8 @@ import torch
 
 from sinkscope.training import products
 
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch has no oneDNN here")
+
 MADE = "sinkscope.wide_product.default"
 
 
