@@ -7,7 +7,7 @@ schedule = of("training/schedule.py", "tests/training/test_schedule.py")
 penalty = of("training/penalty.py", "tests/training/test_penalty.py")
 muon = of("training/optimizers/muon.py", "tests/training/optimizers")
 decay = of("training/optimizers/base.py", "tests/training/optimizers")
-products = of("training/products.py", "tests/training/test_products.py")
+products = of("training/machine/products.py", "tests/training/machine/test_products.py")
 windows = of("data/windows.py", "tests/data/test_windows.py", "tests/data/test_prepared.py")
 
 MUTANTS: tuple[Mutant, ...] = (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.experiments import QUESTIONS, Findings, Observed
+from sinkscope.experiments import QUESTIONS, STATEMENTS, Findings, Observed
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.sweep.sweeping import Sweep
 from sinkscope.training import Run
@@ -93,12 +93,13 @@ def test_all_of_them_begin_with_what_the_paper_says(sinkscope, results, monkeypa
     told = "74.11 at k = 1, 69.64 at k = 3 9.5 (7.02 to 12) 3 2.69 fixed-token: stands out, exploratory"
     assert row == f"{says} {told} supported; other claims: 2 supported"
     assert "On synthetic tasks" not in lines
-    assert any(line.startswith("of 98 statements of the paper 2 are decided") for line in lines), lines[-4:]
+    count = sum(map(len, STATEMENTS.values()))
+    assert any(line.startswith(f"of {count} statements of the paper 2 are decided") for line in lines), lines[-4:]
     told = sinkscope("experiment", "verdict", "--all", "--json", "--results", str(results)).json
     [same] = [each for each in told["paper"] if each["says"] == says]
     assert same["by"] == {"experiment": "fixed-token", "claim": "stands out", "primary": False}
     assert (same["verdict"], same["part"]) == ("supported", "The abstract")
-    assert len(told["paper"]) == 98
+    assert len(told["paper"]) == count
 
 
 def test_claims_of_synthetic_tasks_stand_apart(sinkscope, monkeypatch):

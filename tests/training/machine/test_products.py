@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sinkscope.training import products
+from sinkscope.training.machine import products
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch has no oneDNN here")
 
@@ -106,7 +106,7 @@ def test_a_scaled_sum_is_left_alone():
 COMPILED = """
 import torch
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.training import products
+from sinkscope.training.machine import products
 
 calls, made = [], products.widen
 def counted(graph):

@@ -116,7 +116,7 @@ def test_compiling_without_a_compiler_is_one_line(tiny: Make, tmp_path: Path) ->
         "SINKSCOPE_NO_SHAPE_CHECKS": "1",
         "CXX": str(tmp_path / "no-compiler"),
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
-        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTHONPATH": str(Path(__file__).parents[3]),
     }
     command = [sys.executable, "-m", "sinkscope", "train", str(recipe), "--out", str(tmp_path / "runs")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -139,7 +139,7 @@ def test_a_compiled_run_is_the_same_run(
         killed_at(7, tiny(), runs, monkeypatch)
     recipe = runs.parent / "compiled.json"
     recipe.write_text(json.dumps(tiny("compile=true").model_dump(mode="json")))
-    environment = os.environ | {"SINKSCOPE_NO_SHAPE_CHECKS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = os.environ | {"SINKSCOPE_NO_SHAPE_CHECKS": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-m", "sinkscope", "train", str(recipe), "--out", str(runs), "--resume"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
