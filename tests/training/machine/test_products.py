@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from sinkscope.training.machine import products
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch has no oneDNN here")
 
+ROOT = Path(__file__).parents[3]
 MADE = "sinkscope.wide_product.default"
 
 
@@ -133,9 +135,10 @@ print(sum(calls), max(apart))
 @pytest.mark.slow
 @pytest.mark.parametrize("narrowed", [True, False])
 def test_a_compiled_model_has_the_same_gradients(narrowed: bool, tmp_path: Path) -> None:
-    """In a process of its own: shape checks and compilation do not go together."""
-    script = COMPILED.format(narrowed=narrowed)
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=500)
+    """In a process of its own: shape checks and compilation do not go together. A graph of the cache is not made anew."""
+    command = [sys.executable, "-c", COMPILED.format(narrowed=narrowed)]
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "compiled"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-2000:]
     replaced, worst = done.stdout.split()[-2:]
     assert (int(replaced) >= 3 * 13) is narrowed  # six or seven products a layer, thrice
