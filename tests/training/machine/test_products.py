@@ -134,7 +134,7 @@ print(sum(calls), max(apart))
 
 @pytest.mark.slow
 def test_a_compiled_model_has_the_same_gradients(tmp_path: Path) -> None:
-    """In a process of its own, as shape checks and compilation do not go together; a graph of the cache runs no pass."""
+    """In a process of its own, as shape checks and compilation do not go together; cached graphs run no pass."""
     uncached = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0", "PYTHONPATH": str(ROOT)}
     command, environment = [sys.executable, "-c", COMPILED], os.environ | uncached
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500)
