@@ -203,6 +203,11 @@ class Passes:
         end = self.model.register_forward_hook(self._end, always_call=True, prepend=first)
         stack.callback(begin.remove)
         stack.callback(end.remove)
+        stack.callback(self._forget)
+
+    def _forget(self) -> None:
+        """Let go of who was told of passes: they hold this object, and a circle stays until the collector runs."""
+        self._opened = self._closed = None
 
     @property
     def now(self) -> Pass:

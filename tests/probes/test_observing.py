@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 
 import jaxtyping
@@ -76,6 +78,21 @@ def test_observations_nest_and_end_in_any_order(llama: LlamaForCausalLM, ids: to
     assert state(llama) == before
     assert outer.measurement().data.sizes["sample"] == 6
     assert inner.measurement().data.sizes["sample"] == 5
+
+
+def test_what_was_seen_is_freed_with_its_observation(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    """Not when the collector comes by: until then the gaps between its tensors cost every pass its memory anew."""
+    gc.collect()
+    gc.disable()
+    try:
+        with observe(llama, *EXPERTLESS) as seen:
+            llama(ids)
+        seen.measurement()
+        alive = weakref.ref(seen)
+        del seen
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_other_models_are_untouched(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
