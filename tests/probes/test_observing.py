@@ -81,7 +81,7 @@ def test_observations_nest_and_end_in_any_order(llama: LlamaForCausalLM, ids: to
 
 
 def test_what_was_seen_is_freed_with_its_observation(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
-    """Not when the collector comes by: until then the gaps between its tensors cost every pass its memory anew."""
+    """Not when the collector comes by: until then it holds memory in the gaps of which no forward pass fits."""
     gc.collect()
     gc.disable()
     try:
