@@ -195,7 +195,7 @@ class Engine(Editor):
     def _end(self, plan: Plan) -> None:
         """The last layer has attended."""
         for stack in self.progress.stacks:
-            steps = [step for step in self.steps if step.part.stack is stack]
+            steps = [step for step in self.steps if step.part.mark is stack.mark]
             ids = None if self.forward is None else self.forward.ids
             call = call_of(stack, steps, len(self.layers), ids, plan.policy.reads_weights)
             _noted(stack, call, plan.policy.needs)

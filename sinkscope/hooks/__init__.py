@@ -65,6 +65,7 @@ from sinkscope.hooks.projections import (
     output_projection,
     projection,
     projections,
+    replaced,
 )
 from sinkscope.hooks.samples import Samples, cache_of, check_order
 from sinkscope.hooks.stream import (
@@ -151,6 +152,7 @@ __all__ = [
     "read_blocks",
     "read_stream",
     "reads_at_once",
+    "replaced",
     "row_length",
     "samples_of",
     "sink_tokens",

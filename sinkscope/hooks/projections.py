@@ -114,23 +114,25 @@ class Projection:
 
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             used[:] = [True]
-            return self.replaced(output, edit)
+            return replaced(output, self.columns, edit)
 
         stack.callback(self.module.register_forward_hook(hook, prepend=True).remove)
         passes.require(lambda _: bool(used), self._unused(passes.model), stack)
-
-    def replaced(self, output: Any, edit: Edit) -> Any:
-        """The module's output with `edit` of this projection's part in the place of that part."""
-        whole = _returned(output)
-        part = edit(self.own(whole))
-        edited = part if self.columns is None else whole.index_copy(-1, self.columns.to(whole.device), part)
-        return (edited, *output[1:]) if isinstance(output, tuple) else edited
 
     def _unused(self, model: nn.Module) -> str:
         return (
             f"family '{family(model)}': '{self.path}' was not called by the end of a pass (its weight may be read "
             "directly), so nothing was changed there"
         )
+
+
+def replaced(output: Any, columns: Int[Tensor, "column"] | None, edit: Edit) -> Any:
+    """A module's output with `edit` of these columns in their place; None for all of them."""
+    whole = _returned(output)
+    place = slice(None) if columns is None else columns.to(whole.device)
+    part = edit(whole[..., place])
+    edited = part if columns is None else whole.index_copy(-1, place, part)
+    return (edited, *output[1:]) if isinstance(output, tuple) else edited
 
 
 def projections(model: nn.Module) -> list[Projection]:
@@ -241,11 +243,8 @@ def head_width(attention: nn.Module) -> int:
 def head_count(model: nn.Module, attention: nn.Module) -> int:
     """Number of query heads. Raises `UnsupportedModelError`."""
     if (found := heads_of(model, attention)) is None:
-        raise missing(
-            attention,
-            "neither its attention layer nor its configuration says how many heads there are (looked for "
-            f"{_list(HEADS)})",
-        )
+        reason = "neither its attention layer nor its configuration says how many heads there are"
+        raise missing(attention, f"{reason} (looked for {_list(HEADS)})")
     return found
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import subprocess
 import sys
-import weakref
 from collections.abc import Iterator
 
 import jaxtyping
@@ -20,6 +18,7 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks.dispatch import _run_with_lse
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, QueryKeyValueNorms, measure, observe
 from sinkscope.probes.observers.observer import Hidden, Piece
+from tests.collector import left_by
 from tests.families.registry import FAMILIES
 from tests.probes.conftest import EXPERTLESS, build
 
@@ -82,17 +81,13 @@ def test_observations_nest_and_end_in_any_order(llama: LlamaForCausalLM, ids: to
 
 def test_what_was_seen_is_freed_with_its_observation(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
     """Not when the collector comes by: until then it holds memory in the gaps of which no forward pass fits."""
-    gc.collect()
-    gc.disable()
-    try:
+
+    def look() -> None:
         with observe(llama, *EXPERTLESS) as seen:
             llama(ids)
         seen.measurement()
-        alive = weakref.ref(seen)
-        del seen
-        assert alive() is None
-    finally:
-        gc.enable()
+
+    assert left_by(look) == 0
 
 
 def test_other_models_are_untouched(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
@@ -255,6 +250,7 @@ def test_samples_of_several_passes_follow_each_other(llama: LlamaForCausalLM, id
 COMPILED = """
 import torch
 from sinkscope.probes import AttentionReceived, HiddenNorms, observe
+from tests.collector import left_by
 from tests.families.registry import FAMILIES
 
 torch._logging.set_logs(all=50)

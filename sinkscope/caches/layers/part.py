@@ -8,11 +8,22 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
+class Mark:
+    """Tells a stack from others. Parts have it in place of their stack.
+
+    In a circle with its layers a stack would stay until Python's collector runs, and with it all keys and values of a
+    cache that nobody holds any more.
+    """
+
+
 @dataclass(eq=False)
 class Part:
-    """Views of what a layer of a stack stores, of where its next key goes, and of room for a token's weights."""
+    """Views of what a layer of a stack stores, of where its next key goes, and of room for a token's weights.
 
-    stack: object
+    `mark`: that of the stack.
+    """
+
+    mark: Mark
     keys: Float[Tensor, "batch heads slots dim"]
     values: Float[Tensor, "batch heads slots value_dim"]
     into_keys: Int[Tensor, "batch heads 1 dim"]

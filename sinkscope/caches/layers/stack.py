@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sinkscope.caches.call import wide
 from sinkscope.caches.following import Coming
-from sinkscope.caches.layers.part import Part
+from sinkscope.caches.layers.part import Mark, Part
 from sinkscope.caches.layers.rectangle import in_heads
 from sinkscope.caches.layers.slots import KeptSets, oldest_of_lowest
 
@@ -25,7 +25,7 @@ class Stack:
     """
 
     def __init__(self, layers: list[KeptSets], query_heads: int) -> None:
-        self.layers = layers
+        self.layers, self.mark = layers, Mark()
         first = layers[0].slots
         batch, heads, used = first["places"].shape
         sizes = len(layers), batch
@@ -51,12 +51,12 @@ class Stack:
             layer.slots.hole = hole = self._hole[number]
             keys, values = rows["keys"][number], rows["values"][number]
             into = in_heads(hole, keys), in_heads(hole, values)
-            layer.part = Part(self, keys, values, *into, weights[number])
+            layer.part = Part(self.mark, keys, values, *into, weights[number])
 
     @property
     def whole(self) -> bool:
         """Whether no layer went its own way since (rows that were chosen, a pass of several tokens)."""
-        return all(layer.part is not None and layer.part.stack is self for layer in self.layers)
+        return all(layer.part is not None and layer.part.mark is self.mark for layer in self.layers)
 
     def open(self, column: int) -> None:
         """A pass of one token begins, which stands in this column."""
@@ -79,7 +79,7 @@ class Stack:
     def dissolve(self) -> None:
         """Every layer goes its own way."""
         for layer in self.layers:
-            if layer.part is not None and layer.part.stack is self:
+            if layer.part is not None and layer.part.mark is self.mark:
                 layer.leave()
 
 

@@ -14,14 +14,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, EncoderDecoderCache
 from transformers.masking_utils import sdpa_mask
 
 from sinkscope.attention import Operation, PathName, Tokens
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks import PLACE, Hosted, Joined, Projection, visibility_of
+from sinkscope.hooks import PLACE, Hosted, Joined, Projection, replaced, visibility_of
 from sinkscope.model.attached.config import NAME
 from sinkscope.model.attached.sink import carries_sink
 from sinkscope.model.attached.softcap import Softcap
@@ -55,7 +55,7 @@ def equip(module: nn.Module, operation: Operation, made: Mapping[str, Projection
     if operation.spec.value_gate is not None:
         edits.append(("value", _gated_values))
     for kind, edit in edits:
-        hook = partial(_edit, operation, made[kind], edit)
+        hook = partial(_edit, operation, made[kind].columns, edit)  # not the module, which would hold itself
         handles.append(made[kind].module.register_forward_hook(hook))
     setattr(module, HANDLES, handles)
 
@@ -154,13 +154,13 @@ def _forget_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> None
 
 def _edit(
     operation: Operation,
-    made: Projection,
+    columns: Int[Tensor, "column"] | None,
     edit: Callable[[Operation, Tensor, Tensor], Tensor],
     module: nn.Module,
     args: tuple[Any, ...],
     output: Any,
 ) -> Any:
-    return made.replaced(output, lambda part: _joined(edit(operation, _heads(part, operation), args[0])))
+    return replaced(output, columns, lambda part: _joined(edit(operation, _heads(part, operation), args[0])))
 
 
 def _normalized_queries(operation: Operation, query: Tensor, hidden: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import sinkscope as ss
 from sinkscope.attention import CATALOG
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.model import LabConfig, LabForCausalLM
+from tests.collector import left_by
 from tests.thinning import thinned
 
 SIZES = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}
@@ -87,3 +88,9 @@ def test_what_only_the_lab_can_do_is_refused(name: str, tiny_llama: LlamaForCaus
     with pytest.raises(UnsupportedModelError, match=r"family 'llama': .* which only lab models do"):
         ss.attach(tiny_llama, name)
     assert list(tiny_llama.state_dict()) == state
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_freed_with_its_last_reference(name: str) -> None:
+    """Nothing of it stays until the collector runs, such as maps whose hooks hold them."""
+    assert left_by(lambda: ss.attach(LabForCausalLM(LabConfig(**SIZES, **HEADS)).to_llama(), name)) == 0
