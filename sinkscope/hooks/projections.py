@@ -129,9 +129,8 @@ class Projection:
 def replaced(output: Any, columns: Int[Tensor, "column"] | None, edit: Edit) -> Any:
     """A module's output with `edit` of these columns in their place; None for all of them."""
     whole = _returned(output)
-    place = slice(None) if columns is None else columns.to(whole.device)
-    part = edit(whole[..., place])
-    edited = part if columns is None else whole.index_copy(-1, place, part)
+    own = None if columns is None else columns.to(whole.device)
+    edited = edit(whole) if own is None else whole.index_copy(-1, own, edit(whole[..., own]))
     return (edited, *output[1:]) if isinstance(output, tuple) else edited
 
 

@@ -19,7 +19,7 @@ from sinkscope.caches import (
     evicting,
 )
 from sinkscope.caches.policies import H2O, VATP, FastV
-from sinkscope.quantization import FirstTokens, Grid, QuantizeCache
+from sinkscope.quantization import FirstTokens, Grid, QuantizeCache, quantized_cache
 from tests.collector import left_by
 from tests.families.registry import FAMILIES
 
@@ -54,6 +54,10 @@ def quantizes(model: PreTrainedModel) -> None:
         generate(model, DynamicCache(config=model.config))
 
 
+def holds_codes(model: PreTrainedModel) -> None:
+    generate(model, quantized_cache(model, Grid(4, "channel", group=16), Grid(4), FirstTokens(1), window=8))
+
+
 def evicts(policy: Policy, budget: object = BUDGET) -> Callable[[PreTrainedModel], None]:
     def run(model: PreTrainedModel) -> None:
         with evicting(model, policy, budget, when="always") as cache:
@@ -72,6 +76,7 @@ def evicts(policy: Policy, budget: object = BUDGET) -> Callable[[PreTrainedModel
         streams,
         streams_at_original_distances,
         quantizes,
+        holds_codes,
     ],
 )
 def test_nothing_of_a_cache_is_left_behind_it(use: Callable[[PreTrainedModel], None], model: PreTrainedModel) -> None:
