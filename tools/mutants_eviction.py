@@ -29,6 +29,7 @@ groups = _of("layers/groups.py", GROUPS)
 masks = _of("masks.py", MASKS, REFERENCE, *EVICTING, GROUPS)
 notes = _of("notes.py", REFERENCE, *EVICTING)
 merging = _of("layers/merging.py", REFERENCE)
+stack = _of("layers/stack.py", "tests/caches/test_freed.py")
 budgets = _of("budgets.py", BUDGETS, CLASSES)
 sinks = _of("sinks.py", SINKS)
 protect = _of("protect.py", SINKS)
@@ -218,4 +219,5 @@ EVICTION: tuple[Mutant, ...] = (
     pictures("images are ranked behind text to an eighth", "-1 / (1 + score), score)", "score - 2.0**20, score)"),
     own("padding is not refused", "if layer.pads is not None:", "if False:"),
     own("keys are scored in another order", '"key": keys, "value": values}', '"key": keys.flip(2), "value": values}'),
+    stack("layers hold the stack that holds them", "layers, Mark()", "layers, self"),
 )

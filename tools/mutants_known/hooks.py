@@ -9,6 +9,8 @@ projections = of("hooks/projections.py", "tests/hooks/test_edits.py")
 stream = of("hooks/stream.py", "tests/hooks/test_stream.py")
 dispatch = of("hooks/dispatch.py", "tests/probes/test_observing.py", "tests/interventions")
 
+attached = of("model/attached/layer.py", "tests/model/attached/test_catalog.py")
+
 MUTANTS: tuple[Mutant, ...] = (
     passes("every pass starts at 0", 'return self.seen if axis == "tokens" else 0', "return 0"),
     samples(
@@ -74,4 +76,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "editor.given(module, implementation, arguments)",
         "tests/interventions",
     ),
+    passes(
+        "who is told of passes is held by them",
+        "self._opened = self._closed = None",
+        "pass",
+        "tests/probes/test_observing.py",
+    ),
+    attached("a map's hook holds the map", "operation, made[kind].columns, edit)", "operation, made[kind], edit)"),
 )
