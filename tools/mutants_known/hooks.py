@@ -49,7 +49,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     projections(
         "an edit reaches the whole fused map",
-        "part if self.columns is None else whole.index_copy(-1, self.columns.to(whole.device), part)",
+        "edit(whole) if own is None else whole.index_copy(-1, own, edit(whole[..., own]))",
         "edit(whole)",
     ),
     stream(
