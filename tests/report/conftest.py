@@ -15,6 +15,7 @@ from sinkscope.report.runs import StoredRun
 from tests.measurements.planted import LAYERS, POSITIONS, SAMPLES, small_dataset
 
 CHROMIUM = shutil.which("chromium")
+PATIENCE = 120_000  # ms; nothing in a browser is timed here, and a machine may have other work
 
 
 @pytest.fixture(scope="package")  # no longer: an event loop runs beside it
@@ -26,6 +27,13 @@ def browser() -> Iterator[object]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
         yield browser
         browser.close()
+
+
+def context_of(browser, **options):
+    """A context of its own, without a network."""
+    context = browser.new_context(offline=True, **options)
+    context.set_default_timeout(PATIENCE)
+    return context
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from sinkscope.report import sections
 from sinkscope.report.page import Headline, Page, write_page
 from tests.measurements.planted import small_dataset
-from tests.report.conftest import CHROMIUM
+from tests.report.conftest import CHROMIUM, context_of
 
 EVIL = "<script>document.title = 'owned'</script>"
 
@@ -34,7 +34,7 @@ def opened(request, browser, path):
     Drawing it takes seconds, so it is shared: each test changes only what no other one looks at.
     """
     scheme, width = request.param
-    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900}, offline=True)
+    context = context_of(browser, color_scheme=scheme, viewport={"width": width, "height": 900})
     page = context.new_page()
     page.complaints = []
     page.requests = []
@@ -42,7 +42,7 @@ def opened(request, browser, path):
     page.on("pageerror", lambda error: page.complaints.append(str(error)))
     page.on("request", lambda asked: page.requests.append(asked.url))
     page.goto(path.as_uri())
-    page.wait_for_selector("html[data-drawn]", timeout=30_000)
+    page.wait_for_selector("html[data-drawn]")
     yield page
     context.close()
 
@@ -91,13 +91,13 @@ def test_the_numbers_unfold_by_keyboard(opened):
 
 
 def test_figures_follow_the_scheme(browser, path):
-    context = browser.new_context(color_scheme="light", offline=True)
+    context = context_of(browser, color_scheme="light")
     page = context.new_page()
     page.goto(path.as_uri())
-    page.wait_for_selector("html[data-drawn]", timeout=30_000)
+    page.wait_for_selector("html[data-drawn]")
     paper = "getComputedStyle(document.querySelector('[data-figure=f1-1] .main-svg')).background"
     assert "rgb(255, 255, 254)" in page.evaluate(paper)
     page.emulate_media(color_scheme="dark")
-    page.wait_for_selector("html[data-drawn=dark]", timeout=30_000)
+    page.wait_for_selector("html[data-drawn=dark]")
     assert "rgb(24, 28, 33)" in page.evaluate(paper)
     context.close()

@@ -27,7 +27,7 @@ from sinkscope.report.stored import Stored
 from sinkscope.report.survey_page import survey_page
 from tests.evaluate.planted import keeping, llama, texts
 from tests.quantization.studies.quantizers import RoundDown, by_token
-from tests.report.conftest import CHROMIUM
+from tests.report.conftest import CHROMIUM, context_of
 from tests.report.experiments.conftest import absent, entries, normalisation, weight_decay
 from tests.report.observatory.conftest import complete
 from tests.report.test_survey_page import survey
@@ -151,7 +151,7 @@ MADE = {"intervention": intervention, "caches": caches, "quantization": quantiza
 
 
 def visited(browser: Any, path: Path, **options: Any) -> Iterator[Any]:
-    context = browser.new_context(offline=True, viewport={"width": 1400, "height": 900}, **options)
+    context = context_of(browser, viewport={"width": 1400, "height": 900}, **options)
     page = context.new_page()
     page.complaints = []
     page.on("console", lambda message: page.complaints.append(message.text))

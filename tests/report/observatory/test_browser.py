@@ -8,7 +8,7 @@ from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.observatory import observatory_page
 from sinkscope.report.page import write_page
 from tests.measurements.planted import EVIL
-from tests.report.conftest import CHROMIUM
+from tests.report.conftest import CHROMIUM, context_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,7 +29,7 @@ def path(tmp_path_factory, complete):
 
 
 def opening(browser, path, scheme="light", width=1280):
-    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900}, offline=True)
+    context = context_of(browser, color_scheme=scheme, viewport={"width": width, "height": 900})
     page = context.new_page()
     page.complaints = []
     page.requests = []
@@ -37,7 +37,7 @@ def opening(browser, path, scheme="light", width=1280):
     page.on("pageerror", lambda error: page.complaints.append(str(error)))
     page.on("request", lambda asked: page.requests.append(asked.url))
     page.goto(path.as_uri())
-    page.wait_for_selector(FILLED.format(scheme), timeout=30_000)
+    page.wait_for_selector(FILLED.format(scheme))
     page.eval_on_selector_all("details.question", "questions => questions.forEach((each) => { each.open = true; })")
     return page
 
@@ -156,7 +156,7 @@ def test_light_and_dark_differ_and_the_selection_survives_the_change(browser, pa
     page.select_option("#head-layer", "1")
     light = page.locator("#head-maps").screenshot()
     page.emulate_media(color_scheme="dark")
-    page.wait_for_selector(FILLED.format("dark"), timeout=30_000)
+    page.wait_for_selector(FILLED.format("dark"))
     assert page.locator("#head-maps").screenshot() != light
     assert {place.split(".")[0] for place in selected(page)} == {"1"}
     assert page.evaluate(FIRST) > 0
