@@ -14,6 +14,7 @@ from sinkscope.experiments.equal_loss import (
     MASS,
     NORM_RATIO,
     SINK,
+    SeedWise,
     at_equal_loss,
     gap_at_equal_loss,
     log_ratio_at_equal_loss,
@@ -53,6 +54,7 @@ __all__ = [
     "range_of",
     "rank_correlation",
     "rising",
+    "where",
 ]
 
 
@@ -64,6 +66,18 @@ def quotient(label: str, metric: str, over: str) -> SeedEffect:
         return runs[label][metric] / divisor if divisor else math.nan
 
     return effect
+
+
+def where(label: str, metric: str, least: float, effect: SeedEffect, otherwise: str) -> SeedWise:
+    """An effect in the seeds in which a metric of one run is at least so large: what is not there cannot move or go.
+
+    Refused in the others, and why (`otherwise`), so that the absence of the thing is not read as an answer.
+    """
+
+    def guarded(runs: Runs) -> float:
+        return effect(runs) if runs[label][metric] >= least else math.nan
+
+    return SeedWise(guarded, otherwise)
 
 
 def rank_correlation(metric: str, labels: Sequence[str]) -> SeedEffect:

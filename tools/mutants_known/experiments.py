@@ -4,6 +4,7 @@ from tools.mutants_known.mutant import Mutant, of
 
 TESTS = "tests/experiments"
 contrasts = of("experiments/contrasts.py", f"{TESTS}/test_contrasts.py")
+effects = of("experiments/effects.py", f"{TESTS}/test_effects.py")
 equal_loss = of("experiments/equal_loss.py", f"{TESTS}/test_effects.py")
 findings = of("experiments/findings.py", f"{TESTS}/test_contrasts.py", f"{TESTS}/test_findings.py")
 statements = of("experiments/statements.py", f"{TESTS}/test_statements.py")
@@ -103,5 +104,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a key is compared with its own position too",
         "_measured(np.delete(keys, position, axis=1).reshape(-1, keys.shape[-1]))",
         "_measured(keys.reshape(-1, keys.shape[-1]))",
+    ),
+    effects(
+        "what is not there is asked whether it moves", "if runs[label][metric] >= least else math.nan", "if True else 0"
     ),
 )
