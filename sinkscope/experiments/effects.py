@@ -75,7 +75,8 @@ def where(label: str, metric: str, least: float, effect: SeedEffect, otherwise: 
     """
 
     def guarded(runs: Runs) -> float:
-        return effect(runs) if runs[label][metric] >= least else math.nan
+        value = effect(runs)  # whatever follows: what a claim reads is seen by asking it
+        return value if runs[label][metric] >= least else math.nan
 
     return SeedWise(guarded, otherwise)
 

@@ -106,6 +106,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "_measured(keys.reshape(-1, keys.shape[-1]))",
     ),
     effects(
-        "what is not there is asked whether it moves", "if runs[label][metric] >= least else math.nan", "if True else 0"
+        "what is not there is asked whether it moves", "value if runs[label][metric] >= least else math.nan", "value"
     ),
 )
