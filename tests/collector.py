@@ -14,9 +14,10 @@ def left_by(use: Callable[[], object]) -> int:
     gc.collect()
     gc.disable()
     try:
-        before = {id(value) for value in _tensors()}
+        before = _tensors()  # held, so that no new one gets the place of one that went
+        known = {id(value) for value in before}
         use()
-        return sum(id(value) not in before for value in _tensors())
+        return sum(id(value) not in known for value in _tensors())
     finally:
         gc.enable()
 

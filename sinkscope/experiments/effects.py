@@ -78,7 +78,7 @@ def where(label: str, metric: str, least: float, effect: SeedEffect, otherwise: 
         value = effect(runs)  # whatever follows: what a claim reads is seen by asking it
         return value if runs[label][metric] >= least else math.nan
 
-    return SeedWise(guarded, otherwise)
+    return SeedWise(guarded, otherwise, lambda runs: runs[label][metric] < least)
 
 
 def rank_correlation(metric: str, labels: Sequence[str]) -> SeedEffect:

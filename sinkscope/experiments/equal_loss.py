@@ -7,6 +7,7 @@ the validation loss that the slower one ends with.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sinkscope.experiments.observed import Observed
@@ -19,10 +20,14 @@ FORMED = 0.5  # of its final sink, a rate or a mass: below that the control's ha
 
 @dataclass(frozen=True)
 class SeedWise:
-    """An effect made within a seed, and why it may have no value in one whose runs are whole."""
+    """An effect made within a seed, and why it may have no value in one whose runs are whole.
+
+    `refuses`: whether that is why it has none, which may also be that something was not measured.
+    """
 
     effect: SeedEffect
     refusal: str
+    refuses: Callable[[Runs], bool] = lambda _: True
 
     def __call__(self, runs: Runs) -> float:
         return self.effect(runs)

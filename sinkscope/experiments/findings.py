@@ -160,7 +160,7 @@ def _judged(question: Question, assertion: Assertion, findings: Findings) -> Ver
         evidence.append(Evidence(f"seed {seed}", value))
         if math.isnan(value) and asked.diverged:
             notes.setdefault(f"undecided: '{asked.diverged[0]}' diverged", []).append(seed)
-        elif math.isnan(value) and isinstance(assertion.effect, SeedWise):
+        elif math.isnan(value) and isinstance(assertion.effect, SeedWise) and assertion.effect.refuses(asked):
             notes.setdefault(f"refused: {assertion.effect.refusal}", []).append(seed)
     return assertion.claim.judge(evidence, "; ".join(f"{_named(seeds)} {what}" for what, seeds in notes.items()))
 

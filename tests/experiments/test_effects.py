@@ -308,6 +308,10 @@ def test_what_is_not_there_is_not_asked_whether_it_moves():
         made = {verdict.claim.name: verdict for verdict in verdicts(question, found)}["replaced, by mass"]
         assert made.outcome == outcome
     assert made.reason.endswith("seed 6 refused: no sink on the repeated token to begin with")
+    unread = {"learned positions": {3: Observed("r", "finished", 3, {"sink_mass/replaced=4": 0.0})}}
+    made = {one.claim.name: one for one in verdicts(question, Findings("moved-positions", "nano", 4, unread, {}, {}))}
+    assert made["replaced, by mass"].outcome == "inconclusive"
+    assert "refused" not in made["replaced, by mass"].reason
 
 
 def test_a_threshold_itself_is_there():

@@ -250,7 +250,6 @@ def test_samples_of_several_passes_follow_each_other(llama: LlamaForCausalLM, id
 COMPILED = """
 import torch
 from sinkscope.probes import AttentionReceived, HiddenNorms, observe
-from tests.collector import left_by
 from tests.families.registry import FAMILIES
 
 torch._logging.set_logs(all=50)

@@ -8,7 +8,6 @@ samples = of("hooks/samples.py", "tests/hooks/test_passes.py")
 projections = of("hooks/projections.py", "tests/hooks/test_edits.py")
 stream = of("hooks/stream.py", "tests/hooks/test_stream.py")
 dispatch = of("hooks/dispatch.py", "tests/probes/test_observing.py", "tests/interventions")
-
 attached = of("model/attached/layer.py", "tests/model/attached/test_catalog.py")
 
 MUTANTS: tuple[Mutant, ...] = (

@@ -70,6 +70,8 @@ ASKED = {  # by source: the questions that ask about it
     "Zuhri et al. 2025": "softpick",
 }
 OPERATIONS = (*biases.QUESTIONS, *blocks.QUESTIONS, *grid.QUESTIONS, *softmaxes.QUESTIONS)
+# Where these claims fail, others of the question are refused.
+PRESUPPOSED = {"moved-positions": ("on one repeated token, by mass", "on one repeated token")}
 NOT_COMPARED = {  # about convergence; about one operation; about slots where nothing else is a sink
     "failing",
     "sigmoid-settings",
@@ -98,9 +100,6 @@ def known_metrics() -> set[str]:
 def without_domains(metrics: Iterable[str]) -> set[str]:
     """Domains are named after what a corpus holds."""
     return {metric for metric in metrics if "/domain=" not in metric}
-
-
-PRESUPPOSED = {"moved-positions": ("on one repeated token, by mass", "on one repeated token")}
 
 
 @pytest.fixture(params=QUESTIONS.values(), ids=QUESTIONS)
