@@ -54,6 +54,7 @@ ORDER = (
     Wanted("biases", ("kv_bias",), FRESH, "a key alone takes more"),
     Wanted("normalisation", ("sigmoid_normalized",), FRESH, "decided by rates of three seeds so far"),
     Wanted("fixed-values", ("1 first", "5 first", "20 first"), FRESH, "how long the value behind a sink may be"),
+    Wanted("micro-pilot", ("6 layers of 8 heads",), FURTHER[1:2], "whether it is adopted asks for its spread"),
     Wanted("fixed-values", ("1 uniform", "5 uniform", "20 uniform"), FRESH, "and whether its direction matters"),
     Wanted(
         "sigmoid-at-equal-loss",
