@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sinkscope.errors import InputError
 from sinkscope.experiments.observed import Observed, on_few_tokens
@@ -37,6 +37,11 @@ class Contrast:
 
     def __call__(self, runs: Runs) -> float:
         return math.fsum([self.constant, *(term.weight * term.read(runs[term.label]) for term in self.terms)])
+
+    def __sub__(self, other: Contrast) -> Contrast:
+        """One effect minus another."""
+        turned = tuple(replace(term, weight=-term.weight) for term in other.terms)
+        return Contrast(self.terms + turned, self.constant - other.constant)
 
     @property
     def labels(self) -> tuple[str, ...]:

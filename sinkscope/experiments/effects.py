@@ -55,6 +55,7 @@ __all__ = [
     "rank_correlation",
     "rising",
     "where",
+    "where_trained",
 ]
 
 
@@ -79,6 +80,22 @@ def where(label: str, metric: str, least: float, effect: SeedEffect, otherwise: 
         return value if runs[label][metric] >= least else math.nan
 
     return SeedWise(guarded, otherwise, lambda runs: runs[label][metric] < least)
+
+
+def where_trained(labels: Sequence[str], beside: str, by: float, effect: SeedEffect) -> SeedWise:
+    """An effect in the seeds in which no run's loss ends more than `by` nats above another's.
+
+    Refused in the others: attention of a model that has learned nothing is nearly uniform, so that it has no sink.
+    """
+
+    def behind(runs: Runs) -> bool:
+        return max(runs[label]["loss"] for label in labels) > runs[beside]["loss"] + by
+
+    def guarded(runs: Runs) -> float:
+        value, untrained = effect(runs), behind(runs)
+        return math.nan if untrained else value
+
+    return SeedWise(guarded, f"a loss ends more than {by:g} nats above that of '{beside}'", behind)
 
 
 def rank_correlation(metric: str, labels: Sequence[str]) -> SeedEffect:

@@ -45,6 +45,7 @@ from sinkscope.experiments.effects import (
     quotient,
     rank_correlation,
     where,
+    where_trained,
 )
 from sinkscope.experiments.equal_loss import around_loss
 
@@ -160,7 +161,36 @@ def test_at_equal_loss_nothing_is_said_where_the_control_has_no_sink_yet():
     late = straight((8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0), (0.0, 0.0, 0.0, 0.0, 1.0, 10.0, 10.0))
     assert math.isnan(gap_at_equal_loss("late", "slow")({"late": late, "slow": SLOW}))
     assert math.isnan(at_equal_loss("slow", "late")({"late": late, "slow": SLOW}))
-    assert not math.isnan(gap_at_equal_loss("slow", "late")({"late": late, "slow": SLOW}))
+
+
+def test_at_equal_loss_nothing_is_said_where_the_other_has_a_sink_later_either():
+    """A fast learner is read before it ends: it would seem to have no sink. One that never has any is compared."""
+    losses = (8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0)
+    late, never = (straight(losses, (0.0, 0.0, 0.0, 0.0, 1.0, last, last)) for last in (10.0, 2.5))
+    for claim in (gap_at_equal_loss("slow", "late"), at_equal_loss("late", "slow")):
+        assert math.isnan(claim({"late": late, "slow": SLOW}))
+        assert "'slow' or of 'late'" in claim.refusal
+        assert not math.isnan(claim({"late": never, "slow": SLOW}))
+
+
+def test_what_has_not_learned_is_not_asked_whether_it_has_a_sink():
+    runs = {name: seen(1.0, ((loss, 0.0),)) for name, loss in (("base", 3.0), ("near", 3.9), ("far", 4.1))}
+    asked = {names: where_trained(names, "base", 1.0, largest_of("m", names)) for names in (("near",), ("near", "far"))}
+    assert asked[("near",)](runs) == 1.0
+    assert not asked[("near",)].refuses(runs)
+    assert math.isnan(asked["near", "far"](runs))
+    assert asked["near", "far"].refuses(runs)
+    gone = runs | {"far": Observed("r", "diverged", 0)}
+    assert math.isnan(asked["near", "far"](gone))
+    assert not asked["near", "far"].refuses(gone)  # undecided, for another reason
+
+
+def test_a_difference_of_contrasts_is_that_of_their_values():
+    runs = {"a": seen(5.0, ()), "b": seen(3.0, ())}
+    both = off("m", "a", 1.0) - off("m", "b", 2.0)
+    assert both(runs) == (5 - 1) - (3 - 2)
+    assert both.over({name: [run, run] for name, run in runs.items()}).mean == 3.0
+    assert (both - both)(runs) == 0.0
 
 
 def test_a_run_fails_that_diverges_or_ends_far_above_another():

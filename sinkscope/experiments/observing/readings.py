@@ -44,13 +44,14 @@ from sinkscope.probes import (
     Mixing,
     OutlierStatistics,
     QueryKeyValueNorms,
+    SelfAttention,
     SlotReceived,
     TokenPeaks,
     measure,
 )
 
 POSITIONS, LENGTHS = 17, (FEWEST, 64, 128)
-SINKS = (AttentionReceived("all"), SlotReceived(), HiddenNorms(), QueryKeyValueNorms())
+SINKS = (AttentionReceived("all"), SelfAttention(), SlotReceived(), HiddenNorms(), QueryKeyValueNorms())
 STATES = (
     AttentionEntropy(),
     MaximalLogits(),
@@ -93,8 +94,9 @@ def sink_metrics(measurement: Measurement) -> Metrics:
     yield "lift", lifts(measurement)[0]
     if "slot_received" in measurement.data:
         yield "slot", measurement.slot_rate(EPSILON) if long_enough(measurement) else math.nan
-        slot = measurement.data["slot_received"].transpose("sample", "layer", "head").values[..., None]
-        yield "slot_mass", float(metrics.sink_mass(slot)[0]) if long_enough(measurement) else math.nan
+        yield "slot_mass", _mass_of(measurement, "slot_received")
+    if "self_attention" in measurement.data:
+        yield "self_mass", _mass_of(measurement, "self_attention")
     yield "norm_ratio", float(measurement.hidden_norm_ratio().max())
     yield "value_ratio", float(measurement.value_norm_ratio().min())
     for epsilon in EPSILONS:
@@ -102,6 +104,12 @@ def sink_metrics(measurement: Measurement) -> Metrics:
     received, tokens = measurement.data["attention_received"].values, measurement.data["tokens"].values
     causal = np.ones(received.shape[1], dtype=bool)
     yield "first_share", 100 * float(metrics.mass_on_first(received, tokens, causal, 1).mean())
+
+
+def _mass_of(measurement: Measurement, name: str) -> float:
+    """The sink mass, in percent, of what each head gives one thing on average; NaN on few tokens."""
+    given = measurement.data[name].transpose("sample", "layer", "head").values[..., None]
+    return float(metrics.sink_mass(given)[0]) if long_enough(measurement) else math.nan
 
 
 def strongest_metrics(measurement: Measurement) -> Metrics:

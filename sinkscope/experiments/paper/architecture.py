@@ -6,7 +6,16 @@ from sinkscope.experiments.paper.said import Said
 
 ARCHITECTURE = (
     Said(
-        "The sink emerges under every position embedding", "introduction; Table 3", "18.18 to 35.53", ("positions/*",)
+        "The sink emerges under every position embedding: none, sinusoidal, learned, ALiBi, rotary",
+        "introduction; Table 3",
+        "18.18 to 33.13",
+        ("positions/always*",),
+    ),
+    Said(
+        "It emerges with relative positions too",
+        "introduction; Table 3",
+        "35.53",
+        ("positions/relative_paper: *",),
     ),
     Said(
         "It emerges without a fixed token, with rotary positions",
@@ -36,13 +45,18 @@ ARCHITECTURE = (
         ("post-norm/massive before the norm",),
     ),
     Said("It emerges with any number of heads", "introduction; Table 12", "10.68 to 19.50", ("heads/always*",)),
-    Said("It emerges with heads that are added, not concatenated", "Table 12", "21.76", ("heads/4 heads, added*",)),
+    Said(
+        "It emerges with heads that are added, not concatenated (8 there, 4 here)",
+        "Table 12",
+        "21.76",
+        ("heads/4 heads, added*",),
+    ),
     Said("The number of heads matters little for the loss", "Table 12", "3.73 to 3.78", ("heads/equal losses",)),
     Said(
         "A learned key leaves the first token without a sink",
         "Table 4",
         "0.00",
-        ("biases/k_bias: less mass than*", "biases/k_bias: lower*"),
+        ("biases/no mass", "biases/none", "biases/k_bias: less mass than*", "biases/k_bias: lower*"),
     ),
     Said(
         "A learned sink token takes the sink",
@@ -67,13 +81,18 @@ ARCHITECTURE = (
         "A learned value alone changes nothing",
         "Table 4",
         "17.53 and 18.18",
-        ("biases-without-bos/a value bias changes nothing", "biases/v_bias: *"),
+        ("biases/a value bias changes nothing*", "biases-without-bos/a value bias changes nothing", "biases/v_bias: *"),
     ),
     Said(
         "With a learned key and a zero value massive activations vanish",
         "section 7",
         "",
-        ("biases-without-bos/k_bias: not massive", "biases/k_bias: less massive*", "biases/and more of the massive*"),
+        (
+            "biases/k_bias: not massive",
+            "biases-without-bos/k_bias: not massive",
+            "biases/k_bias: less massive*",
+            "biases/and more of the massive*",
+        ),
     ),
     Said(
         "Neither sink token nor biases cost loss",
@@ -108,10 +127,17 @@ ARCHITECTURE = (
         every=True,
     ),
     Said(
-        "A long value behind the key leaves the sink to the first token",
+        "A long value behind the key drives the sink from it",
+        "Table 5",
+        "Sink_* 73.34, 1.51, 0.00",
+        ("fixed-values/*: a long value repels, by mass",),
+        every=True,
+    ),
+    Said(
+        "The first token gets that sink",
         "Table 5",
         "Sink_1 25.88, 11.21",
-        ("fixed-values/*: a long value repels, by mass",),
+        ("fixed-values/*: the first token gets it*",),
         every=True,
     ),
     Said("The same two by sink rates", "Table 5", "", ("fixed-values/*better", "fixed-values/*repels"), every=True),
@@ -175,7 +201,12 @@ ARCHITECTURE = (
             "sigmoid-at-equal-loss/*not massive",
         ),
     ),
-    Said("Sigmoid attention costs no loss", "Table 6", "3.70 and 3.73", ("sigmoid-at-equal-loss/*as good",)),
+    Said(
+        "Sigmoid attention costs no loss",
+        "Table 6",
+        "3.70 and 3.73",
+        ("normalisation/sigmoid: no cost", "sigmoid-at-equal-loss/*as good"),
+    ),
     Said(
         "Sigmoid attention has no sink at any learning rate and decay",
         "appendix",
@@ -193,7 +224,14 @@ ARCHITECTURE = (
         "ELU, identity and MLP kernels without normalization have no sink either",
         "Tables 6 and 15",
         "0.00 to 0.80",
-        ("unnormalised/no mass", "unnormalised/none", "unnormalised/*mass than*", "unnormalised/*lower than*"),
+        ("unnormalised/no mass", "unnormalised/none"),
+    ),
+    Said(
+        "They have less of a sink than softmax, at equal steps and at equal loss",
+        "Tables 6 and 15",
+        "0.00 to 0.80, 18.18",
+        ("unnormalised/*than softmax*",),
+        every=True,
     ),
     Said(
         "ELU, identity and MLP kernels without normalization have no massive activations",
@@ -240,7 +278,7 @@ SLIDES = (
         "The loss of a model trained with a fixed BOS breaks down without it",
         "slides",
         "2.69 to 7.56",
-        ("inputs/and its loss", "packing/*and its loss"),
+        ("inputs/its loss breaks down", "inputs/and its loss", "packing/*and its loss"),
     ),
     Said(
         "Masks between documents weaken the sink where no BOS is fixed",

@@ -14,7 +14,7 @@ NEEDS_NODE = "a model of 1.1 billion parameters reads 42 billion tokens: GPU nod
 
 ABSTRACT = (
     Said(
-        "Even small models have attention sinks",
+        "Even small models have attention sinks (ours with a fixed BOS)",
         "abstract; Table 8",
         "from 14M parameters on",
         ("sink-head/in a small model",),
@@ -66,6 +66,10 @@ ABSTRACT = (
         "abstract; Table 6",
         "18.18 and 0.44",
         (
+            "sigmoid-at-equal-loss/*: no mass",
+            "sigmoid-at-equal-loss/*: none",
+            "normalisation/no mass",
+            "normalisation/none",
             "sigmoid-at-equal-loss/*less mass*",
             "normalisation/sigmoid: less mass than softmax*",
             "normalisation/sigmoid: lower than softmax*",
@@ -130,7 +134,12 @@ SINK = (
         "",
         ("sink-head/massive activation",),
     ),
-    Said("The massive activation stands in a few channels", "slides", "", ("sink-head/in few channels",)),
+    Said(
+        "The massive activation stands in a few channels",
+        "slides",
+        "",
+        ("sink-head/in fewer channels", "sink-head/in few channels"),
+    ),
     Said("Early blocks have fewer sinks", "section 3", "", ("sink-head/less in the first block",)),
     Said(
         "The first token attends to itself alone, whatever follows",
@@ -202,6 +211,12 @@ DATA = (
         every=True,
     ),
     Said(
+        "With somewhat less text the sink is there",
+        "section 5",
+        "only 50M and 100M tokens lose it",
+        ("data-amount/a twentieth leaves it*",),
+    ),
+    Said(
         "A fixed token takes the sink to each of the first three positions",
         "Table 10",
         "74.11, 69.03, 69.64",
@@ -239,7 +254,7 @@ LOSS = (
         "A short attention window prevents the sink",
         "introduction; section 6",
         "",
-        ("window/prevented*",),
+        ("window/no mass", "window/none"),
     ),
     Said("A short attention window weakens it", "section 6", "", ("window/short*",)),
     Said(

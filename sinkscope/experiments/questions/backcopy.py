@@ -10,7 +10,9 @@ from sinkscope.experiments.question import Assertion, Question, Variation, above
 GUO = "Guo et al. 2024a"
 STARTED = (
     "With the lab model's own small initial embeddings the model learns the task without a sink (one seed was tried). "
-    "The runs therefore start from torch's N(0, 1), as in the authors' code; this was changed after seeing that seed."
+    "The runs therefore start from torch's N(0, 1), as in the authors' code; this was changed after seeing that seed. "
+    "That the task is learned stood first once; it is a condition, and the claim that answers the question is first "
+    "now."
 )
 THREE_LAYERS = {"model.num_hidden_layers": 3}
 SGD = {"optimizer.name": "sgd", "optimizer.momentum": 0.9, "optimizer.lr": 0.3}
@@ -27,18 +29,18 @@ backcopy_ = on_backcopy(
     asks="Does a head that copies at triggers make the BOS its sink everywhere else?",
     variations=(Variation("AdamW"),),
     assertions=(
-        below(
-            0.1,
-            level("excess_triggers", "AdamW"),
-            "learned",
-            "at triggers the loss is less than 0.1 nats above the least possible, 0",
-            GUO,
-        ),
         above(
             0.5,
             level("bos_attention", "AdamW"),
             "sink",
             "queries that are no triggers give the BOS more than half of their attention",
+            GUO,
+        ),
+        below(
+            0.1,
+            level("excess_triggers", "AdamW"),
+            "learned",
+            "at triggers the loss is less than 0.1 nats above the least possible, 0",
             GUO,
         ),
         above(
@@ -129,20 +131,20 @@ depth = on_backcopy(
 
 
 def with_sink(label: str, source: str) -> tuple[Assertion, ...]:
-    """A model learns the copying, has its sink on the BOS, and a short value there."""
+    """A model has its sink on the BOS, learns the copying, and has a short value there."""
     return (
-        below(
-            0.1,
-            level("excess_triggers", label),
-            f"{label}: learned",
-            f"with '{label}' the loss at triggers is less than 0.1 nats above the least possible, 0",
-            source,
-        ),
         above(
             0.5,
             level("bos_attention", label),
             f"{label}: sink",
             f"with '{label}' queries that are no triggers give the BOS more than half of their attention",
+            source,
+        ),
+        below(
+            0.1,
+            level("excess_triggers", label),
+            f"{label}: learned",
+            f"with '{label}' the loss at triggers is less than 0.1 nats above the least possible, 0",
             source,
         ),
         below(
@@ -191,6 +193,13 @@ optimizer = on_backcopy(
     variations=(Variation("AdamW"), Variation("SGD with momentum", SGD)),
     assertions=(
         below(
+            1.5,
+            level("norm_ratio", "SGD with momentum"),
+            "no peak under SGD",
+            "under SGD the BOS's residual stream is nowhere longer than 1.5 times the others'",
+            GUO,
+        ),
+        below(
             0.1,
             largest_of("excess_triggers", ("AdamW", "SGD with momentum")),
             "learned",
@@ -202,13 +211,6 @@ optimizer = on_backcopy(
             level("norm_ratio", "AdamW"),
             "peak under AdamW",
             "under AdamW the BOS's residual stream is more than twice as long as the others' at some depth",
-            GUO,
-        ),
-        below(
-            1.5,
-            level("norm_ratio", "SGD with momentum"),
-            "no peak under SGD",
-            "under SGD the BOS's residual stream is nowhere longer than 1.5 times the others'",
             GUO,
         ),
         above(
@@ -233,18 +235,18 @@ relu = on_backcopy(
     asks="Does ReLU attention do without the sink?",
     variations=(Variation("softmax"), Variation("relu", {"attention": "relu"})),
     assertions=(
-        below(
-            0.2,
-            level("excess_triggers", "relu"),
-            "learned",
-            "ReLU attention learns the copying: less than 0.2 nats above the least loss at triggers",
-            GUO,
-        ),
         above(
             0.3,
             gap("bos_attention", "softmax", "relu"),
             "no sink",
             "ReLU attention gives the BOS a smaller share elsewhere than softmax does, by more than 0.3",
+            GUO,
+        ),
+        below(
+            0.2,
+            level("excess_triggers", "relu"),
+            "learned",
+            "ReLU attention learns the copying: less than 0.2 nats above the least loss at triggers",
             GUO,
         ),
         above(
@@ -274,6 +276,13 @@ minimal = Question(
         Variation(VALUE, {"frozen": "bos_value"}),
     ),
     assertions=(
+        above(
+            0.3,
+            gap("value_ratio", LOGITS, ALL),
+            "no drain without attention",
+            "where the logits to the BOS are frozen at 0, its value ends longer, by more than 0.3 of the others'",
+            GUO,
+        ),
         below(
             0.1,
             level("excess_triggers", ALL),
@@ -300,13 +309,6 @@ minimal = Question(
             curve_correlation(ALL, "task/bos_attention", "task/value_ratio"),
             "together",
             "over the evaluations its value shortens as the attention grows: rank correlation below −0.5",
-            GUO,
-        ),
-        above(
-            0.3,
-            gap("value_ratio", LOGITS, ALL),
-            "no drain without attention",
-            "where the logits to the BOS are frozen at 0, its value ends longer, by more than 0.3 of the others'",
             GUO,
         ),
         above(

@@ -68,10 +68,10 @@ amount = Question(
             SECTION_5,
         ),
         above(
-            0.1,
+            0.5,
             gap("gap", "1/100", "all"),
             "overfitting starts before",
-            "with 1/100 of the text validation loss minus training loss is larger already, by more than 0.1 nats",
+            "with 1/100 of the text validation loss minus training loss is larger already, by more than 0.5 nats",
             f"{SECTION_5}: not really related to overfitting",
         ),
         *by_mass_and_rate(
@@ -82,7 +82,18 @@ amount = Question(
             "with 1/100 of the text the sink {measure} is at most {points} lower",
             f"{SECTION_5}: not really related to overfitting",
         ),
+        *by_mass_and_rate(
+            above,
+            -POINTS,
+            lambda sink: gap(sink(), "1/20", "all"),
+            "a twentieth leaves it",
+            "with 1/20 of the text the sink {measure} is at most {points} lower",
+            f"{SECTION_5}: needs enough text, and here that is enough",
+        ),
     ),
+    note="With 1/700 of the text a weaker sink is left, of a mass of 0.8 %, and the first token is ten times as long "
+    "as the others: a massive activation with hardly a sink. What is asked of 1/20, and the margin of what counts as "
+    "overfitting with 1/100, were changed before those runs.",
 )
 
 
@@ -221,9 +232,10 @@ packing = Question(
             {"sink_0": 90.56, "sink_0/without_first": 0.0, "loss": 2.67, "loss/without_first": 7.78},
         ),
     ),
+    # What is asked of the first is asked in 'inputs' too, of the same runs: the second answers this question.
     assertions=(
-        *lost_without("causal, fixed BOS"),
         *lost_without("intra-document, fixed BOS"),
+        *lost_without("causal, fixed BOS"),
     ),
     withdrawn=(
         Withdrawn(

@@ -15,7 +15,7 @@ conditional = Question(
     note="The claims were written after one seed of five operations had been seen; no margin was changed since. Those "
     "on shares were added after all runs: rows that need not sum to one hold little weight off triggers, and that "
     "little may still go to the first token. That the slot of softmax-off-by-one takes the weight was ascribed to "
-    "Miller 2023: it is our prediction.",
+    "Miller 2023: it is our prediction. That every operation learns the task stood first once; it is a condition.",
     asks="Does attention whose rows sum to one need a sink, to give nothing where nothing is asked for?",
     source=TASK,
     base=task("trigger_conditional"),
@@ -31,18 +31,18 @@ conditional = Question(
         Variation("off-by-one, nothing empty", {"attention": "softmax_off_by_one", **NOTHING_EMPTY}),
     ),
     assertions=(
-        below(
-            0.1,
-            largest_of("loss", ("softmax", "relu", "sigmoid", "off-by-one", "k_bias")),
-            "learned",
-            "every operation learns the task: an error below a tenth of what giving nothing costs",
-            TASK,
-        ),
         above(
             0.5,
             level("first", "softmax"),
             "softmax has a sink",
             "under softmax queries that shall give nothing have more than half of their weight on the first token",
+            TASK,
+        ),
+        below(
+            0.1,
+            largest_of("loss", ("softmax", "relu", "sigmoid", "off-by-one", "k_bias")),
+            "learned",
+            "every operation learns the task: an error below a tenth of what giving nothing costs",
             TASK,
         ),
         below(

@@ -16,6 +16,9 @@ FRESH = FURTHER[:3]  # what decides by the sink mass, which was chosen when lowe
 ONE = FURTHER[:1]
 
 
+UNNORMALIZED = ("elu", "kernel_identity", "kernel_mlp", "kernel_mlp_normalized")
+
+
 @dataclass(frozen=True)
 class Wanted:
     """Runs of one question: those of `labels`, for each of `seeds`; all variations where no label is given."""
@@ -48,7 +51,7 @@ ORDER = (
     Wanted("sink-token", ("sink token",), FRESH, "a learned token where nothing else is constant"),
     Wanted("biases-without-bos", ("v_bias",), FRESH, "a value bias changes nothing"),
     Wanted("normalised-kernel", ("kernel_elu_normalized",), FRESH, "a normalized kernel of Table 6"),
-    Wanted("unnormalised", ("elu", "kernel_mlp", "kernel_mlp_normalized"), FRESH, "similarities of Table 6"),
+    Wanted("unnormalised", UNNORMALIZED, FRESH, "similarities of Table 6"),
     Wanted("fixed-token", ("token at 2",), FRESH, "Table 10 has three positions"),
     Wanted("data-amount", ("1/100",), FRESH, "whether overfitting keeps the sink away"),
     Wanted("biases", ("kv_bias",), FRESH, "a key alone takes more"),
@@ -70,5 +73,5 @@ ORDER = (
     Wanted("learning-rate", ("lr / 8", "lr / 4"), FRESH, "decided by rates of three seeds so far"),
     Wanted("data-amount", ("1/20",), FRESH, "how much text there is"),
     Wanted("exclusive", ("exclusive",), FRESH, "outputs without their token's own value"),
-    Wanted("gated-truncated", ("reads 12",), FRESH, "gates that read twelve channels"),
+    Wanted("gated-truncated", ("reads 12", "alpha 0.5"), FRESH, "gates that read twelve channels"),
 )
