@@ -103,7 +103,11 @@ def _changed(draw: random.Random, run: Made, others: dict[str, Made]) -> Made:
     if choice < (0.5 if run.diverged else 0.03):
         return Made(run.metrics, run.curves, not run.diverged)
     if choice < 0.4 or not run.metrics:
-        return Made(run.metrics, _curves(draw, set(run.curves)), run.diverged)
+        alike = (
+            draw.random() < 0.3
+        )  # as another run's: many runs whose sinks have all formed are rarely drawn one by one
+        curves = draw.choice(list(others.values())).curves if alike else _curves(draw, set(run.curves))
+        return Made(run.metrics, curves, run.diverged)
     name = draw.choice(sorted(run.metrics))
     value = _value(draw, name)
     if draw.random() < 0.3:  # much as another run's

@@ -20,7 +20,7 @@ from sinkscope.training.recipes import RECIPES
 from tests.report.experiments.conftest import EVIL, found, question, run
 from tools.pages import write
 from tools.pages.findings import page as findings_page
-from tools.pages.findings.text import SIZES
+from tools.pages.findings.text import FADES, SIZES
 from tools.pages.markdown import escaped
 
 
@@ -39,6 +39,17 @@ def test_every_experiment_with_its_verdicts_and_values(entries):
     assert "| sigmoid | `attention` = sigmoid | 1 (1 to 1) | 0.44 | 3.4 (3.4 to 3.4) | – |" in page
     assert "**inputs**: Text? Source: Table 1. Why not: no BOS." in page
     assert "- versions: torch 2.13.0 · python 3.11.7" in page
+
+
+def test_a_primary_claim_that_does_not_hold_among_all_says_so(entries):
+    """Of two that are supported alone, that with the larger p-value is corrected for both first."""
+    close = {"softmax": (4.4, 4.7, 5.0), "sigmoid": (0.9, 1.0, 1.1)}
+    runs = {label: {s: run(label, s, rate) for s, rate in enumerate(rates)} for label, rates in close.items()}
+    alone = entry(question(), found(**runs))
+    others = [replace(alone, name=f"other-{each}") for each in range(4)]
+    assert alone.claims[0].verdict.outcome == "supported"
+    assert FADES not in findings_page.page([alone])
+    assert findings_page.page([alone, *others]).count(FADES) == 5
 
 
 def test_variations_with_unequal_seeds_say_so(entries):

@@ -73,6 +73,7 @@ def _meaning(entry: Entry) -> str:
 
 
 def _lowered(statement: str) -> str:
-    """A statement amid a sentence; names that begin with two capitals stay."""
+    """A statement amid a sentence; names that hold a capital further on, such as ReLU, stay."""
     text = statement.rstrip(".")
-    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
+    is_name = any(map(str.isupper, text.partition(" ")[0][1:]))
+    return text if is_name else text[:1].lower() + text[1:]

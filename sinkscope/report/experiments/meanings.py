@@ -34,7 +34,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So the place of the fixed token alone does not tell where the sink stands.",
     ),
     "data-amount": (
-        "So with little text, read many times, no sink forms.",
+        "So with little text, read many times, much less of a sink forms.",
         "So these models form a sink on little text too.",
     ),
     "domains": (
@@ -79,7 +79,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     ),
     "sigmoid-at-equal-loss": (
         "So sigmoid attention lacks the sink because of what it is, and not because it has learned less.",
-        "So where sigmoid attention has learned as much it has as much of a sink.",
+        "So where sigmoid attention has learned as much it has a sink too, be it a weaker one.",
     ),
     "normalised-kernel": (
         "So linear attention has a sink too, once its rows sum to one.",
@@ -127,6 +127,6 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     ),
     "collapse": (
         "So without a sink the tokens of a model become more alike.",
-        "So in models of this depth the lack of a sink does not make tokens more alike.",
+        "So in models of this depth the lack of a sink makes tokens more alike by less than that, if at all.",
     ),
 }

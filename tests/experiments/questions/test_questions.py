@@ -71,7 +71,10 @@ ASKED = {  # by source: the questions that ask about it
 }
 OPERATIONS = (*biases.QUESTIONS, *blocks.QUESTIONS, *grid.QUESTIONS, *softmaxes.QUESTIONS)
 # Where these claims fail, others of the question are refused.
-PRESUPPOSED = {"moved-positions": ("on one repeated token, by mass", "on one repeated token")}
+PRESUPPOSED = {
+    "moved-positions": ("on one repeated token, by mass", "on one repeated token"),
+    "sigmoid-at-equal-loss": ("sigmoid, bias, twice: as good", "sigmoid, bias, twice, lr x 2.5: as good"),
+}
 NOT_COMPARED = {  # about convergence; about one operation; about slots where nothing else is a sink
     "failing",
     "sigmoid-settings",

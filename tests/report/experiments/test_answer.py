@@ -53,6 +53,19 @@ def test_exploratory_claims_are_told_or_counted():
     assert paragraph(replace(entry(question(), None), claims=())) == ""
 
 
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("ReLU has less", "ReLU has less"),
+        ("OrthoAdam helps", "OrthoAdam helps"),
+        ("With SGD it has", "with SGD it has"),
+    ],
+)
+def test_names_keep_their_capitals_amid_a_sentence(statement, told):
+    one = replace(question().assertions[0], claim=replace(question().assertions[0].claim, statement=statement))
+    assert f"that {told}, " in paragraph(entry(question(assertions=(one,)), None))
+
+
 def test_meanings_are_of_questions_there_are_and_whole_sentences():
     assert set(MEANINGS) <= set(QUESTIONS)
     for holds, fails in MEANINGS.values():

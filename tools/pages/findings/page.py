@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sinkscope.claims import tally
 from sinkscope.experiments import SHIPPED, Findings
+from sinkscope.experiments.findings import holds_after_holm
 from sinkscope.experiments.paper import cites
 from sinkscope.experiments.questions import QUESTIONS
 from sinkscope.report.experiments.answer import paragraph
@@ -19,7 +20,7 @@ from tools.pages import ROOT
 from tools.pages.findings.answers import beside, first_rows, judged, paper, together
 from tools.pages.findings.figures import mean, metrics_of, values_of
 from tools.pages.findings.shapes import drawing
-from tools.pages.findings.text import BEFORE, MADE_BY, NOT_RUN, NOTES, PAPER, RELATED, SIZES, SYNTHETIC, TOGETHER
+from tools.pages.findings.text import BEFORE, FADES, MADE_BY, NOT_RUN, NOTES, PAPER, RELATED, SIZES, SYNTHETIC, TOGETHER
 from tools.pages.markdown import escaped, table
 
 PAGE, FIGURES = "findings.md", "figures/findings"
@@ -101,8 +102,9 @@ def _page(entries: Sequence[Entry], ran: Sequence[Entry], notes: Sequence[str], 
     yield SIZES
     if ran:
         yield "## The experiments"
+    held = holds_after_holm(made)
     for entry in ran:
-        yield from _experiment(entry, drawn)
+        yield from _experiment(entry, drawn, held.get(entry.name, True))
     absent = [entry for entry in entries if _key(entry) not in {_key(one) for one in ran}]
     if absent:
         yield NOT_RUN.format(experiments="\n\n".join(map(_absent, absent))).rstrip()
@@ -120,10 +122,12 @@ def _absent(entry: Entry) -> str:
     return f'<a id="{_key(entry)}"></a>\n\n{told} Why not: {escaped(entry.reason or lacking or SOME)}.{gone}'
 
 
-def _experiment(entry: Entry, drawn: Container[str]) -> Iterator[str]:
+def _experiment(entry: Entry, drawn: Container[str], held: bool) -> Iterator[str]:
+    """`held`: whether the primary claim holds after the correction for all of them, where it is a part of that."""
     yield f'\n<a id="{_key(entry)}"></a>\n\n### {_name(entry)}: {escaped(entry.asks)}\n'
     if entry.claims:
-        yield f"{escaped(paragraph(entry))}\n"
+        fades = entry.claims[0].verdict.outcome == "supported" and not held
+        yield f"{escaped(paragraph(entry))}{f' {FADES}' if fades else ''}\n"
     figure = f"{FIGURES}/{_key(entry)}.svg"
     if figure in drawn:
         yield f"![{_alt(entry)}]({figure})\n"
