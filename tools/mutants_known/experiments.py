@@ -34,6 +34,15 @@ MUTANTS: tuple[Mutant, ...] = (
     contrasts("a series of two rises by half", "scale = last / math.fsum(", "scale = 1 / math.fsum("),
     contrasts("a constant is forgotten", "Estimate(found.mean + self.constant,", "Estimate(found.mean,"),
     equal_loss("a control without its sink decides", "FORMED = 0.5", "FORMED = -1.0"),
+    equal_loss(
+        "another's sink that comes later is none", "or not (is_control or final >= FINAL[sink])", "or not is_control"
+    ),
+    equal_loss("what has no sink is refused", "or not (is_control or final >= FINAL[sink])", "or False"),
+    effects("what has not learned has no sink", "return math.nan if untrained else value", "return value"),
+    contrasts("a difference adds", "weight=-term.weight", "weight=term.weight", f"{TESTS}/test_effects.py"),
+    contrasts(
+        "a difference keeps one constant", "self.constant - other.constant", "self.constant", f"{TESTS}/test_effects.py"
+    ),
     findings(
         "seeds that were seen count",
         "for seed, run in known if seed >= first}",
