@@ -74,4 +74,5 @@ ORDER = (
     Wanted("data-amount", ("1/20",), FRESH, "how much text there is"),
     Wanted("exclusive", ("exclusive",), FRESH, "outputs without their token's own value"),
     Wanted("gated-truncated", ("reads 12", "alpha 0.5"), FRESH, "gates that read twelve channels"),
+    Wanted("micro-pilot", ("6 layers of 8 heads", "k_bias, no BOS"), FRESH, "its claims ask for three seeds"),
 )
