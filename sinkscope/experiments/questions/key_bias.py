@@ -137,7 +137,7 @@ low_rank_key = Question(
     asks="How many channels does a key bias need to be the sink?",
     source=TABLE_13,
     shared=WITHOUT_BOS,
-    note="A head of nano has 32 channels, so that 32 of them are the whole key here; in the paper they are a part of it.",
+    note="A head of nano has 32 channels: 32 are the whole key here, and a part of it in the paper.",
     variations=(
         SOFTMAX,
         *(
