@@ -14,7 +14,7 @@ from sinkscope.claims import Evidence, Verdict
 from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.contrasts import Contrast
 from sinkscope.experiments.equal_loss import SeedWise
-from sinkscope.experiments.observed import Observed
+from sinkscope.experiments.observed import NewerRecord, Observed
 from sinkscope.experiments.question import Assertion, Question
 from sinkscope.files import write_json
 from sinkscope.intervals import holm
@@ -92,6 +92,8 @@ class Findings:
                 label: {int(seed): str(why) for seed, why in seeds.items()} for label, seeds in data["failed"].items()
             }
             return cls(data["question"], data["scale"], int(data["seeds"]), runs, failed, dict(data["provenance"]))
+        except InputError:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"this is no record of an experiment: {type(error).__name__}: {error}") from error
 
@@ -258,12 +260,17 @@ def write(folder: Path, findings: Findings) -> Path:
 def read(folder: Path, question: str, scale: str) -> Findings | None:
     """The findings of a question at a scale, None where there are none. Raises `InputError` for a damaged file."""
     path = path_of(folder, question, scale)
-    if not path.is_file():
+    if not path.exists():
         return None
     try:
-        return Findings.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, InputError) as error:
-        raise InputError(f"cannot read {path}: {error}; remove it, and `experiment run` makes it again") from error
+        found = Findings.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except NewerRecord as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+    except (OSError, ValueError, RecursionError, InputError) as error:
+        raise InputError(f"cannot read {path}: {error}; move it away, and `experiment run` makes it again") from error
+    if (found.question, found.scale) not in ((question, scale), (question.rpartition(".")[0], scale)):  # set aside: .2
+        raise InputError(f"cannot read {path}: it holds '{found.question}' at scale '{found.scale}'; move it there")
+    return found
 
 
 @dataclass

@@ -31,6 +31,21 @@ EARLIEST = "2025-01-01"  # a run that began before is of a clock that was not se
 RATES = CURVES[2:7]  # of the tokens that the sink is measured on; unknown where these are fewer than `FEWEST`
 
 
+KINDS: Mapping[str, type | tuple[type, ...]] = {  # of the fields of a record
+    "run": str,
+    "status": str,
+    "seed": int,
+    "metrics": dict,
+    "steps": list,
+    "curves": dict,
+    "seconds": (int, float),
+    "reason": str,
+    "layout": int,
+    "started": str,
+    "heads": dict,
+}
+
+
 @dataclass(frozen=True)
 class Observed:
     """A settled run. `metrics`: numbers by name; a metric that a run does not have is NaN, as are all of one that
@@ -163,6 +178,7 @@ class Observed:
     def from_dict(cls, data: Mapping[str, Any]) -> Observed:
         """Back from plain data. Raises `InputError` for data of another form."""
         try:
+            _require_kinds(data)
             values = dict(data)
             values["metrics"] = dict(zip(values["metrics"], _with_nan(values["metrics"].values()), strict=True))
             values["curves"] = {name: _with_nan(curve) for name, curve in values["curves"].items()}
@@ -171,8 +187,24 @@ class Observed:
                 name: tuple(tuple(map(float, row.split())) for row in kept) for name, kept in rows.items()
             }
             return cls(**values | {"steps": tuple(values["steps"])})
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except InputError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InputError(f"this is no record of an observed run: {type(error).__name__}: {error}") from error
+
+
+class NewerRecord(InputError):
+    """A record that holds what this version does not know: nothing is wrong with it."""
+
+
+def _require_kinds(data: Mapping[str, Any]) -> None:
+    if unknown := sorted(data.keys() - KINDS.keys()):
+        raise NewerRecord(f"a newer sinkscope made it, whose field '{unknown[0]}' this one does not know: update")
+    for name, value in data.items():
+        if not isinstance(value, KINDS[name]) or isinstance(value, bool):
+            raise InputError(f"this is no record of an observed run: {name} = {value!r:.40}: not what stands there")
+    if data["seed"] < 0 or not 0 <= data.get("seconds", 0.0) < math.inf:
+        raise InputError("this is no record of an observed run: a seed or seconds below 0, or without end")
 
 
 def on_few_tokens(metric: str) -> bool:

@@ -71,6 +71,7 @@ def known(
     damaged: dict[str, str] = {}
     for folder in folders:
         places.append({})
+        _require_folders(folder, folder / scale)
         for name in sorted(path.stem for path in (folder / scale).glob("*.json")):
             try:
                 found = kept.read(folder, name, scale)
@@ -80,6 +81,12 @@ def known(
             if found is not None:
                 places[-1][name] = found
     return _pooled(places, scale, asked, damaged)
+
+
+def _require_folders(*paths: Path) -> None:
+    for path in paths:
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is no folder: records are files in folders by scale")
 
 
 def pooled(
@@ -166,8 +173,13 @@ def _as_pooled(run: Observed, pooled: Observed | None) -> Observed:
 def _first(run: Observed, other: Observed) -> Observed:
     """Of one run the newer layout; of one that was made twice that which began first, `run` where none says when."""
     if run.run == other.run and not run.same_training(other):
-        return other if other.began < run.began else run  # "": of before runs said so
+        return other if _when(other) < _when(run) else run
     return _newer(run, other)
+
+
+def _when(run: Observed) -> tuple[bool, str]:
+    """Those that do not say when they began are of before runs said so; wrong clocks come after all others."""
+    return bool(run.started and not run.began), run.began
 
 
 def _newer(run: Observed, other: Observed | None) -> Observed:

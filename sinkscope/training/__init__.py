@@ -3,7 +3,7 @@
 from sinkscope.training.distributed.processes import ReportedElsewhere, joined
 from sinkscope.training.kinds import LAB, Kind, fingerprint
 from sinkscope.training.loading import changed, load_recipe, read_fields
-from sinkscope.training.machine import keep_freed_memory, preserved_rng, resolved_device
+from sinkscope.training.machine import keep_freed_memory, preserved_rng, require_compiler, resolved_device
 from sinkscope.training.optimizers import AdamW
 from sinkscope.training.recipe import SAID_BY_FINGERPRINT, WITHOUT_INFLUENCE, Recipe
 from sinkscope.training.recipes import RECIPES
@@ -66,6 +66,7 @@ __all__ = [
     "read_fields",
     "read_record",
     "read_rows",
+    "require_compiler",
     "resolved_device",
     "settled",
     "sink_metrics",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,13 +73,13 @@ def test_of_a_run_that_was_made_twice_the_first_counts_everywhere(tmp_path, emer
 
 
 @pytest.mark.parametrize("wrong", ["1970-01-01T00:00:07+00:00", "2999-01-01T00:00:00+00:00", "yesterday"])
-def test_a_date_that_no_clock_can_have_said_is_told_and_decides_nothing(tmp_path, wrong):
+def test_a_date_that_no_clock_can_have_said_is_told_and_comes_after_all_others(tmp_path, wrong):
     odd = replace(run(0, 1.0), started=wrong, curves={"loss": (3.0, 1.0)})
     written(tmp_path, "emergence", replace(run(0, 2.0), started=MADE["late"], curves={"loss": (3.0, 2.0)}))
     written(tmp_path, "biases", odd)
     found = known([tmp_path], "nano")
     assert odd.began == ""
-    assert found.of(QUESTIONS["biases"]).runs["softmax"][0]["sink_0"] == 1.0  # as one that does not say when
+    assert found.of(QUESTIONS["biases"]).runs["softmax"][0]["sink_0"] == 2.0
     assert f"biases, softmax, seed 0: it says that it began {wrong}: its clock was wrong" in found.notes[0]
 
 
@@ -170,3 +172,52 @@ def test_a_user_s_own_question_is_pooled_too(tmp_path):
     written(tmp_path, "emergence", run(0))
     mine = replace(QUESTIONS["inputs"], name="mine")
     assert known([tmp_path], "nano", own=[mine]).of(mine).runs["softmax"] == {0: run(0)}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda r: r | {"from the future": 1}, "a newer sinkscope made it, whose field 'from the future'"),
+        (lambda r: r | {"started": None}, "started = None"),
+        (lambda r: r | {"seconds": "x"}, "seconds = 'x'"),
+        (lambda r: r | {"seconds": -1.0}, "below 0"),
+        (lambda r: r | {"seconds": math.nan}, "without end"),
+        (lambda r: r | {"run": []}, r"run = \[\]"),
+        (lambda r: r | {"layout": "2"}, "layout = '2'"),
+        (lambda r: r | {"seed": -1}, "below 0"),
+        (lambda r: r | {"seed": True}, "seed = True"),
+        (lambda r: r | {"metrics": {"loss": 10**400}}, "OverflowError"),
+    ],
+)
+def test_a_run_of_another_form_damages_its_record_alone_in_one_line(tmp_path, change, told):
+    written(tmp_path, "emergence", run(0))
+    written(tmp_path, "biases", run(1))
+    path = kept.path_of(tmp_path, "emergence", "nano")
+    record = json.loads(path.read_text())
+    record["runs"]["softmax"]["0"] = change(record["runs"]["softmax"]["0"])
+    path.write_text(json.dumps(record))
+    found = known([tmp_path], "nano")
+    (line,) = found.damaged.values()
+    assert re.search(told, line)
+    assert "\n" not in line
+    assert ("move it away" in line) == ("newer" not in line), "what a newer version made is not to be thrown away"
+    assert list(found.of(QUESTIONS["inputs"]).runs["softmax"]) == [1]
+
+
+def test_what_is_no_record_at_all_is_told_in_one_line(tmp_path):
+    written(tmp_path, "emergence", run(0))
+    path = kept.path_of(tmp_path, "emergence", "nano")
+    kept.path_of(tmp_path, "biases", "nano").mkdir()
+    kept.path_of(tmp_path, "inputs", "nano").write_text("[" * 100_000)
+    kept.path_of(tmp_path, "domains", "nano").write_text(path.read_text())
+    assert set(known([tmp_path], "nano").damaged) == {"biases", "inputs", "domains"}
+    assert "it holds 'emergence'" in known([tmp_path], "nano").damaged["domains"]
+
+
+@pytest.mark.parametrize("file", ["", "nano"])
+def test_a_file_where_a_folder_should_be_is_bad_input(tmp_path, file):
+    place = tmp_path / "results"
+    (place / file).parent.mkdir(exist_ok=True)
+    (place / file).write_text("")
+    with pytest.raises(InputError, match="is no folder"):
+        known([place], "nano")

@@ -92,7 +92,7 @@ def test_half_an_observation_and_an_old_one_are_made_again_by_a_worker(spoiled, 
 def test_half_findings_are_told_of_and_once_removed_made_again(small, calm, copy):
     path = kept.path_of(copy["results"], "small", "nano")
     path.write_text(path.read_text()[:100])
-    with pytest.raises(InputError, match=f"cannot read {path}.*remove it"):
+    with pytest.raises(InputError, match=f"cannot read {path}.*move it away"):
         run(small(), seeds=1, backend=said, **copy)
     path.unlink()
     run(small(), seeds=1, backend=said, **copy)

@@ -100,13 +100,12 @@ def run_(
     from sinkscope.cli.live.experiment import watching
     from sinkscope.experiments import aside, backend_named, find, findings, run
 
-    question = find(name)
+    question, chosen = find(name), backend_named(backend)
     if plan_only:
         from sinkscope.cli.live.planned import show_planned
 
         show_planned(question, scale, seeds, workers, results, reuse, as_json)
         return
-    chosen = backend_named(backend)
     record = findings.path_of(results, question.name, scale)
     try:
         with only_json(as_json), watching(out) as watch:

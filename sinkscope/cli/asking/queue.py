@@ -64,7 +64,8 @@ def queue_(
         show_json({"done": done, "failed": failed, "notes": queue.notes})
     else:
         made = f"{len(queue.done)} run{'' if len(queue.done) == 1 else 's'} made"
-        show(plain(f"{made}, {len(queue.failed)} failed; records: {results / scale}"))
+        where = f"; records: {results / scale}" if queue.done else ""
+        show(plain(f"{made}, {len(queue.failed)} failed{where}"))
     if stderr().is_terminal:  # elsewhere each was a line as it came, and the view shows what failed
         for line in queue.notes:
             note(line)
@@ -80,21 +81,28 @@ def _plan(hours: float | None, workers: int, scale: str, results: Path, as_json:
         raise InputError(f"workers = {workers}: at least 1")
     records = known([results, SHIPPED], scale)
     require_whole(records)
-    rows, spent = [], 0.0
+    rows: list[tuple[Planned, float]] = []
+    spent = longest = 0.0
     for planned in plan(records):
         if hours is not None and spent >= hours * 3600 * workers:
             break
         spent += planned.seconds or 0.0
-        rows.append((planned, spent / workers))
+        longest = max(longest, planned.seconds or 0.0)
+        rows.append((planned, max(longest, spent / workers)))
+    unknown = sum(planned.seconds is None for planned, _ in rows)
+    took = max(longest, spent / workers) / 3600
     if as_json:
-        show_json({"scale": scale, "runs": [_described(each) for each, _ in rows], "hours": spent / workers / 3600})
+        runs = [_described(each) for each, _ in rows]
+        show_json({"scale": scale, "runs": runs, "hours": None if unknown else took, "of_unknown_length": unknown})
         return
     cells = [
         (each.called, each.why, str(each.claims), minutes(each.seconds), f"{so_far / 3600:.1f}")
         for each, so_far in rows
     ]
     show(table(COLUMNS, cells, numbers_from=2))
-    show(plain(f"\n{len(rows)} runs, about {spent / workers / 3600:.1f} h; times are those of the machines of before"))
+    about = f"about {took:.1f} h; times are those of the machines of before"
+    lengths = f"how long {unknown} of them take is not known, the others {about}" if unknown else about
+    show(plain(f"\n{len(rows)} runs, {lengths}"))
     for line in records.notes:
         note(line)
 
@@ -130,14 +138,14 @@ class _Rows:
     def lines(self, queue: Queue) -> Iterator[tuple[str, str]]:
         for line in queue.notes:
             yield line, line
-        for name, planned in queue.running.items():
-            yield f"start {name}", f"{planned.called}: started ({planned.why})"
-        for name, planned in queue.elsewhere.items():
-            yield f"elsewhere {name}", f"{planned.called}: another process is at it"
         for name, planned in queue.done.items():
             yield name, f"{planned.called}: {values(self.reader.newest(name, 'done')) or 'settled'}"
         for name, (planned, why) in queue.failed.items():
             yield name, f"{planned.called} failed: {why}"
+        for name, planned in queue.running.items():
+            yield f"start {name}", f"{planned.called}: started ({planned.why})"
+        for name, planned in queue.elsewhere.items():
+            yield f"elsewhere {name}", f"{planned.called}: another process is at it"
 
     def view(self, queue: Queue) -> Group:
         rows = [

@@ -80,10 +80,17 @@ def tell_damage(records: Known, asked: bool = True) -> None:
 
 
 def folders_of(results: Path | None) -> list[Path]:
-    """Where records are read: the folder that was named, or one's own and those that come with the package."""
+    """Where records are read: the folder that was named, or one's own and those that come with the package.
+
+    Raises `InputError` for a folder that is named and is not there.
+    """
     from sinkscope.experiments import SHIPPED
 
-    return [RESULTS, SHIPPED] if results is None else [results]
+    if results is None:
+        return [RESULTS, SHIPPED]
+    if not results.is_dir():
+        raise InputError(f"no folder {results}: without --results your own records and those of the package are read")
+    return [results]
 
 
 def show_verdicts(ruled: Iterable[Ruled]) -> None:

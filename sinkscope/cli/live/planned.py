@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sinkscope.errors import InputError
 from sinkscope.report.terminal import plain, show, show_json, table
 
 if TYPE_CHECKING:
@@ -19,11 +20,19 @@ ABOUT = (
 def show_planned(
     question: Question, scale: str, seeds: int, workers: int, results: Path, reuse: bool, as_json: bool
 ) -> None:
-    """Runs, hours and bytes of disk of a question, on the terminal or as JSON."""
+    """Runs, hours and bytes of disk of a question, on the terminal or as JSON.
+
+    Raises `InputError` for fewer than one worker, and for a record of the question that cannot be read.
+    """
     from sinkscope.experiments import SHIPPED, expected, known
 
-    found = expected(question, known([results, SHIPPED], scale, own=[question]), seeds, reuse)
-    hours = None if found.seconds is None else found.seconds / 3600 / max(1, workers)
+    if workers < 1:
+        raise InputError(f"workers = {workers}: at least 1")
+    records = known([results, SHIPPED], scale, own=[question])
+    if question.name in records.damaged:
+        raise InputError(records.damaged[question.name])
+    found = expected(question, records, seeds, reuse)
+    hours = None if found.seconds is None else found.seconds / 3600 / workers
     facts: dict[str, Any] = {
         "experiment": question.name,
         "scale": scale,

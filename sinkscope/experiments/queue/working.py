@@ -28,7 +28,7 @@ from sinkscope.experiments.sweep.store import RunStore, observed
 from sinkscope.experiments.sweep.sweeping import AGAIN, Executor, require_workers
 from sinkscope.experiments.sweep.worker import BUSY, SETTLED
 from sinkscope.files import check_writable
-from sinkscope.training import Run
+from sinkscope.training import Run, require_compiler
 
 NOTHING_TO_START = 5.0  # seconds until the records are read again, which another queue may have added to
 SECONDS = 3600.0
@@ -85,7 +85,7 @@ def work_off(
     `torch.compile`, which changes numbers by rounding alone; the record counts such runs.
 
     Raises `InputError` for fewer than one worker, hours that are not positive, an unknown scale, a damaged record (to
-    which no run could be added), and folders that cannot be written.
+    which no run could be added), folders that cannot be written, and `compiled` without a C++ compiler.
     """
     require_workers(workers)
     require_hours(hours)
@@ -95,8 +95,10 @@ def work_off(
     plan(records, questions, order)
     check_writable(results)
     check_writable(out)
+    if compiled:
+        require_compiler()
     with tempfile.TemporaryDirectory(prefix="sinkscope-queue-") as scratch, ExitStack() as held:
-        queue = Queue(notes=_others(held, results))
+        queue = Queue(notes=_others(held, results, out))
         executor = hands(queue.jobs, out, Path(scratch), workers)
         end = math.inf if hours is None else time.monotonic() + SECONDS * hours
         work = _Work(queue, executor, RunStore(out), results, places, scale, questions, order, compiled)
@@ -106,19 +108,34 @@ def work_off(
                 work.settle()
         finally:
             executor.stop()
+    if queue.running:
+        called = ", ".join(planned.called for planned in queue.running.values())
+        queue.notes.append(f"the time is up; kept in {out}, where the next queue goes on with it: {called}")
     queue.running = {}
     watch(queue)
     return queue
 
 
-def _others(held: ExitStack, results: Path) -> list[str]:
-    """Holds the sign that a queue is at work here, for as long as this process lives; says whether one was."""
-    results.mkdir(parents=True, exist_ok=True)
-    try:
-        held.enter_context(FileLock(results / ".queue.lock", timeout=0))
-    except Timeout:
+def _others(held: ExitStack, results: Path, out: Path) -> list[str]:
+    """Holds the signs that a queue is at work here, for as long as this process lives; says whether one was."""
+    records, runs = (_another(held, folder) for folder in (results, out))
+    if records and runs:
         return [f"another queue is at work on {results}: the two share what is missing"]
-    return []
+    if records:
+        return [f"another queue is at work on {results}, with another --out: what both make is made twice"]
+    return [f"another queue makes runs in {out}, for other --results: what both make is made once"] if runs else []
+
+
+def _another(held: ExitStack, folder: Path) -> bool:
+    sign = folder / ".queue.lock"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        held.enter_context(FileLock(sign, timeout=0))
+    except Timeout:
+        return True
+    except (OSError, NotImplementedError) as error:
+        raise InputError(f"cannot lock {sign}: {error}; queues need a file system with locks") from error
+    return False
 
 
 @dataclass
@@ -210,10 +227,10 @@ class _Work:
     def _keep(self, name: str, planned: Planned) -> None:
         try:
             keep(self.results, self.scale, self.questions[planned.question], planned, Run(self.store.path / name))
-        except InputError as error:
-            self._failed(name, planned, str(error))
-        else:
-            self.queue.done[name] = planned
+        except InputError as error:  # nor could that of any other run be written
+            where = self.store.path
+            raise InputError(f"{error}; the run is kept in {where}, and the same command adds it") from error
+        self.queue.done[name] = planned
 
     def _failed(self, name: str, planned: Planned, why: str) -> None:
         self.unmakeable.add(planned.key)

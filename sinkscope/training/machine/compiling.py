@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -41,3 +43,15 @@ def unchanged_matmuls() -> Iterator[None]:
     finally:
         backends.fp32_precision = general
         torch.set_float32_matmul_precision(products)
+
+
+def require_compiler() -> None:
+    """Raises `InputError` where the C++ compiler that torch.compile would call is not on the path."""
+    from torch._inductor import config
+
+    command = shlex.split(str(config.cpp.cxx[-1]))[0]
+    if shutil.which(command) is None:
+        raise InputError(
+            f"--compile needs the C++ compiler '{command}', which is not on PATH: install it, name another in CXX, or "
+            "leave --compile out"
+        )

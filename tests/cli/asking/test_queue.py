@@ -34,6 +34,43 @@ def test_the_plan_trains_nothing_and_says_what_it_would_take(sinkscope, tmp_path
     assert not (tmp_path / "none").exists()
 
 
+def test_lengths_that_nobody_knows_are_not_added_as_nothing(sinkscope, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    places = ("--results", str(tmp_path / "none"), "--scale", "mini")
+    told = sinkscope("experiment", "queue", "--plan", "--json", *places).json
+    assert told["hours"] is None
+    assert told["of_unknown_length"] == sum(run["seconds"] is None for run in told["runs"]) > 0
+    assert f"how long {told['of_unknown_length']} of them take is not known" in " ".join(
+        sinkscope("experiment", "queue", "--plan", *places).out.split()
+    )
+
+
+def test_a_run_takes_its_own_time_however_many_workers_there_are(sinkscope, tmp_path):
+    places = ("--results", str(tmp_path / "none"))
+    told = sinkscope("experiment", "queue", "--plan", "--json", "--workers", "1000", *places).json
+    assert told["hours"] >= max(run["seconds"] for run in told["runs"]) / 3600
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("verdict", "--all", "--results", "{0}/none"),
+        ("verdict", "inputs", "--results", "{0}/file"),
+        ("list", "--results", "{0}/none"),
+        ("queue", "--plan", "--results", "{0}/file"),
+        ("run", "emergence", "--plan", "--results", "{0}/file"),
+        ("run", "emergence", "--plan", "--workers", "0"),
+        ("run", "emergence", "--plan", "--backend", "ry"),
+    ],
+)
+def test_places_and_numbers_that_cannot_be_are_told_in_one_line(sinkscope, tmp_path, words):
+    (tmp_path / "file").write_text("")
+    answer = sinkscope("experiment", *(word.format(tmp_path) for word in words))
+    assert answer.code == 2
+    assert "Traceback" not in answer.err
+    assert answer.err.strip()
+
+
 def test_it_says_what_was_made_and_what_failed(sinkscope, tmp_path, monkeypatch):
     given = {}
 

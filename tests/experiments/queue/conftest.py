@@ -63,6 +63,6 @@ def queue(question: Question, tmp_path: Path) -> Callable[..., Queue]:
 
     def run(hands: Planting, folder: Path = tmp_path / "here", **more: object) -> Queue:
         places = {"out": folder / "runs", "results": folder / "results", "folders": ()}
-        return work_off(questions={"small": question}, order=ORDER, hands=hands, **places, **more)
+        return work_off(**{"questions": {"small": question}, "order": ORDER, "hands": hands, **places, **more})
 
     return run

@@ -162,6 +162,60 @@ def test_a_queue_that_is_started_twice_says_so_and_one_after_another_says_nothin
     assert outer.notes == queue(Planting()).notes == []
 
 
+@pytest.mark.parametrize(
+    ("elsewhere", "told"),
+    [
+        ({"out": "others"}, "with another --out: what both make is made twice"),
+        ({"results": "others"}, "for other --results"),
+    ],
+)
+def test_a_second_queue_with_another_folder_says_which_is_shared(queue, tmp_path, elsewhere, told):
+    more, inner = {name: tmp_path / folder for name, folder in elsewhere.items()}, []
+    queue(Planting(before=lambda name: inner or inner.append(queue(Planting(), tmp_path / "here", **more))))
+    assert [line for line in inner[0].notes if told in line]
+
+
+def test_a_sign_that_cannot_be_held_is_bad_input(queue, tmp_path):
+    (tmp_path / "here" / "results" / ".queue.lock").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"cannot lock .*queue\.lock"):
+        queue(Planting())
+
+
+def test_a_record_that_cannot_be_written_ends_the_queue_and_says_where_the_run_is(queue, tmp_path, monkeypatch):
+    """No other could be written either; what was made is added by the same command."""
+
+    def full(*_: object) -> None:
+        raise InputError("cannot write it: No space left on device")
+
+    hands = Planting()
+    with monkeypatch.context() as patch:
+        patch.setattr(working, "keep", full)
+        with pytest.raises(InputError, match=r"No space left.*kept in .*runs, and the same command adds it"):
+            queue(hands)
+    assert hands.stopped
+    assert len(hands.started) == 1
+    queue(Planting())
+    queue(Planting(), tmp_path / "calm")
+    assert record(tmp_path / "here") == record(tmp_path / "calm")
+
+
+def test_without_a_compiler_nothing_is_started(queue, monkeypatch):
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "no-such-compiler -O1"))
+    hands = Planting()
+    with pytest.raises(InputError, match="needs the C\\+\\+ compiler 'no-such-compiler'"):
+        queue(hands, compiled=True)
+    assert hands.started == []
+
+
+def test_when_the_time_is_up_it_is_said_what_goes_on(queue):
+    class Slow(Planting):
+        def ended(self):
+            time.sleep(0.02)
+            yield from ()
+
+    assert "goes on with it: small: two, seed 1" in queue(Slow(), hours=0.05 / 3600).notes[-1]
+
+
 def test_records_of_another_version_of_the_code_are_told_of_once(queue, tmp_path):
     queue(Planting(), hours=0.001)
     path = tmp_path / "here" / "results" / "nano" / "small.json"
