@@ -118,7 +118,8 @@ def work_off(
 
 def _others(held: ExitStack, results: Path, out: Path) -> list[str]:
     """Holds the signs that a queue is at work here, for as long as this process lives; says whether one was."""
-    records, runs = (_another(held, folder) for folder in (results, out))
+    records = _another(held, results)
+    runs = records if results.resolve() == out.resolve() else _another(held, out)
     if records and runs:
         return [f"another queue is at work on {results}: the two share what is missing"]
     if records:
@@ -225,9 +226,15 @@ class _Work:
                 return
 
     def _keep(self, name: str, planned: Planned) -> None:
+        run = Run(self.store.path / name)
         try:
-            keep(self.results, self.scale, self.questions[planned.question], planned, Run(self.store.path / name))
-        except InputError as error:  # nor could that of any other run be written
+            observed(run)
+        except InputError as error:  # this run's own fault, which stops no other
+            self._failed(name, planned, str(error))
+            return
+        try:
+            keep(self.results, self.scale, self.questions[planned.question], planned, run)
+        except InputError as error:  # nor could what any other run found be written
             where = self.store.path
             raise InputError(f"{error}; the run is kept in {where}, and the same command adds it") from error
         self.queue.done[name] = planned

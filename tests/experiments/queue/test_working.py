@@ -199,6 +199,27 @@ def test_a_record_that_cannot_be_written_ends_the_queue_and_says_where_the_run_i
     assert record(tmp_path / "here") == record(tmp_path / "calm")
 
 
+def test_one_run_that_cannot_be_read_stops_no_other(queue, tmp_path):
+    """It fails alone; taken away, it is made again."""
+
+    class Spoiling(Planting):
+        def make(self, name):
+            made = super().make(name)
+            if len(self.started) == 1:
+                (self.out / name / "observed.json").write_text("{")
+                (self.out / name / "record.json").write_text("{")
+            return made
+
+    hands = Spoiling()
+    found = queue(hands)
+    assert list(found.failed) == hands.started[:1]
+    assert len(found.done) == len(hands.started) - 1 > 0
+
+
+def test_one_folder_for_records_and_runs_is_no_other_queue(queue, tmp_path):
+    assert queue(Planting(), out=tmp_path / "one", results=tmp_path / "one").notes == []
+
+
 def test_without_a_compiler_nothing_is_started(queue, monkeypatch):
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "no-such-compiler -O1"))
     hands = Planting()
