@@ -120,6 +120,14 @@ def check_writable(folder: str | Path) -> None:
         raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
 
 
+def check_room(folder: str | Path, size: int) -> None:
+    """Raise `InputError` if fewer than `size` bytes are free where `folder` is, which may be yet to be made."""
+    place = Path(folder).absolute()
+    free = shutil.disk_usage(next(parent for parent in (place, *place.parents) if parent.exists())).free
+    if free < size:
+        raise InputError(f"no room in {folder}: {size / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB are free")
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Write UTF-8 text atomically."""
     with writing(path) as draft:

@@ -106,11 +106,12 @@ def _pooled(
     runs: dict[Key, Observed] = {}
     notes: list[str] = []
     merged: dict[str, Findings] = {}
+    stands: dict[Key, str] = {}
     for records in places:
         here: dict[Key, Observed] = {}
         for name, question in questions.items():
             if name in records:
-                notes += _pool(here, records[name], identities(question, scale), runs)
+                notes += _pool(here, records[name], identities(question, scale), runs, stands)
         runs = here | {key: _newer(run, here.get(key)) for key, run in runs.items()}
         for name, found in records.items():
             merged[name] = _merged(merged[name], found) if name in merged else found
@@ -139,9 +140,16 @@ def _still_failed(
 
 
 def _pool(
-    runs: dict[Key, Observed], record: Findings, ids: Mapping[str, Identity], first: Mapping[Key, Observed]
+    runs: dict[Key, Observed],
+    record: Findings,
+    ids: Mapping[str, Identity],
+    first: Mapping[Key, Observed],
+    stands: dict[Key, str],
 ) -> Iterator[str]:
-    """Adds a record's runs to those of its folder; what cannot be added, in words. `first`: of earlier folders."""
+    """Adds a record's runs to those of its folder; what cannot be added, in words.
+
+    `first`: runs of earlier folders. `stands`: the question in whose record a run that counts stands.
+    """
     for label, seeds in record.runs.items():
         if label not in ids:
             continue
@@ -157,10 +165,15 @@ def _pool(
             known = runs.setdefault(key, run)
             runs[key] = _first(known, run)
             before = first.get(key, known)
+            other = stands.setdefault(key, record.question)
+            if key not in first and runs[key] is not known:
+                stands[key] = record.question
             if before.run != run.run:
                 yield f"{said}: made by another version of the code or of the text ({run.run}, not {before.run})"
             elif not before.same_training(run) or (before.layout == run.layout and not before.agrees(run)):
-                yield f"{said}: the run {run.run} stands in two records with different numbers; one of them counts"
+                beside = "in an earlier folder" if other == record.question else f"in the record of '{other}'"
+                counts = "there" if stands[key] == other else "here"
+                yield f"{said}: the run {run.run} stands {beside} too, with different numbers; those {counts} count"
 
 
 def _as_pooled(run: Observed, pooled: Observed | None) -> Observed:

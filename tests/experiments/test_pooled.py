@@ -44,8 +44,11 @@ def test_one_run_has_one_set_of_numbers_and_an_earlier_folder_s_counts(tmp_path)
     found = known([tmp_path / "a", tmp_path / "b"], "nano")
     assert {name: found.of(QUESTIONS[name]).runs["softmax"][0]["sink_0"] for name in NAMES} == dict.fromkeys(NAMES, 1.0)
     assert found.of(QUESTIONS["emergence"]).runs["softmax"][1]["sink_0"] == 2.0
-    twice = "seed 0: the run softmax-0 stands in two records with different numbers; one of them counts"
-    assert found.notes == (f"emergence, softmax, {twice}", f"biases, softmax, {twice}")
+    twice, counts = "softmax, seed 0: the run softmax-0 stands", "too, with different numbers; those there count"
+    assert found.notes == (
+        f"emergence, {twice} in an earlier folder {counts}",
+        f"biases, {twice} in the record of 'emergence' {counts}",
+    )
 
 
 MADE = {"early": "2025-05-01T10:00:00+00:00", "late": "2025-05-02T10:00:00+00:00", "before dates": ""}
@@ -69,7 +72,9 @@ def test_of_a_run_that_was_made_twice_the_first_counts_everywhere(tmp_path, emer
         written(tmp_path, question, made)
     found = known([tmp_path], "nano")
     assert {found.of(QUESTIONS[name]).runs["softmax"][0]["sink_0"] for name in NAMES} == {counts}
-    assert "different numbers; one of them counts" in found.notes[0]
+    where = "there" if counts == 1.0 else "here"
+    told = f"stands in the record of 'emergence' too, with different numbers; those {where} count"
+    assert found.notes == (f"biases, softmax, seed 0: the run softmax-0 {told}",)
 
 
 @pytest.mark.parametrize("wrong", ["1970-01-01T00:00:07+00:00", "2999-01-01T00:00:00+00:00", "yesterday"])
@@ -165,7 +170,7 @@ def test_what_is_set_aside_is_a_repetition_of_a_run_that_counts_and_the_readme_s
         assert repeated.curves != first.curves
         assert f"`{repeated.run}`" in told
     (note,) = known([SHIPPED, SHIPPED / "set_aside"], "nano").notes
-    assert "stands in two records with different numbers" in note
+    assert "too, with different numbers; those there count" in note
 
 
 def test_a_user_s_own_question_is_pooled_too(tmp_path):

@@ -99,7 +99,7 @@ def test_runs_that_are_not_judged_are_told_on_the_page(tmp_path):
         seen = Observed("twice-0", "finished", 0, {"sink_0": value}, layout=layout)
         findings.write(tmp_path, Findings(name, "nano", 1, {"softmax": {0: seen}}))
     page = compose([tmp_path])
-    assert "stands in two records with different numbers" in page.provenance["runs that are not judged"]
-    assert "stands in two records with different numbers" in render(page)
+    assert "with different numbers; those there count" in page.provenance["runs that are not judged"]
+    assert "with different numbers; those there count" in render(page)
     findings.write(tmp_path, Findings("inputs", "nano", 1, {}))
     assert "runs that are not judged" not in compose([tmp_path]).provenance

@@ -13,7 +13,7 @@ from sinkscope.report.experiments import entry
 from sinkscope.report.experiments.names import title
 from tests.tools.test_findings_figures import SVG, circles
 from tools.pages.findings import page as findings_page
-from tools.pages.findings.shapes import curves_of, drawing, over_positions, over_time, profile_of
+from tools.pages.findings.shapes import curves_of, drawing, over_positions, over_time, profile_of, readings_of
 
 STEPS = (100, 200, 400)
 
@@ -107,6 +107,33 @@ def test_each_series_of_doses_is_a_line_of_its_own_and_a_baseline_in_none():
     assert [f'id="joined-{index}"' in drawn for index in range(3)] == [True, True, False]
     assert len(circles(ElementTree.fromstring(drawn), "ours-0")) == 7
     assert "attention.norm" in words(drawn)
+
+
+def test_readings_of_one_run_that_a_claim_compares_are_joined():
+    masses = [f"sink_mass/tokens={tokens}" for tokens in (32, 64, 128)]
+    rates = [f"sink_0/tokens={tokens}/epsilon={epsilon}" for tokens in (32, 64) for epsilon in (0.2, 0.3, 0.4)]
+    read = [*masses, "sink_0/tokens=32", *rates]
+    variations = [Variation(each, {"optimizer.lr": each}) for each in ("one", "times 0.5", "times 0.25")]
+    values = {metric: 10.0 - place**2 for place, metric in enumerate(read)}
+    asked = made(lambda runs: math.fsum(runs["one"][metric] for metric in read), *variations, **values)
+    assert readings_of(asked) == {"sink_mass": masses, "sink_0": rates}
+    drawn = drawing(asked)
+    [line] = paths(drawn, "ours-0-0")
+    xs, ys = zip(*line, strict=True)
+    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1])
+    assert (ys[1] - ys[0]) / (ys[2] - ys[0]) == pytest.approx(1 / 4, abs=0.01)  # 10, 9 and 6
+    assert [len(paths(drawn, name)[0]) for name in ("ours-1-0", "ours-1.1-0")] == [3, 3]  # not joined over lengths
+    assert {"128 tokens", "64 tokens, ε = 0.4", "ours: sink mass at position 0 (%)"} <= words(drawn)
+
+
+def test_readings_that_no_claim_compares_within_a_run_are_not_joined():
+    between = made(
+        lambda runs: runs["one"]["sink_mass"] - runs["two"]["sink_mass/start"],
+        Variation("one"),
+        Variation("two"),
+        **{"sink_mass": 3.0, "sink_mass/start": 1.0},
+    )
+    assert readings_of(between) == {}
 
 
 def test_what_is_no_time_position_or_dose_is_dots_and_what_has_no_value_nothing():

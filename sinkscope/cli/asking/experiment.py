@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from sinkscope.cli.asking.queue import Compiled, queue_
+from sinkscope.cli.asking.queue import WORKERS, Compiled, queue_
 from sinkscope.cli.asking.verdict import (
     RESULTS,
     Records,
@@ -84,7 +84,7 @@ def run_(
     name: Name,
     scale: Scale = "nano",
     seeds: Annotated[int, typer.Option(help="Runs of every variation.")] = 3,
-    workers: Annotated[int, typer.Option(help="Runs at once; they share the processors.")] = 1,
+    workers: Annotated[int, typer.Option(help=WORKERS)] = 1,
     backend: Annotated[str, typer.Option(metavar="local|ray|none", help=WHERE)] = "local",
     out: Annotated[Path, typer.Option(help="The parent folder of runs.")] = Path("runs"),
     results: Results = RESULTS,

@@ -23,7 +23,7 @@ FAILED = 1  # exit code where runs failed
 COLUMNS = ("run", "why", "claims", "minutes", "hours in all")
 PLAN = "Print what would be run, with estimated minutes; run nothing."
 HOURS = "How long it works; without it until nothing is missing."
-WORKERS = "Runs at once; they share the processors, and a GPU where there is one."
+WORKERS = "Runs at once. They share the processors, or have OMP_NUM_THREADS threads each, and a GPU where there is one."
 COMPILE = "Train under torch.compile: faster; numbers differ by rounding alone. Needs a C++ compiler."
 Compiled = Annotated[bool, typer.Option("--compile", help=COMPILE)]
 Hours = Annotated[float | None, typer.Option(help=HOURS)]
@@ -119,7 +119,7 @@ def _described(planned: Planned) -> dict[str, Any]:
         "seed": planned.seed,
         "why": planned.why,
         "undecided_claims": planned.claims,
-        "seconds": planned.seconds,
+        "estimated_seconds": planned.seconds,
     }
 
 

@@ -162,10 +162,9 @@ def _show_sums(ruled: Sequence[Ruled], every: bool) -> None:
     from sinkscope.claims import tally
     from sinkscope.experiments import holds_after_holm, stated
 
-    runs = [run for each in ruled if each.findings for seeds in each.findings.runs.values() for run in seeds.values()]
-    shared = {run.run: run.seconds for run in runs}  # several questions may read a run
     outcomes = tally(verdict for each in ruled for verdict in each.verdicts)
-    show(plain(f"\n{outcomes}; {len(shared)} runs of {hours(math.fsum(shared.values()))}"))
+    cost = _cost(ruled)
+    show(plain(f"\n{outcomes}; {cost['runs']} runs of {hours(cost['seconds'])}"))
     held = holds_after_holm({each.question.name: each.verdicts for each in ruled})
     if every and held:
         kept = ", ".join(name for name, holds in held.items() if holds) or "none"
@@ -185,6 +184,13 @@ def _show_sums(ruled: Sequence[Ruled], every: bool) -> None:
         show(plain(f"claims that were withdrawn: {len(gone)} (`verdict NAME` and --json say why)"))
     for _, one in [] if every else gone:
         show(plain(f"withdrawn: {one.statement} ({one.reason})"))
+
+
+def _cost(ruled: Sequence[Ruled]) -> dict[str, float]:
+    """How many runs all questions have together, and how long they took: one that several read counts once."""
+    runs = [run for each in ruled if each.findings for seeds in each.findings.runs.values() for run in seeds.values()]
+    shared = {run.run: run.seconds for run in runs}
+    return {"runs": len(shared), "seconds": math.fsum(shared.values())}
 
 
 def _described(ruled: Sequence[Ruled], records: Known, every: bool) -> dict[str, Any]:
@@ -209,6 +215,7 @@ def _described(ruled: Sequence[Ruled], records: Known, every: bool) -> dict[str,
             {"experiment": each.question.name, **vars(gone)} for each in ruled for gone in each.question.withdrawn
         ],
         "costs": {each.question.name: each.findings.cost for each in ruled if each.findings is not None},
+        "cost": _cost(ruled),
         "notes": list(records.notes),
         "after_holm": holds_after_holm(judged),
         "p_after_holm": after_holm(judged),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TYPE_CHECKING
 
 from sinkscope.claims import Outcome
 from sinkscope.errors import InputError, unknown
@@ -15,6 +16,9 @@ from sinkscope.experiments.pooled import Key, Known
 from sinkscope.experiments.question import Assertion, Question
 from sinkscope.experiments.questions import QUESTIONS
 from sinkscope.experiments.queue.order import ORDER, Wanted
+
+if TYPE_CHECKING:  # jobs load torch
+    from sinkscope.experiments.jobs import Job
 
 UNDECIDED: tuple[Outcome, ...] = ("inconclusive", "not run at this scale")
 FEWEST, MOST = 3, 10  # seeds: what a claim needs, and what no claim gets more of
@@ -186,6 +190,12 @@ class Expected:
 STORED = 4 * (1 + 3)  # bytes a parameter: a model, and a checkpoint with AdamW's state
 
 
+def stored_by(job: Job) -> int | None:
+    """Bytes that a run leaves; None where nobody knows before."""
+    size = job.parameters()
+    return None if size is None else STORED * size
+
+
 def expected(question: Question, known: Known, seeds: int, reuse: bool = False) -> Expected:
     """What a question's runs at the scale of `known` would take, runs that stand under two labels once.
 
@@ -202,6 +212,6 @@ def expected(question: Question, known: Known, seeds: int, reuse: bool = False) 
         if key not in there
     ]
     seconds = None if any(cost is None for cost in costs) else sum(cost for cost in costs if cost is not None)
-    sizes = [jobs[label, seed].parameters() for (_, seed), label in keys.items() if (ids[label].key, seed) not in there]
-    disk = None if any(size is None for size in sizes) else STORED * sum(size for size in sizes if size is not None)
+    sizes = [stored_by(jobs[label, seed]) for (_, seed), label in keys.items() if (ids[label].key, seed) not in there]
+    disk = None if any(size is None for size in sizes) else sum(size for size in sizes if size is not None)
     return Expected(len(keys) - len(there), len(there), seconds, disk)

@@ -22,12 +22,12 @@ from sinkscope.experiments.provenance import provenance_of
 from sinkscope.experiments.question import Question
 from sinkscope.experiments.questions import QUESTIONS
 from sinkscope.experiments.queue.order import ORDER, Wanted
-from sinkscope.experiments.queue.plan import Planned, plan, require_hours, require_whole
+from sinkscope.experiments.queue.plan import Planned, plan, require_hours, require_whole, stored_by
 from sinkscope.experiments.sweep.pool import Pool, threads_each
 from sinkscope.experiments.sweep.store import RunStore, observed
 from sinkscope.experiments.sweep.sweeping import AGAIN, Executor, require_workers
 from sinkscope.experiments.sweep.worker import BUSY, SETTLED
-from sinkscope.files import check_writable
+from sinkscope.files import check_room, check_writable
 from sinkscope.training import Run, require_compiler
 
 NOTHING_TO_START = 5.0  # seconds until the records are read again, which another queue may have added to
@@ -85,7 +85,8 @@ def work_off(
     `torch.compile`, which changes numbers by rounding alone; the record counts such runs.
 
     Raises `InputError` for fewer than one worker, hours that are not positive, an unknown scale, a damaged record (to
-    which no run could be added), folders that cannot be written, and `compiled` without a C++ compiler.
+    which no run could be added), folders that cannot be written, a disk without room for the next run, and `compiled`
+    without a C++ compiler.
     """
     require_workers(workers)
     require_hours(hours)
@@ -195,11 +196,14 @@ class _Work:
                 continue
             job = self.questions[planned.question].job(planned.label, planned.seed, self.scale)
             try:
-                name = self.store.run(job).path.name
+                path = self.store.run(job).path
             except InputError as error:
                 self._failed(planned.called, planned, str(error))
                 return True
+            if not path.exists():  # one that exists may be finished, and to be added alone
+                check_room(self.store.path, stored_by(job) or 0)
             self._compare(records, planned)
+            name = path.name
             self.queue.elsewhere.pop(name, None)
             self.queue.jobs[name] = job.compiled() if self.compiled else job
             self.queue.running[name] = planned

@@ -25,13 +25,15 @@ from sinkscope.training.machine import processors
 UNANSWERED = 1  # for a process that ended as if all were well, and left its order
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)  # not from a fault of its own, which would come again
 POLL = 0.05  # seconds between two looks at the processes
+THREADS = "OMP_NUM_THREADS"  # what a user, or a cluster's scheduler, sets for a process
 DEVICES = "CUDA_VISIBLE_DEVICES"  # CUDA's own variable: the GPUs that a process may use
 COMMAND = (sys.executable, "-m", "sinkscope.experiments.sweep.worker")
 
 
 def threads_each(workers: int) -> int:
-    """Threads for each of `workers` processes, so that together they fill the processors of this one."""
-    return max(1, processors() // workers)
+    """Threads for each of `workers` processes: as OMP_NUM_THREADS says, else its processors shared out."""
+    said = os.environ.get(THREADS, "").partition(",")[0].strip()  # nested parallelism has a number for each level
+    return int(said) if said.isdigit() and int(said) > 0 else max(1, processors() // workers)
 
 
 def visible_gpus(environment: Mapping[str, str], installed: Callable[[], int]) -> list[str]:
@@ -63,7 +65,7 @@ class Pool:
 
     def __init__(self, jobs: Jobs, out: Path, scratch: Path, threads: int) -> None:
         self.jobs, self.out, self.scratch = jobs, out, scratch
-        counts = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+        counts = (THREADS, "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
         self.environment = os.environ | dict.fromkeys(counts, str(threads)) | {"TOKENIZERS_PARALLELISM": "false"}
         self.gpus = visible_gpus(os.environ, torch.cuda.device_count)
         self.idle: list[_Worker] = []

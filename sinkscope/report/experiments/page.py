@@ -20,7 +20,7 @@ from sinkscope.theme import INK, template
 
 SCRIPTS, STYLES = ("experiments.js",), ("experiments.css",)
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-MOST_METRICS = 4
+MOST_METRICS = 5
 LEAD = (
     "Questions about attention sinks, each asked as a set of training runs and claims that were stated beforehand, or "
     "else an experiment says so. The sink rate is the percentage of (layer, head) pairs in which a position receives "

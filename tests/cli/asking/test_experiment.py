@@ -70,6 +70,7 @@ def test_verdicts_come_from_what_was_kept(sinkscope, results):
     assert answer["paper"] == []  # which is asked for with --all
     assert [gone["experiment"] for gone in answer["withdrawn"]] == ["fixed-token"]
     assert answer["costs"] == {"fixed-token": {"runs": 9, "seconds": 540.0, "seconds_per_run": 60.0}}
+    assert answer["cost"] == {"runs": 9, "seconds": 540.0}
     table = " ".join(sinkscope("experiment", "verdict", "--all", "--results", str(results)).out.split())
     assert "not run at this scale" in table
     assert "9 runs of 0.15 h" in table

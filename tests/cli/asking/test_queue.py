@@ -25,7 +25,7 @@ def test_the_plan_trains_nothing_and_says_what_it_would_take(sinkscope, tmp_path
     first = sinkscope("experiment", "queue", "--plan", "--json", "--hours", "2", *places).json
     assert whole["runs"][: len(first["runs"])] == first["runs"]
     assert 2.0 <= first["hours"] < 3.0 < whole["hours"]
-    assert all(run["experiment"] in QUESTIONS and run["seconds"] > 0 for run in first["runs"])
+    assert all(run["experiment"] in QUESTIONS and run["estimated_seconds"] > 0 for run in first["runs"])
     table = sinkscope("experiment", "queue", "--plan", "--hours", "2", *places).out
     assert f"{first['runs'][0]['experiment']}: {first['runs'][0]['variation']}" in table
     assert f"{len(first['runs'])} runs, about {first['hours']:.1f} h" in table
@@ -39,7 +39,7 @@ def test_lengths_that_nobody_knows_are_not_added_as_nothing(sinkscope, tmp_path,
     places = ("--results", str(tmp_path / "none"), "--scale", "mini")
     told = sinkscope("experiment", "queue", "--plan", "--json", *places).json
     assert told["hours"] is None
-    assert told["of_unknown_length"] == sum(run["seconds"] is None for run in told["runs"]) > 0
+    assert told["of_unknown_length"] == sum(run["estimated_seconds"] is None for run in told["runs"]) > 0
     assert f"how long {told['of_unknown_length']} of them take is not known" in " ".join(
         sinkscope("experiment", "queue", "--plan", *places).out.split()
     )
@@ -48,7 +48,7 @@ def test_lengths_that_nobody_knows_are_not_added_as_nothing(sinkscope, tmp_path,
 def test_a_run_takes_its_own_time_however_many_workers_there_are(sinkscope, tmp_path):
     places = ("--results", str(tmp_path / "none"))
     told = sinkscope("experiment", "queue", "--plan", "--json", "--workers", "1000", *places).json
-    assert told["hours"] >= max(run["seconds"] for run in told["runs"]) / 3600
+    assert told["hours"] >= max(run["estimated_seconds"] for run in told["runs"]) / 3600
 
 
 @pytest.mark.parametrize(

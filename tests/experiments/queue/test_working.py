@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -197,6 +199,24 @@ def test_a_record_that_cannot_be_written_ends_the_queue_and_says_where_the_run_i
     queue(Planting())
     queue(Planting(), tmp_path / "calm")
     assert record(tmp_path / "here") == record(tmp_path / "calm")
+
+
+def test_without_room_for_the_next_run_the_queue_ends_and_keeps_what_was_made(queue, question, tmp_path, monkeypatch):
+    """Each further run would fail in its turn."""
+    free = [10**9]
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=free[0]))
+    hands = Planting(before=lambda name: free.__setitem__(0, 1000))
+    with pytest.raises(InputError, match=r"no room in .*runs: \d+ MB are needed, 0 MB are free"):
+        queue(hands)
+    assert hands.stopped
+    assert len(hands.started) == 1
+    results = tmp_path / "here" / "results"
+    found = known([results], "nano", {"small": question}).of(question)
+    assert {label: made for label, made in seeds(found).items() if made} == {"two": [1]}
+    shutil.rmtree(results)  # the run exists, so that it needs no room
+    with pytest.raises(InputError, match="no room"):
+        queue(Planting())
+    assert known([results], "nano", {"small": question}).of(question).runs == found.runs
 
 
 def test_one_run_that_cannot_be_read_stops_no_other(queue, tmp_path):

@@ -121,10 +121,19 @@ def test_a_busy_run_is_asked_for_again(tmp_path):
 
 
 def test_threads_are_shared_out(tmp_path, monkeypatch):
+    monkeypatch.delenv(pool.THREADS)
     monkeypatch.setattr(pool, "processors", lambda: 8)
     swept(tmp_path, 3, a=(0,))
     assert (tmp_path / "a").read_text().split()[1] == "2"
     assert [pool.threads_each(workers) for workers in (1, 2, 8, 9)] == [8, 4, 1, 1]
+
+
+@pytest.mark.parametrize(("said", "threads"), [("3", 3), (" 3,2", 3), ("0", 4), ("-1", 4), ("many", 4), ("", 4)])
+def test_a_number_of_threads_that_is_set_stays(tmp_path, monkeypatch, said, threads):
+    monkeypatch.setenv(pool.THREADS, said)
+    monkeypatch.setattr(pool, "processors", lambda: 8)
+    swept(tmp_path, 2, a=(0,))
+    assert (tmp_path / "a").read_text().split()[1] == str(threads)
 
 
 @pytest.mark.parametrize(

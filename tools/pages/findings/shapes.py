@@ -1,4 +1,4 @@
-"""Figures of the page of findings whose shape is that of the claim: curves over time, doses, all positions."""
+"""Figures of the page of findings whose shape is that of the claim: over time, positions, readings of a run, doses."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ def drawing(entry: Entry) -> str:
         return over_positions(entry)
     if not metrics_of(entry):
         return ""
+    if readings_of(entry):
+        return over_readings(entry)
     return over_doses(entry) if doses(entry) else dots(entry)
 
 
@@ -63,6 +65,26 @@ def profile_of(entry: Entry) -> dict[str, int]:
         if len(known) > 1 and (kind != "sink_mass" or _complete(entry, known)):
             return known
     return {}
+
+
+def readings_of(entry: Entry) -> dict[str, list[str]]:
+    """The metrics that are read in several ways, by name: empty where the first claim compares no readings of one run.
+
+    Two metrics at most, that of the first claim first, each with all readings of it that claims are made of. A
+    reading that others refine, as `tokens=32` is by `tokens=32/epsilon=0.2`, is left out.
+    """
+    first = entry.claims[0].reads.values() if entry.claims else ()
+    found: dict[str, list[str]] = {}
+    for metric in dict.fromkeys([*(metric for read in first for metric in read), *entry.read]):
+        found.setdefault(metric.partition("/")[0], []).append(metric)
+    several = {
+        base: [one for one in read if one == base or not any(other.startswith(f"{one}/") for other in read)]
+        for base, read in found.items()
+        if len(read) > 1
+    }
+    leading = next(iter(several), "")
+    compared = any(sum(metric.partition("/")[0] == leading for metric in read) > 1 for read in first)
+    return dict(list(several.items())[:2]) if compared else {}
 
 
 def over_time(entry: Entry) -> str:
@@ -97,6 +119,33 @@ def over_positions(entry: Entry) -> str:
                 _marks(beside, points, _color(index), f"published-{index}")
             _head(beside, "published: sink rate (%), other models", "position", PURPLE)
             beside.set_xticks(range(4))
+        return written(figure)
+
+
+def over_readings(entry: Entry) -> str:
+    """Each metric over the ways in which it was read, by variation: seeds thin, their mean thick.
+
+    Readings of two kinds, as lengths and thresholds, are joined within one of the first kind.
+    """
+    found = readings_of(entry)
+    labels = _labels(entry)
+    with rc_context(STYLE):
+        figure, axes, _ = _panels(entry, len(found), labels, published=False)
+        for index, (panel, (base, metrics)) in enumerate(zip(axes, found.items(), strict=True)):
+            kinds: dict[str, dict[str, int]] = {}
+            for place, metric in enumerate(metrics):
+                kinds.setdefault(metric.rpartition("/")[0] if metric.count("/") > 1 else base, {})[metric] = place
+            for number, places in enumerate(kinds.values()):
+                lines = {label: [_profile(run, places) for run in _runs(entry, label)] for label in labels}
+                _lines(panel, lines, f"ours-{index}" if not number else f"ours-{index}.{number}", marks=True)
+            _head(panel, f"ours: {entry.title(base)}", "")
+            words = [entry.title(metric).removeprefix(entry.title(base)).removeprefix(", ") for metric in metrics]
+            panel.set_xticks(range(len(words)), [cut(each or "as it is") for each in words])
+            panel.set_xlim(-0.4, len(words) - 0.6)
+            if len(words) > 3:
+                panel.tick_params(axis="x", rotation=30)
+                for each in panel.get_xticklabels():
+                    each.set_horizontalalignment("right")
         return written(figure)
 
 
