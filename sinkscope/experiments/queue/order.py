@@ -4,7 +4,8 @@ The order was written down before any of these runs existed. A run that is known
 before their runs: two of the abstract's statements, which three seeds had left undecided, and what the abstract and the
 introduction say of little data and of the place of norms; then what else the introduction says, of weight decay,
 windows, heads, feed-forwards and position embeddings; and the pilots, on which hangs what else can be asked in nano;
-and, of what was left then, the statements of the paper that no run had answered yet.
+and, of what was left then, the statements of the paper that no run had answered yet: first the sink without a fixed
+BOS, the amount of text, and sigmoid at softmax's loss.
 """
 
 from __future__ import annotations
@@ -54,22 +55,22 @@ ORDER = (
     Wanted("biases", ("kv_bias",), FRESH, "a key alone takes more"),
     Wanted("normalisation", ("sigmoid_normalized",), FRESH, "decided by rates of three seeds so far"),
     Wanted("fixed-values", ("1 first", "5 first", "20 first"), FRESH, "how long the value behind a sink may be"),
+    Wanted("rotary-without-bos", ("6,000 steps",), FRESH, "one seed has a sink, and one is no interval"),
+    Wanted("data-amount", ("1/20",), FRESH, "how much text there is"),
     Wanted("micro-pilot", ("6 layers of 8 heads",), FURTHER[1:2], "whether it is adopted asks for its spread"),
-    Wanted("fixed-values", ("1 uniform", "5 uniform", "20 uniform"), FRESH, "and whether its direction matters"),
     Wanted(
         "sigmoid-at-equal-loss",
         ("sigmoid, bias, twice", "sigmoid, bias, twice, lr x 2.5"),
         FRESH,
         "sigmoid at softmax's loss",
     ),
-    Wanted("rotary-without-bos", ("6,000 steps",), FRESH, "one seed has a sink, and one is no interval"),
+    Wanted("exclusive", ("exclusive",), FRESH, "outputs without their token's own value"),
+    Wanted("gated-truncated", ("reads 12", "alpha 0.5"), FRESH, "gates that read twelve channels"),
+    Wanted("fixed-values", ("1 uniform", "5 uniform", "20 uniform"), FRESH, "and whether its direction matters"),
+    Wanted("learning-rate", ("lr / 8", "lr / 4"), FRESH, "decided by rates of three seeds so far"),
     Wanted("off-by-one-without-bos", ("softmax_off_by_one",), FRESH, "a key of zeros where nothing else is constant"),
     Wanted("softpick", ("softpick",), FRESH, "decided by rates of three seeds so far"),
     Wanted("off-by-one", ("softmax_off_by_one",), FRESH, "decided by rates of three seeds so far"),
     Wanted("fixed-token", ("no fixed token",), FRESH, "decided by rates of three seeds so far"),
-    Wanted("learning-rate", ("lr / 8", "lr / 4"), FRESH, "decided by rates of three seeds so far"),
-    Wanted("data-amount", ("1/20",), FRESH, "how much text there is"),
-    Wanted("exclusive", ("exclusive",), FRESH, "outputs without their token's own value"),
-    Wanted("gated-truncated", ("reads 12", "alpha 0.5"), FRESH, "gates that read twelve channels"),
     Wanted("micro-pilot", ("6 layers of 8 heads", "k_bias, no BOS"), FRESH, "its claims ask for three seeds"),
 )
