@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 
-from sinkscope.experiments import Variation
+from sinkscope.experiments import Variation, above, level
 from sinkscope.report.experiments import entry
+from sinkscope.report.experiments.names import title
 from tests.report.experiments.conftest import EVIL, found, question, run
-from tools.pages.findings.figures import dots, ends, mean, values_of
+from tools.pages.findings.figures import LINE, WIDEST, dots, ends, mean, values_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -60,3 +62,21 @@ def test_labels_are_text_and_cut():
     assert EVIL not in dots(made)
     longest = max(len(text.text) for text in ElementTree.fromstring(dots(made)).iter(f"{SVG}text"))
     assert longest < 40
+
+
+def test_a_long_heading_breaks_before_the_panel_beside():
+    long, short = ("sink_0/swapped=4", "sink_0")
+    drawn = {}
+    for metric in (long, short):
+        claim = above(0.0, level(metric, "softmax"), "one", "there is one", "Table 1")
+        made = replace(run("softmax", 0, 9.0), metrics={metric: 4.0})
+        asked = question(variations=(Variation("softmax", {}, {metric: 57.6}),), assertions=(claim,))
+        drawn[metric] = ElementTree.fromstring(dots(entry(asked, found(softmax={0: made}))))
+    words = {metric: [text.text for text in root.iter(f"{SVG}text")] for metric, root in drawn.items()}
+    head = [line for line in words[long] if line in " ".join(["ours:", title(long)]) and " " in line]
+    assert " ".join(head) == f"ours: {title(long)}"
+    assert len(head) > 1
+    assert max(map(len, head)) <= WIDEST
+    assert f"ours: {title(short)}" in words[short]
+    height = {metric: float(root.attrib["viewBox"].split()[3]) for metric, root in drawn.items()}
+    assert height[long] - height[short] == pytest.approx(LINE * 72 / 96, abs=0.01)

@@ -122,9 +122,11 @@ class Entry:
     def metrics(self) -> list[str]:
         """The metrics of its figures: those with published values, then those its claims read; the loss last.
 
-        Where there are none of either, since the claims are about curves: those `shown` that its runs have.
+        Of published ones those come first that its claims read, in their order. Where there are none of either, since
+        the claims are about curves: those `shown` that its runs have.
         """
-        every = list(dict.fromkeys([*self.published, *self.read])) or self._shown() or ["sink_0"]
+        both = [metric for metric in self.read if metric in self.published]
+        every = list(dict.fromkeys([*both, *self.published, *self.read])) or self._shown() or ["sink_0"]
         return sorted(every, key=lambda metric: metric == "loss")
 
     @property

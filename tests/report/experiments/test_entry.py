@@ -41,6 +41,14 @@ def test_metrics_are_the_published_ones_then_those_read_and_the_loss_last(normal
     assert absent.metrics == ["sink_0"]
 
 
+def test_of_published_metrics_those_that_claims_read_come_first():
+    variations = (Variation("softmax", {}, {"sink_0": 18.2}), Variation("k_bias", {}, {"sink_0": 0.0, "slot": 73.3}))
+    claims = tuple(above(0.0, level(metric, "k_bias"), metric, metric, "Table 4") for metric in ("slot_mass", "slot"))
+    runs = found(softmax={0: run("softmax", 0, 9.0)}, k_bias={0: run("k_bias", 0, 9.0)})
+    made = entry(question(variations=variations, assertions=claims), runs)
+    assert made.metrics == ["slot", "sink_0", "slot_mass"]
+
+
 def test_tables_begin_with_what_claims_read_and_end_with_what_is_published():
     read = ("norm_ratio", "loss", "value_ratio", "entropy")
     claims = tuple(above(0.0, level(metric, "softmax"), metric, metric, "Tables 6 and 15") for metric in read)

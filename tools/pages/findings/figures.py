@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from sinkscope.theme import BLUE, GRID, INK, MUTED, PAPER, PURPLE
 MOST_METRICS = 2
 LONGEST = 30  # characters of a label
 WIDTH, LABELS, PANEL, GAP, ROW, HEAD, FOOT = 860, 210, 230, 120, 26, 44, 12  # pixels, of which an inch has 96
+WIDEST, LINE = 56, 14  # characters of a heading's line, which ends before the panel beside; a further line's pixels
 # Text stays text and is taken as it is; the salt makes the names inside a file the same at each writing.
 # The font is one that matplotlib brings.
 STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "sinkscope", "text.parse_math": False}
@@ -33,20 +35,22 @@ def dots(entry: Entry) -> str:
     """
     metrics = metrics_of(entry)
     rows = ROW * len(entry.variations)
-    height = (HEAD + rows + FOOT) * len(metrics)
+    headings = [wrapped(f"ours: {entry.title(metric)}") for metric in metrics]
+    head = HEAD + LINE * max(heading.count("\n") for heading in headings)
+    height = (head + rows + FOOT) * len(metrics)
     places = {
         "left": LABELS / WIDTH,
         "right": (LABELS + 2 * PANEL + GAP) / WIDTH,
-        "top": 1 - HEAD / height,
+        "top": 1 - head / height,
         "bottom": FOOT / height,
         "wspace": GAP / PANEL,
-        "hspace": (HEAD + FOOT) / rows,
+        "hspace": (head + FOOT) / rows,
     }
     with rc_context(STYLE):
         figure = Figure((WIDTH / 96, height / 96), facecolor=PAPER)
         panels = figure.subplots(len(metrics), 2, squeeze=False, gridspec_kw=places)
         for index, (metric, (ours, others)) in enumerate(zip(metrics, panels, strict=True)):
-            _panel(ours, f"ours: {entry.title(metric)}", BLUE, values_of(entry, metric), f"ours-{index}")
+            _panel(ours, headings[index], BLUE, values_of(entry, metric), f"ours-{index}")
             ours.set_yticks(range(len(entry.variations)), [cut(each.label) for each in entry.variations], color=INK)
             others.set_visible(metric in entry.published)
             published = [[each.published[metric]] if metric in each.published else [] for each in entry.variations]
@@ -110,6 +114,11 @@ def _panel(axes: Axes, heading: str, color: str, rows: Sequence[Sequence[float]]
     at = [row for row, values in enumerate(rows) for _ in values]
     points = [value for values in rows for value in values]
     axes.plot(points, at, "o", color=color, alpha=0.45, markersize=6, markeredgewidth=0, clip_on=False, gid=name)
+
+
+def wrapped(heading: str) -> str:
+    """A heading in lines that do not reach into the panel beside."""
+    return "\n".join(textwrap.wrap(heading, WIDEST))
 
 
 def cut(label: str, longest: int = LONGEST) -> str:
