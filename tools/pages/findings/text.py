@@ -57,7 +57,8 @@ cited here measure models of up to 405 billion parameters. So:
   is a claim that these runs can refute. They cannot say how high it is in a model a hundred times larger.
   So published values stand beside ours in columns and axes of their own.
 - **The sink is there because a BOS is fixed at position 0.** Without a token that always comes first these models
-  form no sink in 1,500 steps, while larger ones do in 20,000. What the literature varies *without* a fixed BOS
+  form no sink in 1,500 steps, and a faint one, of less than 1 % of heads, in
+  [6,000](#nano-rotary-without-bos), while larger ones do in 20,000. What the literature varies *without* a fixed BOS
   either cannot be varied here, or is varied in models that have one, and then means something slightly different.
 - **The models are undertrained.** Whatever slows learning also lowers the sink rate at equal steps. So operations
   are compared once more at equal validation loss, where the curves reach a common loss.
