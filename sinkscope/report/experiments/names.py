@@ -22,6 +22,7 @@ TITLES: Mapping[str, str] = {
     "sink/mass": "sink mass at position 0 (%)",
     "sink_mass/strongest": "sink mass at the strongest position (%)",
     "slot_mass": "sink mass of the slot (%)",
+    "self_mass": "sink mass of each token on itself (%)",
     "lift": "attention on position 0 over that behind it",
     "sink/lift": "attention on position 0 over that behind it",
     "written": "norm of a head's output on the sink over elsewhere",
