@@ -20,7 +20,7 @@ from sinkscope.experiments.assertions import (
     no_cost,
     no_sink,
 )
-from sinkscope.experiments.effects import gap, level, metric_gap, rising
+from sinkscope.experiments.effects import gap, level, rising
 from sinkscope.experiments.question import Assertion, Question, Variation, Withdrawn, above, below
 from sinkscope.experiments.questions.variations import SOFTMAX, operation
 
@@ -300,10 +300,11 @@ exclusive = Question(
     assertions=(
         *less_sink("exclusive", "softmax", OURS, margin=1.0),
         above(
-            0.0,
-            metric_gap("exclusive", "self_mass", "sink_mass"),
-            "the token takes its place",
-            "with exclusive self-attention tokens have more sink mass on themselves than on the first",
+            1.0,
+            gap("self_mass", "exclusive", "softmax"),
+            "more on the token itself",
+            "with exclusive self-attention tokens have more sink mass on themselves than with softmax, by more than 1 "
+            "point",
             "our prediction, after Zhai 2026: a token's own key adds nothing to the output",
             FRESH,
         ),
@@ -313,6 +314,16 @@ exclusive = Question(
             "better",
             "the validation loss is lower with exclusive self-attention",
             "Zhai 2026: at 0.7B to 2.7B, more so in longer contexts",
+        ),
+    ),
+    note="The control's runs were made before attention on the token itself was kept: what is asked of it waits for "
+    "new ones.",
+    withdrawn=(
+        Withdrawn(
+            "the token takes its place",
+            "with exclusive self-attention tokens have more sink mass on themselves than on the first",
+            "softmax does so too, where it has a sink: 11 to 13 % on the token itself and 3 to 5 % on the first in "
+            "three models trained with 1/20 of the text; softmax is what it has to be compared with",
         ),
     ),
 )
