@@ -88,8 +88,10 @@ micro_pilot = Question(
     ),
     base=micro,
     not_at=ONLY_NANO,
-    note="The recipe is adopted as a scale where the effect of an operation over its spread, in an hour of a core, is "
-    "at least one and a half times that of nano.",
+    note="The recipe is adopted as a scale where the effect over its spread, in an hour of a core, is at least one and "
+    "a half times that of nano. It is not: a sink mass of 6.9 % with a standard deviation of 0.75 (three seeds) is 9.2 "
+    "in 21 minutes, nano's 5.0 % with 0.70 (seven seeds) is 7.1 in 7 minutes of the same core. So micro gives 0.4 "
+    "times as much.",
 )
 
 QUESTIONS = (longer, micro_pilot)

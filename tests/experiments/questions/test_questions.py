@@ -283,7 +283,7 @@ def test_masses_are_judged_on_seeds_that_nobody_had_seen():
         for assertion in asked.assertions:
             metrics, curves = reads(assertion, asked)
             names = {name for each in (*metrics.values(), *curves.values()) for name in each}
-            of_mass = any(re.match(r"sink_mass|slot_mass|sink/mass|top_head|key_angle", name) for name in names)
+            of_mass = any(re.match(r"(sink|slot|self)_mass|sink/mass|top_head|key_angle", name) for name in names)
             assert assertion.from_seed == (3 if of_mass else 0), (asked.name, assertion.claim.name)
 
 
