@@ -339,17 +339,6 @@ gated_by_channel = Question(
     ),
 )
 
-QUESTIONS = (
-    scaled,
-    powers,
-    off_by_one,
-    off_by_one_and_orthoadam,
-    softpick,
-    clipped,
-    stable_mask,
-    gated,
-    gated_by_channel,
-    gated_truncated,
-    exclusive,
-    off_by_one_without_bos,
-)
+SOFTMAXES = (scaled, powers, off_by_one, off_by_one_and_orthoadam, softpick, clipped, stable_mask)
+GATES = (gated, gated_by_channel, gated_truncated)
+QUESTIONS = (*SOFTMAXES, *GATES, exclusive, off_by_one_without_bos)
