@@ -107,6 +107,9 @@ def work_off(
             while work.goes_on(end, workers):
                 watch(queue)
                 work.settle()
+        except InputError:
+            watch(queue)  # what ended before it is shown too: a run that failed may be the cause
+            raise
         finally:
             executor.stop()
     if queue.running:

@@ -219,6 +219,19 @@ def test_without_room_for_the_next_run_the_queue_ends_and_keeps_what_was_made(qu
     assert known([results], "nano", {"small": question}).of(question).runs == found.runs
 
 
+def test_the_run_that_a_full_disk_failed_is_told_before_the_queue_ends(queue, monkeypatch):
+    free = [10**9]
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=free[0]))
+    seen: list[list[str]] = []
+    with pytest.raises(InputError, match="no room in"):
+        queue(
+            Planting(failing=(0,), before=lambda name: free.__setitem__(0, 0)),
+            watch=lambda found: seen.append([why for _, why in found.failed.values()]),
+        )
+    assert seen[0] == []
+    assert seen[-1] == ["no room"]
+
+
 def test_one_run_that_cannot_be_read_stops_no_other(queue, tmp_path):
     """It fails alone; taken away, it is made again."""
 
