@@ -66,8 +66,8 @@ def test_names_keep_their_capitals_amid_a_sentence(statement, told):
     assert f"that {told}, " in paragraph(entry(question(assertions=(one,)), None))
 
 
-def test_meanings_are_of_questions_there_are_and_whole_sentences():
-    assert set(MEANINGS) <= set(QUESTIONS)
+def test_every_question_has_meanings_which_are_whole_sentences():
+    assert set(MEANINGS) == set(QUESTIONS)
     for holds, fails in MEANINGS.values():
         for sentence in (holds, fails):
             assert sentence.startswith("So ")
