@@ -290,6 +290,6 @@ SLIDES = (
         "A BOS before each document strengthens the sink",
         "slides",
         "83.33, without it 50.24",
-        ("packing-without-bos/a BOS*", "packing-without-bos/is missed*"),
+        ("document-bos/is missed*", "document-bos/a BOS*"),
     ),
 )

@@ -47,7 +47,7 @@ ABSTRACT = (
         "It follows the loss: with prefix language modeling the sink stands within the prefix",
         "abstract; section 6",
         "",
-        ("prefix/*",),
+        ("prefix-longer/*", "prefix/*"),
     ),
     Said(
         "The sink acts like a key bias: a learned key takes the attention",
@@ -231,11 +231,22 @@ DATA = (
         ("fixed-token/the massive activation follows",),
     ),
     Said(
-        "Random tokens at the first positions move the sink",
+        "Two random tokens at the start move the sink to the second of them",
         "section 5",
-        "27.03 on x1; 14.08 on x2 and 1.98 on x1",
-        ("random-tokens/*",),
-        every=True,
+        "14.08 on x2 and 1.98 on x1",
+        ("random-tokens-longer/two of them*", "random-tokens/two of them*"),
+    ),
+    Said(
+        "A random first token makes the sink stronger",
+        "section 5",
+        "18.18 and 27.03",
+        ("random-tokens-longer/a random first*", "random-tokens/a random first*"),
+    ),
+    Said(
+        "A random second token leaves the sink on the first",
+        "section 5",
+        "20.99",
+        ("random-tokens-longer/a random second*", "random-tokens/a random second*"),
     ),
 )
 

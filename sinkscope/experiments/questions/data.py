@@ -1,13 +1,18 @@
-"""Questions about a token that stands at one position in every window of training (Gu et al. 2025, Table 10)."""
+"""Questions about what stands at the first positions of every window of training: a fixed token, or random ones.
+
+Source: Gu et al. 2025, section 5 and Table 10.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.experiments.assertions import FRESH, by_mass_and_rate, mass_at
-from sinkscope.experiments.effects import gap, least, level, maximum_at, metric_gap, off, peak
-from sinkscope.experiments.question import Question, Variation, Withdrawn, above, within
+from sinkscope.experiments.assertions import FRESH, OF_MASS, POINTS, Sink, by_mass_and_rate, mass_at
+from sinkscope.experiments.effects import gap, least, level, maximum_at, metric_gap, off, peak, where
+from sinkscope.experiments.equal_loss import SeedWise
+from sinkscope.experiments.question import Assertion, Question, SeedEffect, Variation, Withdrawn, above, within
 
+SECTION_5 = "Gu et al. 2025, section 5"
 TABLE_10 = "Gu et al. 2025, Table 10"
 BOS = 0  # its id in the tokenizers that recipes train
 
@@ -142,4 +147,65 @@ fixed_positions = Question(
     ),
 )
 
-QUESTIONS = (fixed_token, fixed_positions)
+
+def where_strong(label: str, points: float, sink: Sink, effect: SeedEffect) -> SeedWise:
+    """An effect in the seeds in which a model has so many points of sink rate somewhere, or a third of them of mass."""
+    strongest, least = ("sink_mass/strongest", points * OF_MASS) if sink is mass_at else ("strongest", points)
+    return where(label, strongest, least, effect, "no sink that could stand anywhere")
+
+
+def drawn(start: int, stop: int) -> dict[str, Any]:
+    """Changes that put random tokens at positions [start, stop)."""
+    return {"data.interventions": [{"kind": "random_tokens", "start": start, "stop": stop}]}
+
+
+RANDOM = (
+    Variation("text", {}, {"sink_0": 18.18}),
+    Variation("first random", drawn(0, 1), {"sink_0": 27.03}),
+    Variation("two random", drawn(0, 2), {"sink_0": 1.98, "sink_1": 14.08}),
+    Variation("second random", drawn(1, 2), {"sink_0": 20.99}),
+)
+
+
+def moved_by_random(points: float) -> tuple[Assertion, ...]:
+    """What random tokens do to the sink; by more than so many points of its rate, or a third of its mass."""
+    return (
+        *by_mass_and_rate(
+            above,
+            points,
+            lambda sink: gap(sink(), "first random", "text"),
+            "a random first token",
+            "a random token at position 0 raises the sink {measure} there by more than {points}",
+            f"{SECTION_5}: rates of 18.18 to 27.03",
+        ),
+        *by_mass_and_rate(
+            above,
+            points,
+            lambda sink: where_strong("two random", points, sink, metric_gap("two random", sink(1), sink())),
+            "two of them",
+            "with two random tokens the second is the sink: its {measure} exceeds the first one's by more than "
+            "{points}",
+            f"{SECTION_5}: rates of 14.08 and 1.98",
+        ),
+        *by_mass_and_rate(
+            above,
+            -points,
+            lambda sink: where_strong("text", points, sink, gap(sink(), "second random", "text")),
+            "a random second token",
+            "a random token at position 1 alone lowers the {measure} of the first by at most {points}",
+            f"{SECTION_5}: a rate of 20.99",
+        ),
+    )
+
+
+random_tokens = Question(
+    name="random-tokens",
+    asks="Where is the sink when the first tokens are random?",
+    source=SECTION_5,
+    shared={"data.bos": "none"},
+    variations=RANDOM,
+    assertions=moved_by_random(POINTS),
+    not_at={"nano": "nano shows no sink without its fixed BOS in 1,500 steps; 'random-tokens-longer' asks in 6,000"},
+)
+
+QUESTIONS = (fixed_token, fixed_positions, random_tokens)

@@ -19,12 +19,13 @@ from sinkscope.experiments.assertions import (
     mass_at,
     rate_at,
 )
-from sinkscope.experiments.effects import gap, largest, least, level, metric_gap, rising
+from sinkscope.experiments.effects import gap, largest, least, level, metric_gap, rising, where
 from sinkscope.experiments.question import Assertion, Question, Runs, Variation, Withdrawn, above, within
 
 SECTION_5 = "Gu et al. 2025, section 5"
 SLIDES = "slides of Gu et al. 2025"
 NO_BOS = "nano shows no sink without its fixed BOS in 1,500 steps"
+NONE_TO_LOSE = "no sink with the BOS that could go"
 WITHOUT_BOS = {"data.bos": "none"}
 DOMAINS = ("numpy", "stdlib", "topics", "torch", "transformers")
 
@@ -94,53 +95,6 @@ amount = Question(
     note="With 1/700 of the text a weaker sink is left, of a mass of 0.8 %, and the first token is ten times as long "
     "as the others: a massive activation with hardly a sink. What is asked of 1/20, and the margin of what counts as "
     "overfitting with 1/100, were changed before those runs.",
-)
-
-
-def drawn(start: int, stop: int) -> dict[str, Any]:
-    """Changes that put random tokens at positions [start, stop)."""
-    return {"data.interventions": [{"kind": "random_tokens", "start": start, "stop": stop}]}
-
-
-random_tokens = Question(
-    name="random-tokens",
-    asks="Where is the sink when the first tokens are random?",
-    source=SECTION_5,
-    shared=WITHOUT_BOS,
-    variations=(
-        Variation("text", {}, {"sink_0": 18.18}),
-        Variation("first random", drawn(0, 1), {"sink_0": 27.03}),
-        Variation("two random", drawn(0, 2), {"sink_0": 1.98, "sink_1": 14.08}),
-        Variation("second random", drawn(1, 2), {"sink_0": 20.99}),
-    ),
-    assertions=(
-        *by_mass_and_rate(
-            above,
-            POINTS,
-            lambda sink: gap(sink(), "first random", "text"),
-            "a random first token",
-            "a random token at position 0 raises the sink {measure} there by more than {points}",
-            f"{SECTION_5}: rates of 18.18 to 27.03",
-        ),
-        *by_mass_and_rate(
-            above,
-            POINTS,
-            lambda sink: metric_gap("two random", sink(1), sink()),
-            "two of them",
-            "with two random tokens the second is the sink: its {measure} exceeds the first one's by more than "
-            "{points}",
-            f"{SECTION_5}: rates of 14.08 and 1.98",
-        ),
-        *by_mass_and_rate(
-            above,
-            -POINTS,
-            lambda sink: gap(sink(), "second random", "text"),
-            "a random second token",
-            "a random token at position 1 alone lowers the {measure} of the first by at most {points}",
-            f"{SECTION_5}: a rate of 20.99",
-        ),
-    ),
-    not_at={"nano": NO_BOS},
 )
 
 
@@ -249,13 +203,12 @@ packing = Question(
 
 without_bos = Question(
     name="packing-without-bos",
-    asks="Where no BOS is fixed, what do intra-document masking and a BOS before each document do?",
+    asks="Where no BOS is fixed, what does intra-document masking do?",
     source=SLIDES,
     shared=WITHOUT_BOS,
     variations=(
         Variation("causal", {}, {"sink_0": 65.15, "sink_0/with_bos": 65.10, "loss": 2.70, "loss/with_bos": 2.69}),
         Variation("intra-document", {"data.packing": "intra_document"}, {"sink_0": 28.23, "loss": 2.67}),
-        Variation("intra-document, BOS", PACKED, {"sink_0": 50.24, "sink_0/with_bos": 83.33, "loss": 2.68}),
     ),
     assertions=(
         *by_mass_and_rate(
@@ -266,31 +219,38 @@ without_bos = Question(
             "intra-document masking lowers the sink {measure} by more than {points}",
             f"{SLIDES}: rates of 65.15 and 28.23",
         ),
-        above(
-            POINTS * OF_MASS,
-            level("sink_mass/with_bos", "intra-document, BOS"),
-            "a BOS of documents, by mass",
-            "a model whose documents begin with a BOS has a sink mass of more than 1 % there",
-            f"{SLIDES}: a rate of 83.33",
-            FRESH,
-        ),
-        above(
+    ),
+    not_at={"nano": NO_BOS},
+)
+
+DOCUMENTS = "intra-document, BOS"
+
+document_bos = Question(
+    name="document-bos",
+    asks="Does a BOS before each document, wherever that stands in a window, take the sink?",
+    source=SLIDES,
+    shared=WITHOUT_BOS,
+    variations=(Variation(DOCUMENTS, PACKED, {"sink_0": 50.24, "sink_0/with_bos": 83.33, "loss": 2.68}),),
+    assertions=(
+        *by_mass_and_rate(
+            above,
             POINTS,
-            level("sink_0/with_bos", "intra-document, BOS"),
+            lambda sink: level(sink(0, "/with_bos"), DOCUMENTS),
             "a BOS of documents",
-            "a model whose documents begin with a BOS has its sink there in more than 3 % of heads",
-            f"{SLIDES}: 83.33",
+            "a model whose documents begin with a BOS has a sink {measure} there of more than {points}",
+            f"{SLIDES}: a rate of 83.33",
         ),
         *by_mass_and_rate(
             above,
             POINTS,
-            lambda sink: metric_gap("intra-document, BOS", sink(0, "/with_bos"), sink()),
+            lambda sink: where(
+                DOCUMENTS, sink(0, "/with_bos"), 1.0, metric_gap(DOCUMENTS, sink(0, "/with_bos"), sink()), NONE_TO_LOSE
+            ),
             "is missed",
             "a model whose documents begin with a BOS loses more than {points} of its sink {measure} without it",
             f"{SLIDES}: rates of 83.33 to 50.24",
         ),
     ),
-    not_at={"nano": NO_BOS},
 )
 
 CONTEXTS = ("64", "128", "256")
@@ -328,4 +288,4 @@ context = Question(
     },
 )
 
-QUESTIONS = (amount, random_tokens, domains, mixtures, packing, without_bos, context)
+QUESTIONS = (amount, domains, mixtures, packing, without_bos, document_bos, context)

@@ -1,6 +1,8 @@
 """Pilots: is there a sink without a fixed BOS, and does a model of more heads decide more in an hour?
 
-What they find is kept whatever it says. `micro` is a recipe of its own, so its runs stand among those of nano.
+What they find is kept whatever it says. `micro` is a recipe of its own, so its runs stand among those of nano. The
+first pilot found a faint sink after four times the steps, so what the paper says of prefixes and of random tokens is
+asked there, with the first pilot's margins: a third of a point of mass, one of the rate.
 """
 
 from __future__ import annotations
@@ -8,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.experiments.assertions import FRESH
-from sinkscope.experiments.effects import level
-from sinkscope.experiments.question import Question, Scale, Variation, above
+from sinkscope.experiments.assertions import FRESH, Sink, by_mass_and_rate
+from sinkscope.experiments.effects import largest, level
+from sinkscope.experiments.question import Question, Runs, Scale, SeedEffect, Variation, above
+from sinkscope.experiments.questions.data import RANDOM, moved_by_random, where_strong
 from sinkscope.experiments.questions.variations import relative, times
 
 if TYPE_CHECKING:
@@ -18,12 +21,15 @@ if TYPE_CHECKING:
 
 ONLY_NANO: dict[Scale, str] = dict.fromkeys(("mini", "paper"), "it asks what can be asked at nano")
 
+LONGER = {"data.bos": "none", "steps": times(4.0)}
+FAINT = 1.0  # points of a rate; a third of them of a mass
+
 longer = Question(
     name="rotary-without-bos",
     asks="Does a sink form without a fixed BOS in four times the steps?",
     source="Gu et al. 2025, Figure 4",
-    shared={"data.bos": "none"},
-    variations=(Variation("6,000 steps", {"steps": times(4.0)}, {"sink_0": 18.18}),),
+    shared=LONGER,
+    variations=(Variation("6,000 steps", {}, {"sink_0": 18.18}),),
     assertions=(
         above(
             0.33,
@@ -41,6 +47,60 @@ longer = Question(
             "Gu et al. 2025, Table 3: 18.18 %",
         ),
     ),
+    base=relative,
+    not_at=ONLY_NANO,
+)
+
+PREFIX, BEHIND_IT = range(5), range(5, 17)  # 17 positions are read of every run
+
+
+def _in_prefix(sink: Sink) -> SeedEffect:
+    return lambda runs: largest(runs["prefix of 5"][sink(position)] for position in PREFIX)
+
+
+def _ahead_of_later(sink: Sink) -> SeedEffect:
+    def ahead(runs: Runs) -> float:
+        return _in_prefix(sink)(runs) - largest(runs["prefix of 5"][sink(position)] for position in BEHIND_IT)
+
+    return where_strong("prefix of 5", FAINT, sink, ahead)
+
+
+prefix = Question(
+    name="prefix-longer",
+    asks="Where is the sink in prefix language modeling, in four times the steps?",
+    source="Gu et al. 2025, section 6",
+    shared=LONGER,
+    variations=(Variation("causal"), Variation("prefix of 5", {"loss.prefix": len(PREFIX)})),
+    assertions=(
+        *by_mass_and_rate(
+            above,
+            FAINT,
+            _in_prefix,
+            "in the prefix",
+            "with a prefix of 5 tokens the sink {measure} at one of them is more than {points}",
+            "Gu et al. 2025, section 6",
+        ),
+        *by_mass_and_rate(
+            above,
+            FAINT,
+            _ahead_of_later,
+            "not behind it",
+            "with a prefix of 5 tokens the largest sink {measure} among them exceeds that at any of the 12 tokens "
+            "behind by more than {points}",
+            "Gu et al. 2025, section 6",
+        ),
+    ),
+    base=relative,
+    not_at=ONLY_NANO,
+)
+
+random_tokens = Question(
+    name="random-tokens-longer",
+    asks="Where is the sink when the first tokens are random, in four times the steps?",
+    source="Gu et al. 2025, section 5",
+    shared=LONGER,
+    variations=RANDOM,
+    assertions=moved_by_random(FAINT),
     base=relative,
     not_at=ONLY_NANO,
 )
@@ -94,4 +154,4 @@ micro_pilot = Question(
     "times as much.",
 )
 
-QUESTIONS = (longer, micro_pilot)
+QUESTIONS = (longer, prefix, random_tokens, micro_pilot)

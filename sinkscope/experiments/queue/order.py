@@ -6,7 +6,8 @@ introduction say of little data and of the place of norms; then what else the in
 windows, heads, feed-forwards and position embeddings; and the pilots, on which hangs what else can be asked in nano;
 and, of what was left then, the statements of the paper that no run had answered yet: first the sink without a fixed
 BOS, the amount of text, and sigmoid at softmax's loss. Added at the end, before their runs: its other statements that
-wait for runs, those first that answer the most statements a run.
+wait for runs, those first that answer the most statements a run; before these what the pilot without a BOS, which has a
+faint sink, lets be asked of prefixes and of random tokens.
 """
 
 from __future__ import annotations
@@ -74,10 +75,14 @@ ORDER = (
     Wanted("off-by-one", ("softmax_off_by_one",), FRESH, "decided by rates of three seeds so far"),
     Wanted("fixed-token", ("no fixed token",), FRESH, "decided by rates of three seeds so far"),
     Wanted("micro-pilot", ("6 layers of 8 heads", "k_bias, no BOS"), FRESH, "its claims ask for three seeds"),
+    Wanted("prefix-longer", ("prefix of 5",), FRESH, "in the abstract, and the pilot has a sink"),
+    Wanted("random-tokens-longer", ("two random",), FRESH, "whether random tokens move the pilot's sink"),
+    Wanted("document-bos", (), FRESH, "on the slides: a BOS before each document"),
     Wanted("key-value-biases", ("k_bias_shared", "kv_bias_shared"), FRESH, "a learned key that all heads share"),
     Wanted("powers", ("p = 2", "p = 1/2", "sigmoid, p = 2"), FRESH, "what p-normalized rows do"),
     Wanted("low-rank-key", ("1 channel", "32 channels"), FRESH, "how many channels of a key are learned"),
     Wanted("heads", ("4 heads, added",), FRESH, "heads that are added"),
+    Wanted("random-tokens-longer", ("first random",), FRESH, "and whether they make it stronger"),
     Wanted("weight-decays", ("0.001", "0.01", "5"), FRESH, "Table 2 has seven decays"),
     Wanted("batch-size", ("a quarter", "half", "twice"), FRESH, "Table 10 has four batch sizes"),
     Wanted("scaled", ("alpha 2", "alpha 0.2", "alpha 0.1"), FRESH, "rows that sum to another number"),

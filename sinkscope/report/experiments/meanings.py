@@ -81,6 +81,10 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So a sink that no fixed BOS holds is weaker where documents do not see each other.",
         "So masks between documents do not weaken the sink in these models.",
     ),
+    "document-bos": (
+        "So a BOS that begins every document takes the sink, also where it stands at any position of a window.",
+        "So a BOS that begins every document is not enough for a sink in these models.",
+    ),
     "context": (
         "So longer contexts ask for more of a sink, as the view from over-mixing predicts.",
         "So at these lengths the context does not make the sink.",
@@ -291,6 +295,14 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "rotary-without-bos": (
         "So a sink forms without a fixed BOS too, given the time; how strong a one is another claim.",
         "So no sink forms here without a fixed BOS, in four times the steps either.",
+    ),
+    "prefix-longer": (
+        "So a model that reads a prefix both ways has a sink within the prefix.",
+        "So a model of this size that reads a prefix both ways has no sink within it, with more steps either.",
+    ),
+    "random-tokens-longer": (
+        "So a first token that says nothing makes the stronger sink.",
+        "So a first token that says nothing does not make the sink stronger in these models, with more steps either.",
     ),
     "micro-pilot": (
         "So a model of more heads has its sink too; whether it is worth its hours stands in the note.",

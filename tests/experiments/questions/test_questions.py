@@ -47,10 +47,10 @@ ASKED = {  # by source: the questions that ask about it
     "Gu et al. 2025, Table 13": "low-rank-key",
     "Gu et al. 2025, Table 14": "scaled",
     "Gu et al. 2025, appendix": "domains",
-    "Gu et al. 2025, section 5": "data-amount random-tokens",
-    "Gu et al. 2025, section 6": "prefix window windows",
+    "Gu et al. 2025, section 5": "data-amount random-tokens random-tokens-longer",
+    "Gu et al. 2025, section 6": "prefix prefix-longer window windows",
     "Gu et al. 2025, section 7": "no-op post-norm powers",
-    "slides of Gu et al. 2025": "packing packing-without-bos",
+    "slides of Gu et al. 2025": "packing packing-without-bos document-bos",
     "Barbero et al. 2025": "over-mixing collapse context",
     "Bondarenko et al. 2023": "clipped gated",
     "Dehghani et al. 2023; Wortsman et al. 2023a": "logit-growth",
@@ -72,6 +72,7 @@ ASKED = {  # by source: the questions that ask about it
 OPERATIONS = (*biases.QUESTIONS, *blocks.QUESTIONS, *grid.QUESTIONS, *softmaxes.QUESTIONS)
 # Where these claims fail, others of the question are refused.
 PRESUPPOSED = {
+    "document-bos": {"a BOS of documents, by mass", "a BOS of documents"},
     "moved-positions": ("on one repeated token, by mass", "on one repeated token"),
     "sigmoid-at-equal-loss": ("sigmoid, bias, twice: as good", "sigmoid, bias, twice, lr x 2.5: as good"),
 }
@@ -254,7 +255,8 @@ def as_mass(name: str) -> str:
     """The mass of which a metric, or a curve, is the rate."""
     name = re.sub(r"/epsilon=[0-9.]+$", "", name)
     name = re.sub(r"^sink_0(?=/|$)", "sink_mass", name)
-    return re.sub(r"^sink_(?=\d)", "sink_mass_", {"slot": "slot_mass", "sink/position_0": "sink/mass"}.get(name, name))
+    named = {"slot": "slot_mass", "strongest": "sink_mass/strongest", "sink/position_0": "sink/mass"}
+    return re.sub(r"^sink_(?=\d)", "sink_mass_", named.get(name, name))
 
 
 def asked_of(assertion, asked: Question) -> set[tuple[str, str]]:
