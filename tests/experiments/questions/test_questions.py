@@ -72,7 +72,7 @@ ASKED = {  # by source: the questions that ask about it
 OPERATIONS = (*biases.QUESTIONS, *blocks.QUESTIONS, *grid.QUESTIONS, *softmaxes.QUESTIONS)
 # Where these claims fail, others of the question are refused.
 PRESUPPOSED = {
-    "document-bos": {"a BOS of documents, by mass", "a BOS of documents"},
+    "document-bos": ("a BOS of documents, by mass", "a BOS of documents"),
     "moved-positions": ("on one repeated token, by mass", "on one repeated token"),
     "sigmoid-at-equal-loss": ("sigmoid, bias, twice: as good", "sigmoid, bias, twice, lr x 2.5: as good"),
 }
