@@ -151,7 +151,8 @@ micro_pilot = Question(
     note="The recipe is adopted as a scale where the effect over its spread, in an hour of a core, is at least one and "
     "a half times that of nano. It is not: a sink mass of 6.9 % with a standard deviation of 0.75 (three seeds) is 9.2 "
     "in 21 minutes, nano's 5.0 % with 0.70 (seven seeds) is 7.1 in 7 minutes of the same core. So micro gives 0.4 "
-    "times as much.",
+    "times as much. A key bias without a BOS says the same: 13.1 % with 0.62 in 20 minutes, nano's 8.5 % with 0.52 in "
+    "6.6: 0.4 times again.",
 )
 
 QUESTIONS = (longer, prefix, random_tokens, micro_pilot)
