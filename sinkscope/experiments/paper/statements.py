@@ -47,7 +47,7 @@ ABSTRACT = (
         "It follows the loss: with prefix language modeling the sink stands within the prefix",
         "abstract; section 6",
         "",
-        ("prefix-longer/*", "prefix/*"),
+        ("prefix-longer/behind the first*", "prefix-longer/not behind it*", "prefix-longer/in the prefix*", "prefix/*"),
     ),
     Said(
         "The sink acts like a key bias: a learned key takes the attention",
@@ -243,7 +243,7 @@ DATA = (
         ("random-tokens-longer/a random first*", "random-tokens/a random first*"),
     ),
     Said(
-        "A random second token leaves the sink on the first",
+        "A random second token leaves the first its sink",
         "section 5",
         "20.99",
         ("random-tokens-longer/a random second*", "random-tokens/a random second*"),

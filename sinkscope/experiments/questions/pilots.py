@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sinkscope.experiments.assertions import FRESH, Sink, by_mass_and_rate
 from sinkscope.experiments.effects import largest, level
 from sinkscope.experiments.question import Question, Runs, Scale, SeedEffect, Variation, above
-from sinkscope.experiments.questions.data import RANDOM, moved_by_random, where_strong
+from sinkscope.experiments.questions.data import RANDOM, READ, moved_by_random, where_strong
 from sinkscope.experiments.questions.variations import relative, times
 
 if TYPE_CHECKING:
@@ -51,11 +51,19 @@ longer = Question(
     not_at=ONLY_NANO,
 )
 
-PREFIX, BEHIND_IT = range(5), range(5, 17)  # 17 positions are read of every run
+PREFIX = range(5)
+BEHIND_IT = range(len(PREFIX), len(READ))
 
 
 def _in_prefix(sink: Sink) -> SeedEffect:
     return lambda runs: largest(runs["prefix of 5"][sink(position)] for position in PREFIX)
+
+
+def _behind_first(sink: Sink) -> SeedEffect:
+    def largest_in(runs: Runs, label: str) -> float:
+        return largest(runs[label][sink(position)] for position in PREFIX[1:])
+
+    return lambda runs: largest_in(runs, "prefix of 5") - largest_in(runs, "causal")
 
 
 def _ahead_of_later(sink: Sink) -> SeedEffect:
@@ -71,7 +79,17 @@ prefix = Question(
     source="Gu et al. 2025, section 6",
     shared=LONGER,
     variations=(Variation("causal"), Variation("prefix of 5", {"loss.prefix": len(PREFIX)})),
+    # That a sink stands at one of five tokens is met by one that stays at the first, as without a prefix.
     assertions=(
+        *by_mass_and_rate(
+            above,
+            FAINT,
+            _behind_first,
+            "behind the first token",
+            "with a prefix of 5 tokens the largest sink {measure} at its second to fifth is larger by more than "
+            "{points} than at these positions without a prefix",
+            "Gu et al. 2025, section 6",
+        ),
         *by_mass_and_rate(
             above,
             FAINT,

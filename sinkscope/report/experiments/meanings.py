@@ -82,7 +82,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So masks between documents do not weaken the sink in these models.",
     ),
     "document-bos": (
-        "So a BOS that begins every document takes the sink, also where it stands at any position of a window.",
+        "So a BOS that begins every document takes the sink where it begins a text.",
         "So a BOS that begins every document is not enough for a sink in these models.",
     ),
     "context": (
@@ -297,12 +297,12 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So no sink forms here without a fixed BOS, in four times the steps either.",
     ),
     "prefix-longer": (
-        "So a model that reads a prefix both ways has a sink within the prefix.",
-        "So a model of this size that reads a prefix both ways has no sink within it, with more steps either.",
+        "So a model that reads a prefix both ways moves its sink behind the first token, within the prefix.",
+        "So a model of this size that reads a prefix both ways has no sink behind the first token of it.",
     ),
     "random-tokens-longer": (
         "So a first token that says nothing makes the stronger sink.",
-        "So a first token that says nothing does not make the sink stronger in these models, with more steps either.",
+        "So a first token that says nothing makes the sink of these models hardly stronger, if at all.",
     ),
     "micro-pilot": (
         "So a model of more heads has its sink too; whether it is worth its hours stands in the note.",
