@@ -16,6 +16,7 @@ from sinkscope.experiments.contrasts import Contrast
 from sinkscope.experiments.equal_loss import SeedWise
 from sinkscope.experiments.observed import NewerRecord, Observed
 from sinkscope.experiments.question import Assertion, Question
+from sinkscope.experiments.questions import QUESTIONS
 from sinkscope.files import write_json
 from sinkscope.intervals import holm
 
@@ -200,8 +201,13 @@ def _over_runs(question: Question, assertion: Assertion, effect: Contrast, findi
 
 
 def after_holm(judged: Judged) -> dict[str, float]:
-    """The p-value of each question's primary claim that has one, after Holm's correction for all of them."""
+    """The p-value of each question's primary claim that has one, after Holm's correction for all of them.
+
+    Questions of one trained model have none: the spread of their seeds is not that of models.
+    """
+    left_out = {name for name, question in QUESTIONS.items() if question.of_one_model}
     primaries = {name: made[0].p for name, made in judged.items() if made and made[0].p is not None}
+    primaries = {name: p for name, p in primaries.items() if name not in left_out}
     return dict(zip(primaries, holm([p for p in primaries.values() if p is not None]), strict=True))
 
 

@@ -104,9 +104,10 @@ def within(
 class Question:
     """What is asked, of which variations, and what the source claims.
 
-    `shared`: changes of every variation. `not_at`: scales at which the question cannot be
-    asked, and why. `base`: what is varied, a recipe or a `task`. `shown`: metrics in a table of the runs. `note`: what
-    a reader must know of how the question came about. The first claim is the primary one, the others are exploratory.
+    `shared`: changes of every variation. `not_at`: scales at which the question cannot be asked, and why. `base`: what
+    is varied, a recipe or a `task`. `shown`: metrics in a table of the runs. `note`: what a reader must know of how the
+    question came about. `of_one_model`: all runs start from one trained model, so that seeds are no sample of models,
+    and Holm's correction leaves the question out. The first claim is the primary one, the others are exploratory.
     `withdrawn`: claims that were judged once.
     Raises `InputError` for two variations of one label.
     """
@@ -121,6 +122,7 @@ class Question:
     base: Base = recipe
     shown: tuple[str, ...] = SHOWN
     note: str = ""
+    of_one_model: bool = False
     withdrawn: tuple[Withdrawn, ...] = ()
 
     def __post_init__(self) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 from sinkscope.experiments.assertions import (
+    NONE,
+    OF_MASS,
     OURS,
     POINTS,
+    Sink,
     all_keep_sink,
     by_mass_and_rate,
     fewer_outliers,
     keeps_sink,
     less_sink,
+    mass_at,
 )
-from sinkscope.experiments.effects import gap, level, metric_gap, range_of
-from sinkscope.experiments.question import Question, Variation, above, within
+from sinkscope.experiments.effects import gap, largest_of, level, metric_gap, range_of
+from sinkscope.experiments.equal_loss import SeedWise
+from sinkscope.experiments.question import Question, Runs, Variation, above, below, within
 from sinkscope.experiments.questions.variations import SOFTMAX, model
 
 TABLE_3 = "Gu et al. 2025, Table 3"
@@ -27,6 +34,19 @@ POSITIONS = {
 
 EMERGING = tuple(position for position in POSITIONS if position != "relative_paper")
 
+
+def _comes_in_training(sink: Sink) -> SeedWise:
+    """What training adds; refused where the sink is there before it."""
+    start, least = sink(0, "/start"), POINTS * OF_MASS if sink is mass_at else POINTS
+    added = metric_gap("relative_paper", sink(), start)
+
+    def effect(runs: Runs) -> float:
+        value = added(runs)
+        return math.nan if runs["relative_paper"][start] >= least else value
+
+    return SeedWise(effect, "the sink is there before training", lambda runs: runs["relative_paper"][start] >= least)
+
+
 positions = Question(
     name="positions",
     asks="Does the sink need a certain position embedding, or any?",
@@ -39,15 +59,33 @@ positions = Question(
         *by_mass_and_rate(
             above,
             POINTS,
-            lambda sink: metric_gap("relative_paper", sink(), sink(0, "/start")),
+            _comes_in_training,
             "relative_paper: emerges",
-            "with 'relative_paper' the sink {measure} at position 0 ends more than {points} above where it starts",
+            "with 'relative_paper' the sink {measure} at position 0 ends more than {points} above where it starts, "
+            "where it is not there from the start",
             f"{TABLE_3}: a rate of 35.53 %",
+        ),
+        *by_mass_and_rate(
+            above,
+            POINTS,
+            lambda sink: level(sink(), "relative_paper"),
+            "relative_paper: is there",
+            "with 'relative_paper' the sink {measure} at position 0 is more than {points} at the end",
+            f"{TABLE_3}: a rate of 35.53 %",
+        ),
+        *by_mass_and_rate(
+            below,
+            NONE,
+            lambda sink: largest_of(sink(0, "/repeated"), ("none", "alibi", "rotary")),
+            "on one repeated token",
+            "on one repeated token with none, alibi, rotary the sink {measure} at the first is less than {points}",
+            "Gu et al. 2025, Table 1 and appendix B: a rate of 0 (LLaMA2-7B)",
         ),
     ),
     note="Untrained models of 'relative_paper' have the sink already: its bias, of weights as they are drawn, gives "
-    "the first position most of each row. So they are asked what training adds. That was seen after the runs, and "
-    "before it these models counted among those that keep a sink.",
+    "the first position most of each row. What training adds is refused for them. "
+    "That was seen after the runs; before it these models counted among those that keep a sink. On one repeated token "
+    "that bias alone gives every head a sink on 64 tokens.",
 )
 
 post_norm = Question(

@@ -25,6 +25,7 @@ from sinkscope.experiments.question import Assertion, Question, Runs, Variation,
 SECTION_5 = "Gu et al. 2025, section 5"
 SLIDES = "slides of Gu et al. 2025"
 NO_BOS = "nano shows no sink without its fixed BOS in 1,500 steps"
+BOTH = "the share that overfits has no sink, so that the two are not told apart"
 NONE_TO_LOSE = "no sink with the BOS that could go"
 WITHOUT_BOS = {"data.bos": "none"}
 DOMAINS = ("numpy", "stdlib", "topics", "torch", "transformers")
@@ -78,9 +79,9 @@ amount = Question(
         *by_mass_and_rate(
             above,
             -POINTS,
-            lambda sink: gap(sink(), "1/100", "all"),
+            lambda sink: where("1/100", sink(), 1.0, gap(sink(), "1/100", "all"), BOTH),
             "and leaves the sink",
-            "with 1/100 of the text the sink {measure} is at most {points} lower",
+            "with 1/100 of the text, which overfits, the sink {measure} is at most {points} lower, where one is left",
             f"{SECTION_5}: not really related to overfitting",
         ),
         *by_mass_and_rate(
@@ -93,7 +94,9 @@ amount = Question(
         ),
     ),
     note="With 1/700 of the text a weaker sink is left, of a mass of 0.8 %, and the first token is ten times as long "
-    "as the others: a massive activation with hardly a sink. What is asked of 1/20, and the margin of what counts as "
+    "as the others: a massive activation with hardly a sink. With 1/100 models overfit and have no sink: that it is "
+    "overfitting which keeps it away was read from this once, and is refused now, since no share does the one without "
+    "the other. What is asked of 1/20, and the margin of what counts as "
     "overfitting with 1/100, were changed before those runs.",
 )
 

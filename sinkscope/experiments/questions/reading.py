@@ -226,6 +226,8 @@ emergence = Question(
             "half of the loss's fall is over after a few dozen steps, so it could hardly fail; the last third is asked",
         ),
     ),
+    note="Two thirds of the loss's fall are over after a quarter of the steps: a sink that grew evenly would come in "
+    "the last third too, at shares of 0.84 to 0.90 of the fall.",
 )
 
 QUESTIONS = (metric, inputs, emergence)

@@ -288,8 +288,8 @@ gated_truncated = Question(
         *less_sink("reads 12", "alpha 0.5", OURS, margin=1.0),
         no_cost("reads 12", "softmax", "our prediction: the gate costs nothing"),
     ),
-    note="The gate starts half open, which halves what a row sums to, and that weakens a sink by itself: 'alpha 0.5' "
-    "is such a half that stays. Whether nothing is left, and the comparison with it, were added before the runs.",
+    note="The gate starts half open, which halves what a row sums to: 'alpha 0.5' is such a half that "
+    "stays. Whether nothing is left, and the comparison with it, were added before the runs.",
 )
 
 exclusive = Question(

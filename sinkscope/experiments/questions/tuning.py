@@ -48,6 +48,7 @@ tuning = Question(
     source=TABLE_1,
     note="All runs start from one model. So the seeds differ in the order of conversations alone, and the intervals "
     "say nothing of other models.",
+    of_one_model=True,
     base=nano_sft,
     variations=(
         # one step at the rate that a warm-up begins with, which is 0: the shipped model as it is, observed like a run

@@ -6,24 +6,24 @@ from collections.abc import Mapping
 
 MEANINGS: Mapping[str, tuple[str, str]] = {
     "metric": (
-        "So the sink mass orders models alike, whatever the length of the text that it is read on.",
-        "So the length of the text decides which of two models seems to have the stronger sink.",
+        "So on each of these lengths of text the sink mass is larger with the higher learning rate.",
+        "So on some length of text the sink mass hardly rises with the learning rate, or falls.",
     ),
     "inputs": (
         "So the sink belongs to the position, or to the BOS that stands there, and not to what the text says.",
         "So the sink here needs text of the kind that the model learned from.",
     ),
     "emergence": (
-        "So the sink is learned: it is not there at the start, and comes as the model learns.",
-        "So what a model of this size has at the end it has early on, or does not have at all.",
+        "So the sink grows as the model learns: there is more of it at the end than after a quarter of the steps.",
+        "So after a quarter of the steps there is as much of a sink as at the end, or there is none at all.",
     ),
     "learning-rate": (
         "So at equal steps a slow model has less of a sink; whether that is more than slowness is asked at equal loss.",
         "So the learning rate does not set how strong the sink becomes in these models.",
     ),
     "learning-rates": (
-        "So the order of the paper's Table 9 is found again at a hundredth of the size.",
-        "So the order of the paper's Table 9 does not carry over to these models.",
+        "So the sink rises with the learning rate here as in the paper's Table 9, at a hundredth of the size.",
+        "So the sink does not rise with the learning rate in these models as in the paper's Table 9.",
     ),
     "equal-product": (
         "So the rate matters beyond how far it moves the weights in all.",
@@ -42,7 +42,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So models of this size bear eight times the rate.",
     ),
     "sigma-reparam": (
-        "So the reparametrization keeps the sharpest head from losing its entropy.",
+        "So with the reparametrization the sharpest head has more entropy.",
         "So the reparametrization does not keep the sharpest head's entropy up in models of this size.",
     ),
     "logit-growth": (
@@ -50,7 +50,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So a higher rate does not make the largest logit grow in models of this size.",
     ),
     "fixed-token": (
-        "So a token that always stands at one place is what these models make their sink of, wherever that is.",
+        "So a token that always stands at one place takes the sink there, away from the first position.",
         "So the place of the fixed token alone does not tell where the sink stands.",
     ),
     "fixed-positions": (
@@ -58,7 +58,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So the sink does not go with the fixed token to each of these positions.",
     ),
     "data-amount": (
-        "So with little text, read many times, much less of a sink forms.",
+        "So with little text, read many times, less of a sink forms.",
         "So these models form a sink on little text too.",
     ),
     "random-tokens": (
@@ -74,8 +74,8 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So some kinds of text keep the sink away in models of this size.",
     ),
     "packing": (
-        "So the fixed BOS carries the sink: a model that learned with it has nowhere to put attention without it.",
-        "So these models do without their BOS better than the larger ones on the slides.",
+        "So the sink of a model that learned with a fixed BOS goes with that BOS.",
+        "So the sink of these models does not go with their BOS.",
     ),
     "packing-without-bos": (
         "So a sink that no fixed BOS holds is weaker where documents do not see each other.",
@@ -90,7 +90,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So at these lengths the context does not make the sink.",
     ),
     "weight-decay": (
-        "So decay helps a sink to form up to a point, and beyond it shrinks what the sink is made of.",
+        "So the sink is strongest at a moderate decay.",
         "So the peak at a decay of 0.5 that the paper found is not there in models of this size.",
     ),
     "weight-decays": (
@@ -102,7 +102,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So a model of this size that reads a prefix both ways has no sink within it.",
     ),
     "window": (
-        "So the fewer queries see the first token, the weaker a sink it becomes; whether it is gone is another claim.",
+        "So a model that learned with a short window has less of a sink; whether it is gone is another claim.",
         "So a short window does not keep these models from making a sink.",
     ),
     "windows": (
@@ -110,7 +110,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So at these lengths the window does not set how strong the sink is.",
     ),
     "positions": (
-        "So no single way to tell positions makes the sink.",
+        "So behind a fixed BOS no single way to tell positions makes the sink.",
         "So the way in which positions are told matters in models of this size.",
     ),
     "post-norm": (
@@ -118,28 +118,29 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So in these models the sink needs norms before the blocks.",
     ),
     "feed-forward": (
-        "So the activation of the feed-forward does not decide whether there is a sink.",
+        "So behind a fixed BOS the activation of the feed-forward does not decide whether there is a sink.",
         "So some activations keep the sink away in models of this size.",
     ),
     "heads": (
-        "So the number of heads does not decide whether there is a sink.",
+        "So behind a fixed BOS the number of heads does not decide whether there is a sink.",
         "So the number of heads matters in models of this size.",
     ),
     "outlier-protected": (
-        "So this block avoids outliers, as it was made to.",
-        "So this block does not avoid outliers in models of this size.",
+        "So this block has fewer outliers, as it was made to.",
+        "So this block has no fewer outliers in models of this size.",
     ),
     "normalisation": (
         "So there is less of a sink where rows need not sum to one; at equal loss it is asked once more.",
         "So in these models the normalization of rows is not what makes the sink.",
     ),
     "sigmoid-at-equal-loss": (
-        "So sigmoid attention lacks the sink because of what it is, and not because it has learned less.",
-        "So where sigmoid attention has learned as much it has a sink too, be it a weaker one.",
+        "So sigmoid attention that has learned as much as softmax puts hardly any weight on the first token.",
+        "So sigmoid attention that has learned as much leaves more on the first token than this limit "
+        "allows; whether that is less than softmax has is another claim.",
     ),
     "unnormalised": (
-        "So a similarity other than sigmoid has less of a sink too, where rows need not sum to one; whether "
-        "any is left is another claim.",
+        "So at equal steps a similarity other than sigmoid has less of a sink too, where rows need not sum "
+        "to one; whether any is left is another claim.",
         "So rows that need not sum to one are not enough to weaken the sink.",
     ),
     "normalised-kernel": (
@@ -148,7 +149,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     ),
     "failing": (
         "So this combination does not train at this size either.",
-        "So what did not train in the paper trains at this size.",
+        "So this combination, which did not train in the paper, trains at this size.",
     ),
     "sigmoid-settings": (
         "So sigmoid attention has no sink under any of these rates and decays.",
@@ -159,8 +160,8 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So these models do not use a token that they are given for the purpose.",
     ),
     "biases": (
-        "So the sink is the place for attention that nothing else asks for: a key without a value can hold it.",
-        "So beside a fixed BOS these models do not use the key that they are given.",
+        "So beside a learned key without a value the first token has less of a sink.",
+        "So a learned key without a value does not weaken the sink of a fixed BOS in these models.",
     ),
     "biases-without-bos": (
         "So the sink acts as a key bias: where nothing else is constant, a learned key without a value holds it.",
@@ -171,8 +172,8 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So one learned key for all heads does not hold the sink in these models.",
     ),
     "fixed-values": (
-        "So a sink must write little: the longer the value behind the key, the less it is used.",
-        "So these models use a key whatever value stands behind it.",
+        "So the longer the value behind the key, the less the key is used.",
+        "So how long the value behind the key is does not set how much the key is used, in these models.",
     ),
     "low-rank-key": (
         "So one learned channel of a key is enough to hold a sink.",
@@ -187,7 +188,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So rows whose squares sum to one train well enough in models of this size.",
     ),
     "off-by-one": (
-        "So a one in the denominator takes what else would go to the first token.",
+        "So a one in the denominator takes some of what else would go to the first token.",
         "So a one in the denominator does not take the sink from a fixed BOS in these models.",
     ),
     "off-by-one-and-orthoadam": (
@@ -195,11 +196,12 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So the two together do not take the sink from a fixed BOS in these models.",
     ),
     "softpick": (
-        "So a softmax that can give exactly nothing needs less of a sink.",
+        "So a softmax that can give exactly nothing has less of a sink, at equal steps.",
         "So a softmax that can give exactly nothing keeps its sink in these models.",
     ),
     "clipped": (
-        "So a softmax that is stretched and clipped, which can give exactly nothing, needs less of a sink.",
+        "So a softmax that is stretched and clipped, which can give exactly nothing, has less of a sink, at "
+        "equal steps.",
         "So a softmax that is stretched and clipped keeps its sink in these models.",
     ),
     "stable-mask": (
@@ -207,16 +209,16 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So weight that goes to the future does not take the place of the sink in these models.",
     ),
     "gated": (
-        "So a head that can close a gate needs less of a sink.",
+        "So a head that can close a gate has less of a sink, at equal steps.",
         "So a head that can close a gate keeps its sink in these models.",
     ),
     "gated-by-channel": (
-        "So a head that can close its channels one by one needs less of a sink.",
+        "So a head that can close its channels one by one has less of a sink, at equal steps.",
         "So a head that can close its channels one by one keeps its sink in these models.",
     ),
     "gated-truncated": (
-        "So a gate that reads twelve channels leaves less of a sink than softmax has; how much of that comes "
-        "of its half-open start is another claim.",
+        "So a gate that reads twelve channels leaves less of a sink than softmax has; how much of that "
+        "comes of its half-open start is another claim.",
         "So a gate that reads twelve channels does not weaken the sink in these models.",
     ),
     "exclusive": (
@@ -229,11 +231,11 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So the one in the denominator is not used as a sink in these models.",
     ),
     "no-op": (
-        "So attending to the sink is how a head does nothing.",
-        "So a head writes much even while it attends to the sink.",
+        "So a head writes somewhat less while it attends to the sink.",
+        "So while it attends to the sink a head writes hardly less than other heads do at the same queries.",
     ),
     "sink-head": (
-        "So a model of a million parameters is large enough for a sink.",
+        "So a model of a million parameters, with a fixed BOS, is large enough for a sink.",
         "So models of this size are too small for a sink of their own.",
     ),
     "moved-positions": (
@@ -241,8 +243,8 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So learned positions alone make no sink in models of this size.",
     ),
     "over-mixing": (
-        "So the sink keeps what happens at one token from spreading to all others.",
-        "So in these models the sink does not keep tokens from mixing.",
+        "So the sink dampens what a change of one token does to the later ones.",
+        "So in these models the sink does not dampen what a change of one token does to the later ones.",
     ),
     "collapse": (
         "So without a sink the tokens of a model become more alike.",
@@ -293,7 +295,8 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So instruction tuning changes the sink, on plain text too.",
     ),
     "rotary-without-bos": (
-        "So a sink forms without a fixed BOS too, given the time; how strong a one is another claim.",
+        "So a trace of a sink forms without a fixed BOS too, given the time; whether any head has a sink is "
+        "another claim.",
         "So no sink forms here without a fixed BOS, in four times the steps either.",
     ),
     "prefix-longer": (

@@ -73,7 +73,9 @@ OPERATIONS = (*biases.QUESTIONS, *blocks.QUESTIONS, *grid.QUESTIONS, *softmaxes.
 # Where these claims fail, others of the question are refused.
 PRESUPPOSED = {
     "document-bos": ("a BOS of documents, by mass", "a BOS of documents"),
-    "moved-positions": ("on one repeated token, by mass", "on one repeated token"),
+    "moved-positions": tuple(
+        f"{start}on one repeated token{end}" for start in ("", "with a BOS: ") for end in (", by mass", "")
+    ),
     "sigmoid-at-equal-loss": ("sigmoid, bias, twice: as good", "sigmoid, bias, twice, lr x 2.5: as good"),
 }
 NOT_COMPARED = {  # about convergence; about one operation; about slots where nothing else is a sink

@@ -155,7 +155,7 @@ def test_the_paper_s_statements_open_the_page_where_runs_bear_on_them():
     table = rows(first.widget.markup)
     assert table[0] == ["the paper says", "published", "ours (95 % interval)", "seeds", "could show", "verdict"]
     said = {row[0]: row for row in table[1:]}
-    one = said["Inputs of all kinds show the sink, random tokens too"]
+    one = said["Inputs of all kinds show the sink, random tokens too (ours behind the BOS)"]
     assert one[1] == "92.47 on text, 90.13 on random tokens (LLaMA2-7B)"
     row = next(row for row in first.widget.markup.split("<tr") if "Inputs of all kinds" in row)
     [(experiment, claim)] = re.findall(r'href="#x(\d+)-c(\d+)"', row)  # by the measure that has the seeds
