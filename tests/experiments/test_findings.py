@@ -11,6 +11,7 @@ import pytest
 from sinkscope.claims import Claim, SeedsAbove
 from sinkscope.errors import InputError
 from sinkscope.experiments import (
+    QUESTIONS,
     Assertion,
     Findings,
     Observed,
@@ -243,3 +244,12 @@ def test_primary_claims_are_corrected_for_each_other():
     assert after_holm(judged) == pytest.approx({"a": 3 * p["a"], "b": 2 * p["b"], "c": max(p["c"], 2 * p["b"])})
     assert holds_after_holm(judged) == {"a": True, "b": True, "c": False}
     assert after_holm({}) == {}
+
+
+def test_runs_of_one_model_are_not_corrected_with_those_of_many():
+    runs = {seed: seen("a", seed, 3.0 + seed / 10) for seed in range(3)}
+    claim = above(0.0, level("m", "a"), "x", "it is", "a test")
+    asked = Question("any", "Is it?", "a test", (Variation("a"),), (claim,))
+    (verdict,) = verdicts(asked, Findings("any", "nano", 3, {"a": runs}))
+    assert QUESTIONS["tuning"].of_one_model
+    assert after_holm({"tuning": [verdict], "emergence": [verdict]}) == {"emergence": verdict.p}

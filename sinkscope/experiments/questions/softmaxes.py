@@ -70,8 +70,9 @@ powers = Question(
     name="powers",
     asks="What does the p-norm of a row's weights do to training and to massive activations?",
     source=SECTION_7,
+    shown=("loss", "norm_ratio", "sink_mass", "sink_0"),
     variations=(
-        SOFTMAX,
+        operation("softmax", loss=3.73),
         *(operation("softmax_power", f"p = {name}", {"p": power}) for name, power in POWERS.items()),
         *(operation("sigmoid_power", f"sigmoid, p = {p:g}", {"p": p}) for p in (2.0, 3.0, 4.0)),
     ),

@@ -28,7 +28,7 @@ def paper(made: Judged, scale: str, apart: Container[str] = ()) -> Iterator[str]
     every = [each for group in found.values() for each in group]
     counts = Counter(each.words.partition(":")[0] for each in every)
     told = ", ".join(f"{many} {words}" for words, many in counts.most_common())
-    yield f"Of {len(every)} statements: {told}.\n"
+    yield f"Of {len(every)} rows: {told}.\n"
     for part, group in found.items():
         yield f"### {part}\n"
         yield f"{table(COLUMNS, [_answered(each, scale) for each in group])}\n"

@@ -18,9 +18,10 @@ from sinkscope.report.experiments.page import made_by
 from sinkscope.report.stored import entries_of, notes_of, read_findings, records_in
 from tools.pages import ROOT
 from tools.pages.findings.answers import beside, first_rows, judged, paper, together
-from tools.pages.findings.figures import mean, metrics_of, values_of
+from tools.pages.findings.figures import mean, values_of
 from tools.pages.findings.shapes import drawing
 from tools.pages.findings.text import BEFORE, FADES, MADE_BY, NOT_RUN, NOTES, PAPER, RELATED, SIZES, SYNTHETIC, TOGETHER
+from tools.pages.findings.told import told
 from tools.pages.markdown import escaped, table
 
 PAGE, FIGURES = "findings.md", "figures/findings"
@@ -162,7 +163,11 @@ def _varied(entry: Entry) -> str:
     amount = f"{_seeds(entry)} each, {counted(len(entry.runs), 'run')}, {cost(entry.seconds)}"
     shared = ", ".join(f"`{name}` = {escaped(said(value))}" for name, value in entry.shared.items())
     base = f" with {shared}" if shared else ""
-    kind = f"task `{entry.base['task']}` at `{entry.scale}`" if "task" in entry.base else f"`{entry.scale}` recipe"
+    kind = (
+        f"task `{entry.base['task']}` at `{entry.scale}`"
+        if "task" in entry.base
+        else f"`{entry.base.get('name', entry.scale)}` recipe"
+    )
     return f"{what} of the {kind}{base}; {amount}. Source: {escaped(entry.source)}."
 
 
@@ -215,17 +220,8 @@ def _over_seeds(values: Sequence[float]) -> str:
 
 
 def _alt(entry: Entry) -> str:
-    """The means of what the figure shows, or of the first metric, in words."""
-    drawn = metrics_of(entry)
-    if not drawn:
-        return escaped(f"{entry.name}, over training").replace("]", "\\]").replace("[", "\\[")
-    metric = drawn[0]
-    values = zip(entry.variations, values_of(entry, metric), strict=True)
-    ours = ", ".join(f"{variation.label} {number(mean(found))}" for variation, found in values)
-    other = ", ".join(f"{v.label} {number(v.published[metric])}" for v in entry.variations if metric in v.published)
-    published = f" Published: {other}." if other else ""
-    wording = escaped(f"{entry.title(metric)}, mean over seeds: {ours}.{published}")
-    return wording.replace("]", "\\]").replace("[", "\\[")
+    """What the figure shows, in words."""
+    return escaped(told(entry)).replace("]", "\\]").replace("[", "\\[")
 
 
 def _name(entry: Entry) -> str:
