@@ -115,6 +115,12 @@ ARCHITECTURE = (
         ("key-value-biases/kv_bias_shared: *the*",),
     ),
     Said(
+        "A shared key and value leave the first token a sink",
+        "Table 12",
+        "Sink_1 12.44",
+        ("key-value-biases/kv_bias_shared: some stays*",),
+    ),
+    Said(
         "A shared key and value take less than those of single heads",
         "Table 12",
         "72.76 and 56.61",
@@ -286,6 +292,12 @@ SLIDES = (
         "slides",
         "65.15 to 28.23",
         ("packing-without-bos/masking lowers it*",),
+    ),
+    Said(
+        "A BOS at inference hardly changes the sink of a model that learned without one",
+        "slides",
+        "65.15 and 65.10",
+        ("packing-without-bos/a BOS changes little*",),
     ),
     Said(
         "A model whose documents begin with a BOS has its sink there",

@@ -188,6 +188,14 @@ key_value_biases = Question(
             FRESH,
         ),
         no_cost("k_bias_shared", "softmax", "Gu et al. 2025, Table 4: 3.72 and 3.73"),
+        *by_mass_and_rate(
+            above,
+            POINTS,
+            lambda sink: where("softmax", sink(), 1.0, level(sink(), "kv_bias_shared"), NO_SINK),
+            "kv_bias_shared: some stays at position 0",
+            "with 'kv_bias_shared' the sink {measure} at position 0 is more than {points}, where that of 'softmax' is",
+            f"{SHARED}: a rate of 12.44 %",
+        ),
     ),
     withdrawn=(
         Withdrawn(

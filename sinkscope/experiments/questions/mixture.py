@@ -222,6 +222,15 @@ without_bos = Question(
             "intra-document masking lowers the sink {measure} by more than {points}",
             f"{SLIDES}: rates of 65.15 and 28.23",
         ),
+        *by_mass_and_rate(
+            within,
+            POINTS,
+            lambda sink: metric_gap("causal", sink(0, "/with_bos"), sink()),
+            "a BOS changes little",
+            "a BOS in front of the text changes the sink {measure} of a model that learned without one by at most "
+            "{points}",
+            f"{SLIDES}: rates of 65.15 and 65.10",
+        ),
     ),
     not_at={"nano": NO_BOS},
 )
