@@ -82,6 +82,7 @@ ORDER = (
     Wanted("powers", ("p = 2", "p = 1/2", "sigmoid, p = 2"), FRESH, "what p-normalized rows do"),
     Wanted("low-rank-key", ("1 channel", "32 channels"), FRESH, "how many channels of a key are learned"),
     Wanted("heads", ("4 heads, added",), FRESH, "heads that are added"),
+    Wanted("exclusive", ("softmax",), (10, 11, 12), "its measure came after the control's runs; ten seeds that count"),
     Wanted("random-tokens-longer", ("first random",), FRESH, "and whether they make it stronger"),
     Wanted("weight-decays", ("0.001", "0.01", "5"), FRESH, "Table 2 has seven decays"),
     Wanted("batch-size", ("a quarter", "half", "twice"), FRESH, "Table 10 has four batch sizes"),
