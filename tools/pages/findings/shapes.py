@@ -143,9 +143,7 @@ def over_readings(entry: Entry) -> str:
             panel.set_xticks(range(len(words)), [cut(each or "as it is") for each in words])
             panel.set_xlim(-0.4, len(words) - 0.6)
             if len(words) > 3:
-                panel.tick_params(axis="x", rotation=30)
-                for each in panel.get_xticklabels():
-                    each.set_horizontalalignment("right")
+                _slanted(panel)
         return written(figure)
 
 
@@ -179,8 +177,15 @@ def over_doses(entry: Entry) -> str:
             beside.set_xticks(places, words)
         for axes in (panel, beside):
             if axes is not None and len(words) > 4:
-                axes.tick_params(axis="x", rotation=30)
+                _slanted(axes)
         return written(figure)
+
+
+def _slanted(panel: Axes) -> None:
+    """Labels of places that end below them, so that the last one stays inside the figure."""
+    panel.tick_params(axis="x", rotation=30)
+    for each in panel.get_xticklabels():
+        each.set_horizontalalignment("right")
 
 
 def _panels(
