@@ -43,8 +43,8 @@ it.
 TOGETHER = """## Primary claims together
 
 Each question has one primary claim, its first; the others are exploratory. Of many claims that are each tried at 5 %
-some hold by chance. So the primary claims that have enough seeds are corrected for each other, by Holm's method. Questions whose runs all
-start from one model are not among them.
+some hold by chance. So the primary claims that have enough seeds are corrected for each other, by Holm's method.
+Questions whose runs all start from one model are not among them.
 """
 
 FADES = "Corrected for all primary claims together, it does not hold at 5 %."
