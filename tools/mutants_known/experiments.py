@@ -14,6 +14,8 @@ observed = of("experiments/observed.py", f"{TESTS}/test_pooled.py", f"{TESTS}/te
 plan = of("experiments/queue/plan.py", f"{TESTS}/queue/test_plan.py")
 running = of("experiments/running.py", f"{TESTS}/test_running.py")
 working = of("experiments/queue/working.py", f"{TESTS}/queue/test_working.py")
+data = of("experiments/questions/data.py", f"{TESTS}/questions/test_premises.py")
+blocks = of("experiments/questions/blocks.py", f"{TESTS}/questions/test_premises.py")
 keys = of("experiments/observing/keys.py", f"{TESTS}/observing/test_keys.py")
 geometry = of("metrics/geometry.py", f"{TESTS}/observing/test_keys.py")
 
@@ -120,5 +122,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     effects(
         "what is not there is asked whether it moves", "value if runs[label][metric] >= least else math.nan", "value"
+    ),
+    findings("seeds of one model are a sample of models", "if name not in left_out", "if True"),
+    data("a sink may stand at the first position alone", "for position in READ)", "for position in READ[:1])"),
+    blocks(
+        "what is there before training comes in training",
+        'math.nan if runs["relative_paper"][start] >= least else value',
+        "value",
     ),
 )
