@@ -102,7 +102,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So a model of this size that reads a prefix both ways has no sink within it.",
     ),
     "window": (
-        "So a model that learned with a short window has less of a sink; whether it is gone is another claim.",
+        "So a model that learned with a short window has less of a sink.",
         "So a short window does not keep these models from making a sink.",
     ),
     "windows": (
