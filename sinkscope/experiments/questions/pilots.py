@@ -110,8 +110,8 @@ prefix = Question(
     ),
     base=relative,
     not_at=ONLY_NANO,
-    note="With the prefix the first token's mass falls from 0.61 to 0.45 %, and that of each of the four behind it rises "
-    "from about 0.1 to about 0.25: the paper's direction, in a sink that is too faint for what is asked.",
+    note="With the prefix the first token's mass falls from 0.61 to 0.45 %, and that of each of the four behind it "
+    "rises from about 0.1 to about 0.25: the paper's direction, in a sink that is too faint for what is asked.",
 )
 
 random_tokens = Question(
