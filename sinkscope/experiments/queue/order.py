@@ -6,8 +6,8 @@ introduction say of little data and of the place of norms; then what else the in
 windows, heads, feed-forwards and position embeddings; and the pilots, on which hangs what else can be asked in nano;
 and, of what was left then, the statements of the paper that no run had answered yet: first the sink without a fixed
 BOS, the amount of text, and sigmoid at softmax's loss. Added at the end, before their runs: its other statements that
-wait for runs, those first that answer the most statements a run; before these what the pilot without a BOS, which has a
-faint sink, lets be asked of prefixes and of random tokens.
+wait for runs, those first that answer the most statements in an hour; before these what the pilot without a BOS, which
+has a faint sink, lets be asked of prefixes and of random tokens.
 """
 
 from __future__ import annotations
@@ -82,9 +82,10 @@ ORDER = (
     Wanted("powers", ("p = 2", "p = 1/2", "sigmoid, p = 2"), FRESH, "what p-normalized rows do"),
     Wanted("low-rank-key", ("1 channel", "32 channels"), FRESH, "how many channels of a key are learned"),
     Wanted("heads", ("4 heads, added",), FRESH, "heads that are added"),
-    Wanted("exclusive", ("softmax",), (10, 11, 12), "its measure came after the control's runs; ten seeds that count"),
-    Wanted("random-tokens-longer", ("first random",), FRESH, "and whether they make it stronger"),
+    Wanted("powers", ("p = 1/3", "p = 1/4", "sigmoid, p = 3", "sigmoid, p = 4"), FRESH, "which powers train"),
     Wanted("weight-decays", ("0.001", "0.01", "5"), FRESH, "Table 2 has seven decays"),
-    Wanted("batch-size", ("a quarter", "half", "twice"), FRESH, "Table 10 has four batch sizes"),
     Wanted("scaled", ("alpha 2", "alpha 0.2", "alpha 0.1"), FRESH, "rows that sum to another number"),
+    Wanted("random-tokens-longer", ("first random",), FRESH, "and whether they make it stronger"),
+    Wanted("batch-size", ("a quarter", "half", "twice"), FRESH, "Table 10 has four batch sizes"),
+    Wanted("exclusive", ("softmax",), (10, 11, 12), "its measure came after the control's runs; ten seeds that count"),
 )
