@@ -37,7 +37,8 @@ def test_a_user_s_question_under_a_known_name_is_not_taken_for_it(small):
 @pytest.mark.slow
 def test_what_is_known_is_read_without_torch():
     code = (
-        "import sys; from sinkscope.experiments import SHIPPED, known, plan; "
-        "assert plan(known([SHIPPED], 'nano')); assert 'torch' not in sys.modules"
+        "import sys; from sinkscope.cli import main; from sinkscope.experiments import SHIPPED, known, plan; "
+        "assert plan(known([SHIPPED], 'nano')); assert main(['experiment', 'verdict', '--all']) == 0; "
+        "assert 'torch' not in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

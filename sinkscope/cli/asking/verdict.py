@@ -23,7 +23,7 @@ RESULTS = Path("results/experiments")
 KNOWN = "Folder of the records; without it those that come with the package, and results/experiments before them."
 Records = Annotated[Path | None, typer.Option("--results", help=KNOWN)]
 OF_THE_PAPER = ("the paper says", "published", "effect (95 % interval)", "seeds", "could show", "experiment", "verdict")
-OF_CLAIMS = ("experiment", "claim", "part", "asked", "effect (95 % interval)", "seeds", "could show", "cost", "verdict")
+OF_CLAIMS = ("claim", "asked", "effect (95 % interval)", "seeds", "could show", "verdict")
 
 
 @dataclass(frozen=True)
@@ -94,28 +94,34 @@ def folders_of(results: Path | None) -> list[Path]:
 
 
 def show_verdicts(ruled: Iterable[Ruled]) -> None:
-    """A row for each claim: the first of a question is its primary one."""
+    """Each question with what its runs cost, and a row for each of its claims: the first is the primary one."""
     from sinkscope.claims import cells
 
-    rows = [
-        (
-            each.question.name,
-            *cells(verdict, "statement"),
-            "exploratory" if index else "primary",
-            *cells(verdict, "asked", "found", "cases"),
-            verdict.shown_at_least,
-            "–" if each.findings is None else hours(each.findings.seconds),
-            *cells(verdict, "verdict"),
-        )
-        for each in ruled
-        for index, verdict in enumerate(each.verdicts)
-    ]
-    show(table(OF_CLAIMS, rows, numbers_from=len(OF_CLAIMS)))
+    for place, each in enumerate(ruled):
+        if place:
+            show(plain(""))
+        found = each.findings
+        cost = f"{_runs(int(found.cost['runs']))}, {hours(found.seconds)}" if found else "no runs"
+        show(Text(each.question.name, "bold").append(plain(f": {each.question.asks} ({cost})\n")))
+        rows = [
+            (
+                f"{'' if index else 'primary: '}{verdict.claim.statement}",
+                *cells(verdict, "asked", "found", "cases"),
+                verdict.shown_at_least,
+                *cells(verdict, "verdict"),
+            )
+            for index, verdict in enumerate(each.verdicts)
+        ]
+        show(table(OF_CLAIMS, rows, numbers_from=len(OF_CLAIMS)))
 
 
 def hours(seconds: float) -> str:
     """What runs cost: `1.25 h`, and below a tenth of an hour `4.2 min`."""
     return f"{seconds / 3600:.2f} h" if seconds >= 360 else f"{seconds / 60:.1f} min"
+
+
+def _runs(many: int) -> str:
+    return f"{many} run{'' if many == 1 else 's'}"
 
 
 def _show_every(ruled: Sequence[Ruled]) -> None:
@@ -164,7 +170,7 @@ def _show_sums(ruled: Sequence[Ruled], every: bool) -> None:
 
     outcomes = tally(verdict for each in ruled for verdict in each.verdicts)
     cost = _cost(ruled)
-    show(plain(f"\n{outcomes}; {cost['runs']} runs of {hours(cost['seconds'])}"))
+    show(plain(f"\n{outcomes}; {_runs(int(cost['runs']))} of {hours(cost['seconds'])}"))
     held = holds_after_holm({each.question.name: each.verdicts for each in ruled})
     if every and held:
         kept = ", ".join(name for name, holds in held.items() if holds) or "none"

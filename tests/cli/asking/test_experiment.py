@@ -109,7 +109,9 @@ def test_claims_of_synthetic_tasks_stand_apart(sinkscope, monkeypatch):
     on_text, tasks = shown.split("Claims that were run")[1].split("On synthetic tasks")
     assert "normalisation" in on_text
     assert "backcopy" not in on_text
-    assert all(line.startswith(("backcopy", "trigger")) for line in tasks.splitlines()[3:20] if line[:1].strip())
+    asked = [line for line in tasks.splitlines() if "? (" in line]
+    assert asked
+    assert all(line.startswith(("backcopy", "trigger")) for line in asked)
     assert "claims that were withdrawn: " in tasks
     assert "withdrawn: on 16 tokens" in sinkscope("experiment", "verdict", "window").out
 
@@ -117,10 +119,12 @@ def test_claims_of_synthetic_tasks_stand_apart(sinkscope, monkeypatch):
 def test_a_verdict_shows_effect_interval_seeds_and_cost(sinkscope, results, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     table = sinkscope("experiment", "verdict", "fixed-token", "--results", str(results)).out
-    head = " ".join(table.splitlines()[0].split())
-    assert head == "experiment claim part asked effect (95 % interval) seeds could show cost verdict"
-    said = " ".join(table.split())
-    assert "12 (12 to 12) 3 and 3 3 0.15 h supported" in said
+    asked, _, head, *rows = (" ".join(line.split()) for line in table.splitlines())
+    assert asked == "fixed-token: Does the sink follow a token that always stands at one position? (9 runs, 0.15 h)"
+    assert head == "claim asked effect (95 % interval) seeds could show verdict"
+    assert [row.startswith("primary: ") for row in rows[:3]] == [True, False, False]
+    said = " ".join(rows)
+    assert "12 (12 to 12) 3 and 3 3 supported" in said
     assert "not run at this scale (seeds 0, 1, 2 of 'token at 2' left out: seen before this was asked)" in said
 
 
