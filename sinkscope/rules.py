@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass as validated
 from sinkscope.intervals import Estimate, estimate
 
 UNDECIDED, TOO_FEW = "undecided", "too few seeds"
+AGREEING = 5  # seeds; where half of all runs say something else, five agree in 2⁻⁵ = 3 % of cases, four in 6 %
 Outcome = Literal["supported", "refuted", "inconclusive", "not run at this scale"]
 
 _STRICT = ConfigDict(extra="forbid", ser_json_inf_nan="strings")  # JSON has no infinity; text round-trips
@@ -36,7 +37,7 @@ class Judgment:
 
     Of an effect with an interval: `kind` says in which way it is refuted or undecided, `interval` is the two-sided 95 %
     one, `n` the sizes of its samples, `p` the one-sided p-value against the claim, and `least` the smallest effect that
-    seeds which differ as much could have shown (of `Below` the largest).
+    seeds which differ as much could have shown (of `Below` the largest, of `Within` the smallest tolerance).
     """
 
     outcome: Outcome
@@ -122,8 +123,9 @@ class Above:
 
     Supported where the one-sided 95 % bound lies beyond the margin. Refuted where the two-sided interval lies below it:
     "reversed" where it lies below 0 too, else "smaller than asked". Undecided otherwise, with "too few seeds" where a
-    sample has fewer than `seeds`. With `ratio` the effect is a logarithm of a ratio, and so is compared with the
-    logarithm of the margin.
+    sample has fewer than `seeds`, or fewer than five and no spread: where three seeds agree on a position, or on a yes,
+    the interval has no width, which says nothing of the next seed. With `ratio` the effect is a logarithm of a ratio,
+    and so is compared with the logarithm of the margin.
     """
 
     margin: _Limit
@@ -216,11 +218,12 @@ class Within:
         if unknown := _unknown(found, self.seeds):
             return unknown
         p = max(1 - found.above(self.tolerance), found.above(-self.tolerance))
+        least = found.bound(0.95) - found.mean
         if found.bound(0.95) <= self.tolerance and found.bound(0.05) >= -self.tolerance:
-            return _decided("supported", "", found, p, None)
+            return _decided("supported", "", found, p, least)
         if found.bound(0.025) > self.tolerance or found.bound(0.975) < -self.tolerance:
-            return _decided("refuted", "different", found, p, None)
-        return _decided("inconclusive", UNDECIDED, found, p, None)
+            return _decided("refuted", "different", found, p, least)
+        return _decided("inconclusive", UNDECIDED, found, p, least)
 
 
 Rule = Annotated[EachWithin | EachAbove | SeedsAbove | Above | Below | Within, Field(discriminator="kind")]
@@ -242,8 +245,8 @@ def _sample(evidence: Sequence[Evidence]) -> Estimate:
 
 
 def _unknown(found: Estimate, seeds: int) -> Judgment | None:
-    """Where nothing can be told: a run that diverged, or too few seeds."""
-    if min(found.n) < seeds:
+    """Where nothing can be told: a run that diverged, or too few seeds, also of those that all say the same."""
+    if min(found.n) < (AGREEING if found.error == 0 else seeds):
         return _decided("inconclusive", TOO_FEW, found, None, None)
     return _decided("inconclusive", UNDECIDED, found, None, None) if math.isnan(found.mean) else None
 

@@ -27,11 +27,12 @@ __all__ = [
     "MASS",
     "NORM_RATIO",
     "SINK",
+    "UNTRAINED",
     "ahead_of",
     "at_equal_loss",
+    "behind",
     "curve_correlation",
     "diverges",
-    "fails",
     "fallen",
     "gap",
     "gap_at_equal_loss",
@@ -57,6 +58,8 @@ __all__ = [
     "where",
     "where_trained",
 ]
+
+UNTRAINED = 3.0  # nats: about what lies between a small model's loss at the start and at the end
 
 
 def quotient(label: str, metric: str, over: str) -> SeedEffect:
@@ -158,12 +161,16 @@ def diverges(label: str) -> SeedEffect:
     return lambda runs: float(runs[label].diverged)
 
 
-def fails(label: str, beside: str, by: float) -> SeedEffect:
-    """1 where a run does not converge: it diverged, or its loss ends more than `by` nats above another's; else 0."""
+def behind(label: str, beside: str) -> SeedEffect:
+    """By how many nats a run's loss ends above another's; one that diverged counts as `UNTRAINED` above it.
+
+    Not a 1 or 0 of whether it failed: of three seeds that agree nobody knows more than that half of all may not.
+    """
+    above = gap("loss", label, beside)
 
     def effect(runs: Runs) -> float:
-        behind = runs[label]["loss"] - runs[beside]["loss"]
-        return 1.0 if runs[label].diverged else math.nan if math.isnan(behind) else float(behind > by)
+        value = above(runs)
+        return UNTRAINED if runs[label].diverged and not runs[beside].diverged else value
 
     return effect
 
@@ -196,8 +203,7 @@ def onset(run: Observed, metric: str, level: float) -> float:
 
 
 def fallen(run: Observed, metric: str, at: float) -> float:
-    """Which share of a curve's whole fall, 0 to 1, is behind it after a share of the steps; NaN where it never "
-    "falls."""
+    """Which share of a curve's whole fall, 0 to 1, is behind it after a share of the steps; NaN where there is none."""
     known = _known(run, metric)
     if math.isnan(at) or not known or known[0][1] <= known[-1][1]:
         return math.nan

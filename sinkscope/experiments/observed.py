@@ -81,7 +81,7 @@ class Observed:
       before a norm of the stream, and at each: `hidden_spread/depth=0` …
     - `sink_heads`, `output_norm/sink_heads`, `output_norm/other_heads`, `zeroing/sink_heads`, `zeroing/other_heads`
       (`ablations.sink_heads_zeroed`); `perturbation`, `perturbation/without_first` (`ablations.spread_of_a_change`);
-      `written/heads`, `written/on_sink`, `written/controls` (`no_op.written_on_the_sink`); `key_angle`,
+      `resting/heads`, `resting/on_sink`, `resting/controls` (`no_op.written_on_the_sink`); `key_angle`,
       `key_angle/others` (`keys.keys_apart`)
 
     On the windows' first 32 (64, 128, the context) tokens, none longer than the context: `sink_0/tokens=32`, at each

@@ -26,10 +26,11 @@ from sinkscope.experiments.assertions import all_keep_sink
 from sinkscope.experiments.effects import (
     MASS,
     SINK,
+    UNTRAINED,
     ahead_of,
     at_equal_loss,
+    behind,
     curve_correlation,
-    fails,
     fallen,
     half_way,
     largest,
@@ -91,7 +92,7 @@ RUNS = {
         (quotient("two", "m", "n"), 4.0),
         (lambda runs: largest(runs["two"][name] for name in "nmo"), 8.0),
         (lambda runs: least(runs["two"][name] for name in "mno"), 2.0),
-        (fails("gone", "a", 1.0), 1.0),
+        (behind("gone", "a"), UNTRAINED),
         (diverges("gone"), 1.0),
         (diverges("a"), 0.0),
     ],
@@ -119,7 +120,7 @@ def test_effects(effect, expected):
         lambda runs: largest(runs["two"][name] for name in ("m", "missing")),
         lambda runs: least(runs["two"][name] for name in ("missing", "m")),
         quotient("two", "m", "missing"),
-        fails("a", "gone", 1.0),
+        behind("a", "gone"),
         at_equal_loss("gone", "a"),
         lambda runs: last(runs["gone"], SINK, 0.5),
         lambda runs: half_way(runs["gone"], SINK),
@@ -193,10 +194,10 @@ def test_a_difference_of_contrasts_is_that_of_their_values():
     assert (both - both)(runs) == 0.0
 
 
-def test_a_run_fails_that_diverges_or_ends_far_above_another():
+def test_how_far_a_run_ends_behind_another():
     near, far = seen(0.0, ((3.5, 0.0),)), seen(0.0, ((4.5, 0.0),))
     runs = {"base": seen(0.0, ((3.0, 0.0),)), "near": near, "far": far}
-    assert [fails(label, "base", 1.0)(runs) for label in ("near", "far", "base")] == [0.0, 1.0, 0.0]
+    assert [behind(label, "base")(runs) for label in ("near", "far", "base")] == [0.5, 1.5, 0.0]
 
 
 def test_over_zero_there_is_no_quotient():

@@ -31,8 +31,9 @@ STARTS = {
 class LabTraining(Recipe, Job):
     """A recipe, and what is kept of the model that it trains."""
 
-    layout: ClassVar[int] = 7
-    older: ClassVar[tuple[int, ...]] = (4, 5, 6)  # without masses, lifts and heads; streams; angles of keys
+    layout: ClassVar[int] = 8
+    # without masses, lifts and heads; streams; angles of keys; what heads with the sink alone write on it
+    older: ClassVar[tuple[int, ...]] = (4, 5, 6, 7)
 
     @classmethod
     def changed(cls, recipe: str, changes: Mapping[str, Any]) -> LabTraining:

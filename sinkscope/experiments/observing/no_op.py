@@ -14,9 +14,12 @@ from sinkscope.experiments.observed import Metrics
 from sinkscope.measurements import PER_HEAD
 from sinkscope.probes import GivenTo, HeadOutputs, measure
 
+SINK = 0.3  # the mean weight on the sink beyond which a head has it, as in the paper's rate
 ON, OFF = 0.8, 0.2  # weights on the sink beyond which, and below which, a query counts
+BEHIND = 16  # positions: nearer queries have little else to attend to
 QUERIES = 50  # that a head needs of both kinds
 
+PerHead = Float[np.ndarray, "layer head"]
 PerQuery = Float[np.ndarray, "sample layer head position"]
 
 
@@ -25,34 +28,36 @@ def written_on_the_sink(
 ) -> Metrics:
     """How much a head writes at queries that are on the sink, over what it writes at those that are not.
 
-    Of every head with at least 50 queries t behind the sink s with A_ts > 0.8 and as many with A_ts < 0.2: the mean of
-    ‖Σ_j A_tj v_j‖ over the first over that over the second. The controls are all other heads of its layer at the same
-    queries, since what a layer writes may differ between them anyway. `written/heads`: how many heads these are;
-    `written/on_sink`, `written/controls`: the geometric means over them. Only the number, 0, where there is none.
+    Of every head with the sink, mean_t A_ts > 0.3, and at least 50 queries t ≥ s + 16 with A_ts > 0.8 and as many with
+    A_ts < 0.2: the mean of ‖Σ_j A_tj v_j‖ over the first over that over the second. The controls are the heads of its
+    layer without the sink, at the same queries, since what a layer writes may differ between them anyway.
+    `resting/heads`: how many heads these are; `resting/on_sink`, `resting/controls`: the geometric means over them.
+    Only the number, 0, where there is none. Runs up to layout 7 have `written/...` in its place, of all heads with
+    enough queries, nearly every one, beside all others.
     """
     if math.isnan(position):
         return
     seen = measure(model, inputs, [GivenTo(int(position)), HeadOutputs()], batch_size=batch_size).data
     weights, norms = (seen[name].transpose(*PER_HEAD).values for name in ("given_to", "output_norm"))
-    found = ratios(weights[..., int(position) + 1 :], norms[..., int(position) + 1 :])
-    yield "written/heads", float(len(found))
+    behind = slice(int(position) + BEHIND, None)
+    received = weights[..., int(position) :].mean((0, 3))
+    found = ratios(weights[..., behind], norms[..., behind], received)
+    yield "resting/heads", float(len(found))
     if found:
-        yield from zip(("written/on_sink", "written/controls"), np.exp(np.log(found).mean(0)).tolist(), strict=True)
+        yield from zip(("resting/on_sink", "resting/controls"), np.exp(np.log(found).mean(0)).tolist(), strict=True)
 
 
-def ratios(weights: PerQuery, norms: PerQuery) -> list[tuple[float, float]]:
-    """Of each head with enough queries of both kinds, its ratio and the mean ratio of the others of its layer."""
-    _, layers, heads, _ = weights.shape
+def ratios(weights: PerQuery, norms: PerQuery, received: PerHead) -> list[tuple[float, float]]:
+    """Of each head with the sink and enough queries of both kinds, its ratio and the mean ratio of its controls."""
     found = []
-    for layer in range(layers):
-        for head in range(heads):
-            on, off = weights[:, layer, head] > ON, weights[:, layer, head] < OFF
-            if min(on.sum(), off.sum()) < QUERIES or heads < 2:
-                continue
-            written = [_ratio(norms[:, layer, other], on, off) for other in range(heads)]
-            own = written.pop(head)
-            if own > 0 and min(written) > 0:
-                found.append((own, float(np.mean(written))))
+    for layer, head in np.argwhere(received > SINK):
+        on, off = weights[:, layer, head] > ON, weights[:, layer, head] < OFF
+        controls = np.flatnonzero(received[layer] <= SINK)
+        if min(on.sum(), off.sum()) < QUERIES or not len(controls):
+            continue
+        own, *others = (_ratio(norms[:, layer, one], on, off) for one in (head, *controls))
+        if own > 0 and min(others) > 0:
+            found.append((own, float(np.mean(others))))
     return found
 
 

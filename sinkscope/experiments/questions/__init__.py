@@ -24,6 +24,7 @@ TOPICS = (  # the files, in the order in which their questions are listed
     "grid",
     "biases",
     "key_bias",
+    "row_sums",
     "softmaxes",
     "mechanism",
     "purpose",

@@ -187,7 +187,7 @@ key_value_biases = Question(
             f"{SHARED}: 72.76 and 56.61 %",
             FRESH,
         ),
-        no_cost("k_bias_shared", "softmax", "Gu et al. 2025, Table 4: 3.72 and 3.73"),
+        no_cost("k_bias_shared", "softmax", "our question: Table 12 of Gu et al. 2025 gives no losses"),
         *by_mass_and_rate(
             above,
             POINTS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sinkscope.experiments.assertions import FRESH, OF_MASS, POINTS, Sink, by_mass_and_rate, mass_at
+from sinkscope.experiments.assertions import FRESH, HAS_MASS, OF_MASS, POINTS, Sink, by_mass_and_rate, mass_at
 from sinkscope.experiments.effects import gap, largest, least, level, maximum_at, metric_gap, off, peak
 from sinkscope.experiments.equal_loss import SeedWise
 from sinkscope.experiments.question import Assertion, Question, Runs, SeedEffect, Variation, Withdrawn, above, within
@@ -61,10 +61,10 @@ fixed_token = Question(
             TABLE_10,
         ),
         above(
-            1.0,
+            HAS_MASS,
             level("sink_mass_2", "token at 2"),
             "strong, by mass",
-            "with a fixed token at position 2 the sink mass there is more than 1 %",
+            f"with a fixed token at position 2 the sink mass there is more than {HAS_MASS:g} %",
             TABLE_10,
             FRESH,
         ),
@@ -201,14 +201,18 @@ def moved_by_random(points: float) -> tuple[Assertion, ...]:
             "{points}",
             f"{SECTION_5}: rates of 14.08 and 1.98",
         ),
-        *by_mass_and_rate(
-            above,
-            0.0,
-            lambda sink: where_strong("text", points, sink, _beyond_half(sink)),
-            "a random second token",
-            "a random token at position 1 alone leaves more than half of the first one's sink {measure}",
-            f"{SECTION_5}: a rate of 20.99",
-        ),
+    )
+
+
+def left_by_random(points: float) -> tuple[Assertion, Assertion]:
+    """What a random second token leaves, where there is a sink of so many points of the rate, or a third of mass."""
+    return by_mass_and_rate(
+        above,
+        0.0,
+        lambda sink: where_strong("text", points, sink, _beyond_half(sink)),
+        "a random second token",
+        "a random token at position 1 alone leaves more than half of the first one's sink {measure}",
+        f"{SECTION_5}: a rate of 20.99",
     )
 
 
@@ -218,7 +222,7 @@ random_tokens = Question(
     source=SECTION_5,
     shared={"data.bos": "none"},
     variations=RANDOM,
-    assertions=moved_by_random(POINTS),
+    assertions=(*moved_by_random(POINTS), *left_by_random(POINTS)),
     not_at={"nano": "nano shows no sink without its fixed BOS in 1,500 steps; 'random-tokens-longer' asks in 6,000"},
 )
 

@@ -18,7 +18,7 @@ from sinkscope.experiments.assertions import (
     not_massive,
 )
 from sinkscope.experiments.effects import MASS, gap, gap_at_equal_loss, level
-from sinkscope.experiments.question import Question, Variation, above, below
+from sinkscope.experiments.question import Question, Variation, Withdrawn, above, below
 from sinkscope.experiments.questions.variations import SOFTMAX, operation, relative, times
 
 TABLE_6 = "Gu et al. 2025, Table 6"
@@ -34,7 +34,7 @@ normalization = Question(
         operation("sigmoid_normalized", sink_0=30.24, loss=3.74),
     ),
     assertions=(
-        *less_sink("sigmoid", "softmax", f"{TABLE_6}: 18.18 and 0.44 %"),
+        *less_sink("sigmoid", "softmax", f"{TABLE_6}: 18.18 and 0.44 %")[1::2],  # at equal loss, by mass and by rate
         *no_sink(("sigmoid",), f"{TABLE_6}: 0.44 %"),
         no_cost("sigmoid", "softmax", f"{TABLE_6}: 3.70 and 3.73"),
         *less_sink("sigmoid", "sigmoid_normalized", f"{TABLE_6}: 30.24 and 0.44 %"),
@@ -53,6 +53,14 @@ normalization = Question(
             "added back: massive",
             "with rows that sum to one again the first token is more than twice as long as the others at some depth",
             "Gu et al. 2025, Figure 8: about 20",
+        ),
+    ),
+    withdrawn=(
+        Withdrawn(
+            "sigmoid: less than softmax at equal steps",
+            "the sink mass at position 0 is lower with 'sigmoid' than with 'softmax' by more than 1 point, and the "
+            "rate by more than 3, at equal steps",
+            "sigmoid ends 0.42 nats behind, so that its sink was that of a younger model",
         ),
     ),
     note="At equal steps sigmoid ends 0.42 nats behind softmax here, so a lower sink may be that of a younger model: "

@@ -5,7 +5,7 @@ Source: Gu et al. 2025, Tables 9 and 10; Kaul et al. 2024; Guo et al. 2024a; He 
 
 from __future__ import annotations
 
-from sinkscope.experiments.assertions import FRESH, fewer_outliers, less_massive
+from sinkscope.experiments.assertions import FRESH, HAS_MASS, fewer_outliers, less_massive
 from sinkscope.experiments.effects import (
     MASS,
     SINK,
@@ -14,7 +14,6 @@ from sinkscope.experiments.effects import (
     level,
     log_ratio,
     onset,
-    range_of,
     rising,
 )
 from sinkscope.experiments.question import Question, Variation, Withdrawn, above, above_ratio, below, within
@@ -186,24 +185,26 @@ batch_size = Question(
     assertions=(
         within(
             2.0,
-            range_of("sink_mass", BATCHES),
+            rising("sink_mass", BATCHES),
             "little, by mass",
-            "at equal tokens the sink masses of a quarter, half, all and twice the batch lie within 2 points",
+            "at equal tokens the sink mass changes by at most 2 points from a quarter of the batch to twice the batch, "
+            "along the line fitted to these and to half and all of it",
             "Gu et al. 2025, Table 10: rates of 16.19 to 18.18 %",
             FRESH,
         ),
         within(
-            5.0,
-            range_of("sink_0", BATCHES),
+            6.0,
+            rising("sink_0", BATCHES),
             "little",
-            "at equal tokens the sink rates of a quarter, half, all and twice the batch lie within 5 points",
+            "at equal tokens the sink rate changes by at most 6 points from a quarter of the batch to twice the batch, "
+            "along the line fitted to these and to half and all of it",
             "Gu et al. 2025, Table 10: 16.19 to 18.18 %",
         ),
         above(
-            1.0,
+            HAS_MASS,
             least_of("sink_mass", BATCHES),
             "always there, by mass",
-            "with each of these batch sizes the sink mass at position 0 is more than 1 %",
+            f"with each of these batch sizes the sink mass at position 0 is more than {HAS_MASS:g} %",
             "Gu et al. 2025, Table 10: rates of 16.19 to 18.18 %",
             FRESH,
         ),

@@ -1,6 +1,6 @@
 """Questions about how a softmax normalizes, and about gates behind it.
 
-Source: Gu et al. 2025, Table 14 and section 7; Miller 2023; Zuhri et al. 2025; Bondarenko et al. 2023; Kaul et al.
+Source: Miller 2023; Zuhri et al. 2025; Bondarenko et al. 2023; Kaul et al.
 2024; Yin et al. 2024.
 """
 
@@ -12,88 +12,15 @@ from dataclasses import replace
 from sinkscope.experiments.assertions import (
     FRESH,
     OURS,
-    converges,
-    does_not_converge,
     fewer_outliers,
     less_massive,
     less_sink,
     no_cost,
     no_sink,
 )
-from sinkscope.experiments.effects import gap, level, rising
+from sinkscope.experiments.effects import gap, level
 from sinkscope.experiments.question import Assertion, Question, Variation, Withdrawn, above, below
-from sinkscope.experiments.questions.variations import SOFTMAX, operation
-
-TABLE_14 = "Gu et al. 2025, Table 14"
-SCALED = {2.0: (29.10, 3.72), 0.2: (9.41, 3.72), 0.1: (3.59, 3.76), 0.05: (4.53, 3.78)}
-
-
-scaled = Question(
-    name="scaled",
-    asks="Does the sink weaken where softmax's rows sum to less than one?",
-    # What alpha is equal to under SGD and AdamW are identities, not findings: `sinkscope theory` checks them.
-    source=TABLE_14,
-    variations=(
-        SOFTMAX,
-        *(
-            operation("softmax_scaled", f"alpha {alpha:g}", {"alpha": alpha}, sink_0=sink, loss=loss)
-            for alpha, (sink, loss) in SCALED.items()
-        ),
-    ),
-    assertions=(
-        above(
-            0.33,
-            rising("sink_mass", ("alpha 0.1", "alpha 0.2", "softmax", "alpha 2")),
-            "monotone, by mass",
-            "the sink mass rises with alpha (0.1, 0.2, 1, 2) by more than 0.33 points along the fitted line",
-            f"{TABLE_14}: rates of 3.59, 9.41, 18.18, 29.10 % (and 4.53 % at 0.05)",
-            FRESH,
-        ),
-        above(
-            1.0,
-            rising("sink_0", ("alpha 0.1", "alpha 0.2", "softmax", "alpha 2")),
-            "monotone",
-            "the sink rate rises with alpha (0.1, 0.2, 1, 2) by more than 1 point along the fitted line",
-            f"{TABLE_14}: 3.59, 9.41, 18.18, 29.10 % (and 4.53 % at 0.05)",
-        ),
-        *less_sink("softmax", "alpha 2", f"{TABLE_14}: 29.10 and 18.18 %", margin=1.0),
-        *less_sink("alpha 0.2", "softmax", f"{TABLE_14}: 18.18 and 9.41 %", margin=1.0),
-        *less_sink("alpha 0.1", "softmax", f"{TABLE_14}: 18.18 and 3.59 %"),
-    ),
-)
-
-SECTION_7 = "Gu et al. 2025, section 7"
-SIGMOIDS = ("sigmoid, p = 2", "sigmoid, p = 3", "sigmoid, p = 4")
-POWERS = {"1/4": 0.25, "1/3": 1 / 3, "1/2": 0.5, "2": 2.0, "3": 3.0, "4": 4.0}
-
-powers = Question(
-    name="powers",
-    asks="What does the p-norm of a row's weights do to training and to massive activations?",
-    source=SECTION_7,
-    shown=("loss", "norm_ratio", "sink_mass", "sink_0"),
-    variations=(
-        operation("softmax", loss=3.73),
-        *(operation("softmax_power", f"p = {name}", {"p": power}) for name, power in POWERS.items()),
-        *(operation("sigmoid_power", f"sigmoid, p = {p:g}", {"p": p}) for p in (2.0, 3.0, 4.0)),
-    ),
-    assertions=(
-        *(does_not_converge(f"p = {name}", "softmax", f"{SECTION_7}: p = 2, 3, 4 diverge") for name in ("2", "3", "4")),
-        *(converges(f"p = {name}", "softmax", SECTION_7) for name in ("1/2", "1/3", "1/4")),
-        *(
-            claim
-            for name in ("1/2", "1/3", "1/4")
-            for claim in less_massive(f"p = {name}", "softmax", f"{SECTION_7}: weaker massive activations")
-        ),
-        *(converges(label, "softmax", f"{SECTION_7}: p > 1 trains") for label in SIGMOIDS),
-        above(
-            0.0,
-            lambda runs: min(runs[label]["norm_ratio"] for label in SIGMOIDS) - runs["softmax"]["norm_ratio"] / 2,
-            "sigmoid, p > 1: massive",
-            "under each sigmoid with p > 1 the first token's norm ratio is more than half of softmax's",
-            f"{SECTION_7}: still massive activations",
-        ),
-    ),
-)
+from sinkscope.experiments.questions.variations import operation
 
 KAUL = "Kaul et al. 2024, GPT-2 of 130M, from third parties' notes"
 
@@ -340,6 +267,6 @@ gated_by_channel = Question(
     ),
 )
 
-SOFTMAXES = (scaled, powers, off_by_one, off_by_one_and_orthoadam, softpick, clipped, stable_mask)
+SOFTMAXES = (off_by_one, off_by_one_and_orthoadam, softpick, clipped, stable_mask)
 GATES = (gated, gated_by_channel, gated_truncated)
 QUESTIONS = (*SOFTMAXES, *GATES, exclusive, off_by_one_without_bos)

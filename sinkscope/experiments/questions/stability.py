@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from sinkscope.experiments.assertions import converges, keeps_sink
-from sinkscope.experiments.effects import fails, gap
+from sinkscope.experiments.effects import UNTRAINED, behind, gap
 from sinkscope.experiments.question import Question, Variation, above
 from sinkscope.experiments.questions.variations import relative, times
 
@@ -29,11 +29,11 @@ entropy_collapse = Question(
     variations=(Variation("lr"), Variation("lr x 4", HIGH), Variation("lr x 8", HIGHER)),
     assertions=(
         above(
-            0.5,
-            fails("lr x 8", "lr", 0.3),
+            0.3,
+            behind("lr x 8", "lr"),
             "unstable",
-            "at eight times the rate training diverges, or its loss ends more than 0.3 nats higher (the effect is 1 "
-            "where it does, else 0)",
+            "at eight times the rate the loss ends more than 0.3 nats higher (a run that diverged counts as "
+            f"{UNTRAINED:g} nats above)",
             ZHAI,
         ),
         above(

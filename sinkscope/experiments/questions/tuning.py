@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.experiments.assertions import FRESH, OF_MASS, POINTS, by_mass_and_rate
+from sinkscope.experiments.assertions import FRESH, HAS_MASS, POINTS, by_mass_and_rate
 from sinkscope.experiments.effects import gap, level
 from sinkscope.experiments.question import Assertion, Question, Variation, above, within
 
@@ -58,10 +58,10 @@ tuning = Question(
     assertions=(
         *(claim for reading, where in READINGS.items() for claim in _unchanged(reading, where)),
         above(
-            POINTS * OF_MASS,
+            HAS_MASS,
             level("sink_mass/plain_text", "tuned"),
             "mass remains",
-            "after tuning the sink mass at position 0 of plain text is more than 1 %",
+            f"after tuning the sink mass at position 0 of plain text is more than {HAS_MASS:g} %",
             f"{TABLE_1}: rates of 88 to 99 %",
             FRESH,
         ),

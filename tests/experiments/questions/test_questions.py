@@ -17,7 +17,7 @@ from sinkscope.experiments.jobs.lab import STARTS
 from sinkscope.experiments.observing.readings import readings
 from sinkscope.experiments.observing.streamed import streamed
 from sinkscope.experiments.question import SCALES, recipe
-from sinkscope.experiments.questions import TOPICS, biases, blocks, grid, softmaxes
+from sinkscope.experiments.questions import TOPICS, biases, blocks, grid, row_sums, softmaxes
 from sinkscope.experiments.questions.variations import relative
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.training import load_recipe
@@ -69,7 +69,7 @@ ASKED = {  # by source: the questions that ask about it
     "Zhai et al. 2023": "entropy-collapse sigma-reparam",
     "Zuhri et al. 2025": "softpick",
 }
-OPERATIONS = (*biases.QUESTIONS, *blocks.QUESTIONS, *grid.QUESTIONS, *softmaxes.QUESTIONS)
+OPERATIONS = (*biases.QUESTIONS, *blocks.QUESTIONS, *grid.QUESTIONS, *row_sums.QUESTIONS, *softmaxes.QUESTIONS)
 # Where these claims fail, others of the question are refused.
 PRESUPPOSED = {
     "document-bos": ("a BOS of documents, by mass", "a BOS of documents"),
@@ -83,7 +83,7 @@ NOT_COMPARED = {  # about convergence; about one operation; about slots where no
     "sigmoid-settings",
     *("biases-without-bos", "key-value-biases", "fixed-values", "low-rank-key", "off-by-one-without-bos"),
 }
-WRITTEN = ("written/on_sink", "written/controls")  # of heads that are on and off their sink
+WRITTEN = ("resting/on_sink", "resting/controls")  # of heads that are on and off their sink
 OF_HEADS = ("top_head/alpha", "top_head/cosine_gap", "top_head/key_ratio", "top_head/value_ratio")
 OF_MODELS = [question for name, question in QUESTIONS.items() if not name.startswith(("backcopy", "trigger"))]
 OF_RECIPES = [question for question in QUESTIONS.values() if question.base in (recipe, relative)]
