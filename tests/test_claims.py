@@ -53,9 +53,11 @@ def found(*values: float) -> list[Evidence]:
         (Above(1), (0.4, 0.5, 0.6), "refuted", 0.5),
         (Above(1), (-3, -3.1, -3.2), "refuted", -3.1),
         (Above(1), (2, 2), "inconclusive", 2),
-        (Above(1), (2, 2, 2), "supported", 2),
-        (Above(1.25, ratio=True), (0.5, 0.5, 0.5), "supported", 0.5),
-        (Above(1.25, ratio=True), (0.2, 0.2, 0.2), "refuted", 0.2),
+        (Above(1), (2, 2, 2, 2), "inconclusive", 2),  # nobody knows how far the next seed may be
+        (Above(1), (2, 2, 2, 2, 2), "supported", 2),
+        (Above(1.25, ratio=True), (0.5, 0.5, 0.5, 0.5, 0.5), "supported", 0.5),
+        (Above(1.25, ratio=True), (0.2, 0.2, 0.2, 0.2, 0.2), "refuted", 0.2),
+        (Below(1), (0, 0, 0), "inconclusive", 0),
         (Below(1), (0, -0.3, 0.1), "supported", -0.2 / 3),
         (Below(1), (2, 2.1, 2.2), "refuted", 2.1),
         (Below(1), (0, 2, 4), "inconclusive", 2),
@@ -66,7 +68,8 @@ def found(*values: float) -> list[Evidence]:
         (Within(1), (-0.9, -1, -1.2), "inconclusive", -3.1 / 3),
         (Within(1), (-1.1, 1.1, 3), "inconclusive", 1),
         (Within(1), (0, 0), "inconclusive", 0),
-        (Within(0), (0, 0, 0), "supported", 0),
+        (Within(0), (0, 0, 0), "inconclusive", 0),
+        (Within(0), (0, 0, 0, 0, 0), "supported", 0),
     ],
 )
 def test_a_rule_decides(rule, values, outcome, residual):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from sinkscope.claims import Evidence, Outcome
 from sinkscope.experiments import Assertion, Observed, Question
 from sinkscope.experiments.effects import LOSS, MASS, NORM_RATIO, SINK
+from sinkscope.rules import AGREEING
 
 STEPS = tuple(range(100, 1001, 100))
 CURVES = {LOSS, SINK, MASS, NORM_RATIO}
@@ -58,9 +59,9 @@ def reads(assertion: Assertion, question: Question) -> tuple[dict[str, set[str]]
 
 
 def outcome(assertion: Assertion, runs: dict[str, Observed]) -> Outcome:
-    """The verdict where three seeds all look like this."""
+    """The verdict where as many seeds as must agree all look like this."""
     value = assertion.effect(runs)
-    return assertion.claim.judge([Evidence(f"seed {seed}", value) for seed in range(3)]).outcome
+    return assertion.claim.judge([Evidence(f"seed {seed}", value) for seed in range(AGREEING)]).outcome
 
 
 def runs_where(question: Question, assertions: tuple[Assertion, ...], wanted: Outcome, seed: int = 0):

@@ -87,7 +87,7 @@ def test_runs_need_not_share_their_seeds():
 def test_a_run_that_diverged_leaves_it_undecided_and_one_that_lacks_the_metric_is_left_out():
     effect, rule = gap("m", "a", "b"), Above(0.0)
     asked = Question("q", "?", "t", tuple(map(Variation, "ab")), (Assertion(Claim("c", "s", "t", rule), effect),))
-    runs = {label: {seed: seen(label, seed, 5.0 * (label == "a")) for seed in range(4)} for label in "ab"}
+    runs = {label: {seed: seen(label, seed, 5.0 * (label == "a") + seed / 10) for seed in range(4)} for label in "ab"}
     assert verdicts(asked, Findings("q", "nano", 4, runs))[0].outcome == "supported"
     runs["a"][3] = Observed("old", "finished", 3, {})
     (old,) = verdicts(asked, Findings("q", "nano", 4, runs))

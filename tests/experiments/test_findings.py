@@ -211,8 +211,11 @@ def asked_from(seed: int, effect: object) -> Question:
 
 @pytest.mark.parametrize("effect", [gap("m", "b", "a"), b_minus_a], ids=["over runs", "in a seed"])
 def test_seeds_that_were_seen_before_do_not_count(effect) -> None:
-    """Seeds 0 to 2 say b − a = 2; the fresh ones say 0."""
-    fresh = {label: {seed: seen(label, seed, 1.0 + seed / 1e3) for seed in (3, 4, 5)} for label in "ab"}
+    """Seeds 0 to 2 say b − a = 2; the fresh ones say 0, on the whole."""
+    fresh = {
+        label: {seed: seen(label, seed, 1.0 + turn * (seed - 4) / 1e3) for seed in (3, 4, 5)}
+        for label, turn in (("a", 1), ("b", -1))
+    }
     runs = {label: {**found().runs[label], **fresh.get(label, {})} for label in "abc"}
     (every,) = verdicts(asked_from(0, effect), Findings("q", "nano", 6, runs))
     (later,) = verdicts(asked_from(3, effect), Findings("q", "nano", 6, runs))

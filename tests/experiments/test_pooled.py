@@ -13,9 +13,10 @@ import pytest
 from sinkscope.errors import InputError
 from sinkscope.experiments import QUESTIONS, SHIPPED, Findings, Observed, known
 from sinkscope.experiments import findings as kept
+from sinkscope.experiments.jobs import LabTraining
 
 NAMES = ("emergence", "inputs", "biases")  # questions that share their softmax
-LAYOUT, OLDER = 7, 4
+LAYOUT, OLDER = LabTraining.layout, min(LabTraining.older)
 
 
 def run(seed: int, value: float = 1.0, name: str = "softmax", layout: int = LAYOUT) -> Observed:
@@ -110,7 +111,7 @@ def test_a_run_that_was_read_in_another_layout_is_left_to_its_question(tmp_path)
     found = known([tmp_path], "nano")
     assert found.of(QUESTIONS["biases"]) is None
     assert found.of(QUESTIONS["emergence"]).runs["softmax"] == {0: run(0, layout=OLDER - 1)}
-    assert "read in layout 3, not 7" in found.notes[0]
+    assert f"read in layout 3, not {LAYOUT}" in found.notes[0]
 
 
 def test_a_run_that_was_read_before_there_were_masses_counts_but_for_these(tmp_path):

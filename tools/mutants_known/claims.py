@@ -31,7 +31,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "limit >= 0",
     ),
     rules("a ratio's margin is no logarithm", "math.log(self.margin) if self.ratio else self.margin", "self.margin"),
-    rules("the larger sample has enough seeds", "if min(found.n) < seeds:", "if max(found.n) < seeds:"),
+    rules("the larger sample has enough seeds", "if min(found.n) < (", "if max(found.n) < ("),
+    rules("three seeds that agree decide", "AGREEING if found.error == 0 else seeds", "seeds"),
+    rules("seeds that agree are as many as others", "AGREEING = 5", "AGREEING = 4"),
     rules(
         "a limit's p-value is that of its opposite",
         "p, least = 1 - found.above(self.limit)",

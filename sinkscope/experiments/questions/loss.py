@@ -259,9 +259,8 @@ window = Question(
             ),
             "on the absolute first token",
             "on 128 tokens, where a window of 64 hides the first one from half of the queries, the position with the "
-            "highest sink rate is still 0",
+            "highest sink rate is still 0 (asked where more than 1 % of heads give it half of their attention on 32)",
             SECTION_L3,
-            FRESH,
         ),
     ),
     withdrawn=(
