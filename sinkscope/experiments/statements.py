@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sinkscope.experiments.contrasts import Contrast
+from sinkscope.experiments.equal_loss import SeedWise
 from sinkscope.experiments.findings import Findings, labels_read
 from sinkscope.experiments.question import Assertion, Question
 
@@ -59,14 +60,20 @@ def stated(question: Question, assertion: Assertion, findings: Findings | None) 
 
 
 def key_of(assertion: Assertion) -> str:
-    """What makes a claim this one: its words, however spelled, and the number that is asked for."""
-    return key(assertion.claim.statement, assertion.claim.rule.asked)
+    """What makes a claim this one: its words, however spelled, the number that is asked for, and what it refuses.
+
+    What it refuses is part of it, since a premise that is added when runs have been seen can turn a verdict.
+    """
+    effect = assertion.effect
+    premise = effect.refusal if isinstance(effect, SeedWise) else ""
+    return key(assertion.claim.statement, assertion.claim.rule.asked, premise)
 
 
-def key(statement: str, asked: float) -> str:
-    """12 hex digits for a statement and its number."""
+def key(statement: str, asked: float, refusal: str = "") -> str:
+    """12 hex digits for a statement, its number and what is refused."""
     words = re.sub(r"(?<=[a-z])is(?=(e|ed|es|er|ers|ing|ation|ations)\b)", "iz", " ".join(statement.lower().split()))
-    return hashlib.sha256(f"{words} {asked:g}".encode()).hexdigest()[:12]
+    premise = f" unless {refusal}" if refusal else ""
+    return hashlib.sha256(f"{words} {asked:g}{premise}".encode()).hexdigest()[:12]
 
 
 def _made(assertion: Assertion, question: Question, findings: Findings | None) -> list[tuple[str, bool]]:

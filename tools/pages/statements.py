@@ -33,7 +33,9 @@ def asked(rule):
     names = [name for name in ("margin", "limit", "tolerance") if hasattr(rule, name)]
     return float(getattr(rule, names[0]))
 own = getattr(QUESTIONS, "own", QUESTIONS)
-claims = {n: [(a.claim.statement, asked(a.claim.rule)) for a in q.assertions] for n, q in own.items()}
+def told(a):
+    return a.claim.statement, asked(a.claim.rule), getattr(a.effect, "refusal", "")
+claims = {n: [told(a) for a in q.assertions] for n, q in own.items()}
 json.dump(claims, sys.stdout)
 """
 
