@@ -136,7 +136,7 @@ class Verdict:
     @property
     def found(self) -> str:
         """The effect with its interval, or its spread: `3.12 (1.24 to 5)`; a ratio as `1.4 times (1.1 to 1.8)`."""
-        if self.residual is None:
+        if self.residual is None or math.isnan(self.residual):
             return "–"
         if self.interval is None or any(map(math.isnan, self.interval)):
             return self._said(self.residual) + (f" ± {self.spread:.2g}" if self.spread else "")

@@ -1,7 +1,7 @@
 """Claims in the words that questions share.
 
 Margins were set before any run; the note of a question says where a claim was added or restated later. The softmax of
-`nano` has its sink in 7 to 12 % of heads, and one of its 16 heads is 6.25 points; what the paper reports to vanish or
+`nano` has its sink in 6 to 12 % of heads, and one of its 16 heads is 6.25 points; what the paper reports to vanish or
 to stay differs by 10 points and more. So "has a sink" and "is lower" ask for 3 points, at equal steps and at equal loss
 alike, "has none" for less than 1 %. Of the mass "has a sink" asks for 2.5 %, half of what that softmax has: models none
 of whose heads has a sink reach 2.4 %. One point was asked before that was seen.

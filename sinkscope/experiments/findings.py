@@ -89,6 +89,10 @@ class Findings:
                 label: {int(seed): Observed.from_dict(run) for seed, run in seeds.items()}
                 for label, seeds in data["runs"].items()
             }
+            for label, seeds in runs.items():
+                for seed, run in seeds.items():
+                    if run.seed != seed:
+                        raise InputError(f"'{label}', seed {seed}: this is the run of seed {run.seed}, {run.run}")
             failed = {
                 label: {int(seed): str(why) for seed, why in seeds.items()} for label, seeds in data["failed"].items()
             }
@@ -192,7 +196,7 @@ def _over_runs(question: Question, assertion: Assertion, effect: Contrast, findi
         if gone := [seed for seed, (run, _) in found.items() if run.diverged]:
             notes.append(f"{_named(gone)} undecided: '{label}' diverged")
         if not runs[label]:
-            return claim.not_run("; ".join(notes) or f"no run of '{label}'")
+            return claim.not_run("; ".join(notes) if known else f"no run of '{label}'")
         for seed, (_, value) in found.items():
             values.setdefault(seed, {})[label] = value
     whole = {seed: math.fsum(each.values()) for seed, each in values.items() if len(each) == len(effect.labels)}

@@ -152,6 +152,7 @@ def _pool(
     """
     for label, seeds in record.runs.items():
         if label not in ids:
+            yield f"{record.question}: '{label}' is none of its variations: the runs that stand there are not judged"
             continue
         one = ids[label]
         for seed, run in seeds.items():

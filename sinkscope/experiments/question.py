@@ -17,7 +17,7 @@ Scale = Literal["nano", "mini", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 RECIPE_OF: dict[Scale, str] = {"nano": "nano", "mini": "mini", "paper": "60m"}
 TIMES = "times "  # before a factor: a change to so many times the recipe's own value
-SHOWN = ("loss", "sink_mass", "sink_0", "sink_1", "sink_2", "strongest", "slot_mass", "slot", "norm_ratio")
+SHOWN = ("loss", "sink_mass", "lift", "sink_0", "sink_1", "sink_2", "strongest", "slot_mass", "slot", "norm_ratio")
 
 Runs = Mapping[str, Observed]  # of one seed, by the label of their variation
 SeedEffect = Callable[[Runs], float]

@@ -22,6 +22,7 @@ from sinkscope.experiments import (
     verdicts,
 )
 from sinkscope.experiments.contrasts import Contrast, off
+from sinkscope.experiments.question import above
 from sinkscope.intervals import estimate
 
 DRAWS, MARGIN, SPREAD = 3000, 3.0, 2.0
@@ -82,6 +83,14 @@ def test_runs_need_not_share_their_seeds():
     assert (verdict.outcome, verdict.n, verdict.evidence) == ("supported", (3, 3), ())
     assert judged(gap("m", "a", "b"), a={7: 9.0}, b=[1.0, 1.1, 1.2]).kind == "too few seeds"
     assert judged(gap("m", "a", "b"), a=[1.0, 2.0, 3.0]).reason == "no run of 'b'"
+
+
+def test_what_has_no_run_is_named_and_not_what_others_lack():
+    asked = Question("q", "?", "t", tuple(map(Variation, "ab")), (above(0.0, gap("m", "a", "b"), "c", "s", "t", 3),))
+    runs = {"a": {seed: seen("a", seed, 1.0) for seed in range(6)}, "b": {}}
+    assert verdicts(asked, Findings("q", "nano", 6, runs))[0].reason == "no run of 'b'"
+    runs["b"] = {0: seen("b", 0, 1.0)}
+    assert "seed 0 of 'b'" in verdicts(asked, Findings("q", "nano", 6, runs))[0].reason
 
 
 def test_a_run_that_diverged_leaves_it_undecided_and_one_that_lacks_the_metric_is_left_out():

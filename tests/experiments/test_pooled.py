@@ -170,8 +170,22 @@ def test_what_is_set_aside_is_a_repetition_of_a_run_that_counts_and_the_readme_s
         assert repeated.run == first.run
         assert repeated.curves != first.curves
         assert f"`{repeated.run}`" in told
-    (note,) = known([SHIPPED, SHIPPED / "set_aside"], "nano").notes
+    retired, note = known([SHIPPED, SHIPPED / "set_aside"], "nano").notes
     assert "too, with different numbers; those there count" in note
+    assert retired == "window: 'window of 16' is none of its variations: the runs that stand there are not judged"
+
+
+def test_runs_of_a_variation_that_is_gone_are_reported(tmp_path):
+    written(tmp_path, "emergence", run(0), label="softmaxx")
+    (note,) = known([tmp_path], "nano").notes
+    assert "'softmaxx' is none of its variations" in note
+
+
+def test_a_run_does_not_stand_for_another_seed(tmp_path):
+    """Else one run counts twice, and a verdict of two seeds is one of three."""
+    path = kept.write(tmp_path, Findings("emergence", "nano", 1, {"softmax": {0: run(0), 1: run(0)}}))
+    assert "'softmax', seed 1: this is the run of seed 0, softmax-0" in known([tmp_path], "nano").damaged["emergence"]
+    assert path.exists()
 
 
 def test_a_user_s_own_question_is_pooled_too(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 
 from sinkscope.experiments import QUESTIONS, SHIPPED, Findings, Observed, above, known, level, stated
 from sinkscope.experiments import statements as module
+from sinkscope.experiments.equal_loss import SeedWise
 from sinkscope.experiments.statements import TABLE, key, key_of
 
 ROOT = Path(__file__).parents[2]
@@ -94,6 +95,14 @@ def test_runs_before_and_after_the_statement_are_told_apart(monkeypatch):
     assert stated(ASKED, CLAIM, None).said == "stated 2025-05-05 (abc), no run yet"
     fresh = replace(CLAIM, from_seed=1)
     assert stated(ASKED, fresh, findings(early=early, late=late)).when == "beforehand"
+
+
+def test_a_premise_that_is_added_makes_it_another_claim():
+    effect = level("sink_0", "softmax")
+    plain = above(1.0, effect, "mine", "my statement", "me")
+    guarded = above(1.0, SeedWise(effect, "no sink to begin with"), "mine", "my statement", "me")
+    assert key_of(guarded) != key_of(plain) == key("my statement", 1.0)
+    assert key_of(guarded) == key("My  statement", 1.0, "no sink to begin with")
 
 
 def test_a_run_without_a_date_is_as_old_as_its_record(monkeypatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +17,7 @@ from sinkscope.report.terminal import note, plain, show, show_json, table
 if TYPE_CHECKING:
     from sinkscope.claims import Verdict
     from sinkscope.experiments import Answer, Findings, Known, Question
+    from sinkscope.experiments.statements import Stated
 
 BAD_INPUT = 2  # exit code where a record cannot be read
 RESULTS = Path("results/experiments")
@@ -128,7 +129,7 @@ def _show_every(ruled: Sequence[Ruled]) -> None:
     """The statements of the paper, then the claims that were run."""
     from sinkscope.experiments import STATEMENTS, answers, is_synthetic
 
-    found = answers(STATEMENTS, {each.question.name: each.verdicts for each in ruled})
+    found = answers(STATEMENTS, {each.question.name: each.verdicts for each in ruled}, _late(ruled))
     for part, group in found.items():
         show(Text(f"{part}\n", "bold"))
         show(table(OF_THE_PAPER, [_answered(each) for each in group], numbers_from=len(OF_THE_PAPER)))
@@ -166,7 +167,7 @@ def _was_run(verdict: Verdict) -> bool:
 def _show_sums(ruled: Sequence[Ruled], every: bool) -> None:
     """How many of each outcome, what it cost, which primary claims hold together, which claims came afterwards."""
     from sinkscope.claims import tally
-    from sinkscope.experiments import holds_after_holm, stated
+    from sinkscope.experiments import holds_after_holm
 
     outcomes = tally(verdict for each in ruled for verdict in each.verdicts)
     cost = _cost(ruled)
@@ -175,21 +176,33 @@ def _show_sums(ruled: Sequence[Ruled], every: bool) -> None:
     if every and held:
         kept = ", ".join(name for name, holds in held.items() if holds) or "none"
         show(plain(f"primary claims that hold after Holm's correction for {len(held)} of them: {kept}"))
-    late = [
-        (assertion.claim.name, told.said)
-        for each in ruled
-        for assertion in each.question.assertions
-        if (told := stated(each.question, assertion, each.findings)).when == "afterwards"
-    ]
+    late = _late(ruled)
     if every and late:
         show(plain(f"claims stated after their first run: {len(late)} (`verdict NAME` and --json name them)"))
-    for claim, said in [] if every else late:
-        show(plain(f"stated after its first run: {claim} ({said})"))
+    for each in [] if every else ruled:
+        for claim, told in _stated(each):
+            when = "" if told.when in ("beforehand", "not known") else f", {told.when}"
+            show(plain(f"{told.said}{when}: {claim}"))
     gone = [(each.question.name, one) for each in ruled for one in each.question.withdrawn]
     if every and gone:
         show(plain(f"claims that were withdrawn: {len(gone)} (`verdict NAME` and --json say why)"))
     for _, one in [] if every else gone:
         show(plain(f"withdrawn: {one.statement} ({one.reason})"))
+
+
+def _late(ruled: Iterable[Ruled]) -> set[tuple[str, str]]:
+    """The questions and names of claims that were stated after their first run."""
+    return {(each.question.name, claim) for each in ruled for claim, told in _stated(each) if told.when == "afterwards"}
+
+
+def _stated(ruled: Ruled) -> Iterator[tuple[str, Stated]]:
+    """When each claim of a question was stated and first tried; of those that nothing is known of nothing."""
+    from sinkscope.experiments import stated
+
+    for assertion in ruled.question.assertions:
+        told = stated(ruled.question, assertion, ruled.findings)
+        if told.said:
+            yield assertion.claim.name, told
 
 
 def _cost(ruled: Sequence[Ruled]) -> dict[str, float]:
@@ -215,7 +228,7 @@ def _described(ruled: Sequence[Ruled], records: Known, every: bool) -> dict[str,
     ]
     return {
         "scale": records.scale,
-        "paper": _paper(answers(STATEMENTS, judged)) if every else [],
+        "paper": _paper(answers(STATEMENTS, judged, _late(ruled))) if every else [],
         "verdicts": verdicts,
         "withdrawn": [
             {"experiment": each.question.name, **vars(gone)} for each in ruled for gone in each.question.withdrawn

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from sinkscope.claims import Verdict, tally
 from sinkscope.errors import InputError
-from sinkscope.experiments.findings import Judged
+from sinkscope.experiments.findings import Judged, holds_after_holm
 from sinkscope.rules import TOO_FEW
 
 NOT_RUN = "not run at this scale"
+LATE, FADES = "stated after its first run", "not at 5 % with all primary claims corrected together"
 CITED = ("Gu et al. 2025", "slides of Gu et al. 2025")
 _FAVOR = {"refuted": 0, NOT_RUN: 1, TOO_FEW: 2, "inconclusive": 3, "supported": 4}
 _SEEDS = {"supported": 0, "refuted": 0, "inconclusive": 0, TOO_FEW: 1, NOT_RUN: 2}
@@ -64,11 +65,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Answer:
-    """A statement, the claim that answers it (`by`, None where none can), and the other claims that bear on it."""
+    """A statement, the claim that answers it (`by`, None where none can), and the other claims that bear on it.
+
+    `caveats`: what weakens its verdict, in phrases.
+    """
 
     said: Said
     by: Part | None = None
     others: tuple[Part, ...] = ()
+    caveats: tuple[str, ...] = ()
 
     @property
     def decided(self) -> bool:
@@ -84,9 +89,9 @@ class Answer:
 
     @property
     def why(self) -> str:
-        """Why it stands undecided, in a phrase; "" where it is decided by enough seeds."""
+        """Why it stands undecided, and what weakens its verdict, in phrases; "" where there is neither."""
         if self.by is not None:
-            return "" if self.decided else self.by.verdict.reason
+            return "; ".join(filter(None, ("" if self.decided else self.by.verdict.reason, *self.caveats)))
         return f"`sinkscope theory`: {self.said.theory}" if self.said.theory else self.said.beyond
 
     @property
@@ -121,9 +126,25 @@ def answer(said: Said, judged: Judged) -> Answer:
     return Answer(said, by, tuple(part for part in parts if part is not by))
 
 
-def answers(statements: Mapping[str, Sequence[Said]], judged: Judged) -> dict[str, list[Answer]]:
-    """The answers to all statements, by the part of the paper they stand in."""
-    return {part: [answer(said, judged) for said in group] for part, group in statements.items()}
+def answers(
+    statements: Mapping[str, Sequence[Said]], judged: Judged, late: Container[tuple[str, str]] = ()
+) -> dict[str, list[Answer]]:
+    """The answers to all statements, by the part of the paper they stand in.
+
+    `late`: questions and names of claims that were stated after their first run, which is a caveat of what they answer;
+    another is that a primary claim is no longer supported when all of them are corrected together.
+    """
+    held = holds_after_holm(judged)
+
+    def with_caveats(found: Answer) -> Answer:
+        by = found.by
+        if by is None or not by.weighed:
+            return found
+        fades = by.primary and by.standing == "supported" and not held.get(by.question, True)
+        known = ((LATE, (by.question, by.verdict.claim.name) in late), (FADES, fades))
+        return replace(found, caveats=tuple(words for words, so in known if so))
+
+    return {part: [with_caveats(answer(said, judged)) for said in group] for part, group in statements.items()}
 
 
 def cites(verdict: Verdict) -> bool:

@@ -63,6 +63,16 @@ class Judged:
         return "primary" if self.primary else "exploratory"
 
 
+def late_in(entries: Iterable[Entry]) -> set[tuple[str, str]]:
+    """The questions and names of claims that were stated after their first run."""
+    return {
+        (entry.name, one.verdict.claim.name)
+        for entry in entries
+        for one in entry.claims
+        if one.stated is not None and one.stated.when == "afterwards"
+    }
+
+
 @dataclass(frozen=True)
 class Entry:
     """An experiment at a scale. `findings` is None where there are none; `reason` says why.

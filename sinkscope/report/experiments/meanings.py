@@ -90,12 +90,12 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So at these lengths the context does not make the sink.",
     ),
     "weight-decay": (
-        "So the sink is strongest at a moderate decay.",
-        "So the peak at a decay of 0.5 that the paper found is not there in models of this size.",
+        "So a moderate decay makes a stronger sink than none.",
+        "So a moderate decay makes no stronger sink than none in models of this size.",
     ),
     "weight-decays": (
-        "So over eight decays the peak is where the paper found it.",
-        "So over eight decays the peak is not where the paper found it.",
+        "So small decays leave the sink as it is.",
+        "So small decays change the sink in models of this size.",
     ),
     "prefix": (
         "So a model that reads a prefix both ways has a sink within the prefix.",
@@ -130,8 +130,8 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So this block has no fewer outliers in models of this size.",
     ),
     "normalisation": (
-        "So there is less of a sink where rows need not sum to one; at equal loss it is asked once more.",
-        "So in these models the normalization of rows is not what makes the sink.",
+        "So where sigmoid attention has learned as much as softmax it has less of a sink.",
+        "So where sigmoid attention has learned as much as softmax it has about as much of a sink.",
     ),
     "sigmoid-at-equal-loss": (
         "So sigmoid attention that has learned as much as softmax puts hardly any weight on the first token.",
@@ -176,8 +176,8 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So how long the value behind the key is does not set how much the key is used, in these models.",
     ),
     "low-rank-key": (
-        "So one learned channel of a key is enough to hold a sink.",
-        "So one learned channel of a key does not hold a sink in these models.",
+        "So one learned channel makes a key of zeros hold more.",
+        "So one learned channel adds little to a key of zeros, which holds a sink already.",
     ),
     "scaled": (
         "So the less weight a row has to give away, the less of it goes to the sink.",
@@ -231,8 +231,8 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "So the one in the denominator is not used as a sink in these models.",
     ),
     "no-op": (
-        "So a head writes somewhat less while it attends to the sink.",
-        "So while it attends to the sink a head writes hardly less than other heads do at the same queries.",
+        "So a head with the sink writes somewhat less while it attends to it.",
+        "So a head with the sink writes hardly less while it attends to it.",
     ),
     "sink-head": (
         "So a model of a million parameters, with a fixed BOS, is large enough for a sink.",
@@ -248,7 +248,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     ),
     "collapse": (
         "So without a sink the tokens of a model become more alike.",
-        "So in models of this depth the lack of a sink makes tokens more alike by less than that, if at all.",
+        "So in models of this depth tokens become more alike by less than that for the lack of a sink, or not at all.",
     ),
     "streaming": (
         "So the stronger its sink, the more a stream loses with its first tokens.",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sinkscope.experiments import QUESTIONS, STATEMENTS, Answer, answers
 from sinkscope.experiments.paper import NOT_RUN
-from sinkscope.report.experiments.entry import Entry
+from sinkscope.report.experiments.entry import Entry, late_in
 from sinkscope.report.experiments.names import counted, effect, sizes
 from sinkscope.report.experiments.tables import Cell, linked, pill, table, text
 from sinkscope.report.page import Section, Widget
@@ -24,7 +24,7 @@ def paper_section(entries: Sequence[Entry], places: Mapping[int, str]) -> list[S
     """A row for each statement that runs were judged on; no section where there is none."""
     known = {each.name: each for each in entries if _is_ours(each)}
     judged = {name: [one.verdict for one in each.claims] for name, each in known.items()}
-    found = [each for group in answers(STATEMENTS, judged).values() for each in group]
+    found = [each for group in answers(STATEMENTS, judged, late_in(known.values())).values() for each in group]
     tried = [each for each in found if each.by is not None and each.by.verdict.outcome != NOT_RUN]
     if not tried:
         return []

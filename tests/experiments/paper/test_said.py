@@ -11,6 +11,7 @@ from sinkscope.claims import Above, Claim, Verdict
 from sinkscope.errors import InputError
 from sinkscope.experiments import QUESTIONS, STATEMENTS, is_synthetic, verdicts
 from sinkscope.experiments.paper import Said, answer, answers, cites, unanswered
+from sinkscope.experiments.paper.said import FADES, LATE
 from sinkscope.intervals import estimate
 from sinkscope.theory import CHECKS
 
@@ -88,6 +89,17 @@ def test_what_no_run_decides_says_what_does():
     beyond = answer(Said("It is so", "Table 8", beyond="too large"), {})
     assert (beyond.words, beyond.why, beyond.decided) == ("beyond this hardware", "too large", False)
     assert beyond.to_dict()["by"] is None
+
+
+def test_a_claim_of_later_and_a_primary_one_that_fades_weaken_what_they_answer():
+    """Each of twenty primary claims has p = 0.018, which does not outlast their number; others are not asked."""
+    judged = {f"q{n}": [verdict("a", 3.0, 4.0, 5.0), verdict("b", 3.0, 4.0, 5.0)] for n in range(20)}
+    wanted = {"part": [said("q0/b"), said("q1/b"), said("q2/a")]}
+    plain, late, fading = answers(wanted, judged, late={("q1", "b")})["part"]
+    assert [each.words for each in (plain, late, fading)] == ["supported"] * 3
+    assert (plain.why, late.why, fading.why) == ("", LATE, FADES)
+    (alone,) = answers({"part": [said("q2/a")]}, {"q2": judged["q2"]})["part"]
+    assert alone.caveats == ()
 
 
 @pytest.mark.parametrize("more", [{}, {"claims": ("q/a",), "beyond": "too large"}, {"theory": "a", "beyond": "b"}])

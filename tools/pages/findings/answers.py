@@ -22,9 +22,9 @@ def judged(entries: Sequence[Entry], scale: str) -> Judged:
     return {each.name: [one.verdict for one in each.claims] for each in entries if each.scale == scale and each.claims}
 
 
-def paper(made: Judged, scale: str, apart: Container[str] = ()) -> Iterator[str]:
+def paper(made: Judged, scale: str, apart: Container[str] = (), late: Container[tuple[str, str]] = ()) -> Iterator[str]:
     """A table for each part of the paper: one row per statement. `apart`: questions that have a place of their own."""
-    found = answers(STATEMENTS, made)
+    found = answers(STATEMENTS, made, late)
     every = [each for group in found.values() for each in group]
     counts = Counter(each.words.partition(":")[0] for each in every)
     told = ", ".join(f"{many} {words}" for words, many in counts.most_common())
@@ -66,15 +66,20 @@ def together(made: Judged, scale: str) -> str:
     return table(TOGETHER, rows)
 
 
-def first_rows(made: Judged) -> str:
+def first_rows(made: Judged, late: Container[tuple[str, str]] = ()) -> str:
     """The statements of the abstract that runs have decided or tried, for the README."""
     part = next(iter(STATEMENTS))
-    found: Mapping[str, list[Answer]] = answers({part: STATEMENTS[part]}, made)
+    found: Mapping[str, list[Answer]] = answers({part: STATEMENTS[part]}, made, late)
     rows = []
     for each in found[part]:
         ours = effect(each.by.verdict) if each.by is not None else "–"
         rows.append(
-            (escaped(each.said.says), escaped(each.said.published) or "–", ours, f"{each.words}{_measure(each)}")
+            (
+                escaped(each.said.says),
+                escaped(each.said.published) or "–",
+                ours,
+                "; ".join((f"{each.words}{_measure(each)}", *each.caveats)),
+            )
         )
     return table(SHORT, rows)
 

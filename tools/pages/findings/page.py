@@ -12,7 +12,7 @@ from sinkscope.experiments.findings import holds_after_holm
 from sinkscope.experiments.paper import cites
 from sinkscope.experiments.questions import QUESTIONS
 from sinkscope.report.experiments.answer import paragraph
-from sinkscope.report.experiments.entry import Entry, Judged, runs_of
+from sinkscope.report.experiments.entry import Entry, Judged, late_in, runs_of
 from sinkscope.report.experiments.names import cost, counted, effect, number, said, sizes
 from sinkscope.report.experiments.page import made_by
 from sinkscope.report.stored import entries_of, notes_of, read_findings, records_in
@@ -65,7 +65,7 @@ def readme(entries: Sequence[Entry], text: str) -> str:
     _, found, after = rest.partition(MARKS[1])
     if not found:
         raise ValueError(f"README: no {MARKS[0]} … {MARKS[1]}")
-    return f"{before}{MARKS[0]}\n{first_rows(judged(entries, COMPLETE[0]))}\n{MARKS[1]}{after}"
+    return f"{before}{MARKS[0]}\n{first_rows(judged(entries, COMPLETE[0]), late_in(entries))}\n{MARKS[1]}{after}"
 
 
 def _records(results: Path) -> list[Findings]:
@@ -86,11 +86,13 @@ def _whole(entry: Entry) -> bool:
 def _page(entries: Sequence[Entry], ran: Sequence[Entry], notes: Sequence[str], drawn: Container[str]) -> Iterator[str]:
     runs = runs_of(ran)
     wording = tally(one.verdict for entry in entries for one in entry.claims)
-    yield BEFORE.format(tally=wording, runs=counted(len(runs), "run"), hours=cost(sum(run.seconds for run in runs)))
+    hours = cost(sum(run.seconds for run in runs))
+    yield BEFORE.format(tally=wording, numbers=_different(entries), runs=counted(len(runs), "run"), hours=hours)
     made = judged(entries, COMPLETE[0])
     if QUESTIONS.keys() <= made.keys():
         yield PAPER
-        yield from paper(made, COMPLETE[0], apart=[entry.name for entry in entries if entry.task])
+        tasks = [entry.name for entry in entries if entry.task]
+        yield from paper(made, COMPLETE[0], tasks, late_in(entries))
     others = [entry for entry in ran if entry.claims and not any(cites(one.verdict) for one in entry.claims)]
     for about, group in (
         (RELATED, [entry for entry in others if not entry.task]),
@@ -113,6 +115,12 @@ def _page(entries: Sequence[Entry], ran: Sequence[Entry], notes: Sequence[str], 
         yield NOTES.format(notes="\n".join(f"- {escaped(note)}" for note in notes)).rstrip()
     facts = [f"- {name}: {line}" for name, line in made_by(ran).items()]
     yield MADE_BY.format(facts="\n".join(facts) or "No experiment has a record yet.").rstrip() + "\n"
+
+
+def _different(entries: Sequence[Entry]) -> int:
+    """How many numbers the decided claims rest on: of several with one effect and interval one counts."""
+    every = [one.verdict for entry in entries for one in entry.claims]
+    return len({(each.residual, each.interval) for each in every if each.outcome in ("supported", "refuted")})
 
 
 def _absent(entry: Entry) -> str:
@@ -188,11 +196,12 @@ def _claim(one: Judged) -> tuple[str, ...]:
 
 
 def _stated(one: Judged) -> str:
-    """Whether it was stated before its first run, with the day and the commit."""
+    """Whether it was stated before its first run, with the day and the commit, and the day of that run."""
     if one.stated is None or not one.stated.commit:
         return "–"
     when = "" if one.stated.when == "not known" else f"{one.stated.when}: "
-    return f"{when}{one.stated.date[:10]}, {one.stated.commit}"
+    runs = f"; first run {one.stated.first_run[:10]}" if one.stated.first_run else ""
+    return f"{when}{one.stated.date[:10]}, {one.stated.commit}{runs}"
 
 
 def _columns(entry: Entry, metric: str) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ What is known here of the paper's claims (Gu et al. 2025), and of those beside i
 The page opens with one row for each statement of the paper; below stand all experiments, with a figure and every claim.
 A claim that was refuted stands where it would stand if it had been supported.
 
-All claims together: {tally}. They were judged on {runs}, {hours} of training. The page is written by
+All claims together: {tally}. Those that are decided rest on {numbers} different numbers, since some read the
+same of the same runs. They were judged on {runs}, {hours} of training. The page is written by
 `python -m tools.pages.findings` from the records in `sinkscope/experiments/records`. `sinkscope experiment verdict
 --all` says the same on a terminal, and `sinkscope report sinkscope/experiments/records` draws the curves of every run.
 """
@@ -19,10 +20,13 @@ asks for, in the units of its measure. So the two are not to be compared digit b
 answered by several measures, the first that has the seeds it asks for answers, whatever it says; the others are counted
 behind the verdict. Statements that there is *no* sink are answered by the paper's rate first: the limit of the mass,
 half a percent, is exceeded by models none of whose heads has a sink (with an eighth of the learning rate 0.9 to 1.4 %).
-That order was chosen when runs had been seen. Where a statement has several parts, they must all hold. *Could show* is
-the smallest effect (for a limit the largest) that these seeds could have shown; below zero, for what cannot be
-negative, it means that they could have shown none. A verdict hangs on a one-sided bound, so that the interval, which
-has two sides, may reach a little over what is asked and the claim be supported all the same.
+That order was chosen when runs had been seen. That there *is* one asks for 2.5 % of mass, which no model without a sink
+comes to. Where a statement has several parts, they must all hold. Where all seeds say the same, as of a position, five
+are asked for instead of three: an interval of no width says nothing of the next seed. A claim that was *stated after
+its first run* could be written to fit, and a primary claim can fade when all are corrected together: both are said.
+*Could show* is the smallest effect (for a limit the largest) that these seeds could have shown; below zero, for what
+cannot be negative, it means that they could have shown none. A verdict hangs on a one-sided bound, so that the
+interval, which has two sides, may reach a little over what is asked and the claim be supported all the same.
 
 The paper's models have no fixed BOS unless its row says so, and rates of 18.18 %; ours have one unless the experiment
 says so, of which the paper's counterpart has 74.11 %.
