@@ -18,6 +18,15 @@ def test_of_curves_the_ends_are_told():
     )
 
 
+def test_what_was_published_beside_lines_is_told_too():
+    variations = (Variation("one", {}, {"sink_0": 18.2}), Variation("two"))
+    asked = made(lambda runs: half_way(runs["one"], "sink/position_0"), *variations)
+    assert told(asked).endswith(" Published: sink rate at position 0 (%): one 18.2.")
+    rates = {f"sink_{position}": 1.0 for position in range(17)}
+    moved = made(level("sink_2", "one"), Variation("one", {}, {"sink_0": 0.1, "sink_2": 69.6}), **rates)
+    assert told(moved).endswith(" Published: sink rate (%), the largest: one 69.6 at 2.")
+
+
 def test_of_positions_the_strongest_is_told_of_the_runs_that_have_it():
     rates = {f"sink_{position}": 10.0 * (position == 2) for position in range(17)}
     asked = made(level("sink_2", "one"), Variation("one"), **rates)

@@ -37,7 +37,8 @@ def compared_of(entry: Entry) -> str:
     read = [name for names in lead.at_loss.values() for name in names if name != LOSS]
     ends = [metric for metrics in lead.reads.values() if "loss" in metrics for metric in metrics]
     named = [*read, *(CURVE_OF[metric] for metric in ends if metric in CURVE_OF)]
-    known = (name for name in named if any(against_loss(run, name) for _, run in entry.runs))
+    runs = [run for label in labels_of(entry) for run in finished(entry, label)]
+    known = (name for name in named if any(against_loss(run, name) for run in runs))
     return next(known, "")
 
 

@@ -24,13 +24,13 @@ from sinkscope.theme import BLUE, GRID, INK, MUTED, PAPER, PURPLE
 MOST_METRICS, MOST_PUBLISHED = 2, 3  # the third only where it has published values
 LONGEST = 30  # characters of a label
 WIDTH, LABELS, PANEL, GAP, ROW, HEAD, FOOT = 860, 210, 230, 120, 26, 44, 12  # pixels, of which an inch has 96
-MARGIN = 10  # pixels around a text that makes the figure grow, of which other fonts take some
+MARGIN = 6  # pixels around a text that makes the figure grow, of which other fonts take some
 CLOSE = 0.15  # of an axis: the words of marks that are closer stand over each other
 WIDEST, LINE = 56, 14  # characters of a heading's line, which ends before the panel beside; a further line's pixels
 # Text stays text and is taken as it is; the salt makes the names inside a file the same at each writing.
-# The font is one that matplotlib brings.
+# The font is one that matplotlib brings. Fitted to few dots its letters are too narrow, and texts are measured by them.
 STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "sinkscope", "text.parse_math": False}
-STYLE |= {"font.sans-serif": ["DejaVu Sans"], "font.size": 9}
+STYLE |= {"font.sans-serif": ["DejaVu Sans"], "font.size": 9, "text.hinting": "none", "figure.dpi": 288}
 BESIDE: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
 BARE = {"Date": None, "Creator": None}  # what would change with the day and with matplotlib's version
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sinkscope.experiments import Observed
 from sinkscope.report.experiments.doses import doses
@@ -12,24 +12,40 @@ from sinkscope.report.experiments.names import number
 from tools.pages.findings.equal_loss import against_loss, at_loss, compared_of, mean_against_loss
 from tools.pages.findings.figures import Shown, mean, metrics_of, published_of, values_of
 from tools.pages.findings.over_doses import metrics_dosed, published_dosed
+from tools.pages.findings.panels import labels_of
 from tools.pages.findings.readings import published_readings, readings_of, words_of
 from tools.pages.findings.shapes import curves_of, profile_of
+
+POSITIONS = tuple(f"sink_{position}" for position in range(17))
 
 
 def told(entry: Entry) -> str:
     """Means over seeds of what `shapes.drawing` draws, a part for each panel."""
     if compared := compared_of(entry):
-        return _over_loss(entry, compared)
+        return _over_loss(entry, compared) + _published(entry, ["sink_0"])
     if curves := curves_of(entry):
-        return " ".join(_over_time(entry, name) for name in curves)
+        return " ".join(_over_time(entry, name) for name in curves) + _published(entry, ["sink_0"])
     if profile := profile_of(entry):
-        return _over_positions(entry, profile)
+        return _over_positions(entry, profile) + _published(entry, POSITIONS)
     if readings := readings_of(entry):
         return " ".join(_over_readings(entry, kind, metrics) for kind, metrics in readings.items())
     if doses(entry):
         given = published_dosed(entry)
         return " ".join(_by_variation(entry, metric, metric == given) for metric in metrics_dosed(entry))
     return " ".join(_by_variation(entry, metric) for metric in metrics_of(entry))
+
+
+def _published(entry: Entry, metrics: Sequence[str]) -> str:
+    """What stands in the panel beside lines: of the variations with runs, the largest of these metrics."""
+    tops = []
+    for each in entry.variations:
+        known = [metric for metric in metrics if metric in each.published]
+        if known and each.label in labels_of(entry):
+            top = max(known, key=each.published.__getitem__)
+            at = f" at {top.removeprefix('sink_')}" if len(metrics) > 1 else ""
+            tops.append(f"{each.label} {number(each.published[top])}{at}")
+    what = "sink rate (%), the largest" if len(metrics) > 1 else entry.title(*metrics)
+    return f" Published: {what}: {', '.join(tops)}." if tops else ""
 
 
 def _over_loss(entry: Entry, name: str) -> str:
