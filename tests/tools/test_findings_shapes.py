@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -66,6 +67,11 @@ def test_a_claim_about_positions_shows_them_all():
     heights = [y for _, y in found]
     assert heights.index(min(heights)) == 2
     assert len(circles(root, "published-0")) == 2
+    [name] = [each for each in root.iter(f"{SVG}text") if each.text == "one"]
+    highest = min(circles(root, "published-0"), key=lambda point: point[1])
+    place = re.search(r"translate\(([\d.]+) ([\d.]+)\)", name.attrib.get("transform", ""))
+    x, y = (float(place[1]), float(place[2])) if place else (float(name.attrib["x"]), float(name.attrib["y"]))
+    assert (x - highest[0], y - highest[1]) == pytest.approx((6, 3), abs=2), "the panel beside names its circles"
 
 
 def test_masses_of_positions_are_shown_where_every_variation_has_them():
