@@ -7,11 +7,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sinkscope.experiments import Variation, above, level
+from sinkscope.experiments import Variation, above, gap, level
+from sinkscope.experiments.effects import where_trained
 from sinkscope.report.experiments import entry
 from sinkscope.report.experiments.names import title
 from tests.report.experiments.conftest import EVIL, found, question, run
-from tools.pages.findings.figures import LINE, WIDEST, dots, ends, mean, values_of
+from tools.pages.findings.figures import LINE, WIDEST, Shown, dots, ends, marks_of, mean, metrics_of, values_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -46,12 +47,51 @@ def test_an_axis_begins_at_zero_or_below():
     assert ends([]) == (0, 1)
 
 
+def test_an_axis_of_losses_shows_how_far_they_are_apart():
+    assert ends([[2.8], [3.1]], zero=False) == (2.8, 3.1)
+    assert ends([[2.8], []], zero=False) == (0, 2.8), "one alone is told by its distance from zero"
+    one, other = (replace(run(label, 0, 1.0), metrics={"loss": loss}) for label, loss in (("one", 2.8), ("other", 3.1)))
+    claim = above(0.0, gap("loss", "other", "one"), "claim", "it is so", "Table 2")
+    asked = question(variations=(Variation("one"), Variation("other")), assertions=(claim,))
+    root = ElementTree.fromstring(dots(entry(asked, found(one={0: one}, other={0: other}))))
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    assert texts.count("2.8") == texts.count("3.1") == 2, "at the end of the axis and beside the circle"
+
+
+def test_marks_that_would_stand_over_each_other_leave_zero():
+    assert marks_of(-0.005, 0.5) == [0, 0.5]
+    assert marks_of(-0.5, 0.02) == [-0.5, 0]
+    assert marks_of(-0.5, 0.5) == [-0.5, 0, 0.5]
+    assert marks_of(2.8, 3.1) == [2.8, 3.1]
+
+
+def test_what_the_first_claim_reads_is_shown_first_and_the_loss_that_guards_it_behind():
+    published = {"sink_0": 18.2, "loss": 3.7, "norm_ratio": 30.0}
+    variations = (Variation("softmax", {}, published), Variation("sigmoid"))
+    metrics = {"sink_mass": 5.0, "sink_0": 9.0, "norm_ratio": 4.0, "loss": 3.0}
+    made = {label: {0: replace(run(label, 0, 9.0), metrics=metrics)} for label in ("softmax", "sigmoid")}
+    effects = {
+        "mass": where_trained(("sigmoid",), "softmax", 1.0, level("sink_mass", "sigmoid")),
+        "norm": level("norm_ratio", "softmax"),
+        "loss": level("loss", "softmax"),
+    }
+    claims = {name: above(0.0, effect, name, "it is so", "Table 2") for name, effect in effects.items()}
+
+    def shown(*names):
+        asked = question(variations=variations, assertions=tuple(claims[name] for name in names))
+        return [metric.metric for metric in metrics_of(entry(asked, found(**made)))]
+
+    assert shown("mass") == ["sink_mass", "sink_0"]
+    assert shown("mass", "norm") == ["sink_mass", "norm_ratio"], "what is published and read stands before the others"
+    assert shown("loss") == ["loss", "sink_0"], "a claim about the loss alone is about the loss"
+
+
 def test_the_same_values_give_the_same_file(normalisation):
     assert dots(normalisation) == dots(normalisation)
 
 
 def test_what_has_no_value_is_a_dash(weight_decay):
-    assert values_of(weight_decay, "sink_0") == [[6, 6], [5.9, 5.9, 5.0], [4, 4]]
+    assert values_of(weight_decay, Shown("sink_0")) == [[6, 6], [5.9, 5.9, 5.0], [4, 4]]
     assert mean([]) is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -66,6 +67,11 @@ def test_a_claim_about_positions_shows_them_all():
     heights = [y for _, y in found]
     assert heights.index(min(heights)) == 2
     assert len(circles(root, "published-0")) == 2
+    [name] = [each for each in root.iter(f"{SVG}text") if each.text == "one"]
+    highest = min(circles(root, "published-0"), key=lambda point: point[1])
+    place = re.search(r"translate\(([\d.]+) ([\d.]+)\)", name.attrib.get("transform", ""))
+    x, y = (float(place[1]), float(place[2])) if place else (float(name.attrib["x"]), float(name.attrib["y"]))
+    assert (x - highest[0], y - highest[1]) == pytest.approx((6, 3), abs=2), "the panel beside names its circles"
 
 
 def test_masses_of_positions_are_shown_where_every_variation_has_them():
@@ -91,7 +97,7 @@ def test_a_dose_is_a_line_that_stops_where_a_dose_has_no_runs():
     assert len(circles(root, "published-0")) == 4
     places = sorted({round(x) for x, _ in circles(root, "ours-0")})
     assert (places[1] - places[0]) * 2 == pytest.approx(places[2] - places[1], abs=2), "0.5 keeps its place"
-    assert {"0.5", "optimizer.weight_decay", "published, other models"} <= words(drawing(asked))
+    assert {"0.5", "weight decay", "published, other models"} <= words(drawing(asked))
 
 
 def test_each_series_of_doses_is_a_line_of_its_own_and_a_baseline_in_none():
@@ -104,9 +110,9 @@ def test_each_series_of_doses_is_a_line_of_its_own_and_a_baseline_in_none():
     asked = Question("q", "Is it?", "Table 5", (Variation("zero", {"attention": "k_bias"}), *fixed), (claim,))
     runs = {variation.label: {0: run(0, sink_0=1.0 + place)} for place, variation in enumerate(asked.variations)}
     drawn = drawing(entry(asked, Findings("q", "nano", 1, runs)))
-    assert [f'id="joined-{index}"' in drawn for index in range(3)] == [True, True, False]
+    assert [f'id="ours-0.joined-{index}"' in drawn for index in range(3)] == [True, True, False]
     assert len(circles(ElementTree.fromstring(drawn), "ours-0")) == 7
-    assert "attention.norm" in words(drawn)
+    assert "norm of the value" in words(drawn)
 
 
 def test_readings_of_one_run_that_a_claim_compares_are_joined():
@@ -116,7 +122,7 @@ def test_readings_of_one_run_that_a_claim_compares_are_joined():
     variations = [Variation(each, {"optimizer.lr": each}) for each in ("one", "times 0.5", "times 0.25")]
     values = {metric: 10.0 - place**2 for place, metric in enumerate(read)}
     asked = made(lambda runs: math.fsum(runs["one"][metric] for metric in read), *variations, **values)
-    assert readings_of(asked) == {"sink_mass": masses, "sink_0": rates}
+    assert readings_of(asked) == {"sink_mass": masses, "sink": rates}
     drawn = drawing(asked)
     [line] = paths(drawn, "ours-0-0")
     xs, ys = zip(*line, strict=True)

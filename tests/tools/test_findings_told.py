@@ -5,6 +5,7 @@ from __future__ import annotations
 from sinkscope.experiments import Findings, Observed, Question, Variation, above, level
 from sinkscope.experiments.effects import half_way, metric_gap
 from sinkscope.report.experiments import entry
+from sinkscope.report.experiments.names import title
 from tests.tools.test_findings_shapes import made, run
 from tools.pages.findings.told import told
 
@@ -15,6 +16,15 @@ def test_of_curves_the_ends_are_told():
         "sink rate at position 0 (%) over training, mean over seeds at the first and the last step: one 0 to 8. "
         "validation loss (nats) over training, mean over seeds at the first and the last step: one 5 to 3."
     )
+
+
+def test_what_was_published_beside_lines_is_told_too():
+    variations = (Variation("one", {}, {"sink_0": 18.2}), Variation("two"))
+    asked = made(lambda runs: half_way(runs["one"], "sink/position_0"), *variations)
+    assert told(asked).endswith(" Published: sink rate at position 0 (%): one 18.2.")
+    rates = {f"sink_{position}": 1.0 for position in range(17)}
+    moved = made(level("sink_2", "one"), Variation("one", {}, {"sink_0": 0.1, "sink_2": 69.6}), **rates)
+    assert told(moved).endswith(" Published: sink rate (%), the largest: one 69.6 at 2.")
 
 
 def test_of_positions_the_strongest_is_told_of_the_runs_that_have_it():
@@ -29,8 +39,13 @@ def test_of_positions_the_strongest_is_told_of_the_runs_that_have_it():
 
 
 def test_of_readings_each_is_told():
-    asked = made(metric_gap("one", "loss/a", "loss/b"), Variation("one"), **{"loss/a": 2.0, "loss/b": 1.0})
-    assert told(asked) == "validation loss (nats), mean over seeds: one a 2; b 1."
+    asked = made(metric_gap("one", "lift/a", "lift/b"), Variation("one"), **{"lift/a": 2.0, "lift/b": 1.0})
+    assert told(asked) == f"{title('lift')}, mean over seeds: one a 2; b 1."
+
+
+def test_of_two_losses_of_one_run_their_difference_is_told_first():
+    asked = made(metric_gap("one", "loss/a", "loss/b"), Variation("one"), **{"loss/a": 2.04, "loss/b": 2.0})
+    assert told(asked).startswith("validation loss (nats), a minus b, mean over seeds: one 0.04. validation loss")
 
 
 def test_of_dots_both_panels_are_told_and_of_doses_the_one_that_is_drawn():

@@ -28,12 +28,28 @@ FAILED = "failed"
 USUAL = ("loss", "sink_0", "strongest", "slot", "norm_ratio")
 
 
+class _Noting(dict[str, tuple[float, ...]]):
+    """Curves that note which of them was looked up."""
+
+    def __init__(self, curves: Mapping[str, tuple[float, ...]], noted: list[str]) -> None:
+        super().__init__(curves)
+        self._noted = noted
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._noted.append(name)
+        return super().get(name, default)
+
+
 @dataclass(frozen=True)
 class Watched(Observed):
-    """A run that notes which of its metrics and curves were asked for."""
+    """A run that notes what it was asked for: metrics, curves that were followed, and those read at one point."""
 
     asked: list[str] = field(default_factory=list)
     followed: list[str] = field(default_factory=list)
+    looked_up: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "curves", _Noting(self.curves, self.looked_up))
 
     def __getitem__(self, metric: str) -> float:
         self.asked.append(metric)
@@ -41,19 +57,24 @@ class Watched(Observed):
 
     def curve(self, name: str) -> tuple[float, ...]:
         self.followed.append(name)
-        return super().curve(name)
+        before = len(self.looked_up)
+        values = super().curve(name)
+        del self.looked_up[before:]
+        return values
 
 
 @dataclass(frozen=True)
 class Judged:
     """A verdict, and the metrics of the runs that its effect is made of, by variation; so are `curves`.
 
-    `primary`: whether it answers the question. `stated`: when it was stated, and when first tried.
+    `at_loss`: curves that it reads where the validation loss has a certain value, that one first. `primary`: whether it
+    answers the question. `stated`: when it was stated, and when first tried.
     """
 
     verdict: Verdict
     reads: Mapping[str, tuple[str, ...]]
     curves: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    at_loss: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     primary: bool = False
     stated: Stated | None = None
 
@@ -222,14 +243,15 @@ def _reason(question: Question, findings: Findings | None, scale: str) -> str:
 Reads = dict[str, tuple[str, ...]]
 
 
-def _reads(assertion: Assertion, findings: Findings | None) -> tuple[Reads, Reads]:
+def _reads(assertion: Assertion, findings: Findings | None) -> tuple[Reads, Reads, Reads]:
     """Which metrics and curves the effect asks of which runs, seen in the first seed that has them."""
     for seed in range(findings.seeds if findings is not None else 0):
         watched = {label: Watched(**vars(run)) for label, run in findings.of_seed(seed).items()}  # type: ignore[union-attr]
         with suppress(KeyError):  # a run that is missing
             assertion.effect(watched)
-            return (
-                {label: tuple(dict.fromkeys(run.asked)) for label, run in watched.items() if run.asked},
-                {label: tuple(dict.fromkeys(run.followed)) for label, run in watched.items() if run.followed},
-            )
-    return {}, {}
+            return _noted(watched, "asked"), _noted(watched, "followed"), _noted(watched, "looked_up")
+    return {}, {}, {}
+
+
+def _noted(watched: Mapping[str, Watched], kind: str) -> Reads:
+    return {label: tuple(dict.fromkeys(names)) for label, run in watched.items() if (names := getattr(run, kind))}

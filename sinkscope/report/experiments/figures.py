@@ -7,10 +7,10 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 from sinkscope.experiments import Observed
-from sinkscope.experiments.question import TIMES
+from sinkscope.report.experiments.doses import Doses, by_dose, doses
 from sinkscope.report.experiments.entry import Entry
 from sinkscope.theme import BLUE, INK, MUTED, PURPLE, layout, series_style, tint
 
@@ -20,25 +20,16 @@ Number = float | int | None
 SINK, STRONGEST, LOSS, STEPS = "sink/position_0", "sink/strongest", "validation_loss", "steps"
 AXES = ("y", "y2")
 MOST_VARIATIONS, MOST_LINES, MOST_POINTS = 24, 60, 200
-FEWEST_DOSES = 3  # of two, every difference is a line
 BESIDE = 0.11  # of the way from one variation to the next: ours to the left, published to the right
-NUMBERS = (int, float)
-
-
-class Doses(NamedTuple):
-    """Variations of one number, and that number's name."""
-
-    name: str
-    labels: tuple[str, ...]
 
 
 def dose_response(entry: Entry, metric: str) -> Drawing:
     """A metric of every variation: each seed, their mean and range; published values beside, on an axis of their own.
 
-    Means are joined where one number is varied (`doses`). Runs without a value (failed, diverged) are crosses at the
-    bottom.
+    Means are joined where one number is varied (`doses`), whose variations stand in its order. Runs without a value
+    (failed, diverged) are crosses at the bottom.
     """
-    labels = drawn(entry)
+    labels = by_dose(drawn(entry), doses(entry))
     values: dict[str, list[float]] = {label: [] for label in labels}
     points, without = [], []
     for label, run in _drawn_runs(entry):
@@ -243,7 +234,7 @@ def _joined(labels: Sequence[str], values: Mapping[str, Sequence[float]], series
     """A line through the means of each series, which stops where a dose has no runs."""
     lines = []
     for each in series:
-        there = [label for label in each.labels if label in labels]
+        there = sorted((label for label in each.labels if label in labels), key=labels.index)
         means = [math.fsum(values[label]) / len(values[label]) if values[label] else None for label in there]
         line = {"mode": "lines", "line": {"color": BLUE, "width": 1, "dash": "dot"}, "showlegend": False}
         lines.append({**_marks([labels.index(label) - BESIDE for label in there], means), **line, "hoverinfo": "skip"})
@@ -273,38 +264,6 @@ def _crosses(points: Sequence[tuple[float, str]]) -> Drawing:
 
 def _marks(x: Sequence[float], y: Sequence[Number]) -> Drawing:
     return {"type": "scatter", "mode": "markers", "x": list(x), "y": list(y)}
-
-
-def doses(entry: Entry) -> list[Doses]:
-    """Variations that differ from each other in one number alone, at least three: a field, or an operation's option.
-
-    Several series where something else varies too. One that leaves the field as it is belongs to those that change
-    nothing else. Labels stand in the entry's order.
-    """
-    changed = [(variation.label, _flat(variation.changes)) for variation in entry.variations]
-    series: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for name in dict.fromkeys(name for _, values in changed for name in values):
-        for label, values in changed:
-            others = tuple(f"{other}={value}" for other, value in values.items() if other != name)
-            if _is_number(values[name]) if name in values else not values:
-                series.setdefault((name, others), []).append(label)
-    return [Doses(name, tuple(labels)) for (name, _), labels in series.items() if len(labels) >= FEWEST_DOSES]
-
-
-def _flat(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes with a name for each leaf: an operation's options, and its name where it is given alone."""
-    leaves: dict[str, Any] = {}
-    for name, value in changes.items():
-        if isinstance(value, Mapping):
-            leaves |= {f"{name}.{inner}": leaf for inner, leaf in _flat(value).items()}
-        else:
-            leaves[f"{name}.name" if name == "attention" else name] = value
-    return leaves
-
-
-def _is_number(value: Any) -> bool:
-    """Whether a changed value is a number, or the recipe's own value times one."""
-    return str(value).startswith(TIMES) or (isinstance(value, NUMBERS) and not isinstance(value, bool))
 
 
 def _tall(entry: Entry, height: int) -> int:

@@ -18,7 +18,7 @@ from sinkscope.report.experiments.page import made_by
 from sinkscope.report.stored import entries_of, notes_of, read_findings, records_in
 from tools.pages import ROOT
 from tools.pages.findings.answers import beside, first_rows, judged, paper, together
-from tools.pages.findings.figures import mean, values_of
+from tools.pages.findings.figures import Shown, mean, values_of
 from tools.pages.findings.shapes import drawing
 from tools.pages.findings.text import BEFORE, FADES, MADE_BY, NOT_RUN, NOTES, PAPER, RELATED, SIZES, SYNTHETIC, TOGETHER
 from tools.pages.findings.told import told
@@ -211,7 +211,7 @@ def _columns(entry: Entry, metric: str) -> tuple[str, ...]:
 
 
 def _rows(entry: Entry, metrics: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    ours = {metric: values_of(entry, metric) for metric in metrics}
+    ours = {metric: values_of(entry, Shown(metric)) for metric in metrics}
     for index, variation in enumerate(entry.variations):
         changes = ", ".join(f"`{name}` = {escaped(said(value))}" for name, value in variation.changes.items())
         cells = []
