@@ -195,8 +195,7 @@ def test_a_difference_of_contrasts_is_that_of_their_values():
 
 
 def test_how_far_a_run_ends_behind_another():
-    near, far = seen(0.0, ((3.5, 0.0),)), seen(0.0, ((4.5, 0.0),))
-    runs = {"base": seen(0.0, ((3.0, 0.0),)), "near": near, "far": far}
+    runs = {label: seen(0.0, ((loss, 0.0),)) for label, loss in (("base", 3.0), ("near", 3.5), ("far", 4.5))}
     assert [behind(label, "base")(runs) for label in ("near", "far", "base")] == [0.5, 1.5, 0.0]
 
 

@@ -16,8 +16,7 @@ from sinkscope.report.terminal import note, plain, show, show_json, table
 
 if TYPE_CHECKING:
     from sinkscope.claims import Verdict
-    from sinkscope.experiments import Answer, Findings, Known, Question
-    from sinkscope.experiments.statements import Stated
+    from sinkscope.experiments import Answer, Findings, Known, Question, Stated
 
 BAD_INPUT = 2  # exit code where a record cannot be read
 RESULTS = Path("results/experiments")

@@ -28,8 +28,8 @@ TOPICS = (  # the files, in the order in which their questions are listed
     "softmaxes",
     "mechanism",
     "purpose",
-    "backcopy",
-    "trigger",
+    "synthetic.backcopy",
+    "synthetic.trigger",
     "tuning",
     "pilots",
 )
