@@ -88,6 +88,7 @@ ORDER = (
     Wanted("window", ("window of 64",), (6, 7), "where its sink stands: three seeds agree, five are asked for"),
     Wanted("low-rank-key", ("1 channel", "11 channels"), FRESH, "how many channels of a key are learned"),
     Wanted("heads", ("4 heads, added",), FRESH, "heads that are added"),
+    Wanted("gated-by-channel", ("gated_elementwise",), FRESH, "its mass has no seed that nobody had seen"),
     Wanted("powers", ("p = 1/3", "p = 1/4", "sigmoid, p = 3", "sigmoid, p = 4"), FRESH, "which powers train"),
     Wanted("weight-decays", ("0.001", "0.01", "5"), FRESH, "Table 2 has seven decays"),
     Wanted("scaled", ("alpha 2", "alpha 0.2", "alpha 0.1"), FRESH, "rows that sum to another number"),
