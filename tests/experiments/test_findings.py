@@ -256,3 +256,11 @@ def test_runs_of_one_model_are_not_corrected_with_those_of_many():
     (verdict,) = verdicts(asked, Findings("any", "nano", 3, {"a": runs}))
     assert QUESTIONS["tuning"].of_one_model
     assert after_holm({"tuning": [verdict], "emergence": [verdict]}) == {"emergence": verdict.p}
+
+
+def test_a_run_does_not_stand_for_another_seed() -> None:
+    """Else one run counts twice, and a verdict of two seeds is one of three."""
+    data = found().to_dict()
+    data["runs"]["a"]["1"] = data["runs"]["a"]["0"]
+    with pytest.raises(InputError, match="'a', seed 1: this is the run of seed 0"):
+        Findings.from_dict(data)

@@ -17,6 +17,10 @@ working = of("experiments/queue/working.py", f"{TESTS}/queue/test_working.py")
 data = of("experiments/questions/data.py", f"{TESTS}/questions/test_premises.py")
 blocks = of("experiments/questions/blocks.py", f"{TESTS}/questions/test_premises.py")
 keys = of("experiments/observing/keys.py", f"{TESTS}/observing/test_keys.py")
+no_op = of("experiments/observing/no_op.py", f"{TESTS}/observing/test_no_op.py")
+said = of("experiments/paper/said.py", f"{TESTS}/paper/test_said.py")
+mechanism = of("experiments/questions/mechanism.py", f"{TESTS}/questions/test_premises.py")
+pilots = of("experiments/questions/pilots.py", f"{TESTS}/questions/test_premises.py")
 geometry = of("metrics/geometry.py", f"{TESTS}/observing/test_keys.py")
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -124,6 +128,26 @@ MUTANTS: tuple[Mutant, ...] = (
     effects(
         "what is not there is asked whether it moves", "value if runs[label][metric] >= least else math.nan", "value"
     ),
+    no_op("heads without the sink are read", "np.argwhere(received > SINK)", "np.argwhere(received > -1.0)"),
+    no_op("heads with the sink are controls", "received[layer] <= SINK)", "received[layer] <= 0.45)"),
+    no_op("queries right behind the sink count", "int(position) + BEHIND, None", "int(position) + 1, None"),
+    said("exploratory claims fade", "fades = by.primary and", "fades ="),
+    said(
+        "claims of after their first run are as good",
+        "by.verdict.claim.name) in late)",
+        "by.verdict.claim.name) in ())",
+    ),
+    effects(
+        "a run that diverged is unknown",
+        "return UNTRAINED if runs[label].diverged",
+        "return value if runs[label].diverged",
+    ),
+    findings(
+        "what others lack is named", 'claim.not_run("; ".join(notes) if known else', 'claim.not_run("; ".join(notes) or'
+    ),
+    findings("a run may stand for another seed", "if run.seed != seed:", "if False:"),
+    mechanism("one embedding that takes the sink is enough", "least(one(runs) for one in kept)", "kept[0](runs)"),
+    pilots("a prefix moves what is not there", "FAINT, rate_at, moved)", "0.0, rate_at, moved)"),
     findings("seeds of one model are a sample of models", "if name not in left_out", "if True"),
     data("a sink may stand at the first position alone", "for position in READ)", "for position in READ[:1])"),
     blocks(
