@@ -13,6 +13,7 @@ from sinkscope.rules import AGREEING
 
 STEPS = tuple(range(100, 1001, 100))
 CURVES = {LOSS, SINK, MASS, NORM_RATIO}
+LARGEST = {SINK: 60.0, MASS: 20.0}  # percent
 
 
 class Noting(dict):
@@ -125,7 +126,7 @@ def _value(draw: random.Random, name: str) -> float:
 def _curves(draw: random.Random, names: set[str]) -> dict[str, tuple[float, ...]]:
     start, end, middle = 7.0, draw.choice([draw.uniform(1.0, 6.5), draw.uniform(0.0, 0.1)]), draw.uniform(0.0, 1.0)
     loss = tuple(end + (start - end) * (1 - step / STEPS[-1]) ** (1 + 9 * middle) for step in STEPS)
-    return {name: loss if name == LOSS else _ramp(draw, 60.0 if name == SINK else 8.0) for name in sorted(names)}
+    return {name: loss if name == LOSS else _ramp(draw, LARGEST.get(name, 8.0)) for name in sorted(names)}
 
 
 def _ramp(draw: random.Random, largest: float) -> tuple[float, ...]:

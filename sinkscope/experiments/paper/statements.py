@@ -277,7 +277,7 @@ LOSS = (
         "Too much decay weakens it",
         "Table 2",
         "6.13, 0.01",
-        ("weight-decay/too much*", "weight-decays/no*"),
+        ("weight-decay/too much*",),
     ),
     Said("More decay costs loss", "Table 2", "3.72 to 5.24", ("weight-decays/loss from*",), every=True),
     Said(
