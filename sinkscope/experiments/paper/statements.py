@@ -276,7 +276,7 @@ LOSS = (
     Said(
         "Too much decay weakens it",
         "Table 2",
-        "6.13, 0.01",
+        "18.18 and 6.13",
         ("weight-decay/too much*",),
     ),
     Said("More decay costs loss", "Table 2", "3.72 to 5.24", ("weight-decays/loss from*",), every=True),
