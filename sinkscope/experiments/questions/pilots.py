@@ -63,7 +63,9 @@ def _behind_first(sink: Sink) -> SeedEffect:
     def largest_in(runs: Runs, label: str) -> float:
         return largest(runs[label][sink(position)] for position in PREFIX[1:])
 
-    moved: SeedEffect = lambda runs: largest_in(runs, "prefix of 5") - largest_in(runs, "causal")  # noqa: E731
+    def moved(runs: Runs) -> float:
+        return largest_in(runs, "prefix of 5") - largest_in(runs, "causal")
+
     return where_strong("prefix of 5", FAINT, rate_at, moved)
 
 
