@@ -10,6 +10,9 @@ from sinkscope.interventions.finding import MassiveActivation as MassiveActivati
 from sinkscope.interventions.finding import largest_activations as largest_activations
 from sinkscope.interventions.finding import onset_depth as onset_depth
 from sinkscope.interventions.finding import sink_heads as sink_heads
+from sinkscope.interventions.fold import Constants as Constants
+from sinkscope.interventions.fold import FoldSink as FoldSink
+from sinkscope.interventions.fold import constants as constants
 from sinkscope.interventions.head_controls import AnyHeads as AnyHeads
 from sinkscope.interventions.head_controls import HeadControl as HeadControl
 from sinkscope.interventions.head_controls import SameLayer as SameLayer
@@ -31,5 +34,11 @@ from sinkscope.interventions.residual import RemoveContribution as RemoveContrib
 from sinkscope.interventions.residual import SetActivations as SetActivations
 from sinkscope.interventions.residual import mean_values as mean_values
 from sinkscope.interventions.sensitivity import perturbation_spread as perturbation_spread
+from sinkscope.interventions.sink import MeanSink as MeanSink
+from sinkscope.interventions.sink import MuteSink as MuteSink
+from sinkscope.interventions.sink import SwapSink as SwapSink
+from sinkscope.interventions.sink import TrimMass as TrimMass
+from sinkscope.interventions.targets import Targets as Targets
 from sinkscope.interventions.visibility import FirstTokenView as FirstTokenView
 from sinkscope.interventions.visibility import ForbidSink as ForbidSink
+from sinkscope.interventions.visibility import HideSink as HideSink
