@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import batches, checked_inputs, evaluating, row_length, unwrapped
-from sinkscope.interventions.inside import Inside, Rows, reading
+from sinkscope.interventions.inside import Inside, Rows, check_places, reading
 from sinkscope.interventions.targets import AFTER, Places, Targets
 from sinkscope.probes.calls.call import AttentionCall
 
@@ -109,6 +109,11 @@ class FoldSink(Inside):
         if self.form not in FORMS:
             raise unknown("form", self.form, FORMS)
         self.constants.check(self.targets)
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        if self.form == "key+value":
+            check_places(model, stack)
+        super().attach(model, stack)
 
     def changed(self, rows: Rows) -> Float[Tensor, "batch heads query value_dim"]:
         key, value = self.constants.vectors(rows)

@@ -25,6 +25,8 @@ from sinkscope.hooks import (
     Invocation,
     Layer,
     OpenStream,
+    Stream,
+    arguments,
     attention_layers,
     axes,
     family,
@@ -169,6 +171,25 @@ def other_keys(generator: torch.Generator, targets: Targets, length: int) -> Tar
     return Targets(first)
 
 
+def check_places(model: nn.Module, stack: ExitStack) -> None:
+    """Until `stack` closes, refuse in an `InputError` rows that begin with padding and come without positions.
+
+    Keys of other texts are turned by their position; in such rows a first token stands elsewhere.
+    """
+    mask_name = Stream.of(model).mask_name
+
+    def check(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        named = arguments(called, args, kwargs)
+        mask = named.get(mask_name)
+        if isinstance(mask, Tensor) and mask.ndim == 2 and named.get("position_ids") is None and not mask[:, 0].all():
+            raise InputError(
+                "rows begin with padding and no position_ids are given, so keys of other texts stand at other places: "
+                "give position_ids that count real tokens, or pad on the right"
+            )
+
+    stack.callback(model.register_forward_pre_hook(check, with_kwargs=True).remove)
+
+
 def np_never(tokens: int) -> Any:
     """No target among so many tokens."""
     import numpy as np
@@ -239,6 +260,7 @@ class Calls:
 
     def rows(self, invocation: Invocation, targets: Targets) -> Iterator[Rows]:
         """The queries for which something is changed, a few at a time."""
+        targets.check_rows(len(invocation.output))
         call, query, key = self.of(invocation)
         for rows in call.row_parts():
             asking = query.part(rows)
@@ -291,8 +313,8 @@ class Changing(Editor):
 
         def noted(owner: nn.Module, *args: Any, **kwargs: Any) -> Any:
             result = attend(owner, *args, **kwargs)
-            arguments = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
-            self._running.setdefault(owner, Invocation(owner, implementation, arguments, result[0], None))
+            named = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
+            self._running.setdefault(owner, Invocation(owner, implementation, named, result[0], None))
             return result
 
         return noted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError
 from sinkscope.interventions.fold import Constants
-from sinkscope.interventions.inside import Inside, Rows
+from sinkscope.interventions.inside import Inside, Rows, check_places
 from sinkscope.interventions.targets import NEVER
 
 Side = Literal["sink", "others"]
@@ -54,6 +55,10 @@ class SwapSink(Inside):
 
     constants: Constants
     donors: tuple[int, ...] = (0,)
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        check_places(model, stack)
+        super().attach(model, stack)
 
     def changed(self, rows: Rows) -> Float[Tensor, "batch heads query value_dim"]:
         key, value = self.constants.vectors(rows, self.donors)

@@ -58,6 +58,11 @@ class Targets:
         """Whether all rows have the same targets."""
         return bool((self.first == self.first[:1]).all())
 
+    def check_rows(self, batch: int) -> None:
+        """Raises `InputError` where a model is called with other rows."""
+        if len(self.first) not in (1, batch):
+            raise InputError(f"targets of {len(self.first)} rows: the model was called with {batch}")
+
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """(key, first query) of targets that all rows share. Raises `InputError` where rows differ."""
         if not self.rows_agree:
@@ -68,11 +73,9 @@ class Targets:
         return tuple((int(k), int(self.first[0, k])) for k in np.flatnonzero(self.first[0] < NEVER))
 
     def starts(self, key: Places) -> Int[Tensor, "_ key"]:
-        """The first query for which each key is changed, `NEVER` for none. Raises `InputError` for other rows."""
+        """The first query for which each key is changed, `NEVER` for none."""
         first = torch.as_tensor(self.first, device=key.position.device)
         columns = key.position.clamp(0, first.shape[1] - 1)
-        if len(first) not in (1, len(columns)) and len(columns) != 1:
-            raise InputError(f"targets of {len(first)} rows: the model was called with {len(columns)}")
         rows = max(len(first), len(columns))
         starts = first.expand(rows, -1).gather(1, columns.expand(rows, -1))
         return starts.masked_fill(~key.real | (key.position >= first.shape[1]), NEVER)

@@ -180,6 +180,7 @@ class _Restriction(Editor):
         query, key = self.opened.tokens(start, total, device), self.opened.tokens(first, first + keys, device)
         if not isinstance(self.mask, Targets):
             return self.mask.visible(query, key)
+        self.mask.check_rows(self.opened.passes.now.forward.batch)
         known = Places.of(key, document_starts(mask, queries, keys))
         return ~self.mask.hit(known.part(slice(start - first, total - first)), known)
 
