@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sinkscope.attention.aggregation import aggregated
 from sinkscope.attention.slots import SlotTerms
-from sinkscope.errors import UnsupportedModelError
+from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
     ARGUMENTS,
     Editor,
