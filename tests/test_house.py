@@ -21,6 +21,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = (
     {"errors", "intervals"},
     {"rules", "statistics"},
+    {"sinks"},
     {"files", "claims", "invalid", "live", "ranks", "registry", "spectral", "theme"},
     {"metrics", "netcdf", "pictures"},
     {"measurements"},
