@@ -13,10 +13,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.hooks import batches, checked_inputs, evaluating, row_length, unwrapped
-from sinkscope.interventions.inside import Inside, Rows, check_places, reading
+from sinkscope.hooks import Invocation, batches, checked_inputs, evaluating, row_length, unwrapped, watching
+from sinkscope.interventions.inside import Calls, Inside, Reading, Rows, check_places, opened_layers
 from sinkscope.interventions.targets import AFTER, Places, Targets
-from sinkscope.probes.calls.call import AttentionCall
 
 Form = Literal["logit+value", "key+value"]
 FORMS = ("logit+value", "key+value")
@@ -71,7 +70,7 @@ class Constants:
 
     def check(self, targets: Targets) -> None:
         """Raises `InputError` for targets that these constants are not of."""
-        for key, first in targets.pairs():
+        for key, first in targets.every():
             if key >= self.keys.shape[3] or first not in self.logits:
                 raise InputError(
                     f"position {key} for queries from {first} on: these constants are of positions 0 to "
@@ -155,7 +154,9 @@ def constants(
     tables: dict[str, dict[int, list[Tensor]]] = {"keys": {}, "values": {}}
     sums = {first: {} for first in starts}  # type: dict[int, dict[int, tuple[Tensor, Tensor]]]
 
-    def show(call: AttentionCall, layer: int, query: Places, key: Places) -> None:
+    def show(invocation: Invocation) -> None:
+        call, query, key = calls.of(invocation)
+        layer = chosen[invocation.module]
         column = _first_columns(key, wanted).expand(len(call.query), -1)
         for name, whole in (("keys", call.wide_key), ("values", call.wide_value)):
             index = column[:, None, :, None].expand(len(whole), whole.shape[1], -1, whole.shape[3])
@@ -174,12 +175,14 @@ def constants(
                 sums[first][layer] = (total, count) if before is None else (before[0] + total, before[1] + count)
 
     with evaluating(model), torch.no_grad(), ExitStack() as stack:
-        layers = reading(model, show, stack)
+        opened, chosen = opened_layers(model, None, stack)
+        calls = Calls(model, opened, chosen)
+        stack.enter_context(watching(Reading(calls, show)))
         for batch in batches(model, given, samples, batch_size):
             model(**batch)
-    kv = {name: torch.stack([torch.cat(table[n]) for n in range(len(layers))], 1) for name, table in tables.items()}
+    kv = {name: torch.stack([torch.cat(table[n]) for n in range(len(chosen))], 1) for name, table in tables.items()}
     logits = {
-        first: torch.stack([(found[n][0] / found[n][1]).float().cpu() for n in range(len(layers))])
+        first: torch.stack([(found[n][0] / found[n][1]).float().cpu() for n in range(len(chosen))])
         for first, found in sums.items()
         if found
     }

@@ -7,11 +7,12 @@ The layer runs as it is. Then its weights are computed from its queries, keys an
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -29,11 +30,15 @@ from sinkscope.hooks import (
     arguments,
     attention_layers,
     axes,
+    device_of,
+    evaluating,
     family,
     has_attention,
     hosted,
     is_encoder_decoder,
+    part,
     row_length,
+    samples_of,
     watching,
 )
 from sinkscope.interventions.intervention import Intervention, draw, whole
@@ -84,6 +89,18 @@ class Rows:
         """Scores of these queries on other keys at the same places, softcap, bias and mask as they are."""
         call = replace(self.call, key=key)
         return call.scores(slice(0, len(call.query)), self.rows, slice(0, key.shape[2]))
+
+    def others(self, targets: Targets) -> Bool[Tensor, "_ 1 query key"]:
+        """Keys that are neither targets nor the query's own."""
+        query, key = self.query, self.key
+        own = query.position[:, :, None] == key.position[:, None, :]
+        own = own & (query.document[:, :, None] == key.document[:, None, :])
+        return (~own & (targets.starts(key) == NEVER)[:, None, :])[:, None]
+
+    def movable(self, targets: Targets) -> Float[Tensor, "batch heads query"]:
+        """½ · min(mass of hit keys, mass of the others): what `TrimMass` moves."""
+        on_hit = self.token.masked_fill(~self.hit, 0.0).sum(-1)
+        return torch.minimum(on_hit, self.token.masked_fill(~self.others(targets), 0.0).sum(-1)) / 2
 
     def output(
         self,
@@ -162,7 +179,7 @@ def other_keys(generator: torch.Generator, targets: Targets, length: int) -> Tar
 
     Raises `InputError` where there are too few.
     """
-    first = np_never(max(length, 1))
+    first = np.full((1, max(length, 1)), NEVER)
     taken = set(targets.positions)
     for _, start in targets.pairs():
         (key,) = draw(generator, [k for k in range(min(start, length)) if k not in taken], 1, "keys before it")
@@ -188,13 +205,6 @@ def check_places(model: nn.Module, stack: ExitStack) -> None:
             )
 
     stack.callback(model.register_forward_pre_hook(check, with_kwargs=True).remove)
-
-
-def np_never(tokens: int) -> Any:
-    """No target among so many tokens."""
-    import numpy as np
-
-    return np.full((1, tokens), NEVER)
 
 
 def opened_layers(
@@ -339,11 +349,10 @@ class Changing(Editor):
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """Shows rows of the calls that a model makes to `read(rows)`, and changes nothing."""
+    """Shows the calls of the changed layers to `show`, and changes nothing."""
 
     calls: Calls
-    targets: Targets
-    show: Any
+    show: Callable[[Invocation], object]
 
     def watches(self, module: nn.Module) -> bool:
         return module in self.calls.layers
@@ -351,18 +360,30 @@ class Reading:
     def attended(self, invocation: Invocation) -> None:
         self.calls.opened.edited(invocation.module)
         with full_precision(invocation.output.device):
-            self.show(invocation, *self.calls.of(invocation))
+            self.show(invocation)
 
 
-def reading(model: nn.Module, show: Any, stack: ExitStack) -> dict[nn.Module, int]:
-    """Call `show(call, layer, query places, key places)` for every call of the changed stack until `stack` closes."""
-    opened, chosen = opened_layers(model, None, stack)
-    if not has_attention(model):
-        raise UnsupportedModelError(f"family '{family(model)}' computes attention in code of its own")
-    calls = Calls(model, opened, chosen)
+def mean_masses(
+    model: nn.Module, inputs: Mapping[str, Any], targets: Sequence[Targets], layers: Sequence[int] | None = None
+) -> Float[np.ndarray, "target number"]:
+    """Attention of the changed queries to each set of targets, and last the mass that trimming the first one moves.
 
-    def told(invocation: Invocation, call: AttentionCall, query: Places, key: Places) -> None:
-        show(call, chosen[invocation.module], query, key)
+    A row each: the sum over samples, heads, layers and queries, and how many of these there are.
+    """
+    totals = np.zeros((len(targets) + 1, 2))
+    with evaluating(model), torch.no_grad(), ExitStack() as stack:
+        opened, chosen = opened_layers(model, layers, stack)
+        calls = Calls(model, opened, chosen)
 
-    stack.enter_context(watching(Reading(calls, Targets.behind((0,)), told)))
-    return chosen
+        def show(invocation: Invocation) -> None:
+            for number, each in enumerate(targets):
+                for rows in calls.rows(invocation, each):
+                    awake = rows.hit.any(-1).expand(rows.token.shape[:3])
+                    mass = rows.token.masked_fill(~rows.hit, 0.0).sum(-1)
+                    totals[number] += float(mass[awake].double().sum()), int(awake.sum())
+                    if number == 0 and rows.scores is not None:
+                        totals[-1] += float(rows.movable(each)[awake].double().sum()), int(awake.sum())
+
+        stack.enter_context(watching(Reading(calls, show)))
+        model(**part(inputs, slice(0, samples_of(inputs)), samples_of(inputs), device_of(model)))
+    return totals

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from sinkscope.errors import InputError
 from sinkscope.interventions.fold import Constants
 from sinkscope.interventions.inside import Inside, Rows, check_places
-from sinkscope.interventions.targets import NEVER
 
 Side = Literal["sink", "others"]
 ENOUGH = 0.02  # mean mass that must be there to be moved
@@ -122,16 +121,9 @@ def trimmed(
     """Weights on tokens and slots after `trim`, and the mass that was moved. Raises `UnsupportedModelError` where
     weights are no softmax."""
     _ = rows.logits
-    query, key = rows.query, rows.key
-    kin = (trim.targets.starts(key) < NEVER)[:, None, None, :]
-    own = (
-        (query.position[:, :, None] == key.position[:, None, :]) & (query.document[:, :, None] == key.document[:, None])
-    )[:, None]
-    others = ~kin & ~own
-    on_sink = rows.token.masked_fill(~rows.hit, 0.0).sum(-1)
-    on_others = rows.token.masked_fill(~others, 0.0).sum(-1)
-    moved = torch.minimum(on_sink, on_others) / 2
-    source, among = (on_sink, rows.hit) if trim.off == "sink" else (on_others, others)
+    among = rows.hit if trim.off == "sink" else rows.others(trim.targets)
+    source = rows.token.masked_fill(~among, 0.0).sum(-1)
+    moved = rows.movable(trim.targets)
     kept = 1 - moved / source.clamp(min=torch.finfo(source.dtype).tiny)
     token = torch.where(among, rows.token * kept[..., None], rows.token)
     whole = (1 - moved)[..., None]

@@ -15,6 +15,7 @@ from sinkscope.attention import Tokens as Columns
 from sinkscope.attention import Visibility
 from sinkscope.errors import InputError
 from sinkscope.interventions.intervention import whole
+from sinkscope.sinks import Tokens as Chosen
 
 AFTER = 8  # queries behind a sink that keep it: they would make the next token the sink
 NEVER = np.iinfo(np.int64).max
@@ -40,13 +41,23 @@ class Targets:
 
     @classmethod
     def of(cls, on: Any, after: int = AFTER) -> Targets:
-        """Targets as they are; positions; or the `Tokens` that a choice resolved into, any over layers and heads."""
+        """Targets as they are; positions; or the `Tokens` that a choice resolved into, any over layers and heads.
+
+        Raises `InputError` for tokens of packed documents that differ from text to text.
+        """
         if isinstance(on, Targets):
             return on
-        if hasattr(on, "rows"):
-            rows = np.asarray(on.rows())
-            return cls(np.where(rows, np.arange(rows.shape[1]) + after, NEVER).astype(np.int64))
+        if isinstance(on, Chosen):
+            return cls._of_tokens(on, after)
         return cls.behind(whole("on", on), after)
+
+    @classmethod
+    def _of_tokens(cls, tokens: Chosen, after: int) -> Targets:
+        if tokens.rows is None:
+            return cls.behind(whole("on", tokens.positions), after)
+        if bool((tokens.rows.document > 0).any()):
+            raise InputError("tokens of packed documents, each text its own: choose them by position")
+        return cls(np.where(tokens.any_head() & tokens.rows.real, tokens.rows.order + after, NEVER).astype(np.int64))
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -79,6 +90,10 @@ class Targets:
         rows = max(len(first), len(columns))
         starts = first.expand(rows, -1).gather(1, columns.expand(rows, -1))
         return starts.masked_fill(~key.real | (key.position >= first.shape[1]), NEVER)
+
+    def every(self) -> set[tuple[int, int]]:
+        """(key, first query) of the targets of any row."""
+        return {(int(k), int(self.first[row, k])) for row, k in np.argwhere(self.first < NEVER)}
 
     def hit(self, query: Places, key: Places) -> Bool[Tensor, "_ query key"]:
         """Which keys are changed for which queries."""
