@@ -5,7 +5,7 @@ from sinkscope.evaluate.arms import FULL, Arm, arm, full, transformers_quantized
 from sinkscope.evaluate.comparing import compare_caches
 from sinkscope.evaluate.comparison import CacheComparison
 from sinkscope.evaluate.feeding import Feed, feeding
-from sinkscope.evaluate.memory import held_bytes
+from sinkscope.caches.memory import held_bytes
 from sinkscope.evaluate.needles import Alphabet, Asked, Needles, noise
 from sinkscope.evaluate.perplexity import Scored, scored, stream_nll
 from sinkscope.evaluate.recall import Recalled, recalled

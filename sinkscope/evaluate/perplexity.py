@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sinkscope.evaluate.arms import FULL, Arm
 from sinkscope.evaluate.feeding import checked_ids, feeding
-from sinkscope.evaluate.memory import held_bytes
+from sinkscope.caches.memory import held_bytes
 
 Watch = Callable[[], None]
 """Called after each token that was scored."""
