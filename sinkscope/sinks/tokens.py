@@ -135,8 +135,7 @@ class Tokens:
             np.broadcast_to(place[:, None, None], (len(rows), *self.mask.shape[1:3], place.shape[1])),
             -1,
         )
-        mask: np.ndarray = np.logical_and(wide, inside[:, None, None])
-        return replace(self, mask=mask, rows=rows)
+        return replace(self, mask=np.asarray(np.logical_and(wide, inside[:, None, None]), dtype=bool), rows=rows)
 
     def part(self, rows: slice) -> Tokens:
         """The same for some of the texts."""
