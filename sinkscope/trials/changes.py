@@ -14,11 +14,6 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
-from sinkscope.trials.arm import Arm, OnePass, Texts
-from sinkscope.trials.run import Progress, run
-from sinkscope.trials.texts import Split, split
-from sinkscope.trials.trial import SENTENCES, Trial
-from sinkscope.trials.words import TOLERANCE
 from torch import Tensor, nn
 
 from sinkscope import metrics
@@ -42,6 +37,11 @@ from sinkscope.interventions.targets import AFTER, NEVER
 from sinkscope.probes import AttentionReceived, measure
 from sinkscope.sinks import EPSILON, Choice, Measured, Tokens, counted, parse
 from sinkscope.statistics import Interval
+from sinkscope.trials.arm import Arm, OnePass, Texts
+from sinkscope.trials.run import Progress, run
+from sinkscope.trials.texts import Split, split
+from sinkscope.trials.trial import SENTENCES, Trial
+from sinkscope.trials.words import TOLERANCE
 
 QUESTION = ("hide-sink", "mute-sink", "mean-sink", "fold-sink", "swap-sink", "trim-sink")
 """The arms of "does the sink matter"."""
@@ -226,9 +226,9 @@ def matters(
     names = [name for each in chosen for name in ((each, OTHERS) if each == "trim-sink" else (each,))]
     arms = [each.arm(name) for name in names for each in sets]
     main = sets[0]
-    offered = 0
-    while offered < controls and other_targets(main.targets, parts.scored, offered, seed) is not None:
-        offered += 1
+    drawn = (other_targets(main.targets, parts.scored, index, seed) for index in range(controls))
+    others = [each for each in drawn if each is not None]
+    offered = len(others)
     if by is None and 0 < offered < controls:
         notes.append(f"Only {offered} controls: no more other keys come before the first query.")
     elif by is None and controls and not offered:
@@ -236,7 +236,7 @@ def matters(
     sink: dict[str, Any] = {"positions": list(main.targets.positions), "after": main.after, "by": by or ""}
     sink |= {"epsilon": epsilon, "chosen": tokens.describe() if isinstance(tokens, Tokens) else {}}
     if by is None:
-        sink |= masses(model, parts.scored, main, [t for t in map_controls(main, parts.scored, offered)], batch_size)
+        sink |= masses(model, parts.scored, main, others, batch_size)
         sink["afterwards"] = afterwards(model, parts.scored, main, names, epsilon, batch_size)
     record = {"kind": "changes", "sink": sink, "notes": notes, **dict(about or {})}
     return run(
@@ -253,12 +253,6 @@ def matters(
         about=record,
         progress=progress,
     )
-
-
-def map_controls(arms: SinkArms, texts: Texts, count: int) -> list[Targets]:
-    """The targets of the first controls."""
-    found = (other_targets(arms.targets, texts, index, arms.seed) for index in range(count))
-    return [each for each in found if each is not None]
 
 
 def masses(
