@@ -15,8 +15,8 @@ from sinkscope.trials import Trial, explained
 
 SENTENCE = (
     "What each arm changes in the model's predictions: KL to the unchanged model, in nats a token, on the same texts, "
-    "at places that no arm touches. Bars are 95 % intervals, Student's t over texts. Rings are the random controls of an "
-    "arm, each with the same budget; an arm that does not lie left of its rings does no more than chance."
+    "at places that no arm touches. Bars are 95 % intervals, Student's t over texts. Rings are an arm's random "
+    "controls, each with the same budget; an arm that does not lie left of its rings does no more than chance."
 )
 MOST = 12  # arms on a terminal
 
