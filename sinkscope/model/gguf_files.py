@@ -42,6 +42,7 @@ _KNOWN = {
     "attention.sliding_window_pattern",
     "attention.value_length",
     "rope.dimension_count",
+    "rope.freq_base_swa",
     "rope.scaling.attn_factor",
     "rope.scaling.factor",
     "rope.scaling.finetuned",
@@ -281,6 +282,9 @@ def _save_tokenizer(path: Path, metadata: Mapping[str, Any], draft: Path) -> Non
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
         warnings.warn(f"'{path}': its tokenizer cannot be read: {_reason(error)}", stacklevel=2)
         return
+    for role, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
+        if (token := metadata.get(f"tokenizer.ggml.{key}_token_id")) is not None:
+            setattr(tokenizer, f"{role}_token", tokenizer.convert_ids_to_tokens(token))
     adds_bos = metadata.get("tokenizer.ggml.add_bos_token", _adds_bos(metadata))
     adds_eos = metadata.get("tokenizer.ggml.add_eos_token", metadata["tokenizer.ggml.model"] == "t5")
     tokenizer.add_bos_token = bool(adds_bos) and tokenizer.bos_token_id is not None
@@ -301,6 +305,8 @@ def _completed(path: Path, config: PreTrainedConfig, file: Any, settings: Mappin
     """Add to `config` what transformers does not take from the file's settings, by llama.cpp's key names."""
     from transformers.modeling_gguf_pytorch_utils import GGUF_TO_TRANSFORMERS_MAPPING
 
+    if embedding := [tensor for tensor in file.tensors if tensor.name == "token_embd.weight"]:
+        config.vocab_size = int(embedding[0].shape[1])  # transformers counts the tokenizer's tokens
     if hasattr(config, "head_dim") and (width := settings.get("attention.key_length")):
         config.head_dim = width
     if config.model_type in ("gemma2", "gemma3_text"):
@@ -312,6 +318,8 @@ def _completed(path: Path, config: PreTrainedConfig, file: Any, settings: Mappin
             pattern if isinstance(pattern, list) else [(i + 1) % pattern != 0 for i in range(config.num_hidden_layers)]
         )
         config.layer_types = ["sliding_attention" if each else "full_attention" for each in local]
+    if base := settings.get("rope.freq_base_swa"):
+        config.rope_parameters["sliding_attention"]["rope_theta"] = base
     _scale_positions(path, config, file, settings)
     mapping = GGUF_TO_TRANSFORMERS_MAPPING["config"]
     read = {name for kind, names in mapping.items() for name in names if kind.replace("_", "") in _spellings(config)}
