@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,9 +57,10 @@ def is_gguf(name: str | Path) -> bool:
     return Path(name).suffix.lower() == SUFFIX
 
 
-def dequantized(path: Path) -> Path:
+def dequantized(path: Path, class_of: Callable[[PreTrainedConfig], Any]) -> Path:
     """The folder of the cache that holds a GGUF file's model and tokenizer, written where it is not there yet.
 
+    `class_of` chooses the Auto class of a configuration.
     The folder is named by the file's SHA-256 and the version of transformers; its weights are float32. Where it is and
     how to empty it is printed on standard error when it is written. Raises `InputError` for a file that is no GGUF, for
     one of several parts, for architectures, tensor types and settings that cannot be read, and where the package `gguf`
@@ -67,7 +68,7 @@ def dequantized(path: Path) -> Path:
     """
     _check_magic(path)
     folder = cache_dir() / "gguf" / f"{path.stem}-{sha256(path)[:16]}-transformers-{transformers.__version__}"
-    return cached_folder(folder, functools.partial(_convert, path, folder), contents=False)
+    return cached_folder(folder, functools.partial(_convert, path, folder, class_of), contents=False)
 
 
 def _check_magic(path: Path) -> None:
@@ -76,20 +77,18 @@ def _check_magic(path: Path) -> None:
             raise InputError(f"'{path}' is no GGUF file: it does not begin with the letters GGUF")
 
 
-def _convert(path: Path, folder: Path, draft: Path) -> None:
-    from sinkscope.model.hub import cannot_load
-
+def _convert(path: Path, folder: Path, class_of: Callable[[PreTrainedConfig], Any], draft: Path) -> None:
     with _reading(path) as file:
         metadata = _metadata(file)
         _check_kind(path, metadata)
         _check_types(path, file)
         check_room(cache_dir(), _BYTES * _elements(file))
         try:
-            _save_model(path, file, metadata, draft)
+            _save_model(path, file, metadata, class_of, draft)
         except InputError:
             raise
         except (OSError, ValueError, ImportError, KeyError, RuntimeError, NotImplementedError, TypeError) as error:
-            raise cannot_load(path, error) from error
+            raise InputError(f"cannot load model '{path}': {_reason(error).rstrip('.:')}; {_ORIGINAL}") from error
         _save_tokenizer(path, metadata, draft)
     size = sum(entry.stat().st_size for entry in draft.iterdir())
     stderr().print(
@@ -221,9 +220,9 @@ def _elements(file: Any) -> int:
 # Writing
 
 
-def _save_model(path: Path, file: Any, metadata: Mapping[str, Any], draft: Path) -> None:
-    from sinkscope.model.hub import _auto_class
-
+def _save_model(
+    path: Path, file: Any, metadata: Mapping[str, Any], class_of: Callable[[PreTrainedConfig], Any], draft: Path
+) -> None:
     config = AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
     if (architecture := metadata["general.architecture"]) not in _newer_architectures():
         _completed(
@@ -236,7 +235,7 @@ def _save_model(path: Path, file: Any, metadata: Mapping[str, Any], draft: Path)
                 if key.startswith(f"{architecture}.")
             },
         )
-    model, notes = _auto_class(config).from_pretrained(
+    model, notes = class_of(config).from_pretrained(
         str(path.parent),
         gguf_file=path.name,
         config=config,

@@ -151,7 +151,7 @@ def resolve(name: str | Path) -> str:
             raise InputError(f"no model in folder '{name}': config.json is missing{_gguf_inside(path)}")
         return str(path)
     if path.is_file() and is_gguf(path):
-        return str(dequantized(path))
+        return str(dequantized(path, _auto_class))
     if path.exists():
         raise InputError(
             f"'{name}' is a file: expected a model folder, a {SUFFIX} file, a hub id, or one of {', '.join(SHIPPED)}"
