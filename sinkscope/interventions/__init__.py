@@ -5,7 +5,6 @@ A line for each name, new interventions too.
 
 from sinkscope.interventions import registering as registering  # so that entry points of interventions are taken
 from sinkscope.interventions.bands import SuppressBands as SuppressBands
-from sinkscope.interventions.effects import effect as effect
 from sinkscope.interventions.finding import MassiveActivation as MassiveActivation
 from sinkscope.interventions.finding import largest_activations as largest_activations
 from sinkscope.interventions.finding import onset_depth as onset_depth
@@ -26,8 +25,6 @@ from sinkscope.interventions.named import Found as Found
 from sinkscope.interventions.named import Subject as Subject
 from sinkscope.interventions.named import named as named
 from sinkscope.interventions.named import named_as as named_as
-from sinkscope.interventions.outcome import Effect as Effect
-from sinkscope.interventions.outcome import Outcome as Outcome
 from sinkscope.interventions.positions import ReplacePosition as ReplacePosition
 from sinkscope.interventions.positions import SwapPositions as SwapPositions
 from sinkscope.interventions.residual import RemoveContribution as RemoveContribution

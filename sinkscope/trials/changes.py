@@ -6,8 +6,9 @@ import hashlib
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -37,7 +38,7 @@ from sinkscope.interventions.targets import AFTER, NEVER
 from sinkscope.probes import AttentionReceived, measure
 from sinkscope.sinks import EPSILON, Choice, Measured, Tokens, counted, parse
 from sinkscope.statistics import Interval
-from sinkscope.trials.arm import Arm, OnePass, Texts
+from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Texts
 from sinkscope.trials.run import Progress, run
 from sinkscope.trials.texts import Split, split
 from sinkscope.trials.trial import SENTENCES, Trial
@@ -237,7 +238,8 @@ def matters(
     sink |= {"epsilon": epsilon, "chosen": tokens.describe() if isinstance(tokens, Tokens) else {}}
     if by is None:
         sink |= masses(model, parts.scored, main, others, batch_size)
-        sink["afterwards"] = afterwards(model, parts.scored, main, names, epsilon, batch_size)
+        changes = {name: partial(main.change, name) for name in names}
+        sink["afterwards"] = afterwards(model, parts.scored, changes, main.targets.positions, epsilon, batch_size)
     record = {"kind": "changes", "sink": sink, "notes": notes, **dict(about or {})}
     return run(
         model,
@@ -271,23 +273,30 @@ def masses(
 
 
 def afterwards(
-    model: nn.Module, texts: Texts, arms: SinkArms, names: Sequence[str], epsilon: float, batch_size: int
+    model: nn.Module,
+    texts: Texts,
+    changes: Mapping[str, Callable[[Texts], Intervention]],
+    positions: Sequence[int],
+    epsilon: float,
+    batch_size: int,
 ) -> dict[str, dict[str, float]]:
-    """Under each arm: the position with the largest sink rate, its rate, and the largest rate of the old sinks, %."""
+    """Where the sink is in the unchanged model ("full") and under each change, in up to 16 of the texts.
+
+    `position`: the one with the largest sink rate of those that enough queries see; `rate`: that rate, %;
+    `rate_of_old`: the largest rate of `positions`, NaN where too few queries still see them.
+    """
     found = {}
     some = texts.part(slice(0, min(texts.count, LOOKED_AT)))
-    for name in ("full", *names):
+    for name, change in {REFERENCE: None, **changes}.items():
         rates = []
         for start in range(0, some.count, batch_size):
             part = some.part(slice(start, min(start + batch_size, some.count)))
-            with ExitStack() as stack:
-                if name != "full":
-                    stack.enter_context(arms.change(name, part).applied(model))
+            with nullcontext() if change is None else change(part).applied(model):
                 rates.append(sink_rates(model, part.inputs, epsilon, batch_size))
         width = min(each.shape[1] for each in rates)
         rate = metrics.nanmean(np.concatenate([each[:, :width] for each in rates]), 0)
         best = int(np.nanargmax(rate))
-        old = [float(rate[p]) for p in arms.targets.positions if p < width]
+        old = [float(rate[p]) for p in positions if p < width and np.isfinite(rate[p])]
         found[name] = {"position": best, "rate": float(rate[best]), "rate_of_old": max(old, default=float("nan"))}
     return found
 
@@ -303,7 +312,7 @@ def sink_rates(model: nn.Module, inputs: Any, epsilon: float, batch_size: int) -
     else:
         real = ~np.isnan(rates)
         visible = real[:, ::-1].cumsum(-1)[:, ::-1] * real
-    return np.where(counted(visible), rates, np.nan)
+    return np.where(counted(visible.astype(float)), rates, np.nan)
 
 
 def table(trial: Trial) -> pd.DataFrame:
@@ -340,58 +349,72 @@ def _mass(sink: Mapping[str, Any], arm: str) -> float | None:
     return sink.get("mass") if arm == "hide-sink" else None
 
 
+WORDS = {
+    "hide-sink": "hiding it",
+    "mute-sink": "muting its value",
+    "mean-sink": "its mean value in its place",
+    "fold-sink": "a constant logit and value in its place",
+    "swap-sink": "another text's key and value in its place",
+}
+
+
 def sentences(trial: Trial) -> list[str]:
-    """What a trial of changes says."""
-    sink = trial.record.get("sink")
-    if not sink or sink["by"]:
+    """What a trial of changes says: what each arm costs, against its controls, and where the sink is afterwards."""
+    sink = trial.record.get("sink", {})
+    if sink.get("by"):
         return trial.sentences()
+    if "after" not in sink:
+        name = trial.named("arm")[0]
+        said = [f"'{name}' {trial.cost_in_words(name)}.", *_against_controls(trial, name)]
+        old, new = sink["afterwards"][REFERENCE], sink["afterwards"][name]
+        rates = f"{_rate(old['rate_of_old'])} → {_rate(new['rate_of_old'])}"
+        return [*said, f"Sink rate at position {sink['positions'][0]}: {rates}."]
     arms = trial.named("arm")
-    said = []
-    broken = "hide-sink" in arms and trial.word("hide-sink") == "breaks"
+    broken = "hide-sink" in arms and trial.grade("hide-sink").word == "breaks"
+    said, parts = [], []
+    for arm in (arm for arm in WORDS if arm in arms):
+        breaks = " breaks the model," if trial.grade(arm).word == "breaks" else ""
+        parts.append(f"{WORDS[arm]}{breaks} {_signed(trial.cost(arm, 'nats'))}")
+    moved = sink.get("moved", float("nan"))
+    if "trim-sink" in arms and moved >= ENOUGH:
+        off, others = (_signed(trial.cost(arm, "nats")) for arm in ("trim-sink", OTHERS))
+        parts.append(f"the same mass ({moved:.2f}) off it {off}, off other tokens {others}")
+    elif "trim-sink" in arms:
+        parts.append(f"too little mass to move ({moved:.3f})")
     where = ", ".join(map(str, sink["positions"][:8]))
-    parts = []
-    words = {
-        "hide-sink": "hiding it",
-        "mute-sink": "muting its value",
-        "mean-sink": "its mean value in its place",
-        "fold-sink": "a constant logit and value in its place",
-        "swap-sink": "another text's key and value in its place",
-    }
-    for arm, word in words.items():
-        if arm in arms:
-            breaks = " breaks the model," if trial.word(arm) == "breaks" else ""
-            parts.append(f"{word}{breaks} {_signed(trial.cost(arm, 'nats'))}")
-    if "trim-sink" in arms:
-        moved = sink.get("moved", float("nan"))
-        if moved < ENOUGH:
-            parts.append(f"there is too little mass to move ({moved:.3f})")
-        else:
-            both = (_signed(trial.cost(arm, "nats")) for arm in ("trim-sink", OTHERS))
-            parts.append("the same mass ({:.2f}) off it {}, off other tokens {}".format(moved, *both))
-    if parts:
-        said.append(
-            f"Sink at position {where}, changed for queries from {sink['after']} tokens behind it on, nats a token: "
-            + "; ".join(parts)
-            + "."
-        )
+    head = f"The sink at position {where}, for queries from {sink['after']} tokens behind it on, nats a token"
+    said.append(f"{head}: {'; '.join(parts)}.")
     if broken:
-        said.append("Since hiding it breaks the model, only equal mass, mean and fold are compared.")
+        said.append("Hiding it breaks the model, so only equal mass, mean and fold are compared.")
     for arm in arms:
-        if trial.controls(arm) and not (broken and arm in ("hide-sink", "mute-sink", "swap-sink")):
-            more = trial.difference(arm, score="nats")
-            which = "more than" if more.low > 0 else "less than" if more.high < 0 else "not to be told from"
-            said.append(f"{arm}: {which} the same on {len(trial.controls(arm))} other keys ({_signed(more)}).")
-    if {"trim-sink", OTHERS} <= set(arms) and sink.get("moved", 0.0) >= ENOUGH:
+        if not (broken and arm in ("hide-sink", "mute-sink", "swap-sink")):
+            said += _against_controls(trial, arm)
+    if "trim-sink" in arms and moved >= ENOUGH:
         more = trial.difference("trim-sink", OTHERS, "nats")
-        which = "more than" if more.low > 0 else "less than" if more.high < 0 else "not to be told from what"
-        said.append(f"The mass on the sink costs {which} the same mass on other tokens ({_signed(more)}).")
-    places = sink.get("afterwards", {})
-    if "hide-sink" in places:
-        old, new = places["full"], places["hide-sink"]
-        same = new["position"] in sink["positions"]
-        told = "the sink stays where it was" if same else f"the largest rate is at position {new['position']}"
-        said.append(f"When it is hidden, {told} ({old['rate']:.1f} → {new['rate']:.1f} %).")
+        said.append(f"Mass on the sink costs {_compared(more)} the same mass on other tokens ({_signed(more)}).")
+    if "hide-sink" in arms:
+        old, new = sink["afterwards"][REFERENCE], sink["afterwards"]["hide-sink"]
+        said.append(
+            f"The largest sink rate is {_rate(old['rate'])} at position {old['position']:.0f}, and when that is hidden "
+            f"{_rate(new['rate'])} at position {new['position']:.0f}."
+        )
     return said
+
+
+def _against_controls(trial: Trial, arm: str) -> list[str]:
+    if not trial.controls(arm):
+        return []
+    score: Any = "nats" if np.isfinite(trial.data["nats"].values).any() else "kl"
+    more = trial.difference(arm, score=score)
+    return [f"{arm} costs {_compared(more)} its {len(trial.controls(arm))} controls ({_signed(more)})."]
+
+
+def _compared(more: Interval) -> str:
+    return "more than" if more.low > 0 else "less than" if more.high < 0 else "what cannot be told from"
+
+
+def _rate(value: float) -> str:
+    return "none" if not np.isfinite(value) else f"{value:.1f} %"
 
 
 SENTENCES["changes"] = sentences
@@ -443,23 +466,55 @@ def changed(
     inputs: Any,
     intervention: Intervention,
     *,
+    name: str = "",
+    position: int = 0,
+    epsilon: float = EPSILON,
+    drawn_in: Mapping[str, Any] | None = None,
     controls: int = 5,
     seed: int = 0,
+    batch_size: int = 8,
+    about: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Trial:
-    """One intervention against its own controls on the same texts; `options` as in `run`.
+    """One intervention against its own controls on the same texts.
+
+    Args:
+        model: Any transformers model with logits.
+        inputs: The texts that are scored.
+        intervention: What is changed; its `control` draws what it is compared with.
+        name: Of the arm; by default the intervention's own.
+        position: Where the sink rate is read, in the unchanged model and under the change.
+        epsilon: Of the sink rate.
+        drawn_in: Inputs in which controls look for what they need; by default the texts.
+        controls: Draws of the control, each another one; fewer where fewer exist.
+        seed: Of the controls.
+        batch_size: Texts that go through the model at once; no result depends on it.
+        about: More for the record.
+        options: As in `run`.
 
     Raises `InputError` for positions that a text does not have, and as `run` does.
     """
     model = unwrapped(model)
-    texts = Texts.of(model, inputs)
+    texts = inputs if isinstance(inputs, Texts) else Texts.of(model, inputs)
     length = row_length(model, texts.inputs)
-    for named in intervention.positions_named:
+    for named in (position, *intervention.positions_named):
         if not 0 <= named < length:
             raise InputError(f"position {named} is in no row: rows have positions 0 to {length - 1}")
-    arm = intervention_arm(type(intervention).__name__, intervention, model, texts.inputs, seed)
-    options = {"about": {"kind": "changes"}} | options
-    return run(model, texts, [arm], reading=OnePass(), controls=controls, seed=seed, **options)
+    name = name or type(intervention).__name__
+    arm = intervention_arm(name, intervention, model, drawn_in or texts.inputs, seed)
+    places = afterwards(model, texts, {name: lambda _: intervention}, (position,), epsilon, batch_size)
+    record = {"kind": "changes", "sink": {"positions": [position], "epsilon": epsilon, "afterwards": places}}
+    return run(
+        model,
+        texts,
+        [arm],
+        reading=OnePass(),
+        controls=controls,
+        seed=seed,
+        batch_size=batch_size,
+        about=record | dict(about or {}),
+        **options,
+    )
 
 
 def _resolved(model: nn.Module, parts: Split, on: Any, epsilon: float, batch_size: int) -> Any:
