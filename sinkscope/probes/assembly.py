@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.hooks import Depth, ExpertLayer, Layer, Place
-from sinkscope.measurements import Measurement
+from sinkscope.measurements import VISIBLE, Measurement
 from sinkscope.probes.batch import Batch
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, divide
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,11 +72,17 @@ def assemble(batches: Sequence[Batch], observers: Sequence[Observer], facts: Map
     places = _Places.of(batches)
     samples = sum(batch.size for batch in batches)
     coordinates: dict[str, Any] = _coordinates(found, places) | _extra(found, observers)
+    coordinates["causal"] = ("layer", [not _looks_ahead(batches, layer) for layer in places.layers])
     if (ids := _token_ids(batches)) is not None and "position" in coordinates:
         coordinates["token_id"] = (("sample", "position"), _at_positions(ids, np.array(coordinates["position"][1])))
     tokens = _tokens(batches, places.layers)
-    record = {**facts, "samples": samples, "tokens": int(tokens.max())} | ({"non_finite": broken} if broken else {})
+    record = {**facts, "samples": samples, "tokens": int(tokens.max()), "denominator": VISIBLE}
+    record |= {"non_finite": broken} if broken else {}
     variables = _variables(found, places, samples) | {"tokens": (("sample", "layer"), tokens)}
+    variables["queries"] = (("sample", "layer"), _per_layer(batches, places.layers, Batch.query_count))
+    variables["most_queries"] = (("sample", "layer"), _per_layer(batches, places.layers, Batch.most_queries))
+    if "position" in coordinates:
+        variables |= _from_masks(batches, places, np.array(coordinates["position"][1]))
     return Measurement(xr.Dataset(variables, coordinates, {"record": json.dumps(record)}))
 
 
@@ -245,6 +251,46 @@ def _indices(layers: Sequence[Layer]) -> list[int]:
         own = [other.index for other in members]
         numbers.append(layer.index if -1 not in own and len(set(own)) == len(own) else members.index(layer))
     return numbers
+
+
+def _from_masks(
+    batches: Sequence[Batch], places: _Places, positions: Int[np.ndarray, "position"]
+) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+    """`visible_queries` and `uniform_received`: whatever was observed, at the positions of what was.
+
+    Where a mask differs between heads, their mean.
+    """
+    shape = sum(batch.size for batch in batches), len(places.layers), len(positions)
+    seen, uniform = (np.full(shape, np.nan, np.float32) for _ in range(2))
+    start = 0
+    for batch in batches:
+        rows = slice(start, start + batch.size)
+        start = rows.stop
+        for index, layer in enumerate(places.layers):
+            if (sums := batch.visible(layer)) is None:
+                continue
+            counts, shares = sums
+            real = batch.keys(layer)
+            for block, values in ((seen, counts), (uniform, divide(shares, counts))):
+                front = compact(values.nanmean(1, keepdim=True), real)[:, 0].numpy()
+                there = positions < front.shape[1]
+                block[rows, index][:, there] = front[:, positions[there]]
+    dims = ("sample", "layer", "position")
+    return {"visible_queries": (dims, seen), "uniform_received": (dims, uniform)}
+
+
+def _looks_ahead(batches: Sequence[Batch], layer: Layer) -> bool:
+    """Whether a query saw a later key there, in any sample."""
+    return any(batch.places[layer].ahead for batch in batches if layer in batch.places)
+
+
+def _per_layer(
+    batches: Sequence[Batch], layers: Sequence[Layer], count: Callable[[Batch, Layer], np.ndarray]
+) -> np.ndarray:
+    """A number for each sample and layer; 0 where the layer did not run."""
+    samples = sum(batch.size for batch in batches)
+    parts = [np.concatenate([count(batch, layer) for batch in batches]) for layer in layers]
+    return np.stack(parts, 1) if parts else np.zeros((samples, 0), np.int64)
 
 
 def _tokens(batches: Sequence[Batch], layers: Sequence[Layer]) -> np.ndarray:

@@ -208,6 +208,7 @@ class Observation:
             stated = running.forward.stated(found.query, found.query_length)
             found.real_queries = running.forward.real.get(found.query) if stated else None
         size = call.query.shape[0]
+        found.see(running.seen.of(call, shared=found.query == found.key), call.key_start, size)
         for observer, piece in self._pieces(call):
             found.add(type(observer).__name__, piece, size)
 
