@@ -121,9 +121,16 @@ class PlaceSums:
 
 @dataclass(eq=False)
 class Batch(Samples):
-    """Samples that go through the model together, with all sums over them."""
+    """Samples that go through the model together, with all sums over them.
+
+    `index`: which samples of the measurement they are; `row`, `start`: which row each is of, and from which of its real
+    tokens on: documents that are packed into a row are samples of their own.
+    """
 
     places: dict[Place, PlaceSums] = field(default_factory=dict)
+    index: tuple[int, ...] = ()
+    row: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()
 
     def commit(self, done: OpenPass, cache: Cache | None) -> None:
         """Take over what a finished pass found, and the cache that it left."""
