@@ -40,6 +40,8 @@ class EvictingCache(FollowingCache):
                 f"family '{family(model)}' has no layer of plain full attention to evict from: its cache has {found}"
             )
         self.layers: list[Any] = [made or layer for made, layer in zip(evicting, layers, strict=True)]
+        for layer in self.kept:
+            layer.note_names = {repr(note): note for note in policy.needs}
         self.plan = Plan(policy, budget, when, self._rotations(model) if policy.reads_rotation else {})
 
     @property
@@ -51,6 +53,11 @@ class EvictingCache(FollowingCache):
     def left_alone(self) -> list[int]:
         """Layers that keep what transformers keeps."""
         return [index for index, layer in enumerate(self.layers) if not isinstance(layer, KeptSets)]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        plan = self.plan
+        return super().settings | {"policy": plan.policy.describe(), "budget": repr(plan.budget), "when": plan.when}
 
     def begin(self, forward: Forward, given: Mapping[str, Any]) -> dict[str, Any]:
         if self.engine is None or not self.engine.open:
@@ -104,7 +111,8 @@ def evicting(
     """
     if when not in get_args(When):
         raise InputError(f"when is {when!r}, expected one of {', '.join(get_args(When))}")
-    policy, budget, model = policy_of(policy), budget_of(budget), unwrapped(model)
+    policy, model = policy_of(policy), unwrapped(model)
+    budget = policy.spread(budget_of(budget)).around(policy.least - 1)
     if budget.number is not None and budget.number < policy.least:
         raise InputError(_too_small(policy, budget, budget.number))
     cache = EvictingCache(model, policy, budget, when)

@@ -33,6 +33,8 @@ class KeyNote:
     """
 
     reads_weights = False
+    of_queries = True
+    """Whether passes after the key's own change it."""
     one_pass = False
     bytes_each = 4
     """What a stored key of a key-value head costs."""
@@ -109,6 +111,8 @@ class LastQueries(RowNote):
 class KeyLengths(KeyNote):
     """‖k‖₂ of each key; fp32."""
 
+    of_queries = False
+
     def of_new(self, call: EvictionCall) -> Tensor:
         return torch.linalg.vector_norm(wide(call.of_new(call.key)), dim=-1)
 
@@ -116,6 +120,8 @@ class KeyLengths(KeyNote):
 @dataclass(frozen=True)
 class ValueLengths(KeyNote):
     """‖v‖₁ of each key's value; fp32."""
+
+    of_queries = False
 
     def of_new(self, call: EvictionCall) -> Tensor:
         return wide(call.of_new(call.value)).abs().sum(-1)
@@ -126,6 +132,8 @@ class Marked(KeyNote):
     """Whether a key is one of the tokens `ids`: 1 or 0."""
 
     ids: tuple[int, ...]
+
+    of_queries = False
 
     def of_new(self, call: EvictionCall) -> Tensor:
         if call.ids is None:
