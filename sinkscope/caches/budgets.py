@@ -88,7 +88,7 @@ class Pyramid(Budget):
     @property
     def number(self) -> int | None:
         inner = self._inner.number
-        return None if inner is None else max(1, self.outside + max(0, int((inner - self.outside) / self.beta)))
+        return None if inner is None else _smallest(inner, self.outside, 1 / self.beta)
 
     def around(self, outside: int) -> Budget:
         return replace(self, outside=outside)
@@ -129,7 +129,7 @@ class AdaptiveHeads(Budget):
     @property
     def number(self) -> int | None:
         inner = budget_of(self.mean).number
-        return None if inner is None else max(1, self.outside + max(0, int((inner - self.outside) * self.alpha)))
+        return None if inner is None else _smallest(inner, self.outside, self.alpha)
 
     def around(self, outside: int) -> Budget:
         return replace(self, outside=outside)
@@ -220,6 +220,11 @@ class HeadClasses(Budget):
     ) -> Int[Tensor, "batch kv_heads"]:
         groups = self.retrieves[layer].reshape(scores.shape[1], -1).any(-1)
         return torch.where(torch.from_numpy(groups).to(scores.device), EVERYTHING, count[:, None])
+
+
+def _smallest(keys: int, outside: int, share: float) -> int:
+    """What is left to the last head or layer of so many `keys`, of which some stand outside what is distributed."""
+    return max(1, min(keys, outside + max(0, int((keys - outside) * share + 1e-9))))
 
 
 EVERYTHING = 2**62  # more keys than there are

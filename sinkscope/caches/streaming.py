@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from jaxtyping import Int
@@ -42,6 +43,30 @@ _said: set[object] = set()
 _DROPPED = torch.ones(1, 1, dtype=torch.bool)  # every row has dropped tokens
 
 
+@dataclass(frozen=True)
+class Renumbered:
+    """A `StreamingCache` by its number of keys, as a side of a comparison: `sinks` of them, the rest is its window."""
+
+    name: ClassVar[str] = "streaming-cache"
+
+    sinks: int = 4
+    distance: Distance = "cache"
+
+    @property
+    def least(self) -> int:
+        """The fewest keys: the sinks, and the query."""
+        return self.sinks + 1
+
+    def cache(self, model: nn.Module, keys: int) -> StreamingCache:
+        """The cache of so many keys."""
+        return StreamingCache(model, self.sinks, keys - self.sinks, self.distance)
+
+    def describe(self, keys: int | None = None) -> dict[str, Any]:
+        """As `Policy.describe`."""
+        about = {"policy": "StreamingCache", "sinks": self.sinks, "distance": self.distance}
+        return about if keys is None else about | {"newest": keys - self.sinks}
+
+
 def trained_length(model: nn.Module) -> int | None:
     """Tokens that a model was trained for, by its configuration; None where that does not say, as with ALiBi."""
     length = getattr(text_config(model), "max_position_embeddings", None)
@@ -54,8 +79,9 @@ class StreamingCache(FollowingCache):
         model.generate(ids, past_key_values=StreamingCache(model, sinks=4, window=1020))
 
     A query sees at most sinks + window keys; without `window` as many as the model was trained for (1,024 where its
-    configuration does not say), and more than that is accepted with a warning. It stands at the distance from token j of the window that it has in the
-    text, and from sink j at the one that `distance` says, for a query at place t and n = sinks + window:
+    configuration does not say), and more than that is accepted with a warning. It stands at the distance from token j
+    of the window that it has in the text, and from sink j at the one that `distance` says, for a query at place t and
+    n = sinks + window:
 
     - "cache": n − 1 − j, as if nothing had been between (StreamingLLM).
     - "ceiling": min(t − j, window), one step beyond the window (LM-Infinite, Han et al. 2024).
@@ -66,8 +92,8 @@ class StreamingCache(FollowingCache):
     stay accurate. Rows may be padded on the left; each has its own first tokens.
 
     `generate` reads a prompt as if token by token, and so do `prefill` and `read`. A pass of several tokens that asks
-    for the logits of all of them shows later queries more than the window, with a warning. Layers with a window of their own, or with states, are left to transformers:
-    `left_alone` says which and why.
+    for the logits of all of them shows later queries more than the window, with a warning. Layers with a window of
+    their own, or with states, are left to transformers: `left_alone` says which and why.
 
     The code of StreamingLLM drops before or after a token is added, in different scripts; here the query counts, so its
     4 + 1020 in a perplexity run is sinks=4, window=1021.

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
 from sinkscope.caches.following import Coming, FollowedLayer
+from sinkscope.caches.layers.rectangle import SPARE
 from sinkscope.caches.layers.shown import Shown
 from sinkscope.caches.rotation import LayerRotation
 from sinkscope.errors import InputError
@@ -24,7 +25,8 @@ class SinkWindow(FollowedLayer, DynamicLayer):
 
     New tokens go to the end of a buffer; what attention sees is its last `sinks + window` rows, over the first of which
     the sinks are written (those tokens are dropped in any case). The buffer grows with the text up to these rows and a
-    sixteenth of the window; at its end what is kept moves to the front. A row with padding keeps plain tokens until its own real ones are too many, so transformers' mask fits it.
+    sixteenth of the window; at its end what is kept moves to the front. A row with padding keeps plain tokens until its
+    own real ones are too many, so transformers' mask fits it.
 
     The cache says before each pass what it shows (`show`), and turns the sinks of all layers at once.
     """
@@ -182,7 +184,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         assert self._buffers is not None
         queries, kept, room = states[0].shape[2], self.kept, self._buffers[0].shape[2]
         if self._end + queries > room and room < self.room:
-            room = min(self.room, max(2 * room, kept + queries))
+            room = min(self.room, kept + queries + max(SPARE, (kept + queries) // 8))
             self._move(kept, room)
         elif self._end + queries > room:
             for buffer in self._buffers:  # a copy: source and target may overlap

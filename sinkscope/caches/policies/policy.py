@@ -15,7 +15,6 @@ from sinkscope.caches.call import EvictionCall
 from sinkscope.caches.notes import Note
 from sinkscope.errors import InputError
 
-
 PLAIN = (bool, int, float, str)
 
 
