@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import checked_inputs, evaluating, unwrapped
+from sinkscope.measuring.peaks import Site, peaks, sites
+from sinkscope.model.columns import columns_of
 from sinkscope.quantization.prefix.identity import bos_of, check_decoder, room_of
 from sinkscope.quantization.prefix.prefix import Prefix
-from sinkscope.quantization.spared.columns import columns_of
-from sinkscope.quantization.spared.peaks import Site, peaks, sites
 
 Objective = Literal["outliers", "peak", "bos"]
 Progress = Callable[[int, int], object]
