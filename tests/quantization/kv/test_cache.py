@@ -77,7 +77,6 @@ def test_logits_are_those_over_naive_layers(name: str) -> None:
     assert torch.equal(found[:, :7], full[:, :7])
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("spared", [FirstTokens(2), Positions((0, 5)), Tokens((7,))])
 def test_what_is_spared_with_padding_is_spared_row_by_row(model: PreTrainedModel, spared: Spared) -> None:
     ids, mask = IDS.clone(), torch.ones_like(IDS)
