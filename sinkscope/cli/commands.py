@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from sinkscope.errors import InputError
-from sinkscope.names import resolve
+from sinkscope.names import names_a_path, no_such_folder, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,12 +82,16 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         for param in self.params:
             value = ctx.params.get(param.name)
-            if MODEL in (param.metavar or "") and not isinstance(param, TyperOption):
-                for name in [value] if isinstance(value, str) else value or ():
-                    if not name.endswith(LISTS):
-                        resolve(name)
-            elif param.name in READS and isinstance(value, Path) and not value.exists():
-                raise InputError(f"cannot read {value}: no such file or folder")
+            values = value if isinstance(value, list | tuple) else [value]
+            if isinstance(param, TyperOption):
+                if param.name in READS and isinstance(value, Path) and not value.exists():
+                    raise InputError(f"cannot read {value}: no such file or folder")
+                continue
+            for name in (each for each in values if isinstance(each, str) and not each.endswith(LISTS)):
+                if MODEL in (param.metavar or ""):
+                    resolve(name)
+                elif names_a_path(name) and not Path(name).expanduser().exists():
+                    raise no_such_folder(name)
         return super().invoke(ctx)
 
 
