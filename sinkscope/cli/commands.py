@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,8 @@ SELDOM = {
 ALWAYS = {"as_json", "out", "plan_only", "full"}
 """Options of the first panel, however many there are."""
 MODEL = "MODEL"  # in the metavar of arguments that name models, or a file that lists them
+RENAMED = {"--spare": "--protect"}
+"""Old names of options, which commands that have the new one take for one release, with a remark."""
 LISTS = (".yaml", ".yml", ".json")
 READS = {"text"}
 """Options that name a file or folder to read."""
@@ -69,7 +72,7 @@ class Command(TyperCommand):
         parse = parser.parse_args
 
         def parse_once(args: list[str]) -> Any:
-            values, rest, order = parse(args)
+            values, rest, order = parse([self._renamed(arg) for arg in args])
             for param, times in Counter(order).items():
                 once = isinstance(param, TyperOption) and not (param.multiple or param.is_flag or param.count)
                 if once and times > 1:
@@ -78,6 +81,14 @@ class Command(TyperCommand):
 
         parser.parse_args = parse_once
         return parser
+
+    def _renamed(self, argument: str) -> str:
+        name, sign, value = argument.partition("=")
+        there = {option for param in self.params for option in param.opts}
+        if name not in RENAMED or name in there or RENAMED[name] not in there:
+            return argument
+        warnings.warn(f"{name} is called {RENAMED[name]} now", DeprecationWarning, stacklevel=2)
+        return f"{RENAMED[name]}{sign}{value}"
 
     def invoke(self, ctx: Any) -> Any:
         for param in self.params:
