@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.progress import Progress
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperOption
 
 from sinkscope.cli import options
+from sinkscope.cli.commands import Command
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import old_files, results_folder
 from sinkscope.errors import InputError, unknown
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from sinkscope.interventions import Effect
 
 
-class ListingNames(TyperCommand):
+class ListingNames(Command):
     """A command whose help lists the interventions, looked up only then: that imports torch."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import Progress
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperOption
 
 from sinkscope.cli import options
+from sinkscope.cli.commands import Command
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.choices import WORDS, At, choices_of
 from sinkscope.cli.measuring.folders import results_folder
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 SHOWN = 8  # sites on a terminal
 
 
-class ListingSchemes(TyperCommand):
+class ListingSchemes(Command):
     """A command whose help lists the schemes, looked up only then: that imports torch."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

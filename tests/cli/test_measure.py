@@ -236,7 +236,7 @@ def test_the_models_name_is_text_in_table_and_page(sinkscope, model, text, tmp_p
 
 @pytest.mark.filterwarnings("always:sink rates over")
 def test_few_tokens_are_warned_about(sinkscope, model, text):
-    answer = sinkscope("measure", model, "--text", text, *QUICK, "--tokens", 8, "--samples", 2)
+    answer = sinkscope("measure", model, "--text", text, "--observers", "few", "--tokens", 8, "--samples", 2)
     assert answer.code == 0
     assert "warning: " in answer.err
     assert "below 10 tokens" in answer.err

@@ -24,7 +24,7 @@ def rounded_cache(model: nn.Module, name: str, spare: str, ids: Tensor) -> Cache
     spared = chosen[0] if chosen else None
     if isinstance(spared, Prefix):
         raise InputError(
-            f"--spare {spare}: a cache spares tokens of the prompt; begin the prompt with the prefix and give "
-            f"--spare first:{len(spared.ids)}"
+            f"--protect {spare}: a cache protects tokens of the prompt; begin the prompt with the prefix and give "
+            f"--protect first:{len(spared.ids)}"
         )
     return scheme.store(model, spared)
