@@ -50,7 +50,7 @@ THRESHOLD = 6.0  # of LLM.int8
 
 Ranges = Literal["tensor", "static", "token"]
 RANGES: dict[str, str] = {
-    "tensor": "one range for all tokens of a call",
+    "tensor": "one range for all tokens of a text",
     "static": "one range for all tokens, frozen from calibration",
     "token": "a range for each token",
 }
@@ -182,7 +182,7 @@ def _columns(name: str, threshold: float, skip: tuple[str, ...]) -> Quantization
         return OutlyingColumns(threshold, spared, _skipped(model, calibration, skip))
 
     says = (
-        f"inputs that reach {threshold:g} in any token of a call as they are, with their weights; the others of 8 "
+        f"inputs that reach {threshold:g} in any token of a text as they are, with their weights; the others of 8 "
         "bits, a range for each token and output (LLM.int8)"
     )
     return QuantizationScheme(name, says, make)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
@@ -73,8 +73,9 @@ class QuantizeLinear(Intervention):
     of "token" cuts the inputs; of stacked experts each is a tensor of its own. W is rounded once when the block begins
     and is exactly what it was afterwards; weights that are tied elsewhere (embeddings) stay as they are there.
     `activations`: the grid of x (batch, position, in), None for weights alone. Its ranges are found in each pass: over
-    "token" of each token alone; over "tensor" of everything in the call, so that a row's result depends on its batch
-    (of stacked experts: over all tokens and experts of the layer). Padding counts for no range. `static`: ranges frozen
+    "token" for each token alone; over "tensor" for each row of the batch, so that a text's result does not depend on
+    its batch (in stacked experts: for a row's tokens in all experts of the layer). `per_call`: one range for all rows
+    of a call instead, as kernels with one scale have it. Padding counts for no range. `static`: ranges frozen
     beforehand (`calibrated`). `spared`: tokens whose x stays in full precision and counts for no range. `skip`: maps
     that stay as they are (`linear_maps`). `transform`: what is done to x and undone in W before both are rounded, such
     as `SmoothQuant`; `rounding`: how W is brought onto its grid, None for the nearest value.
@@ -91,6 +92,7 @@ class QuantizeLinear(Intervention):
     skip: Sequence[str] = (HEAD,)
     transform: Transform | None = None
     rounding: Rounding | None = None
+    per_call: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "skip", (self.skip,) if isinstance(self.skip, str) else tuple(self.skip))
@@ -104,6 +106,8 @@ class QuantizeLinear(Intervention):
                 f"activations over '{self.activations.over}': no kernel has a scale for each channel or head of what "
                 "goes into a map; take over='token' or 'tensor'"
             )
+        if self.per_call and (self.static is not None or self.activations is None or self.activations.over != "tensor"):
+            raise InputError("per_call shares one range among all rows: it needs activations over 'tensor', not frozen")
         if self.static is not None and self.static.grid != self.activations:
             raise InputError(f"static scales are of {self.static.grid}, but activations are {self.activations}")
         for what, made in (("static scales", self.static), ("the rounding", self.rounding)):
@@ -137,6 +141,7 @@ class QuantizeLinear(Intervention):
             "weights": asdict(self.weights),
             "activations": None if self.activations is None else asdict(self.activations),
             "skip": list(self.skip),
+            "per_call": self.per_call,
             **{name: None if part is None else part.describe() for name, part in parts.items()},
         }
 
@@ -155,9 +160,30 @@ class QuantizeLinear(Intervention):
 
         def edit(x: Tensor, routing: Routing | None) -> Tensor:
             alone.uses.used(one)
-            return fake_quantize(x, grid, None if by_token else alone.rows(one, x, routing), static)
+            left = None if by_token else alone.rows(one, x, routing)
+            if static is not None or grid.over == "token" or self.per_call:
+                return fake_quantize(x, grid, left, static)
+            return row_by_row(x, grid, left, alone.texts(one, x, routing))
 
         return edit
+
+
+def row_by_row(
+    x: Float[Tensor, "..."], grid: Grid, left: Tensor | None, texts: Int[Tensor, " first"] | None
+) -> Float[Tensor, "..."]:
+    """x with a range for each row of the batch: along the first axis, or where `texts` says which row it is of.
+
+    Entries where `left` (broadcast to x) is True count for no range and stay as they are.
+    """
+    if texts is None and x.ndim == 3:
+        return fake_quantize(x, replace(grid, over="head"), left)
+    texts = torch.arange(len(x), device=x.device) if texts is None else texts
+    left = None if left is None else left.expand(x.shape)
+    found = torch.empty_like(x)
+    for text in texts.unique():
+        own = texts == text
+        found[own] = fake_quantize(x[own], grid, None if left is None else left[own])
+    return found
 
 
 def calibrated(

@@ -62,6 +62,26 @@ class LeftAlone:
             "padding cannot be told: name it in skip, or spare nothing and give rows of one length"
         )
 
+    def texts(self, one: LinearMap, x: Tensor, routing: Routing | None) -> Int[Tensor, " first"] | None:
+        """Which row of the batch each entry of x's first axis is of; None where that axis is the batch.
+
+        Raises `UnsupportedModelError` where that cannot be told.
+        """
+        batch = self._passes.now.forward.batch
+        if routing is not None:
+            token = routing.token if routing.paired else torch.arange(routing.tokens, device=x.device)
+            return token * batch // routing.tokens
+        text = one.axis in ("tokens", "memory")
+        if not one.routed and x.ndim > 2 and (len(x) == batch or not text):  # an image, a sound: a range each
+            return None
+        if batch == 1 or (not one.routed and text and len(x) % batch == 0):
+            return torch.arange(len(x), device=x.device) * batch // len(x)
+        raise UnsupportedModelError(
+            f"family '{family(self._passes.model)}': '{one.path}' is given {tuple(x.shape)} in a pass over {batch} "
+            "rows (routed to an expert, or cut otherwise), so which row they are of cannot be told and a range has no "
+            "row: give one row at a time, name it in skip, or share a range among all rows (per_call=True)"
+        )
+
     def _columns(self, one: LinearMap, x: Tensor, routing: Routing | None) -> Bool[Tensor, "batch position"] | None:
         forward = self._passes.now.forward
         if self._spared is not None and one.axis == self._axis:

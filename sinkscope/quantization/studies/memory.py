@@ -37,7 +37,7 @@ def columns_kept(
     """
     if not isinstance(quantizer, OutlyingColumns):
         return {}
-    shares = quantizer.kept(model, inputs, batch_size)
+    shares = quantizer.kept(model, inputs)
     if not shares:
         return {}
     widths = {path: one.weight.shape[-1] for path, one in linear_maps(model, quantizer.skip).items()}

@@ -44,14 +44,16 @@ def test_it_is_an_integer_product_and_an_exact_one() -> None:
     x[0, 2, 7] = 9
     x[1, 1, 30] = -6  # just reaches the threshold
     weight = model.get_submodule(path).weight.detach()
-    kept = torch.zeros(48, dtype=torch.bool)
-    kept[[7, 30]] = True
-    x_codes, x_scale = codes(x[..., ~kept])
     whole_codes, w_scale = codes(weight)
-    product = torch.einsum("bti,oi->bto", x_codes, whole_codes[:, ~kept])
-    assert product.dtype == torch.int32
-    expected = product * x_scale * w_scale[:, 0] + x[..., kept] @ weight[:, kept].T
-    torch.testing.assert_close(through(model, path, x, OutlyingColumns(6.0)), expected, rtol=1e-4, atol=1e-5)
+    found = through(model, path, x, OutlyingColumns(6.0))
+    for text, column in enumerate((7, 30)):  # each text has its own column
+        kept = torch.zeros(48, dtype=torch.bool)
+        kept[column] = True
+        x_codes, x_scale = codes(x[text, :, ~kept])
+        product = torch.einsum("ti,oi->to", x_codes, whole_codes[:, ~kept])
+        assert product.dtype == torch.int32
+        expected = product * x_scale * w_scale[:, 0] + x[text, :, kept] @ weight[:, kept].T
+        torch.testing.assert_close(found[text], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])

@@ -17,6 +17,7 @@ from sinkscope.quantization import (
     GPTQ,
     FirstTokens,
     Grid,
+    OutlyingColumns,
     Positions,
     QuantizeLinear,
     RandomTokens,
@@ -45,7 +46,7 @@ BLOCKS = {"llama": "layers", "gpt2": "h", "phi3": "layers", "bert": "layer"}
 def test_it_is_what_is_written_by_hand(name: str, which: str) -> None:
     model, inputs = a_model(name), inputs_of(name)
     activations = {"weights": None, "by token": FOUR, "by tensor": T4}[which]
-    entering = {"weights": same, "by token": symmetric(4), "by tensor": symmetric(4, None)}[which]
+    entering = {"weights": same, "by token": symmetric(4), "by tensor": symmetric(4, (-2, -1))}[which]
     plain = logits(model, **inputs)
     with QuantizeLinear(W4, activations).applied(model):
         found = logits(model, **inputs)
@@ -301,3 +302,53 @@ def test_what_is_refused_when_it_is_made() -> None:
         broken.model.layers[0].mlp.up_proj.weight[0, 0] = torch.nan
     with pytest.raises(InputError, match="not a number"), QuantizeLinear(W8).applied(broken):
         pass
+
+
+def ragged() -> tuple[Tensor, Tensor]:
+    """Nine rows of which three are shorter, padded on the right; every other one has an outlier."""
+    ids = torch.randint(5, 97, (9, 16), generator=torch.Generator().manual_seed(8))
+    mask = torch.ones_like(ids)
+    for row, pads in ((2, 5), (4, 1), (7, 9)):
+        ids[row, 16 - pads :], mask[row, 16 - pads :] = 2, 0
+    ids[::2, 3] = 2
+    return ids, mask
+
+
+PER_ROW = {
+    "asymmetric": QuantizeLinear(Grid(16), Grid(6, "tensor")),
+    "symmetric": QuantizeLinear(W8, Grid(6, "tensor", symmetric=True)),
+    "columns": OutlyingColumns(3.0),
+}
+
+
+@pytest.mark.parametrize("quantizer", PER_ROW.values(), ids=PER_ROW)
+@pytest.mark.parametrize("name", ["llama", "qwen3_moe"])
+def test_what_a_text_gets_does_not_depend_on_its_batch(name: str, quantizer: QuantizeLinear | OutlyingColumns) -> None:
+    if name == "qwen3_moe" and isinstance(quantizer, OutlyingColumns):
+        quantizer = replace(quantizer, skip=("lm_head", "experts"))
+    model = a_model(name, torch.float64)
+    model = an_outlier(model) if name == "llama" else model
+    ids, mask = ragged()
+    with quantizer.applied(model):
+        whole = logits(model, input_ids=ids, attention_mask=mask)
+        for size in (1, 3, 8):
+            for start in range(0, len(ids), size):
+                part = slice(start, start + size)
+                found = logits(model, input_ids=ids[part], attention_mask=mask[part])
+                real = mask[part].bool()
+                torch.testing.assert_close(found[real], whole[part][real], rtol=1e-5, atol=1e-6)
+        for row in (2, 4, 7):
+            alone = logits(model, input_ids=ids[row : row + 1][:, mask[row].bool()])
+            torch.testing.assert_close(alone[0], whole[row][mask[row].bool()], rtol=1e-5, atol=1e-6)
+
+
+def test_a_range_for_a_whole_call_is_asked_for() -> None:
+    model = an_outlier(a_model("llama"))
+    ids, _ = ragged()
+    quantizer = QuantizeLinear(Grid(16), Grid(6, "tensor"), per_call=True)
+    with quantizer.applied(model):
+        alone, among = logits(model, input_ids=ids[3:4]), logits(model, input_ids=ids)[3:4]
+    assert distance(alone, among) > 1e-3  # row 3 has no outlier, others have one
+    for wrong in (None, Grid(8)):
+        with pytest.raises(InputError, match="per_call"):
+            QuantizeLinear(Grid(8), wrong, per_call=True)
