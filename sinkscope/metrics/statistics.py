@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-
 import numpy as np
 from jaxtyping import Float
 
 from sinkscope.errors import InputError
+from sinkscope.statistics import Interval, nanmean, quiet
 
-
-@dataclass(frozen=True)
-class Interval:
-    """A value with a bootstrap interval."""
-
-    value: float
-    low: float
-    high: float
+__all__ = ["Interval", "bootstrap", "nanmean", "quantiles", "quiet", "resampled_means"]
 
 
 def bootstrap(
@@ -52,17 +41,3 @@ def resampled_means(
     with np.errstate(divide="ignore", invalid="ignore"):
         means = (draws @ np.where(known, flat, 0.0)) / (draws @ known)
     return means.reshape(resamples, *values.shape[1:])
-
-
-def nanmean(values: np.ndarray, axis: int) -> np.ndarray:
-    """Mean over what was measured; NaN where nothing was."""
-    with quiet():
-        return np.asarray(np.nanmean(values, axis=axis))
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without numpy's warnings about slices in which everything is NaN: such a slice gives NaN, as it should."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Mean of empty slice|All-NaN slice")
-        yield

@@ -1,0 +1,13 @@
+"""Means and their intervals: the one place of the package where a number gets a lower and an upper end."""
+
+from sinkscope.statistics.intervals import FEW as FEW
+from sinkscope.statistics.intervals import Interval as Interval
+from sinkscope.statistics.intervals import difference_interval as difference_interval
+from sinkscope.statistics.intervals import mean_bounds as mean_bounds
+from sinkscope.statistics.intervals import mean_interval as mean_interval
+from sinkscope.statistics.intervals import nanmean as nanmean
+from sinkscope.statistics.intervals import note as note
+from sinkscope.statistics.intervals import quiet as quiet
+from sinkscope.statistics.intervals import ratio_interval as ratio_interval
+from sinkscope.statistics.intervals import share_bounds as share_bounds
+from sinkscope.statistics.intervals import share_interval as share_interval
