@@ -41,6 +41,7 @@ from sinkscope.quantization.linear import linear_maps as linear_maps
 from sinkscope.quantization.prefix import Prefix as Prefix
 from sinkscope.quantization.prefix import calibrate_prefix as calibrate_prefix
 from sinkscope.quantization.prefix import find_prefix as find_prefix
+from sinkscope.quantization.prefix import prefix_cost as prefix_cost
 from sinkscope.quantization.schemes import SCHEMES as SCHEMES
 from sinkscope.quantization.spared import Columns as Columns
 from sinkscope.quantization.spared import FirstTokens as FirstTokens

@@ -116,7 +116,7 @@ def test_llm_int8_says_what_it_does_not_quantize(tiny_llama: LlamaForCausalLM) -
         everything = study(tiny_llama, ids, OutlyingColumns(0.0), {}, batch_size=2)
     assert everything.record["columns_kept"] == 1
     found = study(tiny_llama, ids, "llm-int8-0.5", {}, batch_size=2)
-    shares = OutlyingColumns(0.5).kept(tiny_llama, ids, 2)
+    shares = OutlyingColumns(0.5).kept(tiny_llama, ids)
     assert 0 < found.record["columns_kept"] < found.record["columns_kept_most"] == max(shares.values())
     assert f"{100 * max(shares.values()):.0f} %" in found.verdict
 

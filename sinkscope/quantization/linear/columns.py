@@ -29,8 +29,9 @@ class OutlyingColumns(Intervention):
 
     The rest R is rounded to 8 bits, x per token and W per output, symmetric. O is found anew in every call, for each
     row of the batch, among real tokens that are not spared; spared tokens stay whole. bitsandbytes has one O for all
-    rows of a call, so that a text's result depends on its batch. The threshold is absolute, so a model of small activations
-    keeps few columns and one of large activations most: `kept` says how many, without which a result says nothing.
+    rows of a call, so that a text's result depends on its batch. The threshold is absolute, so a model of small
+    activations keeps few columns and one of large activations most: `kept` returns the share, without which a result
+    says nothing.
     threshold 0 keeps everything, infinity nothing.
 
     Control: as many random tokens spared, where some are. Raises `UnsupportedModelError` for stacked experts (name them
