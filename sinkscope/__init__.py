@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 _ROOMS = (
+    "statistics",
+    "sinks",
     "attention",
     "metrics",
     "measurements",
@@ -35,6 +37,7 @@ _HOME = {
     "observe": "sinkscope.probes",
     "Measurement": "sinkscope.measurements",
     "compare": "sinkscope.measuring",
+    "find_tokens": "sinkscope.measuring.evidence",
     "AttentionReceived": "sinkscope.probes",
     "EntriesReceived": "sinkscope.probes",
     "SlotReceived": "sinkscope.probes",
@@ -74,6 +77,8 @@ if TYPE_CHECKING:
     from sinkscope import probes as probes
     from sinkscope import quantization as quantization
     from sinkscope import report as report
+    from sinkscope import sinks as sinks
+    from sinkscope import statistics as statistics
     from sinkscope import survey as survey
     from sinkscope import theory as theory
     from sinkscope import training as training
@@ -88,6 +93,7 @@ if TYPE_CHECKING:
     from sinkscope.measurements import Measurement as Measurement
     from sinkscope.measuring import compare as compare
     from sinkscope.measuring import measure as measure
+    from sinkscope.measuring.evidence import find_tokens as find_tokens
     from sinkscope.model import attach as attach
     from sinkscope.model import detach as detach
     from sinkscope.model import load as load

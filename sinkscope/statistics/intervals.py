@@ -100,7 +100,7 @@ def ratio_interval(
 def difference_interval(
     first: Float[np.ndarray, " text"], second: Float[np.ndarray, " other"], level: float = LEVEL
 ) -> Interval:
-    """mean(second) − mean(first) of independent samples, with Welch's interval; NaN ends where a sample has one text."""
+    """mean(second) − mean(first) of independent samples, with Welch's interval; NaN ends where one has one text."""
     parts = [np.asarray(values, dtype=np.float64) for values in (first, second)]
     parts = [values[~np.isnan(values)] for values in parts]
     value = float(parts[1].mean() - parts[0].mean()) if all(map(len, parts)) else math.nan

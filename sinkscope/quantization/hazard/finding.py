@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from sinkscope.errors import InputError
 from sinkscope.hooks import Stream, checked_inputs, family, unwrapped
 from sinkscope.measurements import Measurement
+from sinkscope.measuring.peaks import BATCH, Site, cached_sites, check_whole, read_sites, sites
+from sinkscope.model.columns import Columns, columns_of
 from sinkscope.probes import measure
 from sinkscope.quantization.hazard.advice import advice_of
 from sinkscope.quantization.hazard.result import Hazards
 from sinkscope.quantization.hazard.statistics import SiteNumbers, bits_lost
 from sinkscope.quantization.hazard.underflow import Fp8Underflow
 from sinkscope.quantization.spared import MeasuredSinks, Spared
-from sinkscope.quantization.spared.columns import Columns, columns_of
-from sinkscope.quantization.spared.peaks import BATCH, Site, cached_sites, check_whole, read_sites, sites
 
 
 def hazards(model: nn.Module, inputs: Any, spared: Spared | None = None, *, batch_size: int = BATCH) -> Hazards:

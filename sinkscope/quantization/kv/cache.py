@@ -14,11 +14,11 @@ from sinkscope.caches import FollowingCache
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Forward, family, text_config, unobserved, unwrapped
 from sinkscope.model import LabForCausalLM
+from sinkscope.model.columns import Columns, every_column, own_columns
 from sinkscope.quantization.grid import Grid
 from sinkscope.quantization.kv.layer import HybridSinkQuantizedLayer, SinkQuantizedLayer
 from sinkscope.quantization.kv.scheme import Scheme
 from sinkscope.quantization.spared import Known, Spared
-from sinkscope.quantization.spared.columns import Columns, every_column, own_columns
 
 READ = ("input_ids", "inputs_embeds", "attention_mask", "document_ids")  # of a first pass, to find tokens in
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import batches, checked_inputs, evaluating, unwrapped
+from sinkscope.measuring.peaks import BATCH, Site, peaks, sites
+from sinkscope.model.columns import columns_of
 from sinkscope.quantization.prefix.identity import bos_of, check_decoder, room_of
 from sinkscope.quantization.prefix.prefix import Prefix
 from sinkscope.quantization.prefix.serving import own_tokens
-from sinkscope.quantization.spared.columns import columns_of
-from sinkscope.quantization.spared.peaks import BATCH, Site, peaks, sites
 from sinkscope.statistics import mean_interval
 
 Objective = Literal["outliers", "peak", "bos"]

@@ -3,7 +3,7 @@
 A line for each name, new choices too.
 """
 
-from sinkscope.quantization.spared.columns import Columns as Columns
+from sinkscope.model.columns import Columns as Columns
 from sinkscope.quantization.spared.drawn import RandomTokens as RandomTokens
 from sinkscope.quantization.spared.drawn import others_of as others_of
 from sinkscope.quantization.spared.found import MeasuredSinks as MeasuredSinks

@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.quantization.spared.columns import columns_of
+from sinkscope.model.columns import columns_of
 from sinkscope.quantization.spared.spared import Found, Known, Spared
 
 

@@ -18,9 +18,9 @@ from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import Stream, batches, checked_inputs, evaluating, read_stream, unwrapped
 from sinkscope.interventions import largest_activations
 from sinkscope.measurements import Measurement
+from sinkscope.measuring.peaks import BATCH, check_whole, peaks, sites
+from sinkscope.model.columns import Columns, columns_of
 from sinkscope.probes import AttentionReceived, measure
-from sinkscope.quantization.spared.columns import Columns, columns_of
-from sinkscope.quantization.spared.peaks import BATCH, check_whole, peaks, sites
 from sinkscope.quantization.spared.spared import Found
 
 EPSILON = 0.2  # below the sink rate's 0.3: two sinks share attention, and one that is missed sets everybody's range

@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from sinkscope.errors import InputError
-from sinkscope.quantization.spared.columns import Columns
+from sinkscope.model.columns import Columns
 from sinkscope.quantization.spared.spared import Placed
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Pass, Passes, Samples, arguments, cache_of, check_order, unwrapped
-from sinkscope.quantization.spared.columns import UNKNOWN, Columns, every_column, own_columns
+from sinkscope.model.columns import UNKNOWN, Columns, every_column, own_columns
 from sinkscope.quantization.spared.spared import Spared
 
 Kind = TypeVar("Kind")

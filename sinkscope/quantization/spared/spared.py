@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sinkscope.errors import InputError
-from sinkscope.quantization.spared.columns import UNKNOWN, Columns, columns_of
+from sinkscope.model.columns import UNKNOWN, Columns, columns_of
 
 
 class Spared(ABC):

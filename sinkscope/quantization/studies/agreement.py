@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from sinkscope.interventions import All, Intervention
+from sinkscope.measuring.peaks import peaks, sites
+from sinkscope.model.columns import columns_of
 from sinkscope.quantization.spared import Spared
-from sinkscope.quantization.spared.columns import columns_of
-from sinkscope.quantization.spared.peaks import peaks, sites
 
 APART = 2.0  # times by which ranges differ before a warning: one bit
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sinkscope.errors import InputError
+from sinkscope.model.columns import columns_of
 from sinkscope.quantization.prefix import Prefix
 from sinkscope.quantization.prefix.serving import own_tokens
 from sinkscope.quantization.spared import FirstTokens, Known, RandomTokens, Spared
-from sinkscope.quantization.spared.columns import columns_of
 
 Choice = Spared | Prefix
 Role = Literal["full", "nothing", "spared", "first", "control"]

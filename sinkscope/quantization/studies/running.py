@@ -19,11 +19,11 @@ from transformers import Cache
 from sinkscope.errors import InputError
 from sinkscope.hooks import checked_inputs, device_of, unwrapped
 from sinkscope.interventions import All, Intervention
+from sinkscope.measuring.peaks import check_whole
+from sinkscope.model.columns import columns_of
 from sinkscope.quantization.prefix import Prefix
 from sinkscope.quantization.prefix.serving import own_tokens
 from sinkscope.quantization.spared import FirstTokens, Known, MeasuredSinks, Spared
-from sinkscope.quantization.spared.columns import columns_of
-from sinkscope.quantization.spared.peaks import check_whole
 from sinkscope.quantization.studies.agreement import warn_of_choice, warn_of_inputs, warn_of_prefix
 from sinkscope.quantization.studies.arms import FULL, NOTHING, Arm, Choice, arms_of
 from sinkscope.quantization.studies.memory import columns_kept, weight_bytes

@@ -15,7 +15,7 @@ from sinkscope.attention import Document, Tokens
 from sinkscope.attention.masks import leaves
 from sinkscope.errors import InputError
 from sinkscope.hooks import Forward, Stream, arguments, row_length, unobserved, unwrapped
-from sinkscope.model import LabForCausalLM
+from sinkscope.model.lab import LabForCausalLM
 
 UNKNOWN = -1  # in place of an id: padding, and learned tokens before a sequence
 

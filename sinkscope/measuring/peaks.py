@@ -25,7 +25,7 @@ from sinkscope.hooks import (
     projections,
     unwrapped,
 )
-from sinkscope.quantization.spared.columns import columns_of
+from sinkscope.model.columns import columns_of
 
 BATCH = 8  # rows that go through the model at once
 

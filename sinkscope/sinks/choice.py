@@ -1,0 +1,388 @@
+"""Choices of tokens, as values: the only vocabulary for "these tokens".
+
+What is protected from eviction or rounding, and what an intervention acts on, is a choice; choices are added with `+`.
+Some a single pass can tell, from positions or ids (`places`); all are resolved into `Tokens` with what they need to
+know (`needs`, `resolve`). `sinkscope.find_tokens` runs a model for that.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Bool
+
+from sinkscope.errors import InputError
+from sinkscope.sinks.evidence import Evidence, NothingChosenError, Received
+from sinkscope.sinks.rule import EPSILON, by_position, by_row, check_epsilon, counted
+from sinkscope.sinks.tokens import Tokens
+
+By = Literal["position", "row"]
+
+
+class Choice(ABC):
+    """A choice of tokens: a frozen value. `str(choice)` are its words, which `parse` reads."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What it must know: "attention", "activations", "hidden", "ids"; empty where positions tell."""
+
+    def __add__(self, other: Choice) -> Choice:
+        parts = dict.fromkeys((*_parts(self), *_parts(other)))
+        return Sum(tuple(parts)) if len(parts) > 1 else self
+
+    @property
+    def in_a_pass(self) -> bool:
+        """Whether positions and ids alone tell its tokens, so that any pass can (`places`)."""
+        return False
+
+    def places(self, order: Any, ids: Any, real: Any) -> Any:
+        """Which columns of a pass are chosen, for numpy and torch alike.
+
+        `order`: positions within documents; `ids`: token ids or None; `real`: False for padding. Raises `InputError`
+        for a choice that a pass cannot tell, naming the way.
+        """
+        raise InputError(
+            f"'{self}' is known after a look at whole texts, which a pass does not show: resolve it first, with "
+            "find_tokens(model, texts, choice)"
+        )
+
+    @abstractmethod
+    def resolve(self, evidence: Evidence) -> Tokens:
+        """The tokens, from what is known. Raises `NothingChosenError` where there are none."""
+
+    @abstractmethod
+    def __str__(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Measured(Choice):
+    """The sinks: tokens that some head gives more than `epsilon` of its attention, by the rule of `sinks.rule`.
+
+    by="position": positions, by the mean over the texts that were measured; they hold for any text. by="row": those of
+    each text by itself, which must be measured then. With a `measurement` nothing is run.
+
+    Args:
+        epsilon: Attention per query that sees the token, between 0 and 1.
+        by: Whether positions of all texts or tokens of each text are chosen.
+        measurement: A `Measurement` with `attention_received`, of the same model.
+    """
+
+    epsilon: float = EPSILON
+    by: By = "position"
+    measurement: Any = None
+
+    needs = frozenset({"attention"})
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        if self.by not in ("position", "row"):
+            raise InputError(f"by = {self.by!r}: 'position' or 'row'")
+        if self.by == "row" and self.measurement is not None:
+            raise InputError("Measured(by='row'): the tokens of a text are read in that text: leave out measurement")
+
+    def resolve(self, evidence: Evidence) -> Tokens:
+        if self.measurement is not None:
+            return self.measurement.sinks(epsilon=self.epsilon, by="position")  # type: ignore[no-any-return]
+        known = evidence.received
+        if known is None:
+            raise InputError(f"'{self}' needs the attention that tokens receive: find_tokens(model, texts, choice)")
+        return self.of(known, evidence)
+
+    def of(self, known: Received, evidence: Evidence | None = None) -> Tokens:
+        """The tokens, from what a stack's tokens receive; `evidence` tells the texts, for by="row".
+
+        Raises `NothingChosenError` where no token of any head is a sink: it names the nearest α, and the slots where
+        these take the attention.
+        """
+        arrays = known.received, known.visible, known.uniform
+        by_sample = by_row(*arrays, self.epsilon)
+        mask = by_position(*arrays, self.epsilon)[None] if self.by == "position" else by_sample
+        if not mask.any():
+            raise NothingChosenError(_nearest(known, self.epsilon))
+        texts = f"{len(known.received)} documents"
+        about = {"epsilon": self.epsilon, "by": self.by, "measured_on": texts}
+        if self.by == "position":
+            width = int(np.flatnonzero(mask.any((0, 1, 2)))[-1]) + 1
+            return Tokens(mask[..., :width], None, known.layers, str(self), about)
+        assert evidence is not None
+        rows = evidence.rows
+        wide = np.zeros((len(rows), *mask.shape[1:3], rows.order.shape[1]), dtype=bool)
+        for sample, (row, start) in enumerate(zip(known.row.tolist(), known.start.tolist(), strict=True)):
+            stop = min(start + mask.shape[-1], wide.shape[-1])
+            wide[row, ..., start:stop] |= mask[sample, ..., : stop - start]
+        return Tokens(wide & rows.real[:, None, None], rows, known.layers, str(self), about)
+
+    def __str__(self) -> str:
+        return "measured" if self.epsilon == EPSILON else f"measured@{self.epsilon:g}"
+
+
+@dataclass(frozen=True)
+class Online(Choice):
+    """What is a sink so far, while a text is read: the rule of `sinks.rule` with the queries that there were.
+
+    For caches, which see the attention as it happens; a group of heads that shares keys keeps the largest α of its
+    heads. Elsewhere it cannot be resolved.
+    """
+
+    epsilon: float = EPSILON
+
+    needs = frozenset({"attention"})
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+
+    def resolve(self, evidence: Evidence) -> Tokens:
+        raise InputError(f"'{self}' is read inside a cache, as the text comes: for whole texts take measured")
+
+    def __str__(self) -> str:
+        return "online" if self.epsilon == EPSILON else f"online@{self.epsilon:g}"
+
+
+@dataclass(frozen=True)
+class First(Choice):
+    """The first n tokens of each document, whatever they are. Source: Xiao et al. 2023 (there 4)."""
+
+    n: int = 4
+
+    def __post_init__(self) -> None:
+        _check_count("first", self.n)
+
+    @property
+    def in_a_pass(self) -> bool:
+        return True
+
+    def places(self, order: Any, ids: Any, real: Any) -> Any:
+        return (order >= 0) & (order < self.n) & real
+
+    def resolve(self, evidence: Evidence) -> Tokens:
+        return Tokens(np.ones((1, 1, 1, self.n), dtype=bool), None, (), str(self))
+
+    def __str__(self) -> str:
+        return f"first:{self.n}"
+
+
+@dataclass(frozen=True)
+class Last(Choice):
+    """The last n tokens of each document; in a cache the newest n."""
+
+    n: int = 4
+
+    def __post_init__(self) -> None:
+        _check_count("last", self.n)
+
+    def resolve(self, evidence: Evidence) -> Tokens:
+        rows = evidence.rows
+        seen = rows.visible  # the last token of a document is seen by one query
+        return Tokens(((seen > 0) & (seen <= self.n))[:, None, None], rows, (), str(self))
+
+    def __str__(self) -> str:
+        return f"last:{self.n}"
+
+
+@dataclass(frozen=True, init=False)
+class Positions(Choice):
+    """The tokens at these positions of each document, counted from 0: `Positions(0, 5)`."""
+
+    positions: tuple[int, ...]
+
+    def __init__(self, *positions: int) -> None:
+        object.__setattr__(self, "positions", _numbers("positions", positions))
+
+    @property
+    def in_a_pass(self) -> bool:
+        return True
+
+    def places(self, order: Any, ids: Any, real: Any) -> Any:
+        found = (order == self.positions[0]) & real
+        for position in self.positions[1:]:
+            found = found | ((order == position) & real)
+        return found
+
+    def resolve(self, evidence: Evidence) -> Tokens:
+        mask = np.zeros((1, 1, 1, max(self.positions) + 1), dtype=bool)
+        mask[..., list(self.positions)] = True
+        return Tokens(mask, None, (), str(self))
+
+    def __str__(self) -> str:
+        return f"positions:{','.join(map(str, self.positions))}"
+
+
+@dataclass(frozen=True, init=False)
+class TokenIds(Choice):
+    """Every token with one of these ids, wherever it stands: `TokenIds(2)` for a BOS, a delimiter."""
+
+    ids: tuple[int, ...]
+
+    needs = frozenset({"ids"})
+
+    def __init__(self, *ids: int) -> None:
+        object.__setattr__(self, "ids", _numbers("ids", ids))
+
+    @property
+    def in_a_pass(self) -> bool:
+        return True
+
+    def places(self, order: Any, ids: Any, real: Any) -> Any:
+        if ids is None:
+            raise InputError(f"'{self}': which tokens these are is not known without token ids")
+        found = (ids == self.ids[0]) & real
+        for token in self.ids[1:]:
+            found = found | ((ids == token) & real)
+        return found
+
+    def resolve(self, evidence: Evidence) -> Tokens:
+        rows = evidence.rows
+        mask = self.places(rows.order, rows.ids, rows.real)
+        if not mask.any():
+            raise NothingChosenError(f"'{self}': no token of the texts has one of these ids")
+        return Tokens(mask[:, None, None], rows, (), str(self))
+
+    def __str__(self) -> str:
+        return f"ids:{','.join(map(str, self.ids))}"
+
+
+@dataclass(frozen=True)
+class Outliers(Choice):
+    """Tokens t with max_j |x_tj| above `ratio` medians of their document at the input of a linear map of kind `site`.
+
+    `site` is what a map makes: down, up, gate, query, key, value, output …; the most outlying of its layers counts.
+    Attention sinks and massive activations are not the same tokens: each choice finds its own. Source: Chen et al. 2024
+    (PrefixQuant), who look at down and take 64, 50 or 20.
+    """
+
+    ratio: float = 20.0
+    site: str = "down"
+
+    needs = frozenset({"activations"})
+
+    def __post_init__(self) -> None:
+        if not self.ratio > 1:
+            raise InputError(f"ratio = {self.ratio!r}: a number of medians above 1, such as 20")
+
+    def resolve(self, evidence: Evidence) -> Tokens:
+        if self.site not in evidence.peaks:
+            raise InputError(f"'{self}' needs the activations at '{self.site}': find_tokens(model, texts, choice)")
+        rows = evidence.rows
+        largest = np.zeros(rows.order.shape)
+        for size in evidence.peaks[self.site]:
+            for number in np.unique(rows.document):
+                own = (rows.document == number) & rows.real
+                for row in np.flatnonzero(own.any(-1)):
+                    here = size[row, own[row]]
+                    ratio = here / max(float(np.nanmedian(here)), 1e-30)
+                    largest[row, own[row]] = np.fmax(largest[row, own[row]], ratio)
+        mask = largest > self.ratio
+        if not mask.any():
+            raise NothingChosenError(
+                f"no token outlies at '{self.site}': the largest is {largest.max():.1f} medians of its text, and ratio "
+                f"= {self.ratio:g}"
+            )
+        return Tokens(mask[:, None, None], rows, (), str(self), {"ratio": self.ratio, "site": self.site})
+
+    def __str__(self) -> str:
+        return "outliers" if self == Outliers() else f"outliers:{self.ratio:g}"
+
+
+@dataclass(frozen=True)
+class Spikes(Choice):
+    """The `count` tokens of each document with the largest |h^(depth)[t, dimension]| (KVSink).
+
+    Sinks ride on spikes of a few stable channels of the residual stream. Source: Su & Yuan 2025.
+    """
+
+    depth: int
+    dimension: int
+    count: int = 1
+
+    needs = frozenset({"hidden"})
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or self.depth < 0 or self.dimension < 0:
+            raise InputError(f"{self}: a depth and a dimension from 0 on, and a count of at least 1")
+
+    def resolve(self, evidence: Evidence) -> Tokens:
+        if (self.depth, self.dimension) not in evidence.channels:
+            raise InputError(f"'{self}' needs the residual stream: find_tokens(model, texts, choice)")
+        rows, size = evidence.rows, evidence.channels[self.depth, self.dimension]
+        mask = np.zeros(rows.order.shape, dtype=bool)
+        for number in np.unique(rows.document):
+            own = (rows.document == number) & rows.real
+            for row in np.flatnonzero(own.any(-1)):
+                places = np.flatnonzero(own[row])
+                mask[row, places[np.argsort(-size[row, places], kind="stable")[: self.count]]] = True
+        return Tokens(mask[:, None, None], rows, (), str(self))
+
+    def __str__(self) -> str:
+        return f"spikes:{self.depth},{self.dimension},{self.count}"
+
+
+@dataclass(frozen=True)
+class Sum(Choice):
+    """What any of several choices chooses."""
+
+    parts: tuple[Choice, ...]
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset().union(*(part.needs for part in self.parts))
+
+    @property
+    def in_a_pass(self) -> bool:
+        return all(part.in_a_pass for part in self.parts)
+
+    def places(self, order: Any, ids: Any, real: Any) -> Bool[Any, "..."]:
+        found = self.parts[0].places(order, ids, real)
+        for part in self.parts[1:]:
+            found = found | part.places(order, ids, real)
+        return found
+
+    def resolve(self, evidence: Evidence) -> Tokens:
+        tokens, nothing = None, ""
+        for part in self.parts:
+            try:
+                one = part.resolve(evidence)
+            except NothingChosenError as error:
+                nothing = nothing or str(error)
+                continue
+            tokens = one if tokens is None else tokens | one
+        if tokens is None:
+            raise NothingChosenError(nothing)
+        return tokens
+
+    def __str__(self) -> str:
+        return "+".join(map(str, self.parts))
+
+
+def _parts(choice: Choice) -> tuple[Choice, ...]:
+    return choice.parts if isinstance(choice, Sum) else (choice,)
+
+
+def _nearest(known: Received, epsilon: float) -> str:
+    """No sink: what was looked at, and what came nearest."""
+    seen = counted(known.visible)[:, :, None]
+    alpha = np.where(seen, np.nan_to_num(known.received, nan=-1.0), -1.0)
+    sample, _, _, position = np.unravel_index(int(alpha.argmax()), alpha.shape)
+    most = float(alpha.max())
+    said = (
+        f"no sink: in no head does a token receive more than epsilon = {epsilon:g} of the attention of the queries "
+        f"that see it, and twice what uniform attention gives; the most is {most:.3f}, at position {position} of "
+        f"text {int(known.row[sample])}"
+    )
+    if known.slots > 0.05:
+        said += f". Learned slots take {100 * known.slots:.0f} % of the attention, and they are no tokens"
+    return f"{said}; lower epsilon, or name the tokens (first:4)"
+
+
+def _check_count(what: str, n: Any) -> None:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise InputError(f"{what}:{n}: a number of tokens of at least 1; to choose none: none")
+
+
+def _numbers(what: str, given: tuple[Any, ...]) -> tuple[int, ...]:
+    if not given or any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in given):
+        raise InputError(f"{what}: expected whole numbers from 0 on, at least one, not {given}")
+    if len(set(given)) != len(given):
+        raise InputError(f"{what}: expected different numbers, not {given}")
+    return given

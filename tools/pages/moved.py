@@ -1,0 +1,222 @@
+"""`python -m tools.pages.moved`: the generated part of `docs/corrections.md`: which published numbers moved, and why.
+
+`results/frozen/` holds what commit 6ca3717 said: the verdict on each claim about the records in the package, and the
+numbers of the stored studies in `results/benchmarks/`, timings left out. Today's code judges the same records, and the
+same studies are read again. A number that moved needs a reason in `REASONS`. `--freeze` writes `results/frozen/` again,
+which only a release should do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from benchmarks.sides import RESULTS
+from sinkscope.files import write_text
+from tools.pages import ROOT, above, write
+
+PAGE, HEAD = "corrections.md", "## Which numbers moved"
+FROZEN = ROOT / "results" / "frozen"
+SINCE = "6ca3717"
+TIMED = {"s", "tokens/s", "GB", "min", "MB", "x"}
+"""Units of figures that depend on the machine."""
+STUDIES = ("cache_quality", "calibration", "quantization", "quantization_second", "quantized_cache", "quantized_linear")
+"""Stored studies whose details are results, not timings."""
+DIGITS = 4
+"""Significant digits that are frozen and compared."""
+
+REASONS: Mapping[str, str] = {}
+"""Why numbers moved: a pattern of `study: name` (as in a shell), and the reason. The first that fits counts."""
+
+Cell = str | float | None
+Rows = Mapping[str, tuple[Cell, ...]]  # by `study: name`
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A number, or a verdict, that is no longer what it was; `after` is empty where it is gone."""
+
+    key: str
+    before: tuple[Cell, ...]
+    after: tuple[Cell, ...]
+
+    @property
+    def reason(self) -> str:
+        """The first reason in `REASONS` that fits; empty without one."""
+        return next((reason for pattern, reason in REASONS.items() if fnmatchcase(self.key, pattern)), "")
+
+
+def judged() -> dict[str, tuple[Cell, ...]]:
+    """Each claim by `question: claim`: rule, verdict, effect, ends of its interval, runs.
+
+    An effect and its interval are logarithms where the rule asks for a ratio. Without runs they are None.
+    """
+    from sinkscope.experiments import QUESTIONS, SHIPPED, known, verdicts
+
+    questions = list(QUESTIONS.values())
+    records = known([SHIPPED], "nano", own=questions)
+    rows: dict[str, tuple[Cell, ...]] = {}
+    for question in questions:
+        for verdict in verdicts(question, records.of(question), "nano"):
+            low, high = verdict.interval or (None, None)
+            effect, *ends = map(rounded, (verdict.residual, low, high))
+            runs = " and ".join(map(str, verdict.n)) or str(len(verdict.evidence))
+            key = f"{question.name}: {verdict.claim.name}"
+            rows[key] = (str(verdict.claim.rule), verdict.said, effect, *ends, runs, verdict.claim.statement)
+    return rows
+
+
+def studied(folder: Path = RESULTS) -> dict[str, tuple[Cell, ...]]:
+    """Each number of the stored studies by `file: path in it`, of figures both sides."""
+    rows: dict[str, tuple[Cell, ...]] = {}
+    for path in sorted(folder.glob("*.json")):
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        for figure in stored["figures"]:
+            if figure["unit"] not in TIMED:
+                rows[f"{path.stem}: {figure['what']}"] = (rounded(figure["side"]), rounded(figure["against"]))
+        if path.stem in STUDIES:
+            for name, value in leaves(stored.get("details", {})):
+                rows[f"{path.stem}: {name}"] = (rounded(value),)
+    return rows
+
+
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers in nested data, with their paths; an entry of a list goes by its `arm` or `scheme`."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if "seconds" not in str(key):
+                yield from leaves(inner, f"{name}/{key}" if name else str(key))
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            label = (
+                next((inner[k] for k in ("arm", "scheme") if k in inner), place) if isinstance(inner, dict) else place
+            )
+            yield from leaves(inner, f"{name}/{label}")
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield name, value
+
+
+def rounded(value: float | None) -> Cell:
+    """A number with the digits that are compared; NaN and infinities as text, as JSON has neither."""
+    if value is None:
+        return None
+    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else str(value)
+
+
+def moved(before: Rows, after: Rows) -> list[Moved]:
+    """What is not as it was, in the order of the keys."""
+    rows = [Moved(key, cells, after.get(key, ())) for key, cells in sorted(before.items())]
+    return [row for row in rows if row.before != row.after]
+
+
+def frozen(name: str) -> dict[str, tuple[Cell, ...]]:
+    """The rows of a file of `results/frozen/`."""
+    stored = json.loads((FROZEN / f"{name}.json").read_text(encoding="utf-8"))
+    return {key: tuple(cells) for key, *cells in stored["rows"]}
+
+
+def freeze() -> None:
+    """Write what today's code says as what was published."""
+    columns = {
+        "verdicts": ["claim", "asked", "verdict", "effect", "low", "high", "runs", "statement"],
+        "studies": ["number", "value", "against"],
+    }
+    for name, rows in {"verdicts": judged(), "studies": studied()}.items():
+        head = f'{{"commit": "{SINCE}", "columns": {json.dumps(columns[name])}, "rows": [\n'
+        lines = (json.dumps([key, *cells], ensure_ascii=False) for key, cells in sorted(rows.items()))
+        write_text(FROZEN / f"{name}.json", head + ",\n".join(lines) + "\n]}\n")
+
+
+def pages() -> dict[str, str]:
+    """The page, with what moved since it was frozen."""
+    verdicts = moved(frozen("verdicts"), judged())
+    studies = moved(frozen("studies"), studied())
+    return {PAGE: f"{above(PAGE, HEAD)}{HEAD}\n\n{verdicts_said(verdicts)}\n{studies_said(studies)}"}
+
+
+def verdicts_said(rows: Sequence[Moved]) -> str:
+    """The verdicts that moved, each with what it was and what it is."""
+    total = len(frozen("verdicts"))
+    if not rows:
+        return f"None of the {total} verdicts moved since commit {SINCE}.\n"
+    turned = sum(row.before[1] != row.after[1] for row in rows if row.after)
+    gone = sum(not row.after for row in rows)
+    lines = (
+        f"| {cell(row.key)} | {cell(row.before[-1])} | {verdict(row.before)} | {verdict(row.after)} | {row.reason} |"
+        for row in rows
+    )
+    return (
+        f"{len(rows)} of {total} verdicts moved since commit {SINCE}. {turned} have another outcome and {gone} are gone; "
+        "for the others only the effect or its interval changed.\n\n"
+        "| claim | statement | before | now | why |\n|---|---|---|---|---|\n" + "\n".join(lines) + "\n"
+    )
+
+
+def studies_said(rows: Sequence[Moved]) -> str:
+    """How many numbers of each stored study moved, for each reason, with the largest change."""
+    total = len(frozen("studies"))
+    if not rows:
+        return f"None of the {total} numbers of the stored studies moved.\n"
+    grouped: dict[tuple[str, str], list[Moved]] = {}
+    for row in rows:
+        grouped.setdefault((row.key.partition(":")[0], row.reason), []).append(row)
+    counts = Counter(key.partition(":")[0] for key in frozen("studies"))
+    lines = []
+    for (study, reason), group in grouped.items():
+        gone = sum(not row.after for row in group)
+        lines.append(f"| {study} | {len(group)} of {counts[study]} | {gone} | {shown(group)} | {reason} |")
+    return (
+        f"{len(rows)} of the {total} numbers of the stored studies moved.\n\n"
+        "| study | moved | of these gone | for example | why |\n|---|---|---|---|---|\n" + "\n".join(lines) + "\n"
+    )
+
+
+def shown(rows: Iterable[Moved]) -> str:
+    """The number that moved most, relative to what it was."""
+    changes = [(abs(float(a) - float(b)) / (abs(float(a)) or 1), row) for row in rows for a, b in pairs(row)]
+    if not changes:
+        return "–"
+    _, row = max(changes, key=lambda change: change[0])
+    before, after = next(pairs(row))
+    return f"{cell(row.key.partition(': ')[2])}: {before} → {after}"
+
+
+def pairs(row: Moved) -> Iterator[tuple[float, float]]:
+    """The numbers of a row before and now, those that changed."""
+    for a, b in zip(row.before, row.after, strict=False):
+        if isinstance(a, float) and isinstance(b, float) and a != b:
+            yield a, b
+
+
+def verdict(cells: Sequence[Cell]) -> str:
+    """A verdict with its effect and interval."""
+    if not cells:
+        return "gone"
+    _, outcome, effect, low, high, runs, _ = cells
+    interval = "" if low is None else f" ({low} to {high})"
+    return f"{outcome}: {effect}{interval}, n = {runs}" if effect is not None else str(outcome)
+
+
+def cell(value: Cell) -> str:
+    """Text that a cell of a Markdown table can hold."""
+    return " ".join(str(value).replace("|", "\\|").split())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--freeze", action="store_true", help="write results/frozen/ from today's code")
+    if parser.parse_args().freeze:
+        freeze()
+    else:
+        write(pages())
+
+
+if __name__ == "__main__":
+    main()
