@@ -18,28 +18,34 @@ from sinkscope.quantization.linear.experts import Routing
 from sinkscope.quantization.linear.maps import HEAD, LinearMap, linear_maps
 from sinkscope.quantization.linear.tokens import LeftAlone, check_read, read_inputs
 from sinkscope.quantization.linear.transform import check_unrounded
-from sinkscope.quantization.spared import Spared, others_of
+from sinkscope.quantization.protected import (
+    reads_spared,
+    Protect,
+    described,
+    random_tokens,
+)
 
 INT8 = Grid(8, "token", symmetric=True)
 
 
+@reads_spared
 @dataclass(frozen=True)
 class OutlyingColumns(Intervention):
     """y = Q(W)_R Q(x_R) + W_O x_O: inputs O that any token of a text takes to |x_j| ≥ threshold stay as they are.
 
     The rest R is rounded to 8 bits, x per token and W per output, symmetric. O is found anew in every call, for each
-    row of the batch, among real tokens that are not spared; spared tokens stay whole. bitsandbytes has one O for all
+    row of the batch, among real tokens that are not protected; protected tokens stay whole. bitsandbytes has one O for all
     rows of a call, so that a text's result depends on its batch. The threshold is absolute, so a model of small
     activations keeps few columns and one of large activations most: `kept` returns the share, without which a result
     says nothing.
     threshold 0 keeps everything, infinity nothing.
 
-    Control: as many random tokens spared, where some are. Raises `UnsupportedModelError` for stacked experts (name them
+    Control: as many random tokens protected, where some are. Raises `UnsupportedModelError` for stacked experts (name them
     in `skip`). Source: Dettmers et al. 2022, section 3; bitsandbytes takes W_O from 8 bits where it has stored W so.
     """
 
     threshold: float = 6.0
-    spared: Spared | None = None
+    protect: Protect | None = None
     skip: Sequence[str] = (HEAD,)
 
     def __post_init__(self) -> None:
@@ -50,7 +56,7 @@ class OutlyingColumns(Intervention):
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         maps = _plain(linear_maps(model, self.skip))
         check_unrounded(maps.values())
-        alone = LeftAlone(model, self.spared, stack)
+        alone = LeftAlone(model, self.protect, stack)
         for one in maps.values():
             weight = one.weight
             split = _Split(one, weight, alone, self.threshold)
@@ -67,19 +73,18 @@ class OutlyingColumns(Intervention):
         def read(path: str, rows: Tensor, experts: Tensor | None) -> None:
             shares.setdefault(path, []).append(float((rows.abs() >= self.threshold).any(0).float().mean()))
 
-        read_inputs(model, inputs, maps.values(), read, self.spared, None, batch_size=1)
+        read_inputs(model, inputs, maps.values(), read, self.protect, None, batch_size=1)
         check_read(maps, shares)
         return {path: sum(shares[path]) / len(shares[path]) for path in maps}
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> OutlyingColumns:
-        return replace(self, spared=others_of(self.spared, generator, model, inputs))
+        return replace(self, protect=random_tokens(self.protect, generator, model, inputs))
 
     def describe(self) -> dict[str, Any]:
-        spared = None if self.spared is None else self.spared.describe()
         return {
             "name": "OutlyingColumns",
             "threshold": self.threshold,
-            "spared": spared,
+            "protect": described(self.protect),
             "skip": list(self.skip),
             "grid": asdict(INT8),
         }
