@@ -53,7 +53,6 @@ from sinkscope.quantization.schemes import SCHEMES as SCHEMES
 from sinkscope.quantization.schemes import QuantizationScheme as QuantizationScheme
 from sinkscope.quantization.schemes import scheme_named as scheme_named
 
-
 _RENAMED: dict[str, tuple[str, Any]] = {
     "Spared": ("sinks.Choice", _sinks.Choice),
     "MeasuredSinks": ("sinks.Measured", _sinks.Measured),

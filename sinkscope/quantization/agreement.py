@@ -27,8 +27,8 @@ def warn_of_choice(name: str, intervention: Intervention | None, protect: Protec
     for what, left_out in _calibrated(intervention):
         if (then := _words(left_out)) != now:
             warnings.warn(
-                f"{what} was calibrated with {then} left out, and '{name}' protects {now}: calibrate on what is served, "
-                "with the same tokens left out",
+                f"{what} was calibrated with {then} left out, and '{name}' protects {now}: calibrate on what is "
+                "served, with the same tokens left out",
                 UserWarning,
                 stacklevel=4,
             )

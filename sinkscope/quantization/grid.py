@@ -1,4 +1,4 @@
-"""The numbers that a quantizer can write: steps over tokens, channels, heads or whole tensors, with entries protected."""
+"""The numbers that a quantizer can write: steps over tokens, channels, heads or tensors, with entries protected."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ def among(protect: Protect, columns: Columns) -> Bool[Tensor, "batch position"]:
     if not bool(alike.any(-1).all()):
         row = int((~alike.any(-1)).nonzero()[0])
         raise InputError(
-            f"row {row} of this pass is none of the {len(chosen)} texts in which tokens were chosen: choose them in the "
-            "texts that the model reads (find_tokens)"
+            f"row {row} of this pass is none of the {len(chosen)} texts in which tokens were chosen: choose them in "
+            "the texts that the model reads (find_tokens)"
         )
     index = columns.index.clamp(0, chosen.shape[1] - 1)
     inside = columns.real & (columns.index >= 0) & (columns.index < chosen.shape[1])
@@ -202,8 +202,8 @@ def _alike(tokens: Tokens, columns: Columns) -> Bool[Tensor, "batch row"]:
     if rows.ids is None or columns.text is None:
         if columns.start or not np.array_equal(rows_of(columns).order, rows.order):
             raise InputError(
-                "the tokens of these rows have no ids here, so a pass must be over the rows in which tokens were chosen, "
-                "all of them and whole: give tokens.part(...) of others, and whole rows"
+                "the tokens of these rows have no ids here, so a pass must be over the rows in which tokens were "
+                "chosen, all of them and whole: give tokens.part(...) of others, and whole rows"
             )
         return torch.eye(len(rows), dtype=torch.bool, device=real.device)
     known = torch.from_numpy(np.array(rows.ids)).to(columns.text.device)

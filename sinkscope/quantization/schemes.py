@@ -194,7 +194,7 @@ class _Linear:
         given = self._given
         if protect is not None and given is None and self.rounding is None:
             raise InputError(
-                f"{self.name} rounds weights alone, which are the same for all tokens: protect a prefix, whose keys and "
+                f"{self.name} rounds weights alone, the same for all tokens: protect a prefix, whose keys and "
                 "values the full model made (--protect prefix:bos), or nothing (--protect none)"
             )
         skip = (HEAD, *self.skip)

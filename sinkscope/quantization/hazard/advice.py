@@ -75,7 +75,7 @@ def _channels(table: pd.DataFrame, left: int) -> list[tuple[str, str, str]]:
     worst = wide.iloc[0]
     why = (
         f"one channel is {worst['channel_ratio']:.0f} medians of the channels at {_place(worst)}, and stands out in "
-        f"{100 * worst['channel_share']:.0f} % of the {left} tokens that are left: protecting tokens does not change that"
+        f"{100 * worst['channel_share']:.0f} % of the {left} tokens left: protecting tokens does not change that"
     )
     return [("smooth or rotate channels, or keep the outlying ones", _places(wide), why)]
 

@@ -17,7 +17,7 @@ from sinkscope.model.columns import every_column, own_columns
 from sinkscope.quantization.grid import Grid
 from sinkscope.quantization.kv.layer import HybridSinkQuantizedLayer, SinkQuantizedLayer
 from sinkscope.quantization.kv.scheme import Scheme
-from sinkscope.quantization.protected import Protect, among, in_a_pass, resolved, reads_spared
+from sinkscope.quantization.protected import Protect, among, in_a_pass, reads_spared, resolved
 from sinkscope.sinks import Tokens
 
 READ = ("input_ids", "inputs_embeds", "attention_mask", "document_ids")  # of a first pass, to find tokens in
@@ -124,10 +124,10 @@ def quantized_cache(
 
         cache = quantized_cache(model, Grid(2, "channel", group=32), Grid(2, "token"), Measured())
 
-    `keys`, `values`: grids of 1 to 8 bits over a "token" or over a "channel" with a group of tokens; 16 bits leave
-    them as they are. Tokens close in blocks, once (`Scheme`): a block is rounded when all of its tokens are there and
-    behind the newest `window`, from what the model made, and never again. Protected tokens and those that are not closed
-    stay in full precision. A prompt sees itself in full precision. Ranges are stored in 16 bits.
+    `keys`, `values`: grids of 1 to 8 bits over a "token" or over a "channel" with a group of tokens; 16 bits leave them
+    as they are. Tokens close in blocks, once (`Scheme`): a block is rounded when all of its tokens are there and behind
+    the newest `window`, from what the model made, and never again. Protected tokens and those that are not closed stay
+    in full precision. A prompt sees itself in full precision. Ranges are stored in 16 bits.
 
     `protect`: choices by place or by id hold for all tokens that come; those that need a look at texts (`Measured`
     …) are looked for in the first pass, which costs a further pass of the model. Rows may be padded on the left: each

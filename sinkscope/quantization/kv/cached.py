@@ -23,11 +23,11 @@ from sinkscope.quantization.kv.rounding import Front, rounded
 from sinkscope.quantization.kv.scheme import Scheme
 from sinkscope.quantization.kv.softmax import TwoVersions, check_same, two_versions
 from sinkscope.quantization.protected import (
-    reads_spared,
     Protect,
     ProtectedInPass,
     described,
     random_tokens,
+    reads_spared,
 )
 
 
@@ -49,8 +49,8 @@ class QuantizeCache(Intervention):
 
     `codebooks`: levels that are not evenly spaced, and outliers aside, in place of the grids' (`find_codebooks`).
 
-    Control: as many random other tokens protected. Raises `UnsupportedModelError` for models without such a cache, with a
-    latent in it (MLA, whose `quantized_cache` works) or with attention of another kind where a block is open, and
+    Control: as many random other tokens protected. Raises `UnsupportedModelError` for models without such a cache, with
+    a latent in it (MLA, whose `quantized_cache` works) or with attention of another kind where a block is open, and
     `InputError` for passes over a cache that dropped or rounded keys itself, and for packed documents with
     `before_rotation`. Sources: Liu et al. 2024 (KIVI), Hooper et al. 2024 (KVQuant).
     """

@@ -25,10 +25,10 @@ from sinkscope.quantization.kv.codebooks import (
 )
 from sinkscope.quantization.kv.rounding import Front
 from sinkscope.quantization.protected import (
-    reads_spared,
     Protect,
     ProtectedInPass,
     in_a_pass,
+    reads_spared,
     resolved,
 )
 

@@ -19,10 +19,10 @@ from sinkscope.quantization.linear.maps import HEAD, LinearMap, linear_maps
 from sinkscope.quantization.linear.tokens import LeftAlone, check_read, read_inputs
 from sinkscope.quantization.linear.transform import check_unrounded
 from sinkscope.quantization.protected import (
-    reads_spared,
     Protect,
     described,
     random_tokens,
+    reads_spared,
 )
 
 INT8 = Grid(8, "token", symmetric=True)
@@ -34,14 +34,14 @@ class OutlyingColumns(Intervention):
     """y = Q(W)_R Q(x_R) + W_O x_O: inputs O that any token of a text takes to |x_j| ≥ threshold stay as they are.
 
     The rest R is rounded to 8 bits, x per token and W per output, symmetric. O is found anew in every call, for each
-    row of the batch, among real tokens that are not protected; protected tokens stay whole. bitsandbytes has one O for all
-    rows of a call, so that a text's result depends on its batch. The threshold is absolute, so a model of small
+    row of the batch, among real tokens that are not protected; protected tokens stay whole. bitsandbytes has one O for
+    all rows of a call, so that a text's result depends on its batch. The threshold is absolute, so a model of small
     activations keeps few columns and one of large activations most: `kept` returns the share, without which a result
-    says nothing.
-    threshold 0 keeps everything, infinity nothing.
+    says nothing. threshold 0 keeps everything, infinity nothing.
 
-    Control: as many random tokens protected, where some are. Raises `UnsupportedModelError` for stacked experts (name them
-    in `skip`). Source: Dettmers et al. 2022, section 3; bitsandbytes takes W_O from 8 bits where it has stored W so.
+    Control: as many random tokens protected, where some are. Raises `UnsupportedModelError` for stacked experts (name
+    them in `skip`). Source: Dettmers et al. 2022, section 3; bitsandbytes takes W_O from 8 bits where it has stored W
+    so.
     """
 
     threshold: float = 6.0

@@ -20,8 +20,8 @@ from sinkscope.quantization.linear.smoothing import SmoothQuant
 from sinkscope.quantization.linear.tokens import check_read, read_inputs
 from sinkscope.quantization.linear.transform import Blocks, Change, InputTransform, Order
 from sinkscope.quantization.protected import (
-    reads_spared,
     Protect,
+    reads_spared,
 )
 
 BLOCK, STEPS, ROWS = 128, 256, 2048

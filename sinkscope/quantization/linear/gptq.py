@@ -17,8 +17,8 @@ from sinkscope.quantization.linear.quantize import Rounding
 from sinkscope.quantization.linear.tokens import check_read, read_inputs
 from sinkscope.quantization.linear.transform import Transform
 from sinkscope.quantization.protected import (
-    reads_spared,
     Protect,
+    reads_spared,
 )
 
 BLOCK = 128  # inputs whose errors reach those behind them in one product

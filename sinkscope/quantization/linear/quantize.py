@@ -20,10 +20,10 @@ from sinkscope.quantization.linear.maps import HEAD, LinearMap, linear_maps
 from sinkscope.quantization.linear.tokens import LeftAlone, check_read, read_inputs
 from sinkscope.quantization.linear.transform import Transform, check_unrounded
 from sinkscope.quantization.protected import (
-    reads_spared,
     Protect,
     described,
     random_tokens,
+    reads_spared,
 )
 
 
@@ -86,8 +86,8 @@ class QuantizeLinear(Intervention):
     that stay as they are (`linear_maps`). `transform`: what is done to x and undone in W before both are rounded, such
     as `SmoothQuant`; `rounding`: how W is brought onto its grid, None for the nearest value.
 
-    Control: as many random tokens protected in each row. Raises `InputError` where nothing is protected, so that there is
-    none, and `UnsupportedModelError` for what cannot be reached (`linear_maps`). Source: uniform quantization as in
+    Control: as many random tokens protected in each row. Raises `InputError` where nothing is protected, so that there
+    is none, and `UnsupportedModelError` for what cannot be reached (`linear_maps`). Source: uniform quantization as in
     Jacob et al. 2018; per-token and per-output scales as in Dettmers et al. 2022.
     """
 
@@ -206,8 +206,8 @@ def calibrated(
     """Ranges over all real tokens of `inputs` for what goes into each map, of a grid over "tensor".
 
     The smallest and the largest value of all batches, not a running mean of them. `protect`: tokens that are no part of
-    a range; whether they are protected when it is used is said there. Raises `InputError` for other grids, and for a map
-    that no token reached.
+    a range; whether they are protected when it is used is said there. Raises `InputError` for other grids, and for a
+    map that no token reached.
     """
     if grid.over != "tensor":
         raise InputError(f"a static range is one number for all tokens: give a grid over 'tensor', not '{grid.over}'")

@@ -18,8 +18,8 @@ from sinkscope.quantization.linear.quantize import Rounding
 from sinkscope.quantization.linear.tokens import read_inputs
 from sinkscope.quantization.linear.transform import Transform
 from sinkscope.quantization.protected import (
-    reads_spared,
     Protect,
+    reads_spared,
 )
 
 ROWS = 256  # of calibration tokens that bits are chosen on

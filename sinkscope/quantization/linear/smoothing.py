@@ -18,9 +18,9 @@ from sinkscope.quantization.linear.tokens import check_read, read_inputs
 from sinkscope.quantization.linear.transform import Change, Transform, change_map, check_unedited, check_unrounded
 from sinkscope.quantization.linear.uses import Uses
 from sinkscope.quantization.protected import (
-    reads_spared,
     Protect,
     described,
+    reads_spared,
 )
 
 SMALLEST = 1e-5

@@ -32,8 +32,8 @@ Read = Callable[[str, Float[Tensor, "row in"], Int[Tensor, "row"] | None], objec
 class LeftAlone:
     """The rows of a map's input that count for no range and stay as they are: protected tokens, and padding.
 
-    Follows the passes of `model` for as long as `stack` is open. Protected tokens are those of the stack that writes the
-    text (`Stream.of`); of what an encoder or an image gives, padding alone is left.
+    Follows the passes of `model` for as long as `stack` is open. Protected tokens are those of the stack that writes
+    the text (`Stream.of`); of what an encoder or an image gives, padding alone is left.
     """
 
     def __init__(self, model: nn.Module, protect: Protect | None, stack: ExitStack) -> None:
@@ -63,7 +63,7 @@ class LeftAlone:
             return left[:, None, :, None]  # latents, as one head
         raise UnsupportedModelError(
             f"family '{family(self._passes.model)}': '{one.path}' is given {tuple(x.shape)} in a pass over {len(left)} "
-            f"rows of {left.shape[1]} tokens (routed to an expert, or cut otherwise), so which of them are protected or "
+            f"rows of {left.shape[1]} tokens (routed to an expert, or cut otherwise), so which are protected or "
             "padding cannot be told: name it in skip, or protect nothing and give rows of one length"
         )
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.quantization import FirstTokens, Grid, OutlyingColumns, QuantizeLinear
+from sinkscope.quantization import Grid, OutlyingColumns, QuantizeLinear
+from sinkscope.sinks import First
 from tests.quantization.linear.conftest import a_model, distance, inputs_of, logits
 
 INT8 = Grid(8, symmetric=True)
@@ -81,7 +82,7 @@ def test_an_outlying_channel_costs_almost_nothing_and_what_is_kept_is_said() -> 
     assert float((kept - exact).norm()) < 1e-2 * float((none - exact).norm())
 
 
-def test_the_share_is_of_real_tokens_that_are_not_spared() -> None:
+def test_the_share_is_of_real_tokens_that_are_not_protected() -> None:
     model, ids = a_model("llama"), torch.randint(5, 97, (2, 12), generator=torch.Generator().manual_seed(4))
     ids[:, 0] = 2
     with torch.no_grad():
@@ -92,10 +93,10 @@ def test_the_share_is_of_real_tokens_that_are_not_spared() -> None:
     mask = torch.cat([torch.zeros(2, 1, dtype=torch.long), torch.ones_like(ids)], 1)
     given, path = {"input_ids": padded, "attention_mask": mask}, "model.layers.0.self_attn.q_proj"
     assert OutlyingColumns(6.0).kept(model, given)[path] == pytest.approx(1 / 32)
-    assert OutlyingColumns(6.0, spared=FirstTokens(1)).kept(model, given)[path] == 0
+    assert OutlyingColumns(6.0, protect=First(1)).kept(model, given)[path] == 0
     plain = logits(model, **given)
     for threshold in (6.0, float("inf")):
-        with OutlyingColumns(threshold, spared=FirstTokens(12)).applied(model):
+        with OutlyingColumns(threshold, protect=First(12)).applied(model):
             torch.testing.assert_close(logits(model, **given)[:, 1:], plain[:, 1:], rtol=1e-4, atol=1e-5)
 
 
@@ -107,12 +108,12 @@ def test_what_is_refused() -> None:
         assert torch.isfinite(logits(model, **inputs_of("qwen3_moe"))).all()
     with pytest.raises(InputError, match="threshold = -1"):
         OutlyingColumns(-1)
-    with pytest.raises(InputError, match="nothing is spared"):
+    with pytest.raises(InputError, match="nothing is protected"):
         OutlyingColumns().control(torch.Generator(), model, {})
 
 
 def test_what_spared_tokens_reach_keeps_no_column_for_others() -> None:
-    model, path, first = a_model("llama"), "model.layers.0.mlp.down_proj", FirstTokens(1)
+    model, path, first = a_model("llama"), "model.layers.0.mlp.down_proj", First(1)
     x = numbers(2, 4, model.get_submodule(path).in_features).clamp(-2, 2)
     x[:, 0] *= 100
     alone, none = (through(model, path, x, OutlyingColumns(threshold, first)) for threshold in (5.0, math.inf))
