@@ -25,6 +25,7 @@ _ROOMS = (
     "data",
     "evaluate",
     "quantization",
+    "trials",
     "training",
     "survey",
     "theory",
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from sinkscope import survey as survey
     from sinkscope import theory as theory
     from sinkscope import training as training
+    from sinkscope import trials as trials
     from sinkscope.attention.catalog.registering import operation as operation
     from sinkscope.caches import StreamingCache as StreamingCache
     from sinkscope.caches import evicting as evicting
