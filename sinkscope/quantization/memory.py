@@ -27,9 +27,7 @@ def weight_bytes(model: nn.Module, quantizer: Intervention | None) -> dict[str, 
     return {"weight_bytes": (rounded + kept) / 8, "weight_bytes_16": every / 8}
 
 
-def columns_kept(
-    model: nn.Module, quantizer: Intervention | None, inputs: Mapping[str, Any], batch_size: int
-) -> dict[str, Any]:
+def columns_kept(model: nn.Module, quantizer: Intervention | None, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Of LLM.int8, the share of columns that stay in full precision: over all maps, and in the map with most of them.
 
     Empty for anything else, and where all maps are skipped. Without these shares its cost says nothing: what keeps
