@@ -266,7 +266,7 @@ class _Builder:
         served, fitted = self._as_many_first(tokens), None
         if self.scheme.fits:
             count = math.ceil(tokens.any_head().sum(-1).mean())
-            fitted = find_tokens(self.model, self.calibration.inputs, First(count))
+            fitted = self._tokens(First(count), self.calibration)
         return replace(self._arm(f"first {tokens.count():.3g}", served, fitted), control=None)
 
     def _as_many_first(self, tokens: Tokens) -> Tokens:
