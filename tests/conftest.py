@@ -32,6 +32,8 @@ os.environ |= {
     "OMP_NUM_THREADS": "1",
 }
 if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers of a run share the caches of the process that started them
+    home = os.environ.get("SINKSCOPE_CACHE") or os.path.expanduser("~/.cache/sinkscope")
+    os.environ.setdefault("SINKSCOPE_REAL", f"{home}/real")  # of tests/real, which keep what they fetch
     caches = tempfile.mkdtemp(prefix="sinkscope-tests-")
     atexit.register(shutil.rmtree, caches, ignore_errors=True)
     os.environ |= {"SINKSCOPE_CACHE": f"{caches}/sinkscope", "HF_HOME": f"{caches}/huggingface"}

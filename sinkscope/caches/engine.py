@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -40,6 +40,11 @@ class Plan:
     budget: Budget
     when: When
     rotations: Mapping[int, Rotation | None] = field(default_factory=dict)
+
+    @cached_property
+    def lasting(self) -> tuple[Note, ...]:
+        """Notes that are kept between passes: those that a later one may ask for."""
+        return tuple(note for note in self.policy.needs if self.when == "always" or not note.one_pass)
 
 
 @dataclass
@@ -258,8 +263,8 @@ class Engine(Editor):
         if policy.reads_weights and call.layer not in self.checked:
             _check_weights(call, output)
             self.checked.add(call.layer)
-        _noted(layer.slots, call, policy.needs, layer)
         several = call.queries > 1 or layer.limits is None
+        _noted(layer.slots, call, policy.needs if several else plan.lasting, layer)
         if call.layer < policy.skipped:
             policy.score(call)
         elif several:
@@ -267,14 +272,16 @@ class Engine(Editor):
             ranked = scores.masked_fill(~layer.real, -torch.inf)
             limits = plan.budget.of_heads(ranked, call.budget, call.layer)
             layer.evict(scores, limits, call.budget, policy.merges)
-            if plan.when == "prefill" and met.plain and layer.gaps and policy.rounding is None:
-                layer.regroup()
         elif plan.when == "always" and layer.limits is not None and (policy.drops or policy.merges):
             layer.evict(_pooled(policy.score(call), call.cache_heads), layer.limits, call.budget, policy.merges)
         elif plan.when == "always" and layer.full:
             if policy.together and layer.steady >= STEADY and _attends_to(layer, vars(call)):
                 self.ready.append((layer, call.query.shape[1]))
             layer.evict_one(_pooled(policy.score(call), call.cache_heads))
+        if several:
+            layer.forget([note for note in policy.needs if note not in plan.lasting])
+            if plan.when == "prefill" and met.plain and layer.gaps and policy.rounding is None:
+                layer.regroup()
         if policy.rounding is not None:
             if call.cache_heads != call.key.shape[1]:
                 raise UnsupportedModelError(
@@ -293,9 +300,9 @@ class Engine(Editor):
         for number, (group, call) in enumerate(zip(met.layer.groups, met.calls, strict=True)):
             made = output if not number else attended(group, call.query, least, call.scaling).transpose(1, 2)
             joined[:, :, query_heads(group, call.group)] = made
-            _noted(group.slots, call, plan.policy.needs)
+            _noted(group.slots, call, plan.lasting)
         whole = replace(met.call, query=met.query.detach())
-        rows = [note for note in plan.policy.needs if isinstance(note, RowNote)]
+        rows = [note for note in plan.lasting if isinstance(note, RowNote)]
         _noted(met.layer.groups[0].slots, whole, rows, met.layer)
         return joined
 

@@ -6,17 +6,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sinkscope.caches.call import EvictionCall, wide
 from sinkscope.errors import InputError
 
 
+BITS = 60  # of a number that are used
+
+
+@dataclass(frozen=True)
+class Heads:
+    """A layer's query heads, key-value heads, dimension of each, and the bytes of a number."""
+
+    query: int
+    kv: int
+    dim: int
+    number: int
+
+
 class KeyNote:
-    """Numbers that belong to a stored key, (batch, kv_heads, key, …): they move with it, and go with it."""
+    """Numbers that belong to a stored key, (batch, kv_heads, key, …): they move with it, and go with it.
+
+    `one_pass`: as in `RowNote`.
+    """
 
     reads_weights = False
+    one_pass = False
+    bytes_each = 4
+    """What a stored key of a key-value head costs."""
 
     def of_new(self, call: EvictionCall) -> Tensor:
         """Those of the keys that a pass adds, (batch, kv_heads, query, …)."""
@@ -30,6 +49,15 @@ class RowNote:
     """What is kept of each sample's passes, with the sample as its first dimension."""
 
     reads_weights = False
+    one_pass = False
+    """Whether a pass of several tokens is scored by its own queries where nothing is evicted between such passes.
+
+    Then it is not kept after the pass with when="prefill": at short contexts it may weigh more than the keys.
+    """
+
+    def bytes_held(self, heads: Heads, tokens: int) -> int:
+        """What a layer keeps of a text of so many tokens."""
+        return 0
 
     def after(self, call: EvictionCall, before: Tensor | None) -> Tensor:
         """What is kept after a pass. It must hold nothing of the pass's own memory."""
@@ -55,9 +83,13 @@ class Received(KeyNote):
 
 @dataclass(frozen=True)
 class LastQueries(RowNote):
-    """The last `window` queries, behind rotation: (batch, heads, window, dim)."""
+    """The last `window` queries, after rotation: (batch, heads, window, dim)."""
 
     window: int
+    one_pass = True
+
+    def bytes_held(self, heads: Heads, tokens: int) -> int:
+        return heads.query * min(self.window, tokens) * heads.dim * heads.number
 
     def after(self, call: EvictionCall, before: Tensor | None) -> Tensor:
         if before is None or call.queries >= self.window:
@@ -68,7 +100,7 @@ class LastQueries(RowNote):
         """Their weights on all keys that are stored now; fewer rows where the text is shorter than the window."""
         if call.queries >= self.window:
             return call.weights(slice(-self.window, None))
-        query = call.notes[self]
+        query = call.notes[self] if self in call.notes else call.query
         columns = torch.arange(call.total - query.shape[2], call.total, device=query.device)
         return call.weights_of(query, columns)
 
@@ -105,3 +137,59 @@ class Marked(KeyNote):
 def weights_read(needs: Sequence[Note]) -> bool:
     """Whether any of these notes asks for attention weights."""
     return any(note.reads_weights for note in needs)
+
+
+@dataclass(frozen=True)
+class Pivotal(KeyNote):
+    """Which of the last `window` queries gave a key at least what is even: A[t, k] ≥ 1 / (keys that t sees).
+
+    A is the mean over a head group, as it was when t came. One bit a query, 60 of them to a number: (batch, kv_heads,
+    key, ⌈window / 60⌉). The bit of the query in column t is number t modulo `window`.
+    """
+
+    window: int
+    reads_weights = True
+    one_pass = True
+
+    @property
+    def bytes_each(self) -> int:  # type: ignore[override]
+        return 8 * self._numbers
+
+    @property
+    def _numbers(self) -> int:
+        return -(-self.window // BITS)
+
+    def of_new(self, call: EvictionCall) -> Tensor:
+        shape = *call.key.shape[:2], call.queries, self._numbers
+        return torch.zeros(shape, dtype=torch.int64, device=call.key.device)
+
+    def add(self, call: EvictionCall, stored: Int[Tensor, "batch kv_heads key numbers"]) -> None:
+        first = call.total - call.queries
+        column = max(first, call.total - self.window)
+        while column < call.total:  # as many queries at once as share a number
+            slot = column % self.window
+            number, bit = divmod(slot, BITS)
+            count = min(BITS - bit, self.window - slot, call.total - column)
+            rows = self._rows(call, slice(column - first, column - first + count))
+            shifts = torch.arange(bit, bit + count, device=stored.device)[:, None]
+            bits = (rows.long() << shifts).sum(2) if count > 1 else rows[:, :, 0].long() << bit
+            kept = ~(((1 << count) - 1) << bit)
+            stored[..., number] = (stored[..., number] & kept) | bits
+            column += count
+
+    def counts(self, stored: Int[Tensor, "batch kv_heads key numbers"]) -> Float[Tensor, "batch kv_heads key"]:
+        """How many of the queries gave each key that much."""
+        pairs = stored - ((stored >> 1) & 0x5555555555555555)
+        fours = (pairs & 0x3333333333333333) + ((pairs >> 2) & 0x3333333333333333)
+        eights = (fours + (fours >> 4)) & 0x0F0F0F0F0F0F0F0F
+        return ((eights * 0x0101010101010101) >> 56).sum(-1).float()
+
+    def _rows(self, call: EvictionCall, rows: slice) -> Bool[Tensor, "batch kv_heads n key"]:
+        """For some queries of a pass, the keys to which they give at least what is even."""
+        weights = call.weights(rows)
+        mean = weights[:, :, 0] if weights.shape[2] == 1 else weights.mean(2)
+        if call.queries == 1 and call.pads is None and call.at is not None:  # every slot holds a key that it sees
+            return mean * mean.shape[-1] >= 1
+        columns = torch.arange(call.total - call.queries, call.total, device=weights.device)[rows]
+        seen = (call.places[:, :, None] <= columns[:, None]) & call.real[:, :, None]
+        return (mean * seen.sum(-1, keepdim=True) >= 1) & (mean > 0)

@@ -110,7 +110,7 @@ class Tokens:
         if heads % group:
             raise InputError(f"{heads} heads do not form groups of {group}: the tokens are of another model")
         grouped = self.mask.reshape(*self.mask.shape[:2], heads // group, group, -1).any(3)
-        return replace(self, mask=grouped)
+        return replace(self, mask=np.asarray(grouped))
 
     def layer(self, index: int) -> Bool[np.ndarray, "row head token"]:
         """Those of a layer, by the model's own number. Raises `InputError` for a layer that is not among them."""

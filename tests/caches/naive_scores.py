@@ -81,7 +81,11 @@ def scissorhands(window: int, recent: int) -> Score:
     def score(of: History, row: int, head: int, k: int) -> float:
         if newest(of, k, recent):
             return math.inf
-        return sum(found.get(k, 0.0) * len(found) >= 1 for found in windowed(of, row, head, window))
+        count, heads = 0, of.of_group(head)
+        for t in range(max(0, of.total - window), of.total):
+            shares = [of.given[row, h].get(t, {}) for h in heads]  # as they were when t came
+            count += sum(found.get(k, 0.0) for found in shares) / len(heads) * len(shares[0]) >= 1
+        return count
 
     return score
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -114,6 +114,12 @@ class KeptSets(FollowedLayer, DynamicLayer):
         self.groups = split(self.slots)
         if self.groups is not None:
             self.slots = Slots()
+
+    def forget(self, notes: Iterable[object]) -> None:
+        """Drop these notes, of keys and of samples."""
+        for note in notes:
+            self.rows.pop(note, None)
+            self.slots.rows.pop(note, None)
 
     def leave(self) -> None:
         """Out of its stack."""

@@ -10,19 +10,24 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.caches.call import EvictionCall, wide
-from sinkscope.caches.notes import Note, RowNote
+from sinkscope.caches.notes import Heads, Note, RowNote
 from sinkscope.caches.policies.policy import Policy, counted
 from sinkscope.caches.rotation import Rotation
 
 
 @dataclass(frozen=True)
 class QueryMoments(RowNote):
-    """Σ (1, q)(1, q)ᵀ over real queries behind the first `sinks`, turned back to place 0: (batch, heads, 1+d, 1+d).
+    """Moments of real queries after the first `sinks`, turned back to place 0: (batch, heads, 1+d, 1+d), fp32.
 
-    fp64, since covariances are differences.
+    The count n at [0, 0], the mean μ at [0, 1:], Σ (q − μ)(q − μ)ᵀ at [1:, 1:]. They are added up in fp64; centered, as
+    they are, fp32 is enough to keep them.
     """
 
     sinks: int
+    one_pass = True
+
+    def bytes_held(self, heads: Heads, tokens: int) -> int:
+        return heads.query * (1 + heads.dim) ** 2 * 4
 
     def after(self, call: EvictionCall, before: Tensor | None) -> Tensor:
         columns = torch.arange(call.total - call.queries, call.total, device=call.query.device)
@@ -30,9 +35,20 @@ class QueryMoments(RowNote):
         query = call.query.double()
         if call.rotation is not None:
             query = call.rotation.turn(query, -places[:, None].clamp(min=0))
-        one = torch.cat([query.new_ones(*query.shape[:3], 1), query], -1) * (places >= self.sinks)[:, None, :, None]
-        sums = one.mT @ one
-        return sums if before is None else before + sums
+        counts = (places >= self.sinks)[:, None, :, None]
+        number = counts.sum(2)[..., None].double()
+        mean = (query * counts).sum(2, keepdim=True) / number.clamp(min=1)
+        apart = (query - mean) * counts
+        spread = apart.mT @ apart
+        if before is not None:  # the moments of both parts, Chan et al. 1979
+            old, old_mean = before[:, :, :1, :1].double(), before[:, :, :1, 1:].double()
+            share = number / (old + number).clamp(min=1)
+            between = mean - old_mean
+            spread = spread + before[:, :, 1:, 1:] + between.mT @ between * (old * share)
+            mean, number = old_mean + between * share, old + number
+        moments = torch.empty(*spread.shape[:2], *(1 + size for size in spread.shape[2:]), device=spread.device)
+        moments[:, :, :1, :1], moments[:, :, :1, 1:], moments[:, :, 1:, 1:] = number, mean, spread
+        return moments
 
 
 @dataclass(frozen=True)
@@ -66,10 +82,9 @@ class ExpectedAttention(Policy):
         return self.sinks + 1
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
-        sums = call.notes[QueryMoments(self.sinks)]
-        count = sums[..., 0, 0].clamp(min=1)[..., None]
-        mean = sums[..., 0, 1:] / count
-        covariance = sums[..., 1:, 1:] / count[..., None] - mean[..., :, None] * mean[..., None, :]
+        moments = call.notes[QueryMoments(self.sinks)].double()
+        mean, count = moments[..., 0, 1:], moments[..., :1, :1].clamp(min=1)
+        covariance = moments[..., 1:, 1:] / count
         if call.rotation is not None:
             ahead = _mean_turn(call.rotation, mean.shape[-1], self.future, mean.device)
             forward = call.rotation.turn(ahead.repeat(len(mean), 1, 1), call.tokens[:, None])

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sinkscope.caches.call import EvictionCall
-from sinkscope.caches.notes import Marked, Note, Received, RowNote
+from sinkscope.caches.notes import Heads, Marked, Note, Received, RowNote
 from sinkscope.caches.policies.policy import Policy
 from sinkscope.errors import InputError
 
@@ -21,6 +21,10 @@ class _Classes(RowNote):
     """(batch, kv_heads, 2): the class of each head, decided on a pass of several queries, and the tokens of then."""
 
     of: FastGen
+    one_pass = True
+
+    def bytes_held(self, heads: Heads, tokens: int) -> int:
+        return heads.kv * 2 * 8
 
     def after(self, call: EvictionCall, before: Tensor | None) -> Tensor:
         return before if before is not None and call.queries == 1 else self.of.classes(call)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sinkscope.caches.call import EvictionCall
-from sinkscope.caches.notes import LastQueries, Marked, Note
+from sinkscope.caches.notes import LastQueries, Marked, Note, Pivotal
 from sinkscope.caches.policies.policy import Policy, counted
 from sinkscope.errors import InputError
 
@@ -73,31 +73,32 @@ class TOVA(_Window):
 
 
 @dataclass(frozen=True)
-class Scissorhands(_Window):
+class Scissorhands(Policy):
     """How many of the last `window` queries gave a key at least what is even: A[t, k] ≥ 1 / (keys that t sees).
 
-    Mean over a head group; the newest `recent` tokens stay. Source: Liu et al. 2023, who count the queries that gave
-    less, among the last 400.
+    A is the mean over a head group, as it was when t came; the newest `recent` tokens stay. Source: Liu et al. 2023,
+    who count the queries that gave less, among the last 400. A bit is kept for each stored key and query.
     """
 
     window: int = 400
     recent: int = 10
+    together = True
 
     def __post_init__(self) -> None:
         counted("Scissorhands", "window", self.window, least=1)
         counted("Scissorhands", "recent", self.recent)
 
     @property
+    def needs(self) -> tuple[Note, ...]:
+        return (Pivotal(self.window),)
+
+    @property
     def least(self) -> int:
         return self.recent + 1
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
-        weights = LastQueries(self.window).weights(call)
-        rows = weights.shape[3]
-        columns = torch.arange(call.total - rows, call.total, device=weights.device)
-        seen = ((call.places[:, :, None] <= columns[:, None]) & call.real[:, :, None]).sum(-1)[:, :, None, :, None]
-        even = (weights * seen >= 1) & (weights > 0)
-        return self.stays(even.float().sum(3).mean(2), call, self.recent)
+        note = Pivotal(self.window)
+        return note.counts(call.notes[note]).masked_fill(call.places >= call.total - self.recent, torch.inf)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.data.cache import MANIFEST, cached_folder, is_intact
 from sinkscope.errors import InputError
+from sinkscope.files import MANIFEST, cached_folder, is_intact
 
 
 class Builder:
@@ -101,7 +101,7 @@ def test_a_read_only_cache_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def refused(self: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("sinkscope.data.cache.FileLock.acquire", refused)  # also where tests are run by root
+    monkeypatch.setattr("sinkscope.files.FileLock.acquire", refused)  # also where tests are run by root
     assert cached_folder(folder, build) == folder
     assert build.calls == 1
     (folder / "a").write_text("other")
