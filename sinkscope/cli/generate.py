@@ -51,13 +51,14 @@ def generate(
             "a range).",
         ),
     ] = FULL,
-    spare: Annotated[
+    protect: Annotated[
         str,
         typer.Option(
-            metavar="WHAT",
-            help="Of a quantized --cache: tokens kept in full precision: measured, first:N, tokens:LIST, none …",
+            metavar="WORDS",
+            help="With a quantized --cache: tokens kept in full precision: measured, outliers, first:4, ids:2, none …",
         ),
     ] = "none",
+    spare: Annotated[str | None, typer.Option(hidden=True)] = None,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens to write. Default: no end with --stream, 256 without.")
     ] = None,
@@ -74,8 +75,11 @@ def generate(
     """Write text as it comes. With --stream without an end, until Ctrl-C, at the same speed and in the same memory."""
     if stream and cache != FULL:
         raise InputError("--stream drops tokens and --cache rounds them: choose one")
-    if cache == FULL and spare != "none":
-        raise InputError(f"--spare {spare} goes with a quantized --cache, such as kv4-kivi")
+    if spare is not None:
+        note(f"--spare is now --protect: --protect {spare}")
+        protect = spare
+    if cache == FULL and protect != "none":
+        raise InputError(f"--protect {protect} goes with a quantized --cache, such as kv4-kivi")
     text = _prompt(prompt)
     from sinkscope.cli.writing.cost import Cost
     from sinkscope.model import load_tokenizer
@@ -85,7 +89,7 @@ def generate(
         tokenizer = load_tokenizer(model, revision=revision, trust_remote_code=trust_remote_code)
         ids = _ids(tokenizer, text).to(loaded.device)
         limit = max_tokens or (None if stream else 256)
-        quantized = None if cache == FULL else (cache, spare)
+        quantized = None if cache == FULL else (cache, protect)
         cost = Cost(_cache(loaded, ids, (sinks, window, distance) if stream else None, quantized, limit))
         words, stopped = _write(loaded, tokenizer, ids, cost, limit, temperature, seed, as_json, endless=stream)
     if as_json:
@@ -96,7 +100,7 @@ def generate(
                 "prompt_tokens": ids.shape[1],
                 "stream": settings,
                 "cache": cache,
-                "spare": spare,
+                "protect": protect,
                 **cost.figures(),
                 "stopped": stopped,
                 "text": words,
@@ -154,7 +158,7 @@ def _cache(
     else:
         from sinkscope.cli.writing.rounded import rounded_cache
 
-        made = rounded_cache(model, *quantized, ids)
+        made = rounded_cache(model, *quantized)
     most = getattr(config, "max_position_embeddings", None)
     if isinstance(most, int) and ids.shape[1] + (limit or 0) > most:
         raise InputError(

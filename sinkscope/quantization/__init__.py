@@ -66,7 +66,16 @@ _RENAMED: dict[str, tuple[str, Any]] = {
 }  # names before this release, with their new ones; read for one release
 
 
+_TRIALS = {"study": "scheme_trial", "Study": "Trial"}  # so were called before; read for one release
+
+
 def __getattr__(name: str) -> Any:
+    if name in _TRIALS:
+        import sinkscope
+
+        new = _TRIALS[name]
+        warn(f"sinkscope.quantization.{name} is now sinkscope.trials.{new}", DeprecationWarning, stacklevel=2)
+        return getattr(sinkscope.trials, new)
     if name not in _RENAMED:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     new, made = _RENAMED[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -99,7 +99,7 @@ def scheme_trial(
     model = unwrapped(model)
     chosen = scheme_named(scheme) if isinstance(scheme, str) else QuantizationScheme.of(scheme)
     choices = _choices(chosen, protect)
-    uses: Uses = "fits" if chosen.fits else "chooses" if any(map(_chooses, choices.values())) else "nothing"
+    uses = takes(chosen, choices.values())
     parts = split(model, inputs, uses, calibrate_on=calibrate_on, in_sample=in_sample, source=calibrated_source)
     scored, calibration = parts.scored, parts.calibration or parts.scored
     check_whole(scored.inputs)
@@ -347,6 +347,14 @@ def default_choices(scheme: QuantizationScheme) -> dict[str, Protected]:
     return {"measured": sinks} if scheme.caches else {}
 
 
+def takes(scheme: QuantizationScheme, choices: Iterable[Any] | None) -> Uses:
+    """What texts are needed for besides scoring; `choices` None for those that are made by default."""
+    if scheme.fits:
+        return "fits"
+    chosen = default_choices(scheme).values() if choices is None else choices
+    return "chooses" if any(map(_chooses, chosen)) else "nothing"
+
+
 def _choices(
     scheme: QuantizationScheme, protect: str | Protected | Mapping[str, Protected] | None
 ) -> dict[str, Protected]:
@@ -364,7 +372,7 @@ def _choices(
     return choices
 
 
-def _chooses(choice: Protected) -> bool:
+def _chooses(choice: object) -> bool:
     """Whether it takes texts of its own: positions do, which must hold for other texts."""
     parts = choice.parts if isinstance(choice, Sum) else (choice,)
     return any(isinstance(one, Measured) and one.by == "position" and one.measurement is None for one in parts)
@@ -431,7 +439,7 @@ def _sentences(trial: Trial) -> list[str]:
     ranked = sorted(tokens, key=lambda name: trial.mean(name).value)
     said += [trial.sentence(name) for name in ranked]
     chosen = [name for name in ranked if trial.controls(name)]
-    if len(chosen) > 1:
+    if len(chosen) > 1 and not np.array_equal(trial.values(chosen[0]), trial.values(chosen[1])):
         gain = _negated(trial.difference(chosen[0], chosen[1]))
         if gain.low > 0:
             said.append(f"'{chosen[0]}' is better than '{chosen[1]}', by {_nats(gain)}.")
