@@ -44,9 +44,7 @@ def test_a_planted_channel_is_not_given_back_by_tokens() -> None:
     model, ids = by_channel(rows=8)
     found = scheme_trial(model, ids, RoundDown(4), First(1), 3)
     assert abs(found.recovered("first:1").value) < 0.2
-    gain = found.difference("first:1")
-    assert gain.low < 0 < gain.high
-    assert "cannot be told from 3 random controls" in found.verdict
+    assert abs(found.difference("first:1").value) < 0.1 * found.mean("RoundDown").value
 
 
 def test_controls_match_text_by_text_and_are_no_protected_tokens() -> None:
