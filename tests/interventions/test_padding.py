@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from sinkscope.interventions.outcome import METRICS
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -29,7 +30,6 @@ from sinkscope.interventions import (
     named,
     perturbation_spread,
 )
-from sinkscope.interventions.outcome import METRICS
 from tests.interventions.conftest import a_model, inputs_of, logits
 from tests.probes.conftest import lab_model
 

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from sinkscope.report.effects import effect_page
 
 from sinkscope.evaluate import compare_caches
 from sinkscope.files import write_text
@@ -18,7 +19,6 @@ from sinkscope.report.caches_page import caches_page
 from sinkscope.report.changing import quantization_page
 from sinkscope.report.compose import results_page
 from sinkscope.report.demo_page import quick_page
-from sinkscope.report.effects import effect_page
 from sinkscope.report.experiments import experiment_page
 from sinkscope.report.observatory.observatory import observatory_page
 from sinkscope.report.page import Page, write_page
