@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperOption
 
 from sinkscope.cli import options
+from sinkscope.cli.commands import Command
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.errors import InputError, unknown
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 QUESTION = ("hide-sink", "mute-sink", "mean-sink", "fold-sink", "swap-sink", "trim-sink")
 
 
-class ListingNames(TyperCommand):
+class ListingNames(Command):
     """A command whose help lists the interventions, looked up only then: that imports torch."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -84,7 +84,7 @@ def moved_positions(model: PreTrainedModel, ids: Tensor, epsilon: float, batch_s
         }
         for name, change in changes.items():
             with change.applied(model):
-                seen = measure(model, ids, [AttentionReceived([0, other])], batch_size=batch_size)
+                seen = measure(model, ids, [AttentionReceived([0, other])], batch_size=batch_size, apart=False)
             for position, rate, mass in zip((0, other), rates(seen, epsilon), masses(seen), strict=True):
                 yield f"sink_{position}/{name}={other}", rate
                 yield f"sink_mass{f'_{position}' if position else ''}/{name}={other}", mass
