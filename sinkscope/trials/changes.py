@@ -410,9 +410,9 @@ def _against_controls(trial: Trial, arm: str) -> list[str]:
         return []
     score: Any = "nats" if np.isfinite(trial.data["nats"].values).any() else "kl"
     more = trial.difference(arm, score=score)
-    return [
-        f"{arm} costs {_compared(more)} its {len(trial.controls(arm))} control{'s' if len(trial.controls(arm)) > 1 else ''} ({_signed(more)})."
-    ]
+
+    count = len(trial.controls(arm))
+    return [f"{arm} costs {_compared(more)} its {count} control{'s' if count > 1 else ''} ({_signed(more)})."]
 
 
 def _compared(more: Interval) -> str:

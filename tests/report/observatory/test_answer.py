@@ -22,7 +22,7 @@ def test_a_planted_sink_is_answered_with_its_place_its_mechanism_and_what_to_do(
     assert all(f"layer {layer}" in where or f" {layer}" in where for layer in resting["layer"].unique())
     assert f"{resting['value_ratio'].min():.2g}" in how
     assert f"{resting['value_ratio'].max():.2g}" in how
-    assert "“sinkscope intervene planted --what forbid-sink" in matters
+    assert "“sinkscope intervene planted --on positions:0" in matters
     assert matters.endswith("random controls.")
 
 
@@ -62,7 +62,7 @@ def test_a_sink_elsewhere_names_its_position_in_the_command(complete: Measuremen
     data["attention_received"] = received.roll(position=2, roll_coords=False)
     where, _, matters = answer(Measurement(data), 0.3)
     assert where.startswith("Yes: position 2 ")
-    assert "--what forbid-sink --position 2”" in matters
+    assert "sinkscope intervene MODEL --on positions:2”" in matters
 
 
 @pytest.mark.slow
