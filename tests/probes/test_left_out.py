@@ -52,7 +52,7 @@ def test_where_nothing_else_was_asked_for_it_is_an_error(ids: Tensor, tiny_llama
 def test_one_that_was_asked_for_by_name_is_missed_aloud(ids: Tensor, tiny_llama: LlamaForCausalLM) -> None:
     with pytest.warns(UserWarning, match="ExpertPeaks is left out: family 'llama' has no experts"):
         measurement = measure(tiny_llama, ids, [ExpertPeaks(), HiddenNorms()])
-    assert set(measurement.data.data_vars) == {"hidden_norm", "tokens"}
+    assert set(measurement.data.data_vars) == {"hidden_norm", *MASKS}
     assert "no experts" in measurement.record["not_applicable"]["ExpertPeaks"]
     with observe(tiny_llama, ExpertPeaks(), HiddenNorms()) as seen:
         tiny_llama(ids)
