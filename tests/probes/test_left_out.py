@@ -13,6 +13,7 @@ from transformers import LlamaForCausalLM, SiglipVisionConfig, SiglipVisionModel
 
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.probes import AttentionReceived, ExpertPeaks, HiddenNorms, measure, observe
+from tests.probes.conftest import MASKS
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 97}
 
