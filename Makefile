@@ -9,11 +9,11 @@ venv := .venv/bin
 oldest := .venv-oldest/bin
 inputs := pyproject.toml .ci/install
 pages := claims families findings identities observers spared statements streaming zoo
-fast := -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
+fast := -m pytest -m "not slow and not real" -n $(WORKERS) --dist worksteal
 style := $(venv)/ruff check . && $(venv)/ruff format --check .
 
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-all test-oldest lint pages docs bench clean
+.PHONY: help demo test test-slow test-real test-all test-oldest lint pages docs bench clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -28,8 +28,11 @@ test: .venv/dev.stamp ## lint, type-check and run the fast tests
 	wait $$types || { echo "mypy found what stands above, among the lines of the tests" >&2; exit 1; }; \
 	exit $$tests
 
-test-slow: .venv/dev.stamp ## the slow tests: browser, kills, the wheel, matrices of cases; without shape checks
-	SINKSCOPE_NO_SHAPE_CHECKS=1 $(venv)/python -m pytest -m slow -n $(WORKERS) --dist worksteal $(ARGS)
+test-slow: .venv/dev.stamp ## the slow tests: browser, kills, the wheel, all families; without shape checks
+	SINKSCOPE_NO_SHAPE_CHECKS=1 $(venv)/python -m pytest -m "slow and not real" -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-real: .venv/dev.stamp ## the tests on SmolLM2-135M, which is fetched once (640 MB with its dequantized weights)
+	SINKSCOPE_NO_SHAPE_CHECKS=1 $(venv)/python -m pytest tests/real -m real $(ARGS)
 
 test-all: test test-slow ## both
 

@@ -25,6 +25,7 @@ _ROOMS = (
     "data",
     "evaluate",
     "quantization",
+    "trials",
     "training",
     "survey",
     "theory",
@@ -44,7 +45,7 @@ _HOME = {
     "HiddenNorms": "sinkscope.probes",
     "QueryKeyValueNorms": "sinkscope.probes",
     "QueryKeyAngles": "sinkscope.probes",
-    "effect": "sinkscope.interventions",
+    "effect": "sinkscope.trials.changes",
     "load": "sinkscope.model",
     "attach": "sinkscope.model",
     "detach": "sinkscope.model",
@@ -82,13 +83,13 @@ if TYPE_CHECKING:
     from sinkscope import survey as survey
     from sinkscope import theory as theory
     from sinkscope import training as training
+    from sinkscope import trials as trials
     from sinkscope.attention.catalog.registering import operation as operation
     from sinkscope.caches import StreamingCache as StreamingCache
     from sinkscope.caches import evicting as evicting
     from sinkscope.caches.registering import policy as policy
     from sinkscope.errors import InputError as InputError
     from sinkscope.experiments.registering import question as question
-    from sinkscope.interventions import effect as effect
     from sinkscope.interventions.registering import intervention as intervention
     from sinkscope.measurements import Measurement as Measurement
     from sinkscope.measuring import compare as compare
@@ -108,6 +109,7 @@ if TYPE_CHECKING:
     from sinkscope.probes.registering import observer as observer
     from sinkscope.training import SinkCallback as SinkCallback
     from sinkscope.training import train as train
+    from sinkscope.trials.changes import effect as effect
 else:
 
     def __getattr__(name: str) -> object:

@@ -14,8 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from sinkscope.errors import InputError
 
+MANIFEST = "manifest.json"  # in a cached folder
 _ROOM = ".unfinished"  # ends the hidden folder, beside the target, in which a write happens
 _RANDOM = "?" * 8  # what the system puts before that ending
 _NEXT = ".next"  # inside a folder: the complete files that take the place of its old ones
@@ -176,6 +179,58 @@ def cache_dir() -> Path:
         return Path.home() / ".cache" / "sinkscope"
     except RuntimeError as error:
         raise InputError("no home folder to keep caches in: name a folder with SINKSCOPE_CACHE") from error
+
+
+def cached_folder(folder: Path, build: Callable[[Path], None], *, reuse: bool = True, contents: bool = True) -> Path:
+    """Return `folder`, filled by `build(draft)` unless an intact one stands there already.
+
+    One process builds, others wait and then use what it made. The folder takes its name when it is complete: an error
+    or a kill in `build` leaves no entry. Intact means that every file has the size and sha256 of the manifest written
+    with it; anything else is built again. `contents=False` compares sizes alone, for what takes longer to hash than to
+    read. Raises `InputError` if the cache has to be written and cannot be.
+    """
+    lock = FileLock(folder.with_name(folder.name + ".lock"))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        if reuse and is_intact(folder):  # a cache of others, which is read alone
+            return folder
+        reason = f"{error.strerror or error} (SINKSCOPE_CACHE names another place for caches)"
+        raise InputError(f"cannot write {folder}: {reason}") from error
+    try:
+        if not (reuse and is_intact(folder)):
+            sweep(folder)
+            with writing(folder) as draft:
+                draft.mkdir()
+                build(draft)
+                write_json(draft / MANIFEST, _manifest(draft, contents))
+    finally:
+        lock.release()
+    return folder
+
+
+def is_intact(folder: Path) -> bool:
+    """Whether the folder's files are exactly those of its manifest; sizes are compared before anything is read."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        files = [(folder / name, entry) for name, entry in manifest.items()]
+        right_sizes = all(path.stat().st_size == entry["bytes"] for path, entry in files)
+        hashed = [(path, entry["sha256"]) for path, entry in files if "sha256" in entry]
+        return bool(files) and right_sizes and all(sha256(path) == digest for path, digest in hashed)
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return False
+
+
+def _manifest(folder: Path, contents: bool) -> dict[str, dict[str, int | str]]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): {
+            "bytes": path.stat().st_size,
+            **({"sha256": sha256(path)} if contents else {}),
+        }
+        for path in files
+    }
 
 
 def _rename(draft: Path, target: Path, aside: Path) -> None:

@@ -45,6 +45,19 @@ def bars(*columns: ProgressColumn, width: int | None = None) -> Progress:
     )
 
 
+def now_and_then(show: Callable[[str], object], every: float = 10.0) -> Callable[[str], None]:
+    """Show a line at most once in `every` seconds, the first after that time: life in a pipe, which has no bar."""
+    last = time.monotonic()
+
+    def tell(line: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= every:
+            last = time.monotonic()
+            show(line)
+
+    return tell
+
+
 class Watch(Generic[State]):
     """Shows each state that it is called with, inside its `with` block.
 

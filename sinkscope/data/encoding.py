@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sinkscope.data.cache import cached_folder
 from sinkscope.data.config import DataConfig
 from sinkscope.data.corpora import Corpus, Document, Split, TextDigest, shuffled, split_names
 from sinkscope.data.mixing import Source
@@ -27,7 +26,7 @@ from sinkscope.data.tokenizer import (
     train_bpe,
 )
 from sinkscope.data.windows import Stream
-from sinkscope.files import cache_dir, write_json
+from sinkscope.files import cache_dir, cached_folder, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

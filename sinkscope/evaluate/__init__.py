@@ -1,11 +1,11 @@
 """What a cache, or a quantized one, does to a model: perplexity, recall, throughput, memory, side by side."""
 
+from sinkscope.caches.memory import held_bytes
 from sinkscope.evaluate.agreement import agreed, written
 from sinkscope.evaluate.arms import FULL, Arm, arm, full, transformers_quantized, with_full
 from sinkscope.evaluate.comparing import compare_caches
 from sinkscope.evaluate.comparison import CacheComparison
 from sinkscope.evaluate.feeding import Feed, feeding
-from sinkscope.evaluate.memory import held_bytes
 from sinkscope.evaluate.needles import Alphabet, Asked, Needles, noise
 from sinkscope.evaluate.perplexity import Scored, scored, stream_nll
 from sinkscope.evaluate.recall import Recalled, recalled

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from sinkscope.caches.memory import held_bytes
 from sinkscope.evaluate.arms import FULL, Arm
 from sinkscope.evaluate.feeding import checked_ids, feeding
-from sinkscope.evaluate.memory import held_bytes
 
 Watch = Callable[[], None]
 """Called after each token that was scored."""

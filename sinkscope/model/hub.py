@@ -1,8 +1,7 @@
-"""Loading any model: from the hub, a folder, or the ones shipped in the package."""
+"""Loading any model: from the hub, a folder, a GGUF file, or the ones shipped in the package."""
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,11 +26,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from sinkscope import names
 from sinkscope.errors import InputError, unknown
 from sinkscope.model.attached.loading import host_of
-
-FOLDER = Path(__file__).parent / "shipped"
-SHIPPED: dict[str, Path] = {path.parent.name: path.parent for path in sorted(FOLDER.glob("*/config.json"))}
+from sinkscope.model.gguf_files import dequantized
+from sinkscope.names import SHIPPED, is_gguf
 
 CALIBRATED = "calibrated.json"  # marks the folder of a model that is saved with a calibration
 UNCALIBRATED = "uncalibrated"  # where the model itself lies in it
@@ -45,7 +44,6 @@ _HEADS = (
     AutoModelForImageTextToText,
 )
 _NAMED_HEADS = (AutoModelForImageClassification, AutoModelForCTC, AutoModelForAudioClassification)
-_PATH_STARTS = ("./", "../", "/", "~")
 
 
 def load(
@@ -58,8 +56,9 @@ def load(
     device_map: str | Mapping[str, str | int] | None = None,
     trust_remote_code: bool = False,
 ) -> PreTrainedModel:
-    """A model, in eval mode, by hub id, folder, or shipped name (`nano`); one with an attached operation comes with it.
+    """A model, in eval mode, by hub id, folder, GGUF file or shipped name (`nano`), with its attached operation if any.
 
+    A GGUF file is dequantized once, into a folder of the cache that is then loaded: see `gguf_files.dequantized`.
     `dtype="auto"` keeps the stored precision; shipped models, stored in bfloat16 to be small, then come in float32.
     `attn` is transformers' attention implementation. `device_map` spreads a large model over devices as accelerate
     does ("auto", or module name to device) and takes the place of `device`. Raises `InputError` where the model cannot
@@ -88,8 +87,8 @@ def load(
         raise
     except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
         raise cannot_load(name, error) from error
-    if str(name) in SHIPPED:
-        model.config.name_or_path = str(name)  # records then hold the name, not where the package is installed
+    if str(name) in SHIPPED or is_gguf(name):
+        model.name_or_path = model.config.name_or_path = str(name)  # records then hold the name, not a place of ours
     return model.to(device).eval() if device else model.eval()
 
 
@@ -122,6 +121,8 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     if len(tokenizer) < len(special) + 2:  # transformers makes one up, without a vocabulary, where files are missing
         raise InputError(f"no tokenizer for model '{name}': it comes without a vocabulary")
+    if is_gguf(name):
+        tokenizer.name_or_path = str(name)
     return tokenizer
 
 
@@ -132,43 +133,9 @@ def own_files(name: str | Path) -> str:
 
 
 def resolve(name: str | Path) -> str:
-    """Where the model is: the shipped folder, the local folder, or the hub id as it is.
-
-    Raises `InputError` for a folder without a model, for a file, and for a path that leads nowhere. `a/b`, which may
-    be either, is a hub id where there is no such folder.
-    """
-    if str(name) in SHIPPED:
-        return str(SHIPPED[str(name)])
-    path = Path(name).expanduser()
-    if path.is_dir():
-        if (path / "model" / "config.json").exists():  # a run folder holds its model one level down
-            return str(path / "model")
-        if not (path / "config.json").exists():
-            raise InputError(f"no model in folder '{name}': config.json is missing")
-        return str(path)
-    if path.exists():
-        raise InputError(f"'{name}' is a file: expected a model folder, a hub id, or one of {', '.join(SHIPPED)}")
-    if names_a_path(name):
-        raise no_such_folder(name)
-    return str(name)
-
-
-def names_a_path(name: str | Path) -> bool:
-    """Whether a name can only be a path: a hub id is NAME or OWNER/NAME."""
-    text = str(name)
-    return isinstance(name, Path) or text.startswith(_PATH_STARTS) or text in (".", "..") or text.count("/") > 1
-
-
-def no_such_folder(name: str | Path) -> InputError:
-    """The error for a path that leads nowhere; a folder beside it of a near name is suggested."""
-    return InputError(f"no such folder: '{name}'{_near(Path(name).expanduser())}")
-
-
-def _near(path: Path) -> str:
-    """The folder beside it that was probably meant."""
-    there = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, there, n=1)
-    return f"; did you mean '{path.parent / near[0]}'?" if near else ""
+    """Where the model is: as `names.resolve` says, for a GGUF file the folder of the cache with its weights."""
+    place = names.resolve(name)
+    return str(dequantized(Path(place), _auto_class)) if Path(place).is_file() else place
 
 
 def _auto_class(config: PreTrainedConfig) -> Any:

@@ -84,7 +84,7 @@ class Measured(Choice):
 
     def resolve(self, evidence: Evidence) -> Tokens:
         if self.measurement is not None:
-            return self.measurement.sinks(epsilon=self.epsilon, by="position")  # type: ignore[no-any-return]
+            return self.measurement.sinks(epsilon=self.epsilon, by="position")
         known = evidence.received
         if known is None:
             raise InputError(f"'{self}' needs the attention that tokens receive: find_tokens(model, texts, choice)")

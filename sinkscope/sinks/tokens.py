@@ -110,7 +110,7 @@ class Tokens:
         if heads % group:
             raise InputError(f"{heads} heads do not form groups of {group}: the tokens are of another model")
         grouped = self.mask.reshape(*self.mask.shape[:2], heads // group, group, -1).any(3)
-        return replace(self, mask=grouped)
+        return replace(self, mask=np.asarray(grouped))
 
     def layer(self, index: int) -> Bool[np.ndarray, "row head token"]:
         """Those of a layer, by the model's own number. Raises `InputError` for a layer that is not among them."""
@@ -130,12 +130,12 @@ class Tokens:
         width = self.mask.shape[-1]
         inside = (rows.order >= 0) & (rows.order < width)
         place = np.where(inside, rows.order, 0)
-        wide = np.take_along_axis(
+        wide: np.ndarray = np.take_along_axis(
             np.broadcast_to(self.mask, (len(rows), *self.mask.shape[1:])),
             np.broadcast_to(place[:, None, None], (len(rows), *self.mask.shape[1:3], place.shape[1])),
             -1,
         )
-        return replace(self, mask=np.asarray(wide & inside[:, None, None]), rows=rows)
+        return replace(self, mask=np.asarray(np.logical_and(wide, inside[:, None, None]), dtype=bool), rows=rows)
 
     def part(self, rows: slice) -> Tokens:
         """The same for some of the texts."""

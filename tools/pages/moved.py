@@ -153,8 +153,8 @@ def verdicts_said(rows: Sequence[Moved]) -> str:
         for row in rows
     )
     return (
-        f"{len(rows)} of {total} verdicts moved since commit {SINCE}. {turned} have another outcome and {gone} are gone; "
-        "for the others only the effect or its interval changed.\n\n"
+        f"{len(rows)} of {total} verdicts moved since commit {SINCE}. {turned} have another outcome and {gone} are "
+        "gone; for the others only the effect or its interval changed.\n\n"
         "| claim | statement | before | now | why |\n|---|---|---|---|---|\n" + "\n".join(lines) + "\n"
     )
 

@@ -23,20 +23,22 @@ INDIFFERENT |= {"config"}
 NAMED = {"kind", "what", "scheme", "method"}  # options that the folder's name spells out
 STATIC = ("figure.svg", "figure.pdf", "figure.png")
 TABLES = ("table", "definitions", "heads", "depths", "tokens", "kinds", "first_tokens", "massive", "experts")
+TRIAL = ("trial.nc", "trial.json", "table.csv", "figure.html")
 FILES: Mapping[Kind, tuple[str, ...]] = {
     "measure": (
         *("measurement.nc", "figure.html", "domains.csv", "domains.json", *STATIC),
         *(f"{name}.{form}" for name in TABLES for form in ("csv", "parquet")),
     ),
-    "intervene": ("effect.json", "table.csv", "figure.html", *STATIC),
+    "intervene": (*TRIAL, "effect.json", *STATIC),
     "survey": ("survey.json", "survey.html", "table.csv", "table.md"),
     "compare": ("compare.json", "table.csv", "heads.csv", "figure.html"),
-    "cache": ("comparison.nc", "comparison.json", "table.csv", "figure.html"),
+    "cache": (*TRIAL, "comparison.nc", "comparison.json"),
     "quantize": (
-        *("study.nc", "study.json", "table.csv", "hazards.json", "sites.csv", "casts.csv", "advice.csv"),
-        *("spared.json", "spared.safetensors", "prefix/prefix.json", "prefix/prefix.safetensors", "figure.html"),
+        *(*TRIAL, "study.nc", "study.json", "hazards.json", "sites.csv", "casts.csv", "advice.csv"),
+        *("protected.json", "protected.safetensors", "prefix/prefix.json", "prefix/prefix.safetensors"),
+        *("spared.json", "spared.safetensors"),  # their names before
     ),
-    "calibrate": ("choice.nc", "choice.json", "table.csv", "figure.html"),
+    "calibrate": (*TRIAL, "choice.nc", "choice.json"),
 }
 """What each command may leave in its folder."""
 
@@ -47,6 +49,7 @@ MARKS: Mapping[str, Kind] = {
     "survey.json": "survey",
     "comparison.nc": "cache",
     "compare.json": "compare",
+    "protected.json": "quantize",
     "spared.json": "quantize",
     "study.nc": "quantize",
     "hazards.json": "quantize",
@@ -66,7 +69,17 @@ def results_folder(kind: Kind, out: Path | None, names: Sequence[str], words: Se
     for mark, owner in MARKS.items():
         if owner != kind and (folder / mark).exists():
             raise InputError(f"{folder} holds the results of sinkscope {owner} ({mark}): choose another folder")
+    if (command := _trial_of(folder / "trial.json")) not in (None, kind):
+        raise InputError(f"{folder} holds the results of sinkscope {command} (trial.json): choose another folder")
     return folder
+
+
+def _trial_of(path: Path) -> str | None:
+    """The command that wrote a trial; None where there is none."""
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["command"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def old_files(kind: Kind, folder: Path) -> Iterator[Path]:

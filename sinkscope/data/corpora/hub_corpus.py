@@ -11,11 +11,10 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from sinkscope.data.cache import cached_folder
 from sinkscope.data.corpora.corpus import Corpus, Entry
 from sinkscope.data.corpora.plain import read_text
 from sinkscope.errors import InputError
-from sinkscope.files import cache_dir, write_json
+from sinkscope.files import cache_dir, cached_folder, write_json
 
 logger = logging.getLogger(__name__)
 

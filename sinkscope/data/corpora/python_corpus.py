@@ -23,12 +23,11 @@ from functools import partial
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from sinkscope.data.cache import cached_folder
 from sinkscope.data.corpora.conversations import HEAD, rendered
 from sinkscope.data.corpora.corpus import Corpus, Document, Entry, digest
 from sinkscope.data.corpora.plain import read_bytes, read_text
 from sinkscope.errors import InputError
-from sinkscope.files import cache_dir, write_json
+from sinkscope.files import cache_dir, cached_folder, write_json
 
 PACKAGES = ("torch", "numpy", "transformers")
 SKIPPED_FOLDERS = frozenset({"test", "tests", "testing", "idlelib", "lib2to3", "site-packages", "dist-packages"})

@@ -20,7 +20,7 @@ from sinkscope.model.attached.layer import HANDLES, equip, strip
 from sinkscope.model.attached.mark import mark, unmark
 from sinkscope.model.attached.shift import ordinary, outputs, shift
 from sinkscope.model.attached.sink import build
-from sinkscope.model.attached.start import changes, unchanged
+from sinkscope.model.attached.start import changes, closing, unchanged
 from sinkscope.model.attached.tokens import add_tokens, check_tokens, remove_tokens
 
 PLAIN = CATALOG["softmax"]  # of the layers that were not chosen
@@ -50,13 +50,16 @@ def attach(
     outputs leave them out, and a measurement counts them as positions 0 … n - 1. They change the model from the start.
 
     `start="unchanged"`: what can start next to unchanged does. Gates start open and value biases at zero, which changes
-    rounding alone. Slots start closed, as far as they still learn: at b = -8 nats, which is a share σ(-8 - L) of a
-    query's mass (at most 3e-4 where the log-sum-exp L of its scores is not negative). A starting value that was given
-    stays. `start="as_is"`: with the operation's own starting values. `seed` decides random ones.
+    rounding alone. Slots start closed, as far as they still learn: with a logit b_h = min(-8, min_t L_ht - 8), L_ht the
+    log-sum-exp of a query's scores in the pass below, so that no query of it gives a slot more than 3e-4 of its mass.
+    On other inputs L may be lower, above all under another first token: pass rows of the text that you train on as
+    `inputs`. A starting value that was given stays. `start="as_is"`: with the operation's own starting values. `seed`
+    decides random ones.
 
     Returns what was attached. `.changes` names the pieces that change the model from the start, as softmax-off-by-one
-    does; `.shift` says how far logits (and predictions, in nats) moved, measured on `inputs` (token ids or a dict), by
-    default on 2 rows of random tokens: two short forward passes.
+    does, and what starts closed or open where outputs moved all the same; `.shift` says how far logits (and
+    predictions, in nats) moved, measured on `inputs` (token ids or a dict), by default on 32 rows of 8 random tokens:
+    two short forward passes.
 
     Raises `UnsupportedModelError` for families and operations that do not fit, saying why, and leaves the model as it
     is; `InputError` for unknown names, options and impossible sizes.
@@ -69,6 +72,7 @@ def attach(
         raise UnsupportedModelError("the model's weights are not loaded, or kept elsewhere (meta device)")
     if (context := getattr(getattr(model, "config", None), "max_position_embeddings", None)) is not None:
         wanted = wanted.within(context)
+    asked = wanted
     if start == "unchanged":
         wanted = unchanged(wanted, given=isinstance(spec, Mapping) and "name" in spec and "initial" in spec)
     chosen = chosen_layers(layers_to_equip(model, wanted), layers)
@@ -79,11 +83,16 @@ def attach(
     attachment = install(model, wanted, name, seed, chosen, sink_tokens)
     mark(model)
     try:
-        moved = shift(before, outputs(model, given), model.get_output_embeddings() is not None, on)
+        with closing(model, wanted, asked):
+            after = outputs(model, given)
+        moved = shift(before, after, model.get_output_embeddings() is not None, on)
     except BaseException:
         detach(model)
         raise
-    return note(model.config, replace(attachment, shift=moved))
+    found = attachment.changes
+    if not found and not moved.small:
+        found = tuple(slot.kind for slot in wanted.slots) or ("rounding",)
+    return note(model.config, replace(attachment, changes=found, shift=moved))
 
 
 def install(

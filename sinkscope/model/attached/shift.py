@@ -13,7 +13,9 @@ from transformers import PreTrainedModel
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import device_of, evaluating
 
-SAMPLES, TOKENS = 2, 32
+SAMPLES, TOKENS = 32, 8  # many rows: scores are lowest where rows begin, and differ most between first tokens
+IMAGES = 2
+SMALL = 0.02  # of the outputs' standard deviation: what half precision rounds, and closed slots take
 
 
 @dataclass(frozen=True)
@@ -21,13 +23,20 @@ class Shift:
     """The largest change of an output on the inputs it was measured on.
 
     `output`: in logits, or units of the last hidden states where the model has no logits. `nats`: the largest
-    KL(before ‖ after) of a token's prediction, None without logits. Both hold for these inputs: a slot takes σ(b − L)
-    of a query's mass, with L the log-sum-exp of the query's scores, which other inputs may make smaller.
+    KL(before ‖ after) of a token's prediction, None without logits. `relative`: `output` in standard deviations of the
+    outputs before. All hold for these inputs: a slot takes σ(b − L) of a query's mass, with L the log-sum-exp of the
+    query's scores, which other inputs may make smaller.
     """
 
     output: float
     nats: float | None
     on: str
+    relative: float = 0.0
+
+    @property
+    def small(self) -> bool:
+        """Whether the outputs stayed where they were, to 2 % of their standard deviation."""
+        return self.relative <= SMALL
 
     def __str__(self) -> str:
         if self.nats is None:
@@ -41,7 +50,7 @@ def ordinary(model: PreTrainedModel) -> dict[str, Tensor]:
     if model.main_input_name == "pixel_values":
         side = config.image_size
         sides = (side, side) if isinstance(side, int) else tuple(side)
-        return {"pixel_values": torch.randn(SAMPLES, config.num_channels, *sides, generator=generator)}
+        return {"pixel_values": torch.randn(IMAGES, config.num_channels, *sides, generator=generator)}
     tokens = min(TOKENS, getattr(config, "max_position_embeddings", TOKENS))
     return {"input_ids": torch.randint(config.vocab_size, (SAMPLES, tokens), generator=generator)}
 
@@ -65,4 +74,6 @@ def shift(before: Tensor, after: Tensor, predicts: bool, on: str) -> Shift:
     if predicts:
         first, second = before.log_softmax(-1), after.log_softmax(-1)
         nats = max(0.0, float((first.exp() * (first - second)).sum(-1).max()))
-    return Shift(float(difference), nats, on)
+    return Shift(
+        float(difference), nats, on, float(difference / before.std().clamp(min=torch.finfo(torch.float32).tiny))
+    )

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
+from functools import partial
+from itertools import accumulate
 from typing import Any
+
+import torch
+from torch import nn
 
 from sinkscope.attention import (
     AttentionSpec,
@@ -16,6 +22,7 @@ from sinkscope.attention import (
     KeySlot,
     Linear,
     LogitSlot,
+    Operation,
     PowerSoftmax,
     Relu,
     ScaledSoftmax,
@@ -28,19 +35,21 @@ from sinkscope.attention import (
 from sinkscope.attention.masks import describe
 
 CLOSED = -8.0
-"""Logit of a slot that starts closed, in nats. A query whose scores have log-sum-exp L gives it σ(b − L) of its mass:
-3e-4 where L is 0, less where L is larger, as in long rows. That share is also the factor on the slot's gradient, so b
-is no lower: the smallest gradients that AdamW still tells from its ε = 1e-8 are about as much."""
+"""Logit of a slot that starts closed, in nats, and how far below a query's tokens it starts at least. A query whose
+scores have log-sum-exp L gives the slot σ(b − L) of its mass: 3e-4 where L is 0, less where L is larger, as in long
+rows. That share is also the factor on the slot's gradient, so b is no lower than it must be: the smallest gradients
+that AdamW still tells from its ε = 1e-8 are about as much. Where L is negative b starts lower (`closing`)."""
+ROWS = 256  # queries whose scores are in memory at once
 
 
 def unchanged(spec: AttentionSpec, given: bool = False) -> AttentionSpec:
     """`spec` with starting values under which it changes as little as it can and still learns.
 
-    Slots with a logit start closed (b = -8; a learned key gets a logit for that), value biases at zero, gates open
-    (relative to their openness, with weights of zero). A starting value other than the piece's default is what somebody
-    gave: it stays, as every slot's does where `given`. What has nothing to start differently stays as it is; `changes`
-    names it. Under normalizers for which a very negative logit is no empty slot, or one without a gradient, slots stay
-    as they are.
+    Slots with a logit start closed (b = -8, or lower by `closing`; a learned key gets a logit for that), value biases
+    at zero, gates open (relative to their openness, with weights of zero). A starting value other than the piece's
+    default is what somebody gave: it stays, as every slot's does where `given`. What has nothing to start differently
+    stays as it is; `changes` names it. Under normalizers for which a very negative logit is no empty slot, or one
+    without a gradient, slots stay as they are.
     """
     closes = not given and _learns_while_closed(spec.normalizer)
     return replace(
@@ -49,6 +58,47 @@ def unchanged(spec: AttentionSpec, given: bool = False) -> AttentionSpec:
         output=tuple(_started(piece) for piece in spec.output),
         value_gate=None if spec.value_gate is None else _started(spec.value_gate),
     )
+
+
+@contextmanager
+def closing(model: nn.Module, started: AttentionSpec, asked: AttentionSpec) -> Iterator[None]:
+    """Close the slots of each head as far as its queries need it, in the pass that is made inside.
+
+    Log-sum-exps of real models can be far below zero, and b = -8 would leave a slot open to such queries. Before an
+    operation attends,
+
+        b_h ← min(−8, min_t (L_ht − x_ht) − 8),
+
+    with L the log-sum-exp of a query's scores on tokens, and x what the slot adds to b (scaling · q·k*, zero for a
+    plain logit). So no query of the pass gives a slot more than σ(−8) of its mass, and later layers see what closed
+    slots leave. Only slots that `started` closed: those whose starting value differs from `asked` for.
+    """
+    closed = {place for place, (a, b) in enumerate(zip(started.slots, asked.slots, strict=True)) if a != b}
+    hooks = []
+    for operation in model.modules() if closed and started.normalizer.couples_keys else ():
+        if isinstance(operation, Operation) and operation.spec.slots[: len(started.slots)] == started.slots:
+            hooks.append(operation.register_forward_pre_hook(partial(_close, closed), with_kwargs=True))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _close(closed: set[int], operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Lower the logits of the slots at `closed` until no query of this call gives them more than σ(−8)."""
+    query, key, _, visibility, hidden, scaling, *_ = args
+    context = operation.context(query, key, visibility, hidden, scaling, bias=kwargs.get("bias"))
+    ends = list(accumulate(getattr(slot, "count", 1) for slot in operation.slot_modules))
+    for start in range(0, query.shape[2], ROWS):
+        rows = slice(start, min(start + ROWS, query.shape[2]))
+        lse = operation.logits(query, key, context, rows)[0].logsumexp(-1, keepdim=True)
+        gaps = operation.slot_logits(query, context)[:, :, rows] - lse
+        excess = (gaps.masked_fill(lse == -torch.inf, -torch.inf).amax((0, 2)) - CLOSED).clamp(min=0)
+        for place, end in enumerate(ends):
+            if place in closed:
+                logit = operation.slot_modules[place].logit
+                logit.data -= excess[:, end - 1].to(logit)
 
 
 def changes(spec: AttentionSpec) -> tuple[str, ...]:

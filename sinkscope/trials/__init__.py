@@ -1,0 +1,27 @@
+"""Arms compared with matched controls on the same texts: scores per text, paired intervals, one verdict, one file.
+
+A kind of trial differs in the arms that it builds, and in nothing else.
+"""
+
+from sinkscope.trials.arm import REFERENCE as REFERENCE
+from sinkscope.trials.arm import Arm as Arm
+from sinkscope.trials.arm import OnePass as OnePass
+from sinkscope.trials.arm import Reading as Reading
+from sinkscope.trials.arm import Texts as Texts
+from sinkscope.trials.arm import ThroughCache as ThroughCache
+from sinkscope.trials.arm import Written as Written
+from sinkscope.trials.arm import cached as cached
+from sinkscope.trials.arm import unchanged as unchanged
+from sinkscope.trials.changes import changed as changed
+from sinkscope.trials.changes import matters as matters
+from sinkscope.trials.run import run as run
+from sinkscope.trials.schemes import scheme_trial as scheme_trial
+from sinkscope.trials.texts import Split as Split
+from sinkscope.trials.texts import needed as needed
+from sinkscope.trials.texts import split as split
+from sinkscope.trials.trial import Trial as Trial
+from sinkscope.trials.trial import load as load
+from sinkscope.trials.words import TOLERANCE as TOLERANCE
+from sinkscope.trials.words import Grade as Grade
+from sinkscope.trials.words import explained as explained
+from sinkscope.trials.words import grade as grade

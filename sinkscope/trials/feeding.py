@@ -1,0 +1,56 @@
+"""A model that reads through a cache, at the positions that the tokens truly have."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import Cache
+
+from sinkscope.errors import InputError
+from sinkscope.hooks import device_of, is_encoder_decoder, reads_at_once
+
+
+@dataclass
+class Feed:
+    """A model with the cache that it fills. `seen`: tokens that were read so far.
+
+    Positions are always given: some families count from 0 at each pass without them.
+    """
+
+    model: nn.Module
+    cache: Cache
+    seen: int = 0
+    _takes: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._takes = frozenset(inspect.signature(self.model.forward).parameters)
+        if is_encoder_decoder(self.model) or "past_key_values" not in self._takes:
+            raise InputError(f"{type(self.model).__name__} is no decoder that reads on from a cache")
+
+    def read(self, ids: Int[Tensor, "batch new"]) -> Float[Tensor, "batch vocabulary"]:
+        """Read tokens in one pass; the logits after the last of them, fp32."""
+        return self.read_all(ids, last=1)[:, -1]
+
+    def read_all(
+        self, ids: Int[Tensor, "batch new"], last: int | None = None
+    ) -> Float[Tensor, "batch kept vocabulary"]:
+        """Read tokens in one pass; the logits after each of the `last` ones (None: after all of them), fp32.
+
+        One by one where the model has states that it would forget between two passes of several.
+        """
+        ids = ids.to(device_of(self.model))
+        kept = ids.shape[1] if last is None else last
+        if self.seen and ids.shape[1] > 1 and not reads_at_once(self.model, self.cache):
+            return torch.cat([self.read_all(one, 1) for one in ids.split(1, 1)], 1)[:, -kept:]
+        given: dict[str, Any] = {"input_ids": ids, "past_key_values": self.cache, "use_cache": True}
+        places = torch.arange(self.seen, self.seen + ids.shape[1], device=ids.device)
+        given |= {"position_ids": places.expand(len(ids), -1)} if "position_ids" in self._takes else {}
+        given |= {"logits_to_keep": kept} if "logits_to_keep" in self._takes else {}
+        logits: Tensor = self.model(**given).logits[:, -kept:]
+        self.seen += ids.shape[1]
+        return logits.float()

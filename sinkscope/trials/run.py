@@ -1,0 +1,323 @@
+"""Running a trial: every arm on the same texts, batch by batch, kept on disk as it goes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError
+from sinkscope.files import write_json
+from sinkscope.hooks import device_of, unwrapped
+from sinkscope.trials.arm import REFERENCE, Arm, Reading, Texts, unchanged
+from sinkscope.trials.scoring import Scores, scored
+from sinkscope.trials.trial import UNITS, Trial
+from sinkscope.trials.words import TOLERANCE
+
+PACKAGES = ("sinkscope", "torch", "transformers")
+PER_TEXT = ("kl", "nats", "agreement", "scored")
+Progress = Callable[[int, int, str], object]
+"""Told how many passes over a text are done, of how many, and what was found so far."""
+
+
+def run(
+    model: nn.Module,
+    texts: Any,
+    arms: Sequence[Arm],
+    *,
+    reading: Reading,
+    controls: int = 5,
+    score: Sequence[str] = ("kl", "nats", "agreement"),
+    calibrated_on: Mapping[str, Any] | None = None,
+    tolerance: float = TOLERANCE,
+    seed: int = 0,
+    batch_size: int = 8,
+    out: str | Path | None = None,
+    about: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Trial:
+    """Every arm, its controls and the unchanged model on the same texts.
+
+    The texts of a batch are read by all arms one after the other, so the predictions that arms are compared with are
+    held for one batch only. No arm is scored at a token that any arm touches.
+
+    Args:
+        model: Any transformers model with logits.
+        texts: Ids (N, T), a dict of model inputs as `measure` takes them, or `Texts`.
+        arms: What is compared. Two arms of equal `same` run once.
+        reading: `OnePass`, `ThroughCache` or `Written`.
+        controls: Draws of each arm's control; 0 for none. Draw i is seeded by `seed` + i.
+        score: What of kl, nats and agreement is kept.
+        calibrated_on: What weights, ranges, tokens or heads were fitted on: `texts`, `sha256`, `in_sample`, `source`.
+        tolerance: τ in nats a token, for the words of the verdict.
+        seed: Of the controls.
+        batch_size: Texts that go through the model at once; no result depends on it.
+        out: A folder for finished batches; a run that was interrupted goes on from there.
+        about: More for the record; `kind` names the kind of trial.
+        progress: Called after each arm of each batch.
+
+    Raises `InputError` for two arms of one name, no arms, texts that a reading cannot take, no scored place at all, and
+    a folder of another trial.
+    """
+    model = unwrapped(model)
+    given = texts if isinstance(texts, Texts) else Texts.of(model, texts)
+    reading.check(given)
+    wrong = [name for name in score if name not in PER_TEXT[:3]]
+    if wrong or not score:
+        raise InputError(f"score = {tuple(score)}: some of kl, nats, agreement")
+    plan = _plan(arms, given, controls, seed)
+    left_out = _left_out(plan, given)
+    record = _record(model, given, plan, reading, calibrated_on, tolerance, seed, batch_size, controls, about)
+    store = _Store.open(out, record)
+    found: dict[str, list[Scores]] = {one.arm.name: [] for one in plan}
+    running = [one for one in plan if not one.equal_to]
+    total, done = len(running) * given.count, 0
+    for start in range(0, given.count, batch_size):
+        batch = given.part(slice(start, min(start + batch_size, given.count)))
+        stored = store.read(batch.rows)
+        missing = [one.arm for one in running if one.arm.name not in stored]
+        for name, scores in stored.items():
+            found[name].append(scores)
+        done += batch.count * (len(running) - len(missing))
+        wanted = _with_references(missing, [one.arm for one in running])
+        hidden = None if left_out is None else left_out[batch.rows]
+        for name, scores in scored(model, batch, wanted, reading, hidden):
+            if name in stored:
+                continue
+            store.write(batch.rows, name, scores)
+            found[name].append(scores)
+            done += batch.count
+            if progress is not None:
+                progress(done, total, _so_far(found, plan))
+    for one in plan:
+        if one.equal_to:
+            found[one.arm.name] = found[one.equal_to]
+    return Trial(_dataset(found, plan, score, record))
+
+
+@dataclass(frozen=True, eq=False)
+class _Planned:
+    """An arm with its place in the trial."""
+
+    arm: Arm
+    role: str
+    of: str = ""
+    draw: int = 0
+    equal_to: str = ""
+
+
+def _plan(arms: Sequence[Arm], texts: Texts, controls: int, seed: int) -> list[_Planned]:
+    """The unchanged model, baselines, arms and their controls, those that others are compared with first."""
+    if not arms:
+        raise InputError("nothing to compare with the unchanged model: give at least one arm")
+    if controls < 0:
+        raise InputError(f"controls = {controls}: a number of draws, 0 for none")
+    plan = [_Planned(unchanged(), "reference")]
+    referred = {arm.against for arm in arms}
+    for arm in sorted(arms, key=lambda arm: (arm.name not in referred, not arm.baseline)):
+        plan.append(_Planned(arm, "baseline" if arm.baseline else "arm"))
+        for draw in range(controls if arm.control is not None else 0):
+            assert arm.control is not None
+            control = arm.control(seed + draw, texts)
+            if control is None:
+                break
+            name = f"random {draw + 1} for {arm.name}" if controls > 1 else f"random for {arm.name}"
+            plan.append(_Planned(replace(control, name=name, against=arm.against), "control", arm.name, draw))
+    names = [one.arm.name for one in plan]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        said = "which is the unchanged model, part of every trial" if twice == REFERENCE else "and another one too"
+        raise InputError(f"an arm is named '{twice}', {said}: each needs a name of its own")
+    if absent := next((arm.against for arm in arms if arm.against not in names), None):
+        raise InputError(f"an arm is compared with '{absent}', which is no arm: there are {', '.join(names)}")
+    first: dict[Any, str] = {}
+    for index, one in enumerate(plan):
+        if one.arm.same is None:
+            continue
+        if (known := first.setdefault((one.arm.same, one.arm.against), one.arm.name)) != one.arm.name:
+            plan[index] = replace(one, equal_to=known)
+    return plan
+
+
+def _left_out(plan: Sequence[_Planned], texts: Texts) -> Tensor | None:
+    """Tokens at which nothing is scored: those that any arm touches. Raises `InputError` where none is left."""
+    masks = [one.arm.touched(texts) for one in plan if one.arm.touched is not None]
+    if not masks:
+        return None
+    every = torch.stack([torch.as_tensor(np.asarray(mask)) for mask in masks]).any(0)
+    real = torch.ones_like(every) if texts.real is None else texts.real
+    if not bool((real & ~every).any()):
+        raise InputError("every token is touched by some arm, so nothing is left to score: give longer texts")
+    return every
+
+
+def _with_references(missing: Sequence[Arm], running: Sequence[Arm]) -> list[Arm]:
+    """The arms still to run, after those that they are compared with, in the trial's order."""
+    if not missing:
+        return []
+    needed = {arm.name for arm in missing} | {arm.against for arm in missing} | {REFERENCE}
+    return [arm for arm in running if arm.name in needed]
+
+
+@dataclass(frozen=True, eq=False)
+class _Store:
+    """Finished batches in a folder: `trial.json` says of which trial, `scores.jsonl` holds a line per arm and batch."""
+
+    folder: Path | None
+    lines: Mapping[tuple[int, int, str], Scores]
+
+    @classmethod
+    def open(cls, out: str | Path | None, record: Mapping[str, Any]) -> _Store:
+        if out is None:
+            return cls(None, {})
+        folder = Path(out)
+        own = hashlib.sha256(json.dumps(record["identity"], sort_keys=True).encode()).hexdigest()
+        head = folder / "trial.json"
+        if head.exists():
+            try:
+                known = json.loads(head.read_text()).get("identity_sha256")
+            except (OSError, ValueError):
+                known = None
+            if known != own:
+                raise InputError(
+                    f"{folder} holds another trial (other texts, arms, model or options): name a new folder"
+                )
+        else:
+            write_json(head, {"identity_sha256": own, **record["identity"]})
+        return cls(folder, cls._lines(folder / "scores.jsonl"))
+
+    @staticmethod
+    def _lines(path: Path) -> dict[tuple[int, int, str], Scores]:
+        """What is there; a last line that a kill cut short is dropped, so that the file can be appended to."""
+        found: dict[tuple[int, int, str], Scores] = {}
+        if not path.exists():
+            return found
+        whole = 0
+        with path.open("rb") as lines:
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    break
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    break
+                whole += len(line)
+                parts = {name: torch.tensor(row[name], dtype=torch.float64) for name in PER_TEXT}
+                found[row["start"], row["stop"], row["arm"]] = Scores(
+                    **parts, bytes=row["bytes"], seconds=row["seconds"]
+                )
+        if whole < path.stat().st_size:
+            os.truncate(path, whole)
+        return found
+
+    def read(self, rows: slice) -> dict[str, Scores]:
+        return {arm: one for (start, stop, arm), one in self.lines.items() if (start, stop) == (rows.start, rows.stop)}
+
+    def write(self, rows: slice, arm: str, scores: Scores) -> None:
+        if self.folder is None:
+            return
+        row = {"start": rows.start, "stop": rows.stop, "arm": arm, "bytes": scores.bytes, "seconds": scores.seconds}
+        row |= {name: getattr(scores, name).tolist() for name in PER_TEXT}
+        try:
+            with (self.folder / "scores.jsonl").open("a") as lines:
+                lines.write(json.dumps(row) + "\n")
+                lines.flush()
+                os.fsync(lines.fileno())
+        except OSError as error:
+            raise InputError(f"cannot write {self.folder}: {error.strerror or error}") from error
+
+
+def _record(
+    model: nn.Module,
+    texts: Texts,
+    plan: Sequence[_Planned],
+    reading: Reading,
+    calibrated_on: Mapping[str, Any] | None,
+    tolerance: float,
+    seed: int,
+    batch_size: int,
+    controls: int,
+    about: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    config = getattr(model, "config", None)
+    ids = texts.ids
+    identity = {
+        "model": str(getattr(config, "name_or_path", "") or type(model).__name__),
+        "class": type(model).__name__,
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "texts_sha256": texts.digest(),
+        "reading": reading.describe(),
+        "arms": {one.arm.name: {"role": one.role, **one.arm.facts} for one in plan},
+        "calibrated_on": None if calibrated_on is None else dict(calibrated_on),
+        "batch_size": batch_size,
+        "seed": seed,
+        "controls": controls,
+    }
+    vocabulary = getattr(config, "vocab_size", None)
+    return {
+        "identity": identity,
+        **identity,
+        "texts": texts.count,
+        "tokens": None if ids is None else int(ids.shape[1]),
+        "vocabulary": vocabulary if isinstance(vocabulary, int) else None,
+        "tolerance": tolerance,
+        "device": device_of(model).type,
+        "threads": torch.get_num_threads(),
+        "unit": "a text, of equal weight whatever its length",
+        "interval": "95 %, Student's t over texts; shares on the logit scale",
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        **dict(about or {}),
+    }
+
+
+def _so_far(found: Mapping[str, Sequence[Scores]], plan: Sequence[_Planned]) -> str:
+    """The arm that is nearest to the unchanged model so far."""
+    means = {
+        one.arm.name: float(torch.cat([part.kl for part in found[one.arm.name]]).nanmean())
+        for one in plan
+        if one.role == "arm" and found[one.arm.name]
+    }
+    if not means:
+        return ""
+    best = min(means, key=means.__getitem__)
+    return f"nearest so far: {best}, KL {means[best]:.3f}"
+
+
+def _dataset(
+    found: Mapping[str, Sequence[Scores]], plan: Sequence[_Planned], score: Sequence[str], record: Mapping[str, Any]
+) -> xr.Dataset:
+    def stacked(name: str) -> np.ndarray:
+        return np.stack([torch.cat([getattr(part, name) for part in found[one.arm.name]]).numpy() for one in plan])
+
+    arrays: dict[str, Any] = {name: (("arm", "text"), stacked(name)) for name in score}
+    scored_places = stacked("scored")[0]
+    if not scored_places.any():
+        raise InputError("no prediction is left to score: every one is at a token that some arm touches")
+    arrays["scored"] = ("text",), scored_places
+    for name in ("bytes", "seconds"):
+        values = [[getattr(part, name) for part in found[one.arm.name]] for one in plan]
+        arrays[name] = ("arm",), np.array([float(np.median(each)) for each in values])
+    data = xr.Dataset(
+        {name: (dims, values, {"units": UNITS[name]}) for name, (dims, values) in arrays.items()},
+        coords={
+            "arm": [one.arm.name for one in plan],
+            "role": ("arm", [one.role for one in plan]),
+            "of": ("arm", [one.of for one in plan]),
+            "draw": ("arm", [one.draw for one in plan]),
+            "series": ("arm", [one.arm.series for one in plan]),
+            "against": ("arm", [one.arm.against for one in plan]),
+            "equal_to": ("arm", [one.equal_to for one in plan]),
+        },
+    )
+    kept = {name: value for name, value in record.items() if name != "identity"}
+    return data.assign_attrs(record=json.dumps(kept))

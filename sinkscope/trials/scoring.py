@@ -1,0 +1,163 @@
+"""What the arms of a trial predict on the same texts, as numbers per text."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import Cache, DynamicCache
+
+from sinkscope.caches.memory import held_bytes
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import device_of, evaluating, family, part
+from sinkscope.trials.arm import Arm, OnePass, Reading, Texts, Written
+from sinkscope.trials.feeding import Feed
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Numbers of one arm, one per text, NaN for what does not apply.
+
+    `kl`: mean of KL(reference ‖ arm) over the scored places, in nats; `nats`: mean of −log p of the next token;
+    `agreement`: share of the places at which both find the same token most likely; `scored`: how many places; `bytes`:
+    what the cache holds after the context, per text; `seconds`: time per text.
+    """
+
+    kl: Float[Tensor, " text"]
+    nats: Float[Tensor, " text"]
+    agreement: Float[Tensor, " text"]
+    scored: Float[Tensor, " text"]
+    bytes: float
+    seconds: float
+
+
+def scored(
+    model: nn.Module, texts: Texts, arms: Sequence[Arm], reading: Reading, left_out: Bool[Tensor, "text token"] | None
+) -> Iterator[tuple[str, Scores]]:
+    """The scores of each arm on these texts. An arm that others are compared with comes before them.
+
+    The predictions of such arms are held meanwhile: texts × scored × vocabulary × 4 bytes each, so give few texts.
+    Raises `InputError` for predictions that are NaN.
+    """
+    referred = {arm.against for arm in arms}
+    held: dict[str, Tensor] = {}
+    for arm in arms:
+        start = time.perf_counter()
+        with evaluating(model), torch.no_grad(), arm.open(model, texts) as cache:
+            found = _predicted(model, texts, reading, cache)
+        seconds = (time.perf_counter() - start) / texts.count
+        if bool(found.logs.isnan().any()):
+            raise InputError(f"predictions of '{arm.name}' are NaN, so there is nothing to compare")
+        if arm.name in referred:
+            held[arm.name] = found.logs
+        if arm.against not in held:
+            raise ValueError(f"'{arm.name}' is compared with '{arm.against}', which does not come before it")
+        yield arm.name, _compared(found, held[arm.against], texts, left_out, seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class _Predicted:
+    """`logs`: log p (text, place, vocabulary), or the written ids where tokens are written; `first`: the token after
+    which the first place stands; `bytes`: held by the cache, all texts together."""
+
+    logs: Tensor
+    first: int
+    bytes: float
+    written: bool = False
+
+
+def _predicted(model: nn.Module, texts: Texts, reading: Reading, cache: Cache | None) -> _Predicted:
+    if isinstance(reading, OnePass):
+        if cache is not None:
+            raise ValueError("an arm with a cache is read through it")
+        options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+        inputs = part(texts.inputs, slice(0, texts.count), texts.count, device_of(model))
+        logits = getattr(model(**inputs, **options), "logits", None)
+        if not isinstance(logits, Tensor):
+            raise UnsupportedModelError(
+                f"family '{family(model)}', {type(model).__name__}: it has no logits, so there is nothing to compare; "
+                "load the model with its head"
+            )
+        cut = logits[:, reading.from_token :] if logits.ndim == 3 else logits
+        return _Predicted(cut.float().log_softmax(-1).cpu(), reading.from_token, torch.nan)
+    ids = texts.ids
+    assert ids is not None
+    stored = cache is not None
+    feed = Feed(model, DynamicCache(config=model.config) if cache is None else cache)
+    if isinstance(reading, Written):
+        new, coming = [], ids
+        for _ in range(reading.n):
+            coming = feed.read(coming).argmax(-1, keepdim=True)
+            new.append(coming.cpu())
+        return _Predicted(torch.cat(new, 1), 0, held_bytes(feed.cache), written=True)
+    logs = [feed.read(ids[:, : reading.context])[:, None].log_softmax(-1).cpu()]
+    held = held_bytes(feed.cache)
+    rest = ids[:, reading.context : -1]
+    for chunk in rest.split(reading.chunk or max(1, rest.shape[1]), 1) if rest.shape[1] else ():
+        logs.append(feed.read_all(chunk).log_softmax(-1).cpu())
+    return _Predicted(torch.cat(logs, 1), reading.context - 1, held if stored or held else torch.nan)
+
+
+def _compared(found: _Predicted, reference: Tensor, texts: Texts, left_out: Tensor | None, seconds: float) -> Scores:
+    held = found.bytes / texts.count
+    if found.written:
+        same = (found.logs == reference).long().cumprod(1).double().mean(1)
+        nothing = torch.full((texts.count,), torch.nan, dtype=torch.float64)
+        count = torch.full((texts.count,), float(found.logs.shape[1]), dtype=torch.float64)
+        return Scores(nothing, nothing, same, count, held, seconds)
+    logs = (
+        found.logs
+        if found.logs.ndim == 3
+        else found.logs.flatten(1, -2)
+        if found.logs.ndim > 3
+        else found.logs[:, None]
+    )
+    against = reference.view(logs.shape)
+    counted, targets = _places(logs, found.first, texts, left_out)
+    kl, same = torch.empty(logs.shape[:2], dtype=torch.float64), torch.empty(logs.shape[:2], dtype=torch.float64)
+    for row in range(len(logs)):  # one text at a time: the products take as much memory as the predictions
+        p, q = against[row].double(), logs[row].double()
+        kl[row] = (p.exp() * (p - q)).masked_fill(p == -torch.inf, 0.0).sum(-1)
+        same[row] = (against[row].argmax(-1) == logs[row].argmax(-1)).double()
+    nats = torch.full_like(kl, torch.nan)
+    if targets is not None:
+        nats = -logs.gather(-1, targets[..., None])[..., 0].double()
+    return Scores(
+        _mean(kl, counted), _mean(nats, counted), _mean(same, counted), counted.double().sum(1), held, seconds
+    )
+
+
+def _places(
+    logs: Tensor, first: int, texts: Texts, left_out: Tensor | None
+) -> tuple[Bool[Tensor, "text place"], Tensor | None]:
+    """Which predictions count, and the tokens that they are of; None where the model predicts no next token.
+
+    Predictions at padding do not count, nor those of it, nor those at tokens that are left out.
+    """
+    ids, places = texts.ids, logs.shape[1]
+    everything = torch.ones(logs.shape[:2], dtype=torch.bool)
+    if ids is None:
+        return everything, None
+    total = ids.shape[1]
+    own = slice(first, first + places)
+    if first + places > total:
+        return everything, None
+    real = torch.ones_like(ids, dtype=torch.bool) if texts.real is None else texts.real
+    counted = real[:, own].cpu()
+    if left_out is not None:
+        counted = counted & ~left_out[:, own].cpu()
+    ahead = functional.pad(ids, (0, 1))[:, first + 1 : first + 1 + places].cpu()
+    follows = functional.pad(real, (0, 1), value=False)[:, first + 1 : first + 1 + places].cpu()
+    return (counted & follows, ahead) if texts.predicts_next else (counted, None)
+
+
+def _mean(values: Tensor, counted: Tensor) -> Float[Tensor, " text"]:
+    """Of each text over its counted places; NaN where it has none."""
+    total = values.masked_fill(~counted, 0.0).sum(1)
+    return torch.where(counted.any(1), total / counted.sum(1).clamp(min=1), torch.nan)

@@ -1,0 +1,92 @@
+"""From numbers to words: one table of thresholds, in which order they are asked, and what they mean."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sinkscope.statistics import Interval
+
+TOLERANCE = 0.02  # nats a token
+BREAKS = 1.0  # nats a token lost
+OF_UNIFORM = 0.9  # of the loss of guessing
+FREE_AGREEMENT, SMALL_AGREEMENT = 0.98, 0.90
+SMALL = 5  # times the tolerance
+
+
+@dataclass(frozen=True)
+class Grade:
+    """A word, and why it is not another one where that helps."""
+
+    word: str
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.word} ({self.why})" if self.why else self.word
+
+
+def grade(
+    kl: Interval,
+    agreement: float,
+    *,
+    lost: Interval | None = None,
+    nats: float | None = None,
+    reference: float | None = None,
+    vocabulary: int | None = None,
+    texts: int,
+    tolerance: float = TOLERANCE,
+) -> Grade:
+    """What an arm costs, in a word.
+
+    Args:
+        kl: KL(reference ‖ arm), nats a token, with its interval over texts.
+        agreement: Share of places at which both find the same token most likely.
+        lost: Nats a token lost, with its interval; None where the model predicts no next token.
+        nats: The arm's own loss; with `vocabulary`, a loss near that of guessing breaks a model too.
+        reference: The loss of the unchanged model; of one that guesses itself, that says nothing.
+        vocabulary: Number of tokens.
+        texts: How many texts the intervals are over.
+        tolerance: τ, nats a token.
+    """
+    if lost is not None and lost.low > BREAKS:
+        return Grade("breaks")
+    guessing = OF_UNIFORM * math.log(vocabulary) if vocabulary else math.inf
+    if nats is not None and nats > guessing and (reference is None or reference <= guessing):
+        return Grade("breaks", "its loss is near that of guessing")
+    for word, bound, share in (("free", tolerance, FREE_AGREEMENT), ("small", SMALL * tolerance, SMALL_AGREEMENT)):
+        if kl.high <= bound and agreement >= share:
+            return Grade(word)
+    if kl.low > tolerance:
+        return Grade("costs")
+    if kl.high <= SMALL * tolerance:
+        return Grade(
+            "cannot tell", f"KL is small, and {100 * (1 - agreement):.0f} % of the likeliest tokens are others"
+        )
+    return Grade("cannot tell", _enough(kl, texts, tolerance))
+
+
+def _enough(kl: Interval, texts: int, tolerance: float) -> str:
+    """About how many texts would tell: the half-width shrinks with the root of their number."""
+    half = kl.high - kl.value
+    if not math.isfinite(half):
+        return "one text has no interval"
+    margins = [abs(kl.value - tolerance), SMALL * tolerance - kl.value]
+    margin = max(margins)
+    if margin <= 0 or half <= 0:
+        return ""
+    needed = math.ceil(texts * (half / margin) ** 2)
+    return f"about {max(needed, texts + 1)} texts would"
+
+
+def explained(tolerance: float = TOLERANCE) -> str:
+    """The table of `grade`, as `--explain` prints it."""
+    rows = (
+        ("breaks", f"more than {BREAKS:g} nat a token lost (lower end), or a loss above {OF_UNIFORM:g} of guessing's"),
+        ("free", f"KL at most {tolerance:g} nats a token (upper end), and {100 * FREE_AGREEMENT:g} % of tokens agree"),
+        ("small", f"KL at most {SMALL * tolerance:g} (upper end), and {100 * SMALL_AGREEMENT:g} % of tokens agree"),
+        ("costs", f"KL above {tolerance:g} (lower end)"),
+        ("cannot tell", "anything else; how many texts would tell stands after it"),
+    )
+    width = max(len(word) for word, _ in rows)
+    lines = [f"{word:<{width}}  {meaning}" for word, meaning in rows]
+    return "\n".join([*lines, "The first that holds is the word. Intervals are 95 %, Student's t over texts."])
