@@ -12,7 +12,6 @@ from torch import Tensor
 from sinkscope.caches.call import EvictionCall, wide
 from sinkscope.errors import InputError
 
-
 BITS = 60  # of a number that are used
 
 

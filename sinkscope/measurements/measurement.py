@@ -20,6 +20,7 @@ from sinkscope.registry import imported
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+SUMMARY = "sinkscope.report.observatory:summary"  # by name, as PAGE
 PAGE = "sinkscope.report.measured:write"  # pages stand on measurements: by name, since this leads upward
 
 
@@ -163,6 +164,13 @@ class Measurement:
     def super_experts(self) -> pd.DataFrame:
         """Experts of a mixture-of-experts model whose outputs are extreme (`metrics.super_experts`)."""
         return depths.super_experts(self.data)
+
+    def summary(self, epsilon: float = 0.3) -> Any:
+        """What `sinkscope measure` prints, in at most thirty lines: the answer, layers as bands, the strongest heads.
+
+        A `report.observatory.Summary`: its fields are the values, `str` the lines.
+        """
+        return imported(SUMMARY)(self, epsilon)
 
     def table(self, epsilon: float = 0.3) -> pd.DataFrame:
         """A row per layer: sink rate at position 0 with its interval, strongest position, norm ratios, mass on slots.
