@@ -90,7 +90,7 @@ app.command(
 app.command(
     "quantize",
     cls=quantize.ListingSchemes,
-    epilog="Example: sinkscope quantize nano --scheme w8a8-tensor --spare measured",
+    epilog="Example: sinkscope quantize nano --scheme w8a8-tensor --protect measured",
 )(quantize.quantize)
 app.command(
     "lm-eval",

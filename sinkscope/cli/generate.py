@@ -79,8 +79,8 @@ def generate(
     protect: Annotated[
         str,
         typer.Option(
-            metavar="WHAT",
-            help="With a quantized --cache: tokens to keep in full precision: measured, first:N, tokens:LIST, none …",
+            metavar="WORDS",
+            help="With a quantized --cache: tokens kept in full precision: measured, outliers, first:4, ids:2, none …",
         ),
     ] = "none",
     seed: options.Seed = 0,

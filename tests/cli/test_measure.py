@@ -218,7 +218,6 @@ def test_the_shipped_model_has_a_sink_on_text_and_none_on_repeated_tokens(sinksc
     assert natural["input_details"]["first"] == "<bos> (id 0)"
 
 
-@pytest.mark.in_part(3)
 @pytest.mark.parametrize("kind", ["random", "repeated", "first-token"])
 def test_every_kind_of_input(sinkscope, model, text, kind):
     source = ("--text", text) if kind == "first-token" else ()
@@ -313,7 +312,6 @@ BAD = {
 }
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize(("arguments", "said"), BAD.values(), ids=BAD)
 def test_bad_input_is_one_line_and_leaves_nothing(sinkscope, model, text, tmp_path, arguments, said):
     (tmp_path / "short.txt").write_text("def return")

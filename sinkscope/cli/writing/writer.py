@@ -121,7 +121,7 @@ class Writer:
             return DynamicCache(config=text_config(self.model))
         from sinkscope.cli.writing.rounded import rounded_cache
 
-        return rounded_cache(self.model, *self.quantized, ids)
+        return rounded_cache(self.model, *self.quantized)
 
     def _limit(self, length: int) -> int | None:
         """How many tokens may follow a prompt of that length. Raises `InputError` where they do not fit."""

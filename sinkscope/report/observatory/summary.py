@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from sinkscope.measurements import Measurement, slot_mass, stack_rates
+from sinkscope.measurements.rates import interval_words, rate_words
 from sinkscope.report.observatory.answer import INTERVENE, answer
 
 BANDS = 8  # at most, per stack of layers
@@ -38,7 +39,7 @@ class Summary:
     """What a measurement says, as sentences and as values; `str` and notebooks show the lines.
 
     `sentences`: the answer. `title`: which model on what. `rates`: by stack of layers, position 0's sink rate (%) with
-    its interval, as (value, low, high). `bands`: layers by that rate. `kinds`: how many heads are of each kind.
+    its interval, as (value, low, high), and `found` the same in words. `bands`: layers by that rate. `kinds`: how many heads are of each kind.
     `strongest`: heads by what position 0 receives, each with three figures. `slots`: what learned sinks and key biases
     receive, None without any.
     """
@@ -47,6 +48,7 @@ class Summary:
     title: str
     epsilon: float
     rates: dict[str, tuple[float, float, float]]
+    found: tuple[str, ...]
     bands: tuple[Band, ...]
     kinds: dict[str, int]
     strongest: tuple[dict[str, Any], ...]
@@ -60,13 +62,9 @@ class Summary:
     def lines(self) -> list[str]:
         """At most thirty lines, whatever the depth."""
         several = len(self.rates) > 1
-        of = f"{self.title}: " if self.title else ""
         lines = list(self.sentences)
-        for stack, (value, low, high) in self.rates.items():
-            lines.append(
-                f"{of}{f'{stack}: ' if several else ''}position 0 receives over {self.epsilon:g} of the attention in "
-                f"{value:.1f} % of (layer, head) pairs (95 % interval {low:.1f} to {high:.1f})."
-            )
+        for stack, sentence in zip(self.rates, self.found, strict=True):
+            lines.append(sentence)
             bands = [str(band) for band in self.bands if band.stack == stack]
             if bands:
                 lines.append(f"By layer: {', '.join(bands)}.")
@@ -92,13 +90,20 @@ def summary(measurement: Measurement, epsilon: float = 0.3, *, intervene: str = 
     """See `Summary`."""
     data = measurement.data
     if "attention_received" not in data:
-        return Summary((), title, epsilon, {}, (), {}, (), None, dict(measurement.record["not_measured"]))
-    slots, heads = slot_mass(data, epsilon), measurement.heads(epsilon)
+        return Summary((), title, epsilon, {}, (), (), {}, (), None, dict(measurement.record["not_measured"]))
+    slots, heads, rates = slot_mass(data, epsilon), measurement.heads(epsilon), stack_rates(data, epsilon)
+    found = [
+        f"{': '.join([*filter(None, [title, stack if len(rates) > 1 else '']), ''])}position 0 receives over {epsilon:g} "
+        f"of the attention in {rate_words(data, rate.value, epsilon, 0, stack)} of (layer, head) pairs "
+        f"({interval_words(rate.low, rate.high, data.sizes['sample'])})."
+        for stack, rate in rates.items()
+    ]
     return Summary(
         sentences=tuple(answer(measurement, epsilon, intervene)),
         title=title,
         epsilon=epsilon,
-        rates={stack: (rate.value, rate.low, rate.high) for stack, rate in stack_rates(data, epsilon).items()},
+        rates={stack: (rate.value, rate.low, rate.high) for stack, rate in rates.items()},
+        found=tuple(found),
         bands=bands(measurement.table(epsilon)),
         kinds={str(kind): int(count) for kind, count in heads["kind"].value_counts().items()}
         if "kind" in heads
