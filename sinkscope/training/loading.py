@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from sinkscope.data import DataConfig
 from sinkscope.errors import InputError, unknown
 from sinkscope.training.optimizers import OPTIMIZERS
 from sinkscope.training.recipe import Recipe

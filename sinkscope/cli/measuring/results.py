@@ -13,9 +13,10 @@ from sinkscope.cli.measuring.folders import old_files
 from sinkscope.files import replacing
 from sinkscope.measurements import HEAD_METRICS, Measurement, TokenView
 from sinkscope.measurements.rates import warn_if_short
+from sinkscope.measurements.summary import summary
 from sinkscope.measurements.tables import write_tables
 from sinkscope.pictures import write_figure
-from sinkscope.report.observatory import HeadMaps, observatory_page, summary
+from sinkscope.report.observatory import HeadMaps, observatory_page
 from sinkscope.report.page import write_page
 from sinkscope.report.terminal import plain, show, table
 

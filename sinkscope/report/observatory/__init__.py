@@ -3,6 +3,5 @@
 from sinkscope.measurements.finding import answer
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.observatory import observatory_page
-from sinkscope.report.observatory.summary import Summary, summary
 
-__all__ = ["HeadMaps", "Summary", "answer", "observatory_page", "summary"]
+__all__ = ["HeadMaps", "answer", "observatory_page"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import sinkscope as ss
-from sinkscope.report.observatory.summary import BANDS, WITHIN, bands
+from sinkscope.measurements.summary import BANDS, WITHIN, layer_bands
 
 
 def layers(*rates: float) -> pd.DataFrame:
@@ -15,7 +15,7 @@ def layers(*rates: float) -> pd.DataFrame:
 
 def test_layers_whose_rates_are_alike_are_one_band():
     """Those of SmolLM2: nothing, a sink, its collapse, a sink again."""
-    found = bands(layers(1, 0, 40, *[97, 88] * 4, 9, 0, *[94, 79, 100] * 6))
+    found = layer_bands(layers(1, 0, 40, *[97, 88] * 4, 9, 0, *[94, 79, 100] * 6))
     assert [str(band) for band in found] == [
         "0–1: at most 1 %",
         "2: 40 %",
@@ -28,7 +28,7 @@ def test_layers_whose_rates_are_alike_are_one_band():
 @pytest.mark.parametrize("depth", [1, 2, 30, 200])
 def test_bands_are_few_and_cover_every_layer_once(depth: int):
     rates = np.random.default_rng(0).uniform(0, 100, depth)
-    found = bands(layers(*rates))
+    found = layer_bands(layers(*rates))
     assert len(found) <= BANDS
     covered = [layer for band in found for layer in range(band.first, band.last + 1)]
     assert covered == list(range(depth))
@@ -39,11 +39,11 @@ def test_bands_are_few_and_cover_every_layer_once(depth: int):
 
 def test_bands_that_are_wider_are_made_only_where_there_are_too_many():
     rates = [0, 100] * 3
-    assert all(band.high - band.low <= WITHIN for band in bands(layers(*rates)))
+    assert all(band.high - band.low <= WITHIN for band in layer_bands(layers(*rates)))
 
 
 def test_a_layer_without_a_number_is_in_no_band():
-    assert [str(band) for band in bands(layers(float("nan"), 50.2))] == ["1: 50 %"]
+    assert [str(band) for band in layer_bands(layers(float("nan"), 50.2))] == ["1: 50 %"]
 
 
 def test_the_summary_says_what_the_measurement_says(tiny_llama: torch.nn.Module):

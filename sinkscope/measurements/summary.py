@@ -9,9 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from sinkscope.measurements import Measurement, slot_mass, stack_rates
-from sinkscope.measurements.rates import interval_words, rate_words
-from sinkscope.report.observatory.answer import INTERVENE, answer
+from sinkscope.measurements.finding import INTERVENE, answer
+from sinkscope.measurements.measurement import Measurement
+from sinkscope.measurements.rates import interval_words, rate_words, stack_rates
+from sinkscope.measurements.slots import slot_mass
 
 BANDS = 8  # at most, per stack of layers
 WITHIN = 25.0  # percentage points: layers whose rates differ by less are one band
@@ -39,9 +40,9 @@ class Summary:
     """What a measurement says, as sentences and as values; `str` and notebooks show the lines.
 
     `sentences`: the answer. `title`: which model on what. `rates`: by stack of layers, position 0's sink rate (%) with
-    its interval, as (value, low, high), and `found` the same in words. `bands`: layers by that rate. `kinds`: how many heads are of each kind.
-    `strongest`: heads by what position 0 receives, each with three figures. `slots`: what learned sinks and key biases
-    receive, None without any.
+    its interval, as (value, low, high); `found` says the same in words. `bands`: layers by that rate. `kinds`: how many
+    heads are of each kind. `strongest`: heads by what position 0 receives, each with three figures. `slots`: what
+    learned sinks and key biases receive, None without any.
     """
 
     sentences: tuple[str, ...]
@@ -93,7 +94,7 @@ def summary(measurement: Measurement, epsilon: float = 0.3, *, intervene: str = 
         return Summary((), title, epsilon, {}, (), (), {}, (), None, dict(measurement.record["not_measured"]))
     slots, heads, rates = slot_mass(data, epsilon), measurement.heads(epsilon), stack_rates(data, epsilon)
     found = [
-        f"{': '.join([*filter(None, [title, stack if len(rates) > 1 else '']), ''])}position 0 receives over {epsilon:g} "
+        f"{title}{': ' if title else ''}{f'{stack}: ' if len(rates) > 1 else ''}position 0 receives over {epsilon:g} "
         f"of the attention in {rate_words(data, rate.value, epsilon, 0, stack)} of (layer, head) pairs "
         f"({interval_words(rate.low, rate.high, data.sizes['sample'])})."
         for stack, rate in rates.items()
@@ -104,7 +105,7 @@ def summary(measurement: Measurement, epsilon: float = 0.3, *, intervene: str = 
         epsilon=epsilon,
         rates={stack: (rate.value, rate.low, rate.high) for stack, rate in rates.items()},
         found=tuple(found),
-        bands=bands(measurement.table(epsilon)),
+        bands=layer_bands(measurement.table(epsilon)),
         kinds={str(kind): int(count) for kind, count in heads["kind"].value_counts().items()}
         if "kind" in heads
         else {},
@@ -114,7 +115,7 @@ def summary(measurement: Measurement, epsilon: float = 0.3, *, intervene: str = 
     )
 
 
-def bands(table: pd.DataFrame) -> tuple[Band, ...]:
+def layer_bands(table: pd.DataFrame) -> tuple[Band, ...]:
     """Layers of each stack as bands: the two neighbors whose union is narrowest are joined while it is within
     `WITHIN` points, and further while there are more than `BANDS`."""
     found: list[Band] = []
