@@ -49,7 +49,7 @@ def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE)
     if not found.rate > 0:
         no = f"No: on this input no position receives more than ε = {epsilon:g} of the attention of any head."
         return [" ".join([no, *_slots(data, epsilon)])]
-    command = f"{intervene} --what forbid-sink{f' --position {found.position}' if found.position else ''}"
+    command = f"{intervene} --on positions:{found.position}"
     chosen, who = _heads(measurement, found.position, epsilon)
     where = _where(
         data, found.position, found.rate, epsilon, bool((exceeds(chosen["alpha"].values, epsilon) == 1).any())
