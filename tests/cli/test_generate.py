@@ -10,7 +10,8 @@ from sinkscope.cli.writing import tokens
 from sinkscope.cli.writing.tokens import Decoded
 from sinkscope.evaluate import held_bytes
 from sinkscope.model import load_tokenizer
-from sinkscope.quantization import FirstTokens, Grid, quantized_cache
+from sinkscope.quantization import Grid, quantized_cache
+from sinkscope.sinks import First
 
 STREAM = ("--stream", "--sinks", 2, "--window", 6)
 
@@ -47,14 +48,14 @@ def test_a_quantized_cache_writes_what_generate_writes_and_holds_less(sinkscope)
     """Greedy text of `generate` with a cache of the same scheme; the prompt's last token is read alone."""
     prompt, options = "import os\n" * 12, ("--max-tokens", 40, "--temperature", 0, "--json")
     found = sinkscope(
-        "generate", "nano", "--prompt", prompt, "--cache", "kv2-kivi", "--spare", "first:1", *options
+        "generate", "nano", "--prompt", prompt, "--cache", "kv2-kivi", "--protect", "first:1", *options
     ).json
     full = sinkscope("generate", "nano", "--prompt", prompt, *options).json
-    assert (found["cache"], found["spare"], full["cache"]) == ("kv2-kivi", "first:1", "full")
+    assert (found["cache"], found["protect"], full["cache"]) == ("kv2-kivi", "first:1", "full")
     assert found["cache_bytes"] < 0.6 * full["cache_bytes"]
     model, tokenizer = ss.load("nano"), load_tokenizer("nano")
     ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer(prompt, add_special_tokens=False)["input_ids"]]])
-    cache = quantized_cache(model, Grid(2, "channel", group=32), Grid(2), FirstTokens(1))
+    cache = quantized_cache(model, Grid(2, "channel", group=32), Grid(2), First(1))
     with torch.no_grad():
         model(ids[:, :-1], past_key_values=cache)
     out = model.generate(ids, past_key_values=cache, do_sample=False, max_new_tokens=found["tokens"])
@@ -102,9 +103,9 @@ def test_characters_wait_until_they_are_whole():
         (("--stream", "--cache", "kv4-kivi"), "choose one"),
         (("--prompt", "def", "--cache", "kv4-kiwi"), "did you mean 'kv4-kivi'"),
         (("--prompt", "def", "--cache", "kv4-head"), "only simulated"),
-        (("--prompt", "def", "--cache", "kv4-kivi", "--spare", "first:0"), "first:N with N of at least 1"),
+        (("--prompt", "def", "--cache", "kv4-kivi", "--protect", "first:0"), "at least 1"),
         (("--prompt", "def", "--cache", "w8a8-token"), "not about caches"),
-        (("--prompt", "def", "--spare", "measured"), "goes with a quantized --cache"),
+        (("--prompt", "def", "--protect", "measured"), "goes with a quantized --cache"),
     ],
 )
 def test_bad_input_is_one_line(sinkscope, options, message):
