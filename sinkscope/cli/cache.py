@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperOption
 
 from sinkscope.cli import options
+from sinkscope.cli.commands import Command
 from sinkscope.cli.measuring.cache_texts import TOKENS, Task, Texts, Wanted
 from sinkscope.cli.measuring.folders import FILES, old_files, results_folder
 from sinkscope.errors import InputError, unknown
@@ -37,7 +38,7 @@ ABOUT_TABLE = (
 When = Literal["prefill", "always"]
 
 
-class ListingPolicies(TyperCommand):
+class ListingPolicies(Command):
     """A command whose help lists the policies, looked up only then: that imports torch."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

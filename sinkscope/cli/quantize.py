@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperOption
 
 from sinkscope.cli import options
+from sinkscope.cli.commands import Command
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import FILES, old_files, results_folder
 from sinkscope.cli.protecting import At, protecting
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 SHOWN = 8  # sites on a terminal
 
 
-class ListingSchemes(TyperCommand):
+class ListingSchemes(Command):
     """A command whose help lists the schemes, looked up only then: that imports torch."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-import torch
-from jaxtyping import Bool
-from torch import Tensor
 
-from sinkscope.caches import EvictionCall, Policy, Protect, SinkSet, evicting, policy_of
+from sinkscope.caches import Policy, Protect, evicting, policy_of
 from sinkscope.caches.eviction import When
 from sinkscope.errors import InputError
 from sinkscope.evaluate.arms import Arm
 from sinkscope.measurements import Measurement
+from sinkscope.sinks import Choice, First, Measured, Online, Positions
 
 NEVER_DRAWN = 8  # the first places, where sinks are likely: no control protects one of them
 RECENT = 32  # newest tokens that stay, where budgets have the room
-
-
-@dataclass(frozen=True)
-class Places(SinkSet):
-    """Tokens at these positions, counted from 0."""
-
-    positions: tuple[int, ...]
-
-    @property
-    def most(self) -> int | None:
-        return len(self.positions)
-
-    def among(self, call: EvictionCall) -> Bool[Tensor, "batch kv_heads key"]:
-        return torch.isin(call.positions, torch.tensor(self.positions, device=call.positions.device))
 
 
 @dataclass(frozen=True)
@@ -42,8 +26,8 @@ class Protection:
     """
 
     name: str
-    sinks: SinkSet | None
-    elsewhere: Places
+    sinks: Choice | None
+    elsewhere: Positions
     positions: tuple[int, ...] = ()  # that are protected in some head, where they are known
 
     @classmethod
@@ -53,12 +37,12 @@ class Protection:
     @classmethod
     def first(cls, count: int, context: int, seed: int = 0) -> Protection:
         """The first tokens, as StreamingLLM has it."""
-        return cls(f"first:{count}", SinkSet.first(count), random_places(count, context, seed))
+        return cls(f"first:{count}", First(count) if count else None, random_places(count, context, seed))
 
     @classmethod
     def online(cls, epsilon: float, context: int, seed: int = 0) -> Protection:
         """What is a sink in the prompt, found while it is read; the control protects one place."""
-        return cls("online", SinkSet.online(epsilon), random_places(1, context, seed))
+        return cls("online", Online(epsilon), random_places(1, context, seed))
 
     @classmethod
     def measured(cls, measurement: Measurement, epsilon: float, context: int, seed: int = 0) -> Protection:
@@ -74,16 +58,16 @@ class Protection:
                 "protect; lower --epsilon, or protect first:4"
             )
         elsewhere = random_places(len(sinks), context, seed, without=sinks)
-        return cls("measured", SinkSet.of(measurement, epsilon), elsewhere, tuple(sinks))
+        return cls("measured", Measured(epsilon, measurement=measurement), elsewhere, tuple(sinks))
 
 
-def random_places(count: int, context: int, seed: int, without: Iterable[int] = ()) -> Places:
+def random_places(count: int, context: int, seed: int, without: Iterable[int] = ()) -> Positions:
     """Positions of a context, none among its first and none of `without`. Raises `InputError` where it is too short."""
     free = sorted(set(range(NEVER_DRAWN, context)) - set(without))
     if len(free) < count:
         raise InputError(f"a context of {context} tokens has no {count} places for a control: give longer texts")
     drawn = np.random.default_rng(seed).choice(free, count, replace=False)
-    return Places(tuple(sorted(int(place) for place in drawn)))
+    return Positions(*sorted(int(place) for place in drawn))
 
 
 @dataclass(frozen=True)
@@ -150,28 +134,18 @@ def policy_arms(
     return arms
 
 
-def _fitted(policy: Policy, recent: int) -> Policy:
-    """The policy with its own recent part, where it has one, as long as that of all arms."""
-    names: set[str] = {field.name for field in fields(policy)} if is_dataclass(policy) else set()
-    if "recent" in names and isinstance(policy.recent, int):  # type: ignore[attr-defined]
-        return replace(policy, recent=recent)  # type: ignore[type-var]
-    if "window" in names and policy.least == policy.window + 1:  # type: ignore[attr-defined]
-        return replace(policy, window=max(1, recent))  # type: ignore[type-var]
-    return policy
-
-
 def _arm(
     name: str,
     series: str,
     policy: Policy,
     share: Share,
-    sinks: SinkSet | None,
+    sinks: Choice | None,
     recent: int,
     when: When,
     context: int,
     control: bool,
 ) -> Arm:
-    kept = Protect(_fitted(policy, recent), SinkSet.first(0) if sinks is None else sinks, recent)
+    kept = Protect(policy.fitted(recent), sinks, recent)
     if share.of(context) < kept.least:
         raise InputError(
             f"{name}: {share.of(context)} of {context} tokens are too few to keep, with {kept.least - 1} that must "

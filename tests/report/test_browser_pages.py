@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from sinkscope.report.effects import effect_page
 
 from sinkscope.evaluate import compare_caches
 from sinkscope.files import write_text
@@ -16,7 +17,6 @@ from sinkscope.interventions import ForbidSink, effect
 from sinkscope.report.caches_page import caches_page
 from sinkscope.report.compose import results_page
 from sinkscope.report.demo_page import quick_page
-from sinkscope.report.effects import effect_page
 from sinkscope.report.experiments import experiment_page
 from sinkscope.report.observatory.observatory import observatory_page
 from sinkscope.report.page import Page, write_page
@@ -162,7 +162,6 @@ def visited(browser: Any, path: Path, **options: Any) -> Iterator[Any]:
     context.close()
 
 
-@pytest.mark.in_part(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_page_fits_every_screen_with_nothing_cut_or_empty(browser, page_of, kind):
     path = page_of(kind)
@@ -181,7 +180,6 @@ def test_a_page_fits_every_screen_with_nothing_cut_or_empty(browser, page_of, ki
         assert page.complaints == []
 
 
-@pytest.mark.in_part(6)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_word_stands_out_from_what_is_behind_it(browser, page_of, kind, scheme):
@@ -192,7 +190,6 @@ def test_every_word_stands_out_from_what_is_behind_it(browser, page_of, kind, sc
         assert page.evaluate(FAINT, LEAST_CONTRAST) == []
 
 
-@pytest.mark.in_part(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_javascript_there_are_tables_and_no_empty_boxes(browser, page_of, kind):
     for page in visited(browser, page_of(kind), java_script_enabled=False):

@@ -70,7 +70,6 @@ def test_logits_are_those_over_naive_layers(name: str) -> None:
     assert torch.equal(found[:, :7], full[:, :7])
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("protect", [First(2), Positions(0, 5), TokenIds(7)])
 def test_what_is_protected_with_padding_is_protected_row_by_row(model: PreTrainedModel, protect: Choice) -> None:
     ids, mask = IDS.clone(), torch.ones_like(IDS)

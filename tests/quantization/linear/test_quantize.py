@@ -240,7 +240,7 @@ REFUSED |= {"zamba", "recurrent_gemma", "longt5"}  # matrices that are no linear
 REFUSED |= {"jamba", "zamba2"}  # maps that are not called
 
 
-@pytest.mark.in_part(6)
+@pytest.mark.slow_except("llama")
 @pytest.mark.parametrize(
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 )
