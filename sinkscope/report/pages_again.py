@@ -12,9 +12,13 @@ from sinkscope.evaluate import CacheComparison
 from sinkscope.netcdf import read_netcdf
 from sinkscope.quantization import Hazards, Study
 from sinkscope.report.caches_page import caches_page
-from sinkscope.report.changing import calibration_page, quantization_page
+from sinkscope.report.calibrated import heads_sections, stored_page
+from sinkscope.report.changing import quantization_page
 from sinkscope.report.page import Page
+from sinkscope.report.trial_page import trial_page
+from sinkscope.trials import load
 
+TRIAL = "trial.nc"
 STUDY, HAZARDS, CHOICE, COMPARISON = "study.nc", "hazards.json", "choice.nc", "comparison.nc"
 
 
@@ -25,7 +29,7 @@ def page_of(path: Path) -> Page | None:
     """
     if (path / STUDY).is_file() or (path / HAZARDS).is_file():
         return _quantized(path / STUDY, path / HAZARDS)
-    for name in (CHOICE, COMPARISON):
+    for name in (TRIAL, CHOICE, COMPARISON):
         if (path / name).is_file():
             return page_of(path / name)
     if path.name == HAZARDS and path.is_file():
@@ -51,7 +55,12 @@ def _hazards(path: Path) -> Hazards:
 
 
 def _calibrated(path: Path) -> Page:
-    return calibration_page(*stored_choice(path))
+    return stored_page(*stored_choice(path))
+
+
+def _trial(path: Path) -> Page:
+    trial = load(path)
+    return trial_page(trial, more=heads_sections(trial))
 
 
 def _compared(path: Path) -> Page:
@@ -59,6 +68,7 @@ def _compared(path: Path) -> Page:
 
 
 _KINDS: dict[str, Callable[[Path], Page]] = {
+    "trial": _trial,
     "study": lambda path: _quantized(path, None),
     "choice": _calibrated,
     "comparison": _compared,
@@ -71,5 +81,11 @@ def _kind(path: Path) -> str:
         data = read_netcdf(path)
     except OSError:
         return ""
-    marks = {"study": "role" in data.coords, "choice": "choice" in data.attrs, "comparison": "series" in data.coords}
+    trial = "text" in data.dims and "role" in data.coords
+    marks = {
+        "trial": trial,
+        "study": "role" in data.coords,
+        "choice": "choice" in data.attrs,
+        "comparison": "series" in data.coords,
+    }
     return next((kind for kind, there in marks.items() if there), "")
