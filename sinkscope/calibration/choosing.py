@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import nn
 
-from sinkscope.calibration.derivatives import derivable, estimated_gains
+from sinkscope.calibration.derivatives import Estimate, derivable, estimated_gains
 from sinkscope.calibration.editing import Head
 from sinkscope.calibration.journal import Journal, identity
 from sinkscope.calibration.scoring import means
@@ -26,7 +26,7 @@ OfHeads = Callable[[tuple[Head, ...] | None], Intervention]
 Progress = Callable[[int, int, str], object]
 """Called with how many readings of a text are done, of how many, and what is being done."""
 
-VERIFIED = 8  # heads of the best setting that are tried by a pass of their own, those of the largest estimates
+VERIFIED = 8  # heads of the best setting that are tried by a pass of their own, the most doubtful ones
 DERIVATIVE = 4  # passes that scoring all heads of a few settings takes the time of: one forward, two backward
 
 
@@ -80,9 +80,10 @@ def search(
 
     An option's heads are those of which each alone makes the objective smaller; an option that finds its heads by
     itself is tried as a whole. Of the options, with these heads, the one with the smallest objective is chosen, or
-    none. A head's gain is estimated from derivatives with respect to its factor c in (1 − c) o + c o' (`derivatives`);
-    each option is tried in its heads, and of the best option the 8 heads with the largest estimates by passes of their
-    own. `exhaustive`, few heads, and options without derivatives take a pass for each option and head.
+    none. A head's gain is estimated from derivatives with respect to its factor c in (1 − c) o + c o' (`derivatives`).
+    Each option is tried in its heads, and of the best option 8 heads by passes of their own: those in which slope and
+    curvature contradict each other most, or for entropy those that seem to gain most. `exhaustive`, few heads, and
+    options without derivatives take a pass for each option and head.
 
     Args:
         model: Any causal model whose attention can be changed.
@@ -116,9 +117,9 @@ def search(
             whole[option.name] = run.passed(option.name, option, None)
         elif option not in by_derivative:
             gains[option.name] = {head: before - run.passed(option.name, option, (head,)) for head in tried}
-    estimated: dict[str, dict[Head, float]] = {}
+    estimates: dict[str, dict[Head, Estimate]] = {}
     if by_derivative:
-        estimated = estimated_gains(
+        estimates = estimated_gains(
             model,
             given,
             {option.name: option.of_heads(None) for option in by_derivative},
@@ -129,6 +130,8 @@ def search(
             lambda rows: run.counted(DERIVATIVE * rows, "scoring heads"),
         )
 
+    estimated = {name: {head: one.gain for head, one in own.items()} for name, own in estimates.items()}
+
     def together(option: Option) -> tuple[float, Option, tuple[Head, ...] | None]:
         if option.whole:
             return whole[option.name], option, ()
@@ -137,9 +140,10 @@ def search(
 
     found = [together(option) for option in options]
     after, option, chosen = min(found, key=lambda one: one[0])
-    if option.name in estimated and chosen:
-        likely = sorted(chosen, key=lambda head: -estimated[option.name][head])[:VERIFIED]
-        gains[option.name] = {head: before - run.passed(option.name, option, (head,)) for head in likely}
+    if option.name in estimates and chosen:
+        own = estimates[option.name]
+        doubtful = sorted(own, key=lambda head: (own[head].doubt, own[head].gain), reverse=True)[:VERIFIED]
+        gains[option.name] = {head: before - run.passed(option.name, option, (head,)) for head in doubtful}
         found[options.index(option)] = together(option)
         after, option, chosen = min(found, key=lambda one: one[0])
     if not after < before:

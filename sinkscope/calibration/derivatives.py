@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +25,23 @@ DRAWS = 48  # of next tokens, texts × draws at least: the curvature's relative 
 TOKENS = 1024  # in a batch that is differentiated, about
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """What a head alone gains: `slope` = −g by the first derivative, less `bend` = F / 2 by curvature."""
+
+    slope: float
+    bend: float
+
+    @property
+    def gain(self) -> float:
+        return self.slope - self.bend
+
+    @property
+    def doubt(self) -> float:
+        """How much both contradict each other: the sign is sure where one of them decides alone."""
+        return min(max(self.slope, 0.0), self.bend)
+
+
 def derivable(calibration: Intervention) -> bool:
     """Whether heads can be scored by derivatives: not those of a calibration that is no `HeadChange`."""
     return isinstance(calibration, HeadChange)
@@ -38,7 +56,7 @@ def estimated_gains(
     batch_size: int,
     journal: Journal,
     counted: Callable[[int], object],
-) -> dict[str, dict[Head, float]]:
+) -> dict[str, dict[Head, Estimate]]:
     """By how much each head alone lowers an objective under each option, a mean over texts: −g − F / 2.
 
     A head returns (1 − c) o + c o' with o' what it would return under the option; c = 0 is the model, c = 1 the option
@@ -63,25 +81,27 @@ def estimated_gains(
     total: Tensor | float = 0.0
     for start in range(0, samples, size):
         stop = min(start + size, samples)
-        known = journal.gains(start, stop)
+        known = journal.estimates(start, stop)
         if known is None:
             batch = part(given, slice(start, stop), samples, device_of(model))
-            gains = _gains(model, batch, list(options.values()), objective, draws, start).sum(0)
-            known = gains.tolist()
-            journal.keep({"rows": [start, stop], "gains": known})
+            known = [
+                each.sum(0).tolist() for each in _terms(model, batch, list(options.values()), objective, draws, start)
+            ]
+            journal.keep({"rows": [start, stop], "estimates": known})
         total = total + torch.tensor(known, dtype=torch.float64)
         counted(stop - start)
     assert isinstance(total, Tensor)
-    mean = total / samples
+    slope, bend = (total / samples).tolist()
     return {
-        name: {(layer, head): float(mean[index, layer, head]) for layer, head in heads}
+        name: {(layer, head): Estimate(slope[index][layer][head], bend[index][layer][head]) for layer, head in heads}
         for index, name in enumerate(options)
     }
 
 
-def _gains(
+def _terms(
     model: nn.Module, batch: dict[str, Any], options: Sequence[Any], objective: str, draws: int, first: int
-) -> Float[Tensor, "text option layer head"]:
+) -> tuple[Float[Tensor, "text option layer head"], Float[Tensor, "text option layer head"]]:
+    """−g and F / 2 of each text."""
     check_decoder(model, batch)
     layers = Stream.of(model).attention(model)
     with ExitStack() as stack, evaluating(model), _frozen(model), torch.inference_mode(False), torch.enable_grad():
@@ -96,14 +116,14 @@ def _gains(
         value = objectives(token_logs, batch["input_ids"], counted, (objective,))[objective]
         factors = [mixing.factors[module] for module in layers]
         slope = _stacked(torch.autograd.grad(value.sum(), factors, retain_graph=draws > 0))
-        gain = -slope
+        bend = torch.zeros_like(slope)
         number = counted.sum(-1)
         for draw in range(draws):
             drawn = _drawn(token_logs.detach(), first, draw)
             log_p = (token_logs.gather(-1, drawn[..., None])[..., 0] * counted).sum(-1)
             score = _stacked(torch.autograd.grad(log_p.sum(), factors, retain_graph=draw + 1 < draws))
-            gain = gain - score**2 / number[:, None, None, None].to(score) / draws / 2
-    return gain
+            bend = bend + score**2 / number[:, None, None, None].to(score) / draws / 2
+    return -slope, bend
 
 
 def _stacked(by_layer: Sequence[Tensor]) -> Float[Tensor, "text option layer head"]:

@@ -61,9 +61,9 @@ class Journal:
         line = next((line for line in self.lines if line.get("pass") == list(key)), None)
         return None if line is None else np.asarray(line["scores"], dtype=np.float64)
 
-    def gains(self, start: int, stop: int) -> list[Any] | None:
-        """The estimates of these rows, [setting][layer][head]; None where they were not made."""
-        return next((line["gains"] for line in self.lines if line.get("rows") == [start, stop]), None)
+    def estimates(self, start: int, stop: int) -> list[Any] | None:
+        """The terms of estimates, summed over these rows, [term][setting][layer][head]; None where not yet made."""
+        return next((line["estimates"] for line in self.lines if line.get("rows") == [start, stop]), None)
 
 
 def identity(
