@@ -194,7 +194,7 @@ def matters(
         raise unknown("arm", str(wrong or ""), QUESTION)
     parts = split(model, inputs, uses(what, on), calibrate_on=calibrate_on)
     tokens = _resolved(model, parts, on, epsilon, batch_size)
-    steps = BEHIND if by == "after" else (after,)
+    steps: tuple[int, ...] = BEHIND if by == "after" else (after,)
     length = row_length(model, parts.scored.inputs)
     wanted = [Targets.of(tokens, step) for step in steps]
     steps = tuple(s for s, t in zip(steps, wanted, strict=True) if _last(t) < length - 1)
@@ -410,9 +410,8 @@ def _against_controls(trial: Trial, arm: str) -> list[str]:
         return []
     score: Any = "nats" if np.isfinite(trial.data["nats"].values).any() else "kl"
     more = trial.difference(arm, score=score)
-    return [
-        f"{arm} costs {_compared(more)} its {len(trial.controls(arm))} control{'s' if len(trial.controls(arm)) > 1 else ''} ({_signed(more)})."
-    ]
+    count = len(trial.controls(arm))
+    return [f"{arm} costs {_compared(more)} its {count} control{'s' if count > 1 else ''} ({_signed(more)})."]
 
 
 def _compared(more: Interval) -> str:
