@@ -121,7 +121,7 @@ def quantize(
         own = calibrate_on is not None or in_sample or chosen is None
         count = (
             reads.samples
-            if own or medium is not None
+            if own or medium is not None or chosen is None
             else needed(reads.samples, takes(chosen, builders and builders.values()))
         )
         read = reading_of(quantized, model, kind, replace(reads, samples=count), runs, medium, text)

@@ -91,6 +91,6 @@ def test_the_control_of_heads_is_said_with_how_many_remain(sinkscope, model, tex
     answer = sinkscope("intervene", model, "--what", "zero-sink-heads", *options, *few)
     assert answer.code == 0
     stored = json.loads((tmp_path / "found" / "trial.json").read_text())
-    assert control in stored["control"]
+    assert control in stored["verdict"]
     assert control in " ".join(answer.out.split())
     assert control in (tmp_path / "found" / "figure.html").read_text()
