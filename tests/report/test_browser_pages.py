@@ -14,9 +14,7 @@ from sinkscope.report.effects import effect_page
 from sinkscope.evaluate import compare_caches
 from sinkscope.files import write_text
 from sinkscope.interventions import ForbidSink, effect
-from sinkscope.quantization import FirstTokens, study
 from sinkscope.report.caches_page import caches_page
-from sinkscope.report.changing import quantization_page
 from sinkscope.report.compose import results_page
 from sinkscope.report.demo_page import quick_page
 from sinkscope.report.experiments import experiment_page
@@ -25,8 +23,11 @@ from sinkscope.report.page import Page, write_page
 from sinkscope.report.runs import Seeds
 from sinkscope.report.stored import Stored
 from sinkscope.report.survey_page import survey_page
+from sinkscope.report.trial_page import trial_page
+from sinkscope.sinks import First
+from sinkscope.trials import scheme_trial
 from tests.evaluate.planted import keeping, llama, texts
-from tests.quantization.studies.quantizers import RoundDown, by_token
+from tests.quantization.quantizers import RoundDown, by_token
 from tests.report.conftest import CHROMIUM, context_of
 from tests.report.experiments.conftest import absent, entries, normalisation, weight_decay
 from tests.report.observatory.conftest import complete
@@ -144,7 +145,7 @@ def caches(given: Callable[[str], Any]) -> Page:
 
 def quantization(given: Callable[[str], Any]) -> Page:
     model, ids = by_token(rows=4, tokens=12)
-    return quantization_page("planted", study(model, ids, RoundDown(), {"first": FirstTokens(1)}, controls=2), None)
+    return trial_page(scheme_trial(model, ids, RoundDown(), {"first": First(1)}, controls=2))
 
 
 MADE = {"intervention": intervention, "caches": caches, "quantization": quantization}
