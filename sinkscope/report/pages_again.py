@@ -8,24 +8,25 @@ from pathlib import Path
 
 from sinkscope.calibration import stored as stored_choice
 from sinkscope.errors import InputError
-from sinkscope.evaluate import CacheComparison
 from sinkscope.netcdf import read_netcdf
 from sinkscope.quantization import Hazards, Study
-from sinkscope.report.caches_page import caches_page
 from sinkscope.report.changing import calibration_page, quantization_page
 from sinkscope.report.page import Page
+from sinkscope.report.trial_page import trial_page
+from sinkscope.trials import load
 
-STUDY, HAZARDS, CHOICE, COMPARISON = "study.nc", "hazards.json", "choice.nc", "comparison.nc"
+TRIALS = ("trial.nc", "comparison.nc")  # comparisons of caches were trials by another name
+STUDY, HAZARDS, CHOICE = "study.nc", "hazards.json", "choice.nc"
 
 
 def page_of(path: Path) -> Page | None:
-    """The page of a study, hazards, a calibration or a comparison of caches: of a file, or of their command's folder.
+    """The page of a trial, a study, hazards or a calibration: of a file, or of their command's folder.
 
     None for what is none of these. Raises `InputError` for one that is damaged.
     """
     if (path / STUDY).is_file() or (path / HAZARDS).is_file():
         return _quantized(path / STUDY, path / HAZARDS)
-    for name in (CHOICE, COMPARISON):
+    for name in (CHOICE, *TRIALS):
         if (path / name).is_file():
             return page_of(path / name)
     if path.name == HAZARDS and path.is_file():
@@ -54,14 +55,14 @@ def _calibrated(path: Path) -> Page:
     return calibration_page(*stored_choice(path))
 
 
-def _compared(path: Path) -> Page:
-    return caches_page(CacheComparison.load(path))
+def _trial(path: Path) -> Page:
+    return trial_page(load(path))
 
 
 _KINDS: dict[str, Callable[[Path], Page]] = {
     "study": lambda path: _quantized(path, None),
     "choice": _calibrated,
-    "comparison": _compared,
+    "trial": _trial,
 }
 
 
@@ -71,5 +72,6 @@ def _kind(path: Path) -> str:
         data = read_netcdf(path)
     except OSError:
         return ""
-    marks = {"study": "role" in data.coords, "choice": "choice" in data.attrs, "comparison": "series" in data.coords}
+    trial = "text" in data.dims and "role" in data.coords or "control" in data.coords
+    marks = {"trial": trial, "study": "role" in data.coords, "choice": "choice" in data.attrs}
     return next((kind for kind, there in marks.items() if there), "")

@@ -8,7 +8,7 @@ import torch
 import sinkscope as ss
 from sinkscope.cli.writing import tokens
 from sinkscope.cli.writing.tokens import Decoded
-from sinkscope.evaluate import held_bytes
+from sinkscope.caches.memory import held_bytes
 from sinkscope.model import load_tokenizer
 from sinkscope.quantization import FirstTokens, Grid, quantized_cache
 

@@ -11,7 +11,7 @@ from transformers import DynamicCache
 
 from sinkscope.caches import StreamingCache
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.evaluate import Feed
+from sinkscope.trials import Feed
 from sinkscope.hooks import difference_behind, parameters, reads_at_once
 from sinkscope.model import load
 from sinkscope.probes import AttentionReceived, measure, observe

@@ -13,7 +13,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from sinkscope.errors import InputError
-from sinkscope.evaluate.stored import Arms
+from sinkscope.quantization.studies.stored import Arms
 from sinkscope.metrics import Interval, nanmean, quantiles, resampled_means
 from sinkscope.quantization.studies.arms import FULL, NOTHING, Arm, first_of
 from sinkscope.quantization.studies.figure import cost_figure

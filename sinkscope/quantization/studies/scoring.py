@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.evaluate import Arm as CacheArm
-from sinkscope.evaluate import scored
+from sinkscope.quantization.studies.stepwise import CacheArm, scored
 from sinkscope.hooks import Stream, device_of, evaluating, family, part
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.studies.arms import FULL, Arm
@@ -125,7 +124,7 @@ class Passes:
 
 @dataclass(frozen=True, eq=False)
 class ThroughCache:
-    """A context in one pass, then one given token at a time through a cache: `evaluate.scored`, arm by arm.
+    """A context in one pass, then one given token at a time through a cache: `stepwise.scored`, arm by arm.
 
     `stores`: whether the arms' caches hold what is rounded, so that their bytes say something.
     """

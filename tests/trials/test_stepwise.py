@@ -8,8 +8,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from sinkscope.errors import InputError
-from sinkscope.evaluate import full, scored, stream_nll
-from tests.evaluate.planted import keeping, llama, texts, twin
+from sinkscope.trials import unchanged, scored, stream_nll
+from tests.trials.caches import keeping, llama, texts, twin
 
 CONTEXT = 7
 
@@ -24,7 +24,7 @@ def dense(model: LlamaForCausalLM, ids: Tensor, mask: Tensor | None = None) -> T
 
 def test_the_full_cache_predicts_as_one_dense_pass() -> None:
     model, ids = llama(), texts(3, 19)
-    found = stream_nll(model, ids, full(), context=CONTEXT)
+    found = stream_nll(model, ids, unchanged(), context=CONTEXT)
     torch.testing.assert_close(found, dense(model, ids), atol=1e-5, rtol=0)
 
 
@@ -42,7 +42,7 @@ def test_a_cache_that_drops_keys_predicts_as_a_dense_pass_that_masks_them(sinks:
 
 def test_a_twin_of_the_full_cache_differs_in_nothing() -> None:
     model, ids = llama(), texts(3, 12)
-    found = scored(model, ids, [full(), twin(), keeping(0, 2)], context=CONTEXT)
+    found = scored(model, ids, [unchanged(), twin(), keeping(0, 2)], context=CONTEXT)
     assert torch.equal(found["twin"].nll, found["full"].nll)
     assert found["twin"].kl.abs().max() == 0
     assert found["twin"].same.all()
@@ -51,13 +51,13 @@ def test_a_twin_of_the_full_cache_differs_in_nothing() -> None:
 
 def test_the_divergence_is_that_of_both_predictions() -> None:
     model, ids = llama(), texts(1, CONTEXT + 1)
-    found = scored(model, ids, [full(), keeping(0, 2)], context=CONTEXT)["0+2"]
+    found = scored(model, ids, [unchanged(), keeping(0, 2)], context=CONTEXT)["0+2"]
     # The context itself is read whole by both: its last token's prediction cannot differ.
     assert found.kl.abs().max() == 0
-    again = scored(model, texts(1, CONTEXT + 2), [full(), keeping(0, 2)], context=CONTEXT)
+    again = scored(model, texts(1, CONTEXT + 2), [unchanged(), keeping(0, 2)], context=CONTEXT)
     logs = []
     for keep in (None, 2):
-        arm = full() if keep is None else keeping(0, keep)
+        arm = unchanged() if keep is None else keeping(0, keep)
         with torch.no_grad(), arm.open(model) as cache:
             model(ids[:, :CONTEXT], past_key_values=cache)
             place = torch.tensor([[CONTEXT]])
@@ -69,11 +69,11 @@ def test_the_divergence_is_that_of_both_predictions() -> None:
 
 def test_the_model_is_left_in_its_mode_and_no_gradient_is_made() -> None:
     model = llama().train()
-    assert not stream_nll(model, texts(1, 9), full(), context=CONTEXT).requires_grad
+    assert not stream_nll(model, texts(1, 9), unchanged(), context=CONTEXT).requires_grad
     assert model.training
 
 
 @pytest.mark.parametrize("context", [0, 9, 10])
 def test_a_context_that_leaves_nothing_is_refused(context: int) -> None:
     with pytest.raises(InputError, match="context of"):
-        stream_nll(llama(), texts(1, 9), full(), context=context)
+        stream_nll(llama(), texts(1, 9), unchanged(), context=context)

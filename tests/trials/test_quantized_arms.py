@@ -10,8 +10,8 @@ import torch
 from transformers import cache_utils
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.evaluate import full, held_bytes, scored, transformers_quantized
-from tests.evaluate.planted import llama, texts
+from sinkscope.trials import unchanged, held_bytes, scored, transformers_quantized
+from tests.trials.caches import llama, texts
 from tests.families.registry import FAMILIES
 
 WHY = "optimum-quanto and hqq are not installed: pip install 'sinkscope[quantize]'"
@@ -28,7 +28,7 @@ def test_fp8_is_full_precision_in_its_first_pass_and_not_behind() -> None:
     with arm.open(model) as cache:
         assert torch.equal(model(ids, past_key_values=cache).logits, model(ids).logits)
         assert held_bytes(cache) < 0.6 * 2 * 2 * 24 * 2 * 2 * 8 * 4  # half of fp32, its last pass beside
-    found = scored(model, ids, [full(), arm], context=12)
+    found = scored(model, ids, [unchanged(), arm], context=12)
     assert float(found["fp8"].kl[:, 0].abs().max()) < 1e-9
     assert float(found["fp8"].kl[:, 2:].mean()) > 1e-9
 

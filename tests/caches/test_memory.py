@@ -6,8 +6,8 @@ import torch
 from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
-from sinkscope.evaluate import held_bytes
-from tests.evaluate.planted import keeping, llama, texts
+from sinkscope.caches.memory import held_bytes
+from tests.trials.caches import keeping, llama, texts
 
 TOKEN = 2 * 2 * 8 * 4  # keys and values of 2 heads of 8 channels, 4 bytes each
 

@@ -7,10 +7,10 @@ import torch
 
 from sinkscope.caches.policies.last_queries import SnapKV
 from sinkscope.errors import InputError
-from sinkscope.evaluate import compare_caches, feeding
-from sinkscope.evaluate.policies import NEVER_DRAWN, Protection, policy_arms, random_places
+from sinkscope.trials import compare_caches, feeding
+from sinkscope.trials.policies import NEVER_DRAWN, Protection, policy_arms, random_places
 from sinkscope.probes import measure
-from tests.evaluate.planted import llama, texts
+from tests.trials.caches import llama, texts
 
 CONTEXT = 40
 

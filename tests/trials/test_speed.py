@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from sinkscope.evaluate import Arm, arm, speeds, throughput
-from tests.evaluate.planted import Lookup, texts
+from sinkscope.trials import Arm, arm, speeds, throughput
+from tests.trials.caches import Lookup, texts
 
 
 class Clock:

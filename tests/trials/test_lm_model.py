@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from sinkscope.errors import InputError
-from sinkscope.evaluate import Needles
-from sinkscope.evaluate.lm_model import arm_of, register
+from sinkscope.trials import Needles
+from sinkscope.trials.lm_model import arm_of, register
 from sinkscope.model import attach, load, load_tokenizer
 
 installed = importlib.util.find_spec("lm_eval") is not None

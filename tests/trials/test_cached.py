@@ -11,8 +11,8 @@ import torch
 from transformers import LlamaForCausalLM
 
 from sinkscope.errors import InputError
-from sinkscope.evaluate import CacheComparison, Needles, compare_caches, full, stream_nll
-from tests.evaluate.planted import Lookup, keeping, llama, texts, twin
+from sinkscope.trials import CacheComparison, Needles, compare_caches, unchanged, stream_nll
+from tests.trials.caches import Lookup, keeping, llama, texts, twin
 
 CONTEXT = 12
 
@@ -59,7 +59,7 @@ def test_losses_are_paired_by_text_however_the_texts_are_batched(
     found: CacheComparison, model: LlamaForCausalLM
 ) -> None:
     ids = texts(7, 18)
-    nll = {arm.name: stream_nll(model, ids, arm, context=CONTEXT).mean(1) for arm in (full(), keeping(1, 3))}
+    nll = {arm.name: stream_nll(model, ids, arm, context=CONTEXT).mean(1) for arm in (unchanged(), keeping(1, 3))}
     np.testing.assert_allclose(found.data["nll"].sel(arm="1+3").values, nll["1+3"], atol=1e-6)
     difference = nll["1+3"] - nll["full"]
     loss = found.loss("1+3")
@@ -127,7 +127,7 @@ def test_controls_are_drawn_and_marked(found: CacheComparison) -> None:
 
 @pytest.mark.parametrize(
     ("arms", "said"),
-    [([], "at least one arm"), ([full()], "rename it"), ([keeping(1, 2), keeping(1, 2)], "two arms are named")],
+    [([], "at least one arm"), ([unchanged()], "rename it"), ([keeping(1, 2), keeping(1, 2)], "two arms are named")],
 )
 def test_arms_without_names_of_their_own_are_refused(model: LlamaForCausalLM, arms: list, said: str) -> None:
     with pytest.raises(InputError, match=said):
