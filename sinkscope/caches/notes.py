@@ -12,7 +12,6 @@ from torch import Tensor
 from sinkscope.caches.call import EvictionCall, wide
 from sinkscope.errors import InputError
 
-
 BITS = 60  # of a number that are used
 
 
@@ -33,9 +32,13 @@ class KeyNote:
     """
 
     reads_weights = False
+    of_queries = True
+    """Whether passes after the key's own change it."""
     one_pass = False
-    bytes_each = 4
-    """What a stored key of a key-value head costs."""
+
+    def bytes_each(self, heads: Heads) -> int:
+        """What a stored key of a key-value head costs."""
+        return 4
 
     def of_new(self, call: EvictionCall) -> Tensor:
         """Those of the keys that a pass adds, (batch, kv_heads, query, …)."""
@@ -100,7 +103,7 @@ class LastQueries(RowNote):
         """Their weights on all keys that are stored now; fewer rows where the text is shorter than the window."""
         if call.queries >= self.window:
             return call.weights(slice(-self.window, None))
-        query = call.notes[self] if self in call.notes else call.query
+        query = call.notes.get(self, call.query)
         columns = torch.arange(call.total - query.shape[2], call.total, device=query.device)
         return call.weights_of(query, columns)
 
@@ -109,6 +112,8 @@ class LastQueries(RowNote):
 class KeyLengths(KeyNote):
     """‖k‖₂ of each key; fp32."""
 
+    of_queries = False
+
     def of_new(self, call: EvictionCall) -> Tensor:
         return torch.linalg.vector_norm(wide(call.of_new(call.key)), dim=-1)
 
@@ -116,6 +121,8 @@ class KeyLengths(KeyNote):
 @dataclass(frozen=True)
 class ValueLengths(KeyNote):
     """‖v‖₁ of each key's value; fp32."""
+
+    of_queries = False
 
     def of_new(self, call: EvictionCall) -> Tensor:
         return wide(call.of_new(call.value)).abs().sum(-1)
@@ -126,6 +133,8 @@ class Marked(KeyNote):
     """Whether a key is one of the tokens `ids`: 1 or 0."""
 
     ids: tuple[int, ...]
+
+    of_queries = False
 
     def of_new(self, call: EvictionCall) -> Tensor:
         if call.ids is None:
@@ -151,8 +160,7 @@ class Pivotal(KeyNote):
     reads_weights = True
     one_pass = True
 
-    @property
-    def bytes_each(self) -> int:  # type: ignore[override]
+    def bytes_each(self, heads: Heads) -> int:
         return 8 * self._numbers
 
     @property

@@ -35,14 +35,13 @@ class ListingPolicies(TyperCommand):
     """A command whose help lists the policies, looked up only then: that imports torch."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        from sinkscope.caches import POLICIES
-        from sinkscope.trials.eviction import STREAM
+        from sinkscope.caches import POLICIES, Renumbered
 
         for param in self.params:
             if isinstance(param, TyperOption) and param.name not in BASIC:
                 param.rich_help_panel = "Advanced"
             if param.name == "policy" and isinstance(param, TyperOption):
-                param.help = f"One policy: {', '.join([*POLICIES, STREAM])}."
+                param.help = f"One policy: {', '.join([*POLICIES, Renumbered.name])}."
         super().format_help(ctx, formatter)
 
 
@@ -136,7 +135,7 @@ def cache(
         texts = wanted.texts(loaded, {**source, "trust_remote_code": trust_remote_code})
         batch_size = options.batch_of(batch_size, texts.ids.shape[1])
         arms = 1 + len(budgets) * (len(names) * (2 if without_sinks else 1) + controls)
-        one_by_one = when == "always" or "stream" in names
+        one_by_one = when == "always" or "streaming-cache" in names
         seconds = _seconds(loaded, texts, windows, batch_size, rounds, one_by_one=one_by_one) * arms
         note(f"{model}: {texts.said}, {texts.context} of them read at once; {arms} caches, {_about(seconds)}")
         with watching() as watch:
@@ -222,12 +221,12 @@ def _policies(policy: str | None, compare: str | None) -> list[str]:
     if policy is not None and compare is not None:
         raise InputError("--policy and --compare exclude each other: name one policy, or a list of them")
     from sinkscope.caches import POLICIES as KNOWN
-    from sinkscope.trials.eviction import STREAM
+    from sinkscope.caches import Renumbered
 
     names = [name.strip() for name in (policy or compare or POLICIES).split(",")]
     for name in names:
-        if name not in KNOWN and name != STREAM:
-            raise unknown("policy", name, [*KNOWN, STREAM])
+        if name not in KNOWN and name != Renumbered.name:
+            raise unknown("policy", name, [*KNOWN, Renumbered.name])
     if policy is not None and len(names) > 1:
         raise InputError(f"--policy {policy}: one policy; --compare takes several")
     return list(dict.fromkeys(names))

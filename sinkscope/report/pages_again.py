@@ -72,6 +72,6 @@ def _kind(path: Path) -> str:
         data = read_netcdf(path)
     except OSError:
         return ""
-    trial = "text" in data.dims and "role" in data.coords or "control" in data.coords
+    trial = ("text" in data.dims and "role" in data.coords) or "control" in data.coords
     marks = {"trial": trial, "study": "role" in data.coords, "choice": "choice" in data.attrs}
     return next((kind for kind, there in marks.items() if there), "")

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache
 
-from sinkscope.caches import EvictionCall, Policy, Protect, SinkSet, StreamingCache, evicting, policy_of
+from sinkscope.caches import (
+    EvictionCall,
+    Policy,
+    Protect,
+    RandomLike,
+    Renumbered,
+    Uniform,
+    evicting,
+    held,
+    keys_within,
+    policy_of,
+)
 from sinkscope.caches.memory import held_bytes
-from sinkscope.caches.notes import Note
 from sinkscope.caches.policies import POLICIES, RandomKeys
-from sinkscope.caches.policies.places import _mixed
+from sinkscope.caches.sinks import among
 from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import unwrapped
 from sinkscope.measuring.evidence import find_tokens
@@ -43,12 +52,10 @@ from sinkscope.trials.trial import SENTENCES, Trial, _nats, _negated
 
 KIND = "eviction"
 DEFAULT = ("streaming", "h2o", "snapkv", "keydiff")
-STREAM = "stream"  # in the place of a policy: a `StreamingCache`, which renumbers positions
 RECENT = 32  # newest tokens that stay, where budgets have the room
-SINKS = 4  # first tokens of a `StreamingCache`
 NEVER_DRAWN = 8  # the first places, where sinks are likely: none is kept in the place of a sink
 SMALLEST_RECALL = 0.5  # of the full cache, below which recall says little about caches
-PASSES = 8  # over one text, to find how many keys fit
+UNEQUAL = 0.02  # of a budget's bytes: what an arm may hold more before it is said
 When = Literal["prefill", "always"]
 Budget = int | float
 """Keys per head (int), or a share of the context (float, above 0 and at most 1)."""
@@ -79,7 +86,7 @@ def eviction_trial(
     Args:
         model: A decoder that reads on from a cache.
         inputs: Ids (N, T) without padding. Where sinks are measured, some of the texts are for that (`trials.split`).
-        policies: Names of `caches.POLICIES`, policies, or "stream" for a `StreamingCache`.
+        policies: Names of `caches.POLICIES`, policies, or "streaming-cache" for a `StreamingCache`.
         budgets: Keys per head, or shares of the context; arms of a budget hold the bytes that so many plain keys take.
         context: Tokens that are read at once; default: half of a text.
         protect: Tokens that stay in every arm, controls included: a choice or its words. Default: "measured" sinks, or
@@ -115,7 +122,9 @@ def eviction_trial(
         protection = Protection(context=context)
     setting = _Setting(model, ids[:1, :context], protection, _newest(recent, budgets, context), when, seed)
     arms, remarks = _arms(setting, policies, budgets, without_sinks=without_sinks)
-    streams = any(arm.facts["policy"]["name"] == STREAM for arm in arms)  # such a cache shows a pass more than a token
+    streams = any(
+        arm.facts["policy"]["policy"] == "StreamingCache" for arm in arms
+    )  # such a cache shows a pass more than a token
     return run(
         model,
         texts.scored,
@@ -222,95 +231,32 @@ class Protection:
         other = self.known[key]
         return tokens if other is None else other if tokens is None else tokens | other
 
-    def sinks(self, tokens: Tokens | None) -> SinkSet:
-        """What stays in a cache, with those of its texts."""
-        parts = [] if tokens is None else [Stays(tokens)]
-        parts += [] if self.online is None else [SinkSet.online(self.online.epsilon)]
-        return parts[0] if len(parts) == 1 else Both(*parts) if parts else SinkSet.first(0)
+    def around(self, policy: Policy, tokens: Tokens | None, recent: int) -> Policy:
+        """The policy with what must stay."""
+        return Protect(policy if self.online is None else Protect(policy, self.online, 0), tokens, recent)
 
     def describe(self) -> dict[str, Any]:
         found = {"words": "none" if self.choice is None and self.tokens is None else str(self.choice or "tokens")}
         return found if self.tokens is None else found | self.tokens.describe()
 
 
-@dataclass(frozen=True, eq=False)
-class Stays(SinkSet):
-    """Tokens that are known beforehand, text by text and head by head."""
-
-    tokens: Tokens
-
-    @property
-    def most(self) -> int | None:
-        return int(self.tokens.mask.any(2).sum(-1).max(initial=0))
-
-    @property
-    def together(self) -> bool:
-        return self.tokens.mask.shape[:2] == (1, 1)
-
-    def among(self, call: EvictionCall) -> Bool[Tensor, "batch kv_heads key"]:
-        mask = torch.from_numpy(self.tokens.layer(getattr(call.module, "layer_idx", 0))).to(call.places.device)
-        mask = mask if mask.shape[1] == 1 else mask.unflatten(1, (-1, call.group)).any(2)
-        where = call.positions.clamp(0, mask.shape[-1] - 1)
-        inside = (call.positions >= 0) & (call.positions < mask.shape[-1])
-        return mask.expand(*where.shape[:2], -1).gather(-1, where) & inside
-
-
-@dataclass(frozen=True, eq=False)
-class Both(SinkSet):
-    """What either of two sets holds."""
-
-    one: SinkSet
-    other: SinkSet
-
-    @property
-    def needs(self) -> tuple[Note, ...]:
-        return tuple(dict.fromkeys((*self.one.needs, *self.other.needs)))
-
-    @property
-    def together(self) -> bool:
-        return self.one.together and self.other.together
-
-    def among(self, call: EvictionCall) -> Bool[Tensor, "batch kv_heads key"]:
-        return self.one.among(call) | self.other.among(call)
-
-
-@dataclass(frozen=True)
-class RandomByText(RandomKeys):
-    """A random order of the places of each head, another one in each text; the first `whole` layers keep everything.
-
-    `texts`: the number of each row's text, so that no result depends on the batch.
-    """
-
-    whole: int = 0
-    texts: tuple[int, ...] = ()
-
-    @property
-    def skipped(self) -> int:
-        return self.whole
-
-    def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
-        device = call.places.device
-        heads = torch.arange(call.places.shape[1], device=device)[:, None]
-        text = torch.tensor(self.texts, device=device)[:, None, None]
-        stream = _mixed((self.seed * 4099 + call.layer) * 4099 + heads) + _mixed(text)
-        return _mixed(_mixed(stream) + call.positions).double()
-
-
 @dataclass(frozen=True)
 class Displaced(Protect):
-    """`policy` without the tokens of `gone`, which go before all others; those of `sinks` and `recent` new ones stay."""
+    """`policy` without the tokens `gone`, which go before all others; those of `protect` and `recent` new ones stay."""
 
-    gone: SinkSet = field(default_factory=SinkSet.first)
+    gone: Tokens | None = None
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
         score = super().score(call)
-        stays = self.sinks.among(call) | (call.places >= call.total - self.recent)
-        return score.masked_fill(self.gone.among(call) & ~stays, torch.finfo(score.dtype).min)
+        if self.gone is None:
+            return score
+        gone = among(self.gone, call) & (call.places < call.total - self.recent)
+        return score.masked_fill(gone, torch.finfo(score.dtype).min)
 
 
 @dataclass(frozen=True, eq=False)
 class _Setting:
-    """What the arms of a trial have in common; `text` is the context of one text, to see what caches hold."""
+    """What the arms of a trial have in common; `text` is the context of one text, to see what layers hold."""
 
     model: nn.Module
     text: Int[Tensor, "1 token"]
@@ -323,12 +269,6 @@ class _Setting:
     def context(self) -> int:
         return self.text.shape[1]
 
-    def held(self, arm: Arm) -> int:
-        """Bytes after the context of one text."""
-        with feeding(self.model, arm, self.text) as feed:
-            feed.read(self.text)
-            return held_bytes(feed.cache)
-
     def arm(self, name: str, policy: Policy, keys: int, *, displaced: bool = False, **options: Any) -> Arm:
         """A policy that keeps so many keys per head, and what stays in every arm."""
 
@@ -336,44 +276,47 @@ class _Setting:
         def opened(model: nn.Module, texts: Texts) -> Iterator[Cache]:
             tokens = self.protection.on(model, texts)
             numbers = tuple(range(texts.rows.start, texts.rows.stop))
-            used = replace(policy, texts=numbers) if isinstance(policy, RandomByText) else policy
+            used = replace(policy, texts=numbers) if isinstance(policy, RandomKeys | RandomLike) else policy
             if displaced:
                 gone = self._gone(policy, tokens, texts)
-                instead = self._instead(gone, numbers)
-                kept: Policy = Displaced(used, Stays(instead), self.recent, Stays(gone))
+                kept: Policy = Displaced(used, self._instead(gone, numbers), self.recent, gone)
             else:
-                kept = Protect(used, self.protection.sinks(tokens), self.recent)
+                kept = self.protection.around(used, tokens, self.recent)
             with evicting(model, kept, keys, self.when) as cache:
                 yield cache
 
         return Arm(name, opened, **options)
 
-    def stream(self, name: str, keys: int, **options: Any) -> Arm:
+    def stream(self, name: str, stream: Renumbered, keys: int, **options: Any) -> Arm:
         """A `StreamingCache` of so many keys."""
-        sinks = self.first_tokens
 
         @contextmanager
         def opened(model: nn.Module, texts: Texts) -> Iterator[Cache]:
-            yield StreamingCache(model, sinks=sinks, window=keys - sinks)
+            yield stream.cache(model, keys)
 
         return Arm(name, opened, **options)
 
-    @property
-    def first_tokens(self) -> int:
-        """Sinks of a `StreamingCache` that protects what is protected. Raises `InputError` where it cannot."""
+    def prepared(self, policy: Policy | Renumbered) -> Policy | Renumbered:
+        """The policy as it is used, as far as this is known before a text.
+
+        Raises `InputError` where a stream would have to protect other tokens than its first.
+        """
         protection = self.protection
+        if isinstance(policy, Policy):
+            return protection.around(policy.fitted(self.recent), protection.tokens, self.recent)
         if protection.in_text is not None or protection.online is not None:
-            raise InputError(f"{STREAM} keeps first tokens, so it cannot protect '{protection.choice}': leave one out")
+            raise InputError(
+                f"{Renumbered.name} keeps its first tokens and the newest, so it cannot protect '{protection.choice}': "
+                "leave one of them out"
+            )
         positions = () if protection.tokens is None else protection.tokens.positions
-        return max(SINKS, *(place + 1 for place in positions)) if positions else SINKS
+        return replace(policy, sinks=max([policy.sinks, *(place + 1 for place in positions)]))
 
     def least(self, policy: Policy, *, displaced: bool = False) -> int:
         """Keys that a policy needs at least, with what must stay."""
-        sinks = self.protection.sinks(self.protection.tokens)
-        count = sinks.most or 0
-        if displaced:
-            count = max(count, _own_first(policy))
-        return max(policy.least, count + self.recent + 1)
+        gone = _own_first(policy) if displaced else 0
+        protected = self.protection.around(policy, self.protection.tokens, self.recent).least
+        return max(policy.least + gone, protected + gone)
 
     def _gone(self, policy: Policy, tokens: Tokens | None, texts: Texts) -> Tokens:
         """Protected tokens and a policy's own first ones, in all layers and heads."""
@@ -404,39 +347,51 @@ def _arms(
     if not policies or not budgets:
         raise InputError("give at least one policy and one budget")
     named = [_named(policy) for policy in policies]
-    notes = dict.fromkeys(_whole_layers(setting, named))
+    notes = dict.fromkeys(_whole_layers(setting, [(name, one) for name, one in named if isinstance(one, Policy)]))
     arms = []
     for budget in budgets:
         asked = keys_of(budget, setting.context)
         if asked >= setting.context:
             notes[f"A budget of {asked} keys drops nothing of a context of {setting.context} tokens."] = None
-        random = RandomByText()
-        _check_room(setting, f"budget {in_words(budget)}", asked, setting.least(random))
-        limit = setting.held(setting.arm("random", random, asked))
+        _check_room(setting, f"budget {in_words(budget)}", asked, setting.least(RandomKeys()))
+        random = setting.prepared(RandomKeys())
+        share = min(1.0, held(random, setting.model, asked, setting.context, setting.when).share)
         for name, policy in named:
             title = f"{name}@{in_words(budget)}"
+            used = setting.prepared(policy)
+            _check_room(setting, title, asked, used.least)
+            keys = asked
+            if asked < setting.context:
+                try:
+                    keys = keys_within(share, used, setting.model, setting.context, setting.when)
+                except InputError as error:
+                    raise InputError(f"{title}: {error}") from error
+            facts: dict[str, Any] = {"budget": in_words(budget), "asked_keys": asked, "keys": keys}
             options: dict[str, Any] = {"series": name}
-            facts = {"budget": in_words(budget), "asked_keys": asked, "bytes_limit": limit}
-            if policy is None:
-                sinks = setting.first_tokens
-                make = partial(setting.stream, title)
-                keys = _fitting(setting, title, make, asked, limit, sinks + max(1, setting.recent))
-                about = {"name": STREAM, "sinks": sinks, "window": keys - sinks}
-                whole = 0
-            else:
-                used = _fitted(policy, setting.recent)
-                make = partial(setting.arm, title, used)
-                keys = _fitting(setting, title, make, asked, limit, setting.least(used))
-                about = {"name": name, **_fields(used)}
-                whole = used.skipped
-                notes |= dict.fromkeys(_remarks(name, policy, used, keys, setting.recent))
+            if isinstance(policy, Renumbered):
+                assert isinstance(used, Renumbered)
+                facts["policy"] = {"name": name, **used.describe(keys)}
+                control = _control(setting, RandomKeys(), asked)
+                arms.append(setting.stream(title, used, keys, facts=facts, control=control, **options))
+                continue
+            fitted = policy.fitted(setting.recent)
+            facts["policy"] = about = {"name": name, **fitted.describe(keys)}
+            notes |= dict.fromkeys(_remarks(name, about, keys, setting.recent))
             if not isinstance(policy, RandomKeys):
-                options["control"] = _control(setting, title, asked, limit, whole)
-            facts |= {"keys": keys, "policy": about}
-            arms.append(make(keys, facts=facts, **options))
-            if without_sinks and policy is not None and not isinstance(policy, RandomKeys):
-                arms += _without(setting, title, name, used, keys, facts)
+                like = _differs(fitted, keys)
+                options["control"] = _control(
+                    setting, RandomLike(fitted) if like else RandomKeys(), keys if like else asked
+                )
+            arms.append(setting.arm(title, fitted, keys, facts=facts, **options))
+            if without_sinks and not isinstance(policy, RandomKeys):
+                arms += _without(setting, title, name, fitted, keys, facts)
     return arms, list(notes)
+
+
+def _differs(policy: Policy, keys: int) -> bool:
+    """Whether a policy spends its budget otherwise than the same number in every layer and head."""
+    spread = policy.spread(Uniform(keys)) != Uniform(keys)
+    return bool(spread or policy.skipped or policy.drops or policy.merges or policy.rounding)
 
 
 def _without(
@@ -451,52 +406,15 @@ def _without(
     return [setting.arm(f"{title} without sinks", policy, keys, displaced=True, **options)]
 
 
-def _control(setting: _Setting, title: str, asked: int, limit: int, whole: int) -> Callable[[int, Texts], Arm]:
-    """A random policy of the same bytes that protects the same, and keeps the same layers whole."""
-    policy = RandomByText(whole=whole)
-    keys = asked
-    if whole:
-        make = partial(setting.arm, f"random for {title}", policy)
-        keys = _fitting(setting, f"random for {title}", make, asked, limit, setting.least(policy))
+def _control(setting: _Setting, policy: RandomKeys | RandomLike, keys: int) -> Callable[[int, Texts], Arm]:
+    """Random keys, other ones in each text, at the same bytes and with the same tokens protected."""
 
     def drawn(draw: int, texts: Texts) -> Arm:
-        facts = {"keys": keys, "policy": {"name": "random", "seed": draw, "whole": whole}}
-        same = ("random", keys, whole, draw)
-        return setting.arm("random", replace(policy, seed=draw), keys, facts=facts, same=same)
+        used = replace(policy, seed=draw)
+        facts = {"keys": keys, "policy": {"name": "random", **used.describe(keys)}}
+        return setting.arm("random", used, keys, facts=facts, same=("random", repr(used), keys))
 
     return drawn
-
-
-def _fitting(setting: _Setting, title: str, make: Callable[[int], Arm], asked: int, limit: int, least: int) -> int:
-    """The most keys with which an arm holds no more than `limit` bytes after the context.
-
-    Raises `InputError` where what must stay, or the notes alone, take more.
-    """
-    _check_room(setting, title, asked, least)
-    if asked >= setting.context:
-        return asked
-    sizes = {asked: setting.held(make(asked))}
-    for _ in range(PASSES):
-        points = sorted(sizes)
-        slope = limit / asked
-        if len(points) > 1:
-            slope = (sizes[points[-1]] - sizes[points[0]]) / (points[-1] - points[0]) or slope
-        fits = [keys for keys in points if sizes[keys] <= limit]
-        start = fits[-1] if fits else points[0]
-        step = int((limit - sizes[start]) // slope)
-        keys = min(setting.context, max(least, start + step))
-        if keys in sizes or (fits and any(start < other <= keys for other in points)):
-            break
-        sizes[keys] = setting.held(make(keys))
-    fits = [keys for keys in sizes if sizes[keys] <= limit]
-    if not fits:
-        smallest = min(sizes, key=sizes.__getitem__)
-        raise InputError(
-            f"{title}: with {smallest} keys it holds {sizes[smallest]} bytes a text after a context of "
-            f"{setting.context} tokens, and the budget is {limit}: layers that it leaves whole, and its notes, take too "
-            "much; give a larger budget or a longer context"
-        )
-    return max(fits)
 
 
 def _check_room(setting: _Setting, title: str, asked: int, least: int) -> None:
@@ -526,71 +444,51 @@ def _newest(recent: int | None, budgets: Sequence[Budget], context: int) -> int:
     return min(RECENT, min((keys_of(budget, context) for budget in budgets), default=RECENT) // 4)
 
 
-def _named(policy: str | Policy) -> tuple[str, Policy | None]:
-    """A policy and its name; None for a `StreamingCache`."""
-    if policy == STREAM:
-        return STREAM, None
+def _named(policy: str | Policy) -> tuple[str, Policy | Renumbered]:
+    """A policy and its name."""
+    if policy == Renumbered.name:
+        return Renumbered.name, Renumbered()
     if isinstance(policy, str) and policy not in POLICIES:
-        raise unknown("policy", policy, [*POLICIES, STREAM])
+        raise unknown("policy", policy, [*POLICIES, Renumbered.name])
     made = policy_of(policy)
-    name = next((known for known, kind in POLICIES.items() if kind is type(made)), type(made).__name__)
-    return name, RandomByText(made.seed) if type(made) is RandomKeys else made
+    return next((known for known, kind in POLICIES.items() if kind is type(made)), type(made).__name__), made
 
 
-def _fitted(policy: Policy, recent: int) -> Policy:
-    """The policy with its own recent part, where it has one, as long as that of all arms."""
-    names = {each.name for each in fields(policy)} if is_dataclass(policy) else set()
-    if "recent" in names and isinstance(policy.recent, int):  # type: ignore[attr-defined]
-        return replace(policy, recent=recent)  # type: ignore[type-var]
-    if "window" in names and policy.least == policy.window + 1:  # type: ignore[attr-defined]
-        return replace(policy, window=max(1, recent))  # type: ignore[type-var]
-    return policy
-
-
-def _fields(policy: Policy) -> dict[str, Any]:
-    if not is_dataclass(policy):
-        return {"type": type(policy).__name__}
-    values = {each.name: getattr(policy, each.name) for each in fields(policy) if each.name not in ("texts",)}
-    return {
-        name: value if isinstance(value, str | int | float | None) else repr(value) for name, value in values.items()
-    }
-
-
-def _remarks(name: str, policy: Policy, used: Policy, keys: int, recent: int) -> Iterator[str]:
+def _remarks(name: str, about: Mapping[str, Any], keys: int, recent: int) -> Iterator[str]:
     """What differs from a policy's own settings, and what it keeps that others do not."""
-    before, after = _fields(policy), _fields(used)
-    for field_name, value in after.items():
-        if value != before.get(field_name):
-            yield f"{name} has {field_name} = {value} to fit the budget, by default {before[field_name]}."
-    share = after.get("recent")
-    if isinstance(share, float) and share:
-        yield f"{name} keeps the newest {int(keys * share)} of its {keys} keys, the others the newest {recent}."
+    inner = about.get("policy")
+    changed = {**about.get("changed_from", {}), **(inner.get("changed_from", {}) if isinstance(inner, dict) else {})}
+    values = {**(inner if isinstance(inner, dict) else {}), **about}
+    for changed_name, before in changed.items():
+        yield f"{name} has {changed_name} = {values[changed_name]} to fit the budget, by default {before}."
+    if about.get("newest", 0) > recent + 1:
+        yield f"{name} keeps the newest {about['newest']} of its {keys} keys, the others the newest {recent}."
 
 
-def _whole_layers(setting: _Setting, named: Sequence[tuple[str, Policy | None]]) -> Iterator[str]:
+def _whole_layers(setting: _Setting, named: Sequence[tuple[str, Policy]]) -> Iterator[str]:
     """Which layers keep everything, and how much of all bytes they hold."""
     with feeding(setting.model, unchanged(), setting.text) as feed:
         feed.read(setting.text)
-        held = [_held(layer) for layer in feed.cache.layers]
+        sizes = [_size(layer) for layer in feed.cache.layers]
     with evicting(setting.model, RandomKeys(), setting.context) as cache:
         alone = cache.left_alone
-    evicts = [index for index in range(len(held)) if index not in alone]
+    evicts = [index for index in range(len(sizes)) if index not in alone]
     if alone:
-        share = 100 * sum(held[index] for index in alone) / max(1, sum(held))
+        share = 100 * sum(sizes[index] for index in alone) / max(1, sum(sizes))
         yield (
-            f"Keys are dropped in {len(evicts)} of {len(held)} layers; the others (windows, states) hold {share:.0f} % "
-            "of all bytes in every arm."
+            f"Keys are dropped in {len(evicts)} of {len(sizes)} layers; the others (windows, states) hold {share:.0f} "
+            "% of all bytes in every arm."
         )
     for name, policy in named:
-        if policy is not None and policy.skipped:
-            share = 100 * sum(held[index] for index in evicts[: policy.skipped]) / max(1, sum(held))
+        if policy.skipped:
+            share = 100 * sum(sizes[index] for index in evicts[: policy.skipped]) / max(1, sum(sizes))
             yield (
                 f"{name} and its control keep the first {policy.skipped} layers whole, {share:.0f} % of all bytes, "
                 "and so much less in the others."
             )
 
 
-def _held(layer: Any) -> int:
+def _size(layer: Any) -> int:
     cache = DynamicCache()
     cache.layers = [layer]
     return held_bytes(cache)
@@ -598,6 +496,8 @@ def _held(layer: Any) -> int:
 
 def _own_first(policy: Policy) -> int:
     """First tokens that a policy keeps by itself."""
+    while isinstance(inner := getattr(policy, "policy", None), Policy):
+        policy = inner
     count = getattr(policy, "sinks", 0)
     return count if isinstance(count, int) else 0
 
@@ -629,6 +529,7 @@ def _sentences(trial: Trial) -> list[str]:
             else:
                 told = f"'{arm}' cannot be told from random at the same bytes (difference {_nats(gain)} nats)"
             said.append(f"{told}; {trial.cost_in_words(arm)}.")
+    said += _unequal(trial, facts)
     if "recall" in trial.data:
         full = trial.mean(trial.arms[0], "recall").value
         rates = [f"{arm} {100 * trial.mean(arm, 'recall').value:.0f} %" for arm in trial.named("arm")]
@@ -636,6 +537,19 @@ def _sentences(trial: Trial) -> list[str]:
         if full < SMALLEST_RECALL:
             said.append("The model answers few questions with the full cache, so recall says little about caches.")
     return said
+
+
+def _unequal(trial: Trial, facts: Mapping[str, Any]) -> Iterator[str]:
+    """Arms that hold more than their budget: heads that keep unlike numbers take the room of the longest."""
+    for arm in trial.named("arm"):
+        controls = trial.controls(arm)
+        same = [name for name in trial.named("control") if facts.get(name, {}).get("keys") == facts[arm]["asked_keys"]]
+        if not (controls or same) or "bytes" not in trial.data:
+            continue
+        limit = float(trial.data["bytes"].sel(arm=(same or controls)[0]))
+        size = float(trial.data["bytes"].sel(arm=arm))
+        if size > (1 + UNEQUAL) * limit:
+            yield f"'{arm}' holds {100 * (size / limit - 1):.0f} % more bytes than its budget."
 
 
 SENTENCES[KIND] = _sentences

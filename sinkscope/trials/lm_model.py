@@ -7,15 +7,16 @@ from typing import Any
 
 import torch
 
-from sinkscope.caches import POLICIES, Protect, SinkSet, StreamingCache, evicting, policy_of
+from sinkscope.caches import POLICIES, Protect, StreamingCache, evicting, policy_of
 from sinkscope.errors import InputError, unknown
 from sinkscope.model import attach as attach_operation
 from sinkscope.model import load, load_tokenizer
+from sinkscope.sinks import First
 from sinkscope.trials.arm import Arm, cached
-from sinkscope.trials.eviction import STREAM
 from sinkscope.trials.harness import cached_class, load_hflm
 
 NAME = "sinkscope"
+STREAM = "stream"  # in the place of a policy: `StreamingCache`
 
 
 def register() -> None:
@@ -56,7 +57,7 @@ def arm_of(
         raise InputError(f"budget = {budget!r}: expected a number of keys, or a share such as 0.25") from error
     keys: int | float = number if "." in str(budget) else int(number)  # 1.0 is all of them, 1 is one
     policy = policy_of(name)
-    kept = Protect(policy, SinkSet.first(protect), recent) if protect or recent else policy
+    kept = Protect(policy, First(protect) if protect else None, recent) if protect or recent else policy
     return Arm(f"{name}@{budget}", lambda model, texts: evicting(model, kept, keys, when))  # type: ignore[arg-type]
 
 
