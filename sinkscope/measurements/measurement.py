@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import xarray as xr
 
 from sinkscope.errors import InputError
 from sinkscope.measurements import definitions, depths, heads, rates, tables, tokens
-from sinkscope.measurements.selection import record_of
+from sinkscope.measurements.selection import VISIBLE, denominator_of, record_of
 from sinkscope.metrics import EPSILONS, Interval
 from sinkscope.netcdf import read_netcdf, write_netcdf
 from sinkscope.registry import imported
@@ -29,10 +30,13 @@ class Measurement:
 
     `data`: dims sample, layer, head, position, depth (0 = what enters the first block). By default `attention_received`
     (sample, layer, head, position), `hidden_norm` (sample, depth, position), `query_norm`, `key_norm`, `value_norm`
-    (sample, layer, head, position) and always `tokens` (sample, layer); every observer says which variables and dims it
-    adds. Coordinates `layer_index`, `layer_name`, `stack`, `depth_index`, `depth_stack`, and `token_id` (sample,
-    position; −1 where there is none). NaN is what was not measured: positions behind a row's last token, heads that a
-    layer does not have, whatever was not finite. Positions count real tokens from 0.
+    (sample, layer, head, position); every observer says which variables and dims it adds. From the masks come always
+    `visible_queries` (sample, layer, position: how many queries see each key) and `uniform_received` (likewise: what
+    uniform attention would give it; where a mask differs between heads, the mean over heads), `tokens`, `queries` and
+    `most_queries` (sample, layer: keys, queries, the most of these that see a key), and the coordinate `causal` (layer:
+    no query sees a later key). Other coordinates: `layer_index`, `layer_name`, `stack`, `depth_index`, `depth_stack`,
+    and `token_id` (sample, position; −1 where there is none). NaN is what was not measured: positions behind a row's
+    last token, heads that a layer does not have, whatever was not finite. Positions count real tokens from 0.
     """
 
     data: xr.Dataset
@@ -42,13 +46,21 @@ class Measurement:
         """Where the numbers come from: model, versions, observers, input, which weights the metric used."""
         return record_of(self.data)
 
-    def sink_rate(self, epsilon: float = 0.3, position: int | None = None, stack: str | None = None) -> Any:
+    def sink_rate(
+        self,
+        epsilon: float = 0.3,
+        position: int | None = None,
+        stack: str | None = None,
+        denominator: str = VISIBLE,
+    ) -> Any:
         """Sink_k^eps in percent (Gu et al. 2025, section 3): a DataArray over positions, or a float for one position.
 
-        `stack` restricts it to one stack of a model that has several. Warns (`UserWarning`) below 10 tokens, where
-        uniform attention itself exceeds 0.3. Raises `InputError` for an epsilon outside (0, 1) and unknown positions.
+        `stack` restricts it to one stack of a model that has several. `denominator`: attention received is a mean over
+        the queries that see k ("visible"), or Σ_t A[t, k] / (T − k) whatever the masks hide ("paper"; / T in layers
+        that look ahead): the same in plain causal layers. Warns (`UserWarning`) where uniform attention itself makes a
+        sink of the first token. Raises `InputError` for an epsilon outside (0, 1), unknown positions and denominators.
         """
-        return rates.sink_rate(self.data, epsilon, position, stack)
+        return rates.sink_rate(self.data, epsilon, position, stack, denominator)
 
     def sink_rate_interval(
         self,
@@ -57,15 +69,17 @@ class Measurement:
         stack: str | None = None,
         *,
         level: float = 0.95,
-        resamples: int = 1000,
-        seed: int = 0,
+        denominator: str = VISIBLE,
     ) -> Interval:
-        """The sink rate at a position with its bootstrap interval over samples."""
-        return rates.sink_rate_interval(self.data, position, epsilon, stack, level, resamples, seed)
+        """The sink rate at a position with its interval over samples (Student's t of a share, on the logit scale).
 
-    def layer_sink_rate(self, epsilon: float = 0.3) -> xr.DataArray:
+        Of one sample alone there is none: both ends are NaN.
+        """
+        return rates.sink_rate_interval(self.data, position, epsilon, stack, level, denominator)
+
+    def layer_sink_rate(self, epsilon: float = 0.3, *, denominator: str = VISIBLE) -> xr.DataArray:
         """Sink rate per layer and position, in percent."""
-        return rates.layer_sink_rate(self.data, epsilon)
+        return rates.layer_sink_rate(self.data, epsilon, denominator)
 
     def slot_rate(self, epsilon: float = 0.3, *, paper_compatible: bool = False) -> float:
         """Percent of samples, layers and heads whose mean weight on slots exceeds epsilon: Sink_* of the paper.
@@ -215,10 +229,14 @@ class Measurement:
 
     @classmethod
     def load(cls, path: str | Path) -> Measurement:
-        """Read a file that `save` wrote. Raises `InputError` for a file that is missing, damaged or something else."""
+        """Read a file that `save` wrote; of one of before, `record["denominator"]` is "paper".
+
+        Raises `InputError` for a file that is missing, damaged or something else.
+        """
         try:
             data = read_netcdf(path)
-            record_of(data)
+            record = record_of(data) | {"denominator": denominator_of(data)}
+            data = data.assign_attrs(record=json.dumps(record))
         except FileNotFoundError as error:
             raise InputError(f"no measurement at {path}") from error
         except (OSError, KeyError, ValueError, TypeError) as error:

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from sinkscope import metrics
 from sinkscope.measurements.selection import need
 from sinkscope.metrics import Interval
+from sinkscope.statistics import share_interval
 
 WHAT = "slots (learned sinks, key biases: no tokens)"
 
@@ -57,10 +58,13 @@ def slot_mass(data: xr.Dataset, epsilon: float = 0.3) -> SlotMass | None:
         return None
     received = _received(data)
     by_sample = metrics.nanmean(metrics.nanmean(received, 2), 1)
-    low, high = metrics.bootstrap(by_sample)
     having = int((~np.isnan(received)).any((0, 2)).sum())
-    mass = Interval(float(metrics.nanmean(by_sample, 0)), float(low), float(high))
-    return SlotMass(mass, float(metrics.sink_rate(received[..., None], epsilon)[0]), having, data.sizes["layer"])
+    return SlotMass(
+        share_interval(np.clip(by_sample, 0, 1)),
+        float(metrics.sink_rate(received[..., None], epsilon)[0]),
+        having,
+        data.sizes["layer"],
+    )
 
 
 def slot_mass_by_layer(data: xr.Dataset) -> Float[np.ndarray, "layer"]:
