@@ -539,12 +539,16 @@ def _sentences(trial: Trial) -> list[str]:
     return said
 
 
+def _keys(facts: Mapping[str, Any], arm: str, name: str = "keys") -> int | None:
+    return facts.get(arm, {}).get(name)  # type: ignore[no-any-return]
+
+
 def _unequal(trial: Trial, facts: Mapping[str, Any]) -> Iterator[str]:
     """Arms that hold more than their budget: heads that keep unlike numbers take the room of the longest."""
     for arm in trial.named("arm"):
         controls = trial.controls(arm)
-        same = [name for name in trial.named("control") if facts.get(name, {}).get("keys") == facts[arm]["asked_keys"]]
-        if not (controls or same) or "bytes" not in trial.data:
+        same = [name for name in trial.named("control") if _keys(facts, name) == _keys(facts, arm, "asked_keys")]
+        if not (controls or same) or arm not in facts or "bytes" not in trial.data:
             continue
         limit = float(trial.data["bytes"].sel(arm=(same or controls)[0]))
         size = float(trial.data["bytes"].sel(arm=arm))

@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicLayer
 
-from sinkscope.trials import Arm, cached
+from sinkscope.trials import Arm, Texts, cached
+
+ANY = Texts.of_ids(torch.zeros(1, 1, dtype=torch.long))
+"""Texts for arms that are the same for all."""
 
 
 class KeepingLayer(DynamicLayer):

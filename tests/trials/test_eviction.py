@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from sinkscope.trials.policies import NEVER_DRAWN, Protection, policy_arms, random_places
 
 from sinkscope.caches.policies.last_queries import SnapKV
 from sinkscope.errors import InputError
-from sinkscope.trials import compare_caches, feeding
-from sinkscope.trials.policies import NEVER_DRAWN, Protection, policy_arms, random_places
 from sinkscope.probes import measure
+from sinkscope.trials import compare_caches, feeding
 from tests.trials.caches import llama, texts
 
 CONTEXT = 40

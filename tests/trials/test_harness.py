@@ -12,9 +12,9 @@ import torch
 from transformers import LlamaForCausalLM
 
 from sinkscope.errors import InputError
+from sinkscope.model import load, load_tokenizer
 from sinkscope.trials import Arm, Needles, unchanged
 from sinkscope.trials.harness import cached_lm, cut, summed
-from sinkscope.model import load, load_tokenizer
 from tests.trials.caches import keeping
 
 installed = importlib.util.find_spec("lm_eval") is not None

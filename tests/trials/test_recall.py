@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sinkscope.errors import InputError
-from sinkscope.trials import Alphabet, Asked, Needles, unchanged, noise, recalled
+from sinkscope.trials import Alphabet, Asked, Needles, noise, recalled, unchanged
 from tests.trials.caches import Lookup, keeping
 
 ALPHABET = Alphabet()

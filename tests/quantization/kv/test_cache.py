@@ -11,10 +11,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 import sinkscope as ss
-from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.caches.memory import held_bytes
-from sinkscope.trials import cached, unchanged
-from sinkscope.trials.harness import summed
+from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.quantization import (
     FirstTokens,
@@ -27,6 +25,8 @@ from sinkscope.quantization import (
     effective_bits,
     quantized_cache,
 )
+from sinkscope.trials import cached, unchanged
+from sinkscope.trials.harness import summed
 from tests.caches.families import slow_but
 from tests.families.registry import COLLECTED, FAMILIES
 from tests.quantization.kv.naive import NaiveLayer, Side, naive_cache
