@@ -374,6 +374,13 @@ def _arms(
                 control = _control(setting, RandomKeys(), asked)
                 arms.append(setting.stream(title, used, keys, facts=facts, control=control, **options))
                 continue
+            assert isinstance(used, Policy)
+            smallest = used.spread(Uniform(keys)).around(used.least - 1).number
+            if smallest is not None and smallest < used.least:
+                raise InputError(
+                    f"{title}: spread over layers and heads, {keys} keys may leave a head {smallest}, and each needs "
+                    f"{used.least}: give a larger budget, or fewer recent tokens"
+                )
             fitted = policy.fitted(setting.recent)
             facts["policy"] = about = {"name": name, **fitted.describe(keys)}
             notes |= dict.fromkeys(_remarks(name, about, keys, setting.recent))

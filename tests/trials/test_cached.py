@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from transformers import LlamaForCausalLM
 
 import sinkscope as ss
@@ -74,7 +75,7 @@ def test_recall_is_that_of_what_is_still_held() -> None:
     ids = Needles(length=66).draw(4, seed=1).context
     reading = ThroughCache(60)
     found = run(Lookup(192), Texts.of_ids(ids), [keeping(0, 30)], reading=reading, needles=asked, batch_size=4)
-    held = asked.places >= 60 - 30 + 2 * np.arange(4)
+    held = asked.places >= 60 - 30 + 2 * torch.arange(4)
     assert found.mean("full", "recall").value == 1
     assert found.mean("0+30", "recall").value == pytest.approx(float(held.double().mean()))
     np.testing.assert_array_equal(found.data["recall"].sel(arm="0+30").values, held.double().numpy())
@@ -93,11 +94,9 @@ def test_it_is_read_back_as_it_was_written(trial: Trial, tmp_path: Path) -> None
     again = load(tmp_path / "trial.nc")
     assert again.table().equals(trial.table())
     assert again.record == trial.record
-    assert page_of(tmp_path) is not None
-    assert page_of(tmp_path / "trial.nc") is not None
 
 
-def test_comparisons_of_before_are_read(tmp_path: Path) -> None:
+def test_comparisons_of_before_are_read() -> None:
     """Written by the version of before trials: `compare_caches` of three arms with two kinds of controls."""
     old = load(BEFORE / "policies.nc")
     assert old.arms == ["full", "streaming@12", "streaming@12+place", "random@12"]
@@ -107,8 +106,14 @@ def test_comparisons_of_before_are_read(tmp_path: Path) -> None:
     assert "random" in old.verdict
     recalled = load(BEFORE / "recalled.nc")
     assert recalled.mean("0+30", "recall").value == pytest.approx(0.3)
+
+
+@pytest.mark.slow
+def test_pages_are_made_of_files_and_folders_of_trials(trial: Trial, tmp_path: Path) -> None:
     (tmp_path / "comparison.nc").write_bytes((BEFORE / "recalled.nc").read_bytes())
-    for path in (tmp_path, tmp_path / "comparison.nc"):
+    (tmp_path / "new").mkdir()
+    trial.save(tmp_path / "new" / "trial.nc")
+    for path in (tmp_path, tmp_path / "comparison.nc", tmp_path / "new", tmp_path / "new" / "trial.nc"):
         page = page_of(path)
         assert page is not None
         assert page.sections
