@@ -22,7 +22,7 @@ LEVELS = (
     {"errors", "intervals"},
     {"statistics"},
     {"rules"},
-    {"files", "claims", "invalid", "live", "ranks", "registry", "spectral", "theme"},
+    {"files", "claims", "invalid", "live", "names", "ranks", "registry", "spectral", "theme"},
     {"sinks"},
     {"metrics", "netcdf", "pictures"},
     {"measurements"},

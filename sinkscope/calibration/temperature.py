@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sinkscope.attention import KeySlot, LatentSlots
-from sinkscope.calibration.calls import check, operation_of
+from sinkscope.attention import KeySlot, LatentSlots, operation_of
+from sinkscope.calibration.calls import check
 from sinkscope.calibration.editing import heads_of, opening, pairs, required
 from sinkscope.calibration.reweigh import check_factor
 from sinkscope.errors import InputError, UnsupportedModelError

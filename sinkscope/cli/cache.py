@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperOption
 
 from sinkscope.cli import options
+from sinkscope.cli.commands import Command
 from sinkscope.cli.measuring.cache_texts import TOKENS, Task, Texts, Wanted
 from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.cli.trials import about, show_trial, watching, write_trial
@@ -31,7 +32,7 @@ BASIC += ("tolerance", "explain", "out", "as_json", "help")
 When = Literal["prefill", "always"]
 
 
-class ListingPolicies(TyperCommand):
+class ListingPolicies(Command):
     """A command whose help lists the policies, looked up only then: that imports torch."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

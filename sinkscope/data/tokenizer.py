@@ -71,7 +71,7 @@ def load_fast_tokenizer(name: str) -> PreTrainedTokenizerFast:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     from sinkscope.model import SHIPPED
-    from sinkscope.model.hub import names_a_path, no_such_folder
+    from sinkscope.names import names_a_path, no_such_folder
 
     if names_a_path(name) and not Path(name).exists():
         raise no_such_folder(name)

@@ -82,7 +82,7 @@ def _received(threshold: float | None = None) -> Callable[[TokenView], Answers]:
 
     def answers(view: TokenView) -> Answers:
         received = view.per_head("attention_received")
-        return _some_head(view, known(received > (view.epsilon if threshold is None else threshold), received))
+        return _some_head(view, metrics.exceeds(received, view.epsilon if threshold is None else threshold))
 
     return answers
 
@@ -163,7 +163,7 @@ def _drained(view: TokenView) -> Answers:
     received, lengths = view.per_head("attention_received"), view.per_head("value_norm")
     short = known(lengths < 0.5 * metrics.nanmean(lengths, -1)[..., None], lengths)
     short = np.where(view.incomplete(lengths)[..., None], np.nan, short)
-    return _some_head(view, both(known(received > view.epsilon, received), short))
+    return _some_head(view, both(metrics.exceeds(received, view.epsilon), short))
 
 
 def _dark(view: TokenView) -> Answers:

@@ -12,11 +12,13 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
-from sinkscope.measurements import definitions, depths, heads, rates, tables, tokens
+from sinkscope.measurements import chosen, definitions, depths, finding, heads, rates, tables, tokens
 from sinkscope.measurements.selection import VISIBLE, denominator_of, record_of
 from sinkscope.metrics import EPSILONS, Interval
 from sinkscope.netcdf import read_netcdf, write_netcdf
 from sinkscope.registry import imported
+from sinkscope.sinks import EPSILON, Tokens
+from sinkscope.sinks.choice import By
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -100,6 +102,19 @@ class Measurement:
         """
         return rates.value_norm_ratio(self.data)
 
+    def sinks(self, epsilon: float = EPSILON, by: By = "position") -> Tokens:
+        """Which tokens are sinks, by the rule of `sinks.rule`: `Tokens`, as choices of tokens have them.
+
+        Of the stack whose tokens are looked at: the decoder of a model that has one. by="position": positions within
+        documents, by means over samples, which hold for any text; by="row": the tokens of each row. Raises `InputError`
+        where attention received was not measured from position 0 on, and `NothingChosenError` where there is no sink.
+        """
+        return chosen.sinks(self.data, epsilon, by)
+
+    def summary(self, epsilon: float = EPSILON) -> str:
+        """The finding in a few sentences, as on the terminal."""
+        return "\n".join(finding.answer(self, epsilon))
+
     def definitions(self, epsilon: float = 0.3) -> pd.DataFrame:
         """Every published definition of a sink, side by side: a row per definition.
 
@@ -164,9 +179,9 @@ class Measurement:
     def massive_activations(self, magnitude: float = 100.0, ratio: float = 1000.0) -> pd.DataFrame:
         """A row per massive entry (position, dimension) of the residual stream: onset, decay, peak, value.
 
-        Both criteria of Sun et al. 2024: |a| > magnitude and at least ratio × the median of its depth. Of a sample and
-        depth the largest entries alone were kept, 8 by default (`MassiveActivations(top=...)`): `complete` is False
-        where all that were kept are massive in some row, so that the table may lack entries and `samples` be too low.
+        Both criteria of Sun et al. 2024: |a| > magnitude and at least ratio × the median of its depth. The observer
+        keeps all above 1000 medians, up to one a token (`MassiveActivations`): `complete` is False where all that were
+        kept are massive in some row, so that the table may lack entries and `samples` be too low.
         """
         return depths.massive_activations(self.data, magnitude, ratio)
 

@@ -18,15 +18,18 @@ from sinkscope.measurements.selection import (
     VISIBLE,
     at,
     column_of,
+    comparable_places,
     denominator_of,
-    is_causal,
     layers_of,
     need,
     paper_queries,
+    uniform_received,
     visible_queries,
 )
 from sinkscope.metrics import Interval
 from sinkscope.statistics import share_bounds, share_interval
+
+FEW_SAMPLES = 5  # below, intervals are called so
 
 
 def received(
@@ -92,6 +95,31 @@ def percent_bounds(
     return 100 * low, 100 * high
 
 
+def interval_words(low: float, high: float, samples: int, digits: int = 1) -> str:
+    """What is said of an interval over samples: its ends, how many samples, and whether these are few."""
+    if samples < 2:
+        return "one sample: no interval"
+    few = ", which are few" if samples < FEW_SAMPLES else ""
+    return f"95 % interval {low:.{digits}f} to {high:.{digits}f} over {samples} samples{few}"
+
+
+def denominators_differ(data: xr.Dataset) -> bool:
+    """Whether T − k is another number than that of the queries that see a key, by over 1 % where keys are compared."""
+    if denominator_of(data) == PAPER:
+        return False
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = visible_queries(data) / paper_queries(data)
+    return bool((np.abs(ratio - 1) > 0.01)[comparable_places(data)].any())
+
+
+def rate_words(data: xr.Dataset, rate: float, epsilon: float, position: int, stack: str | None = None) -> str:
+    """A sink rate in percent, and the paper's beside it where the denominators differ."""
+    if not denominators_differ(data):
+        return f"{rate:.1f} %"
+    paper = metrics.sink_rate(received(data, stack, PAPER), epsilon)[column_of(data, position)]
+    return f"{rate:.1f} % of queries that see it; {paper:.1f} % by the paper's T − k"
+
+
 def layer_sink_rate(data: xr.Dataset, epsilon: float, denominator: str = VISIBLE) -> xr.DataArray:
     """See `Measurement.layer_sink_rate`."""
     rates = metrics.nanmean(metrics.layer_rates(received(data, denominator=denominator), epsilon), 0)
@@ -153,7 +181,7 @@ def warn_if_short(data: xr.Dataset) -> None:
     tokens = data["tokens"].transpose("sample", "layer").values
     if "position" not in data.coords or 0 not in data["position"].values or not (tokens > 0).any():
         return
-    uniform = np.where(tokens > 0, uniform_at_first(data), np.nan)
+    uniform = np.where(tokens > 0, uniform_received(data)[..., column_of(data, 0)], np.nan)
     with metrics.quiet():
         least = np.nanmin(uniform, 1)
     if not (metrics.exceeds(least, metrics.EPSILON) == 1).any():
@@ -167,16 +195,6 @@ def warn_if_short(data: xr.Dataset) -> None:
         UserWarning,
         stacklevel=4,  # who called the method of the measurement
     )
-
-
-def uniform_at_first(data: xr.Dataset) -> Float[np.ndarray, "sample layer"]:
-    """What uniform attention gives position 0: H_T / T in plain causal layers, where the file does not say."""
-    if "uniform_received" in data:
-        return data["uniform_received"].transpose("sample", "layer", "position").values[..., column_of(data, 0)]
-    tokens = data["tokens"].transpose("sample", "layer").values
-    harmonic = np.cumsum(1 / np.arange(1, tokens.max(initial=1) + 1))
-    length = np.maximum(tokens, 1)
-    return np.where(is_causal(data), harmonic[length - 1] / length, 1 / length)
 
 
 def _from_the_first(data: xr.Dataset, name: str, observer: str) -> np.ndarray:

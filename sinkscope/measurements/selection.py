@@ -84,6 +84,20 @@ def visible_queries(data: xr.Dataset) -> Float[np.ndarray, "sample layer positio
     return data["visible_queries"].transpose("sample", "layer", "position").values
 
 
+def uniform_received(data: xr.Dataset) -> Float[np.ndarray, "sample layer position"]:
+    """What uniform attention gives each position; in files that do not say, in plain causal or full layers."""
+    if "uniform_received" in data:
+        return data["uniform_received"].transpose("sample", "layer", "position").values
+    tokens = data["tokens"].transpose("sample", "layer").values[..., None]
+    shares = 1 / np.arange(1, int(tokens.max(initial=1)) + 1)
+    before = np.concatenate([[0.0], shares.cumsum()])
+    positions = data["position"].values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        causal = (before[tokens] - before[np.minimum(positions, tokens)]) / (tokens - positions)
+        found = np.where(is_causal(data)[:, None], causal, 1 / tokens)
+    return np.where(positions < tokens, found, np.nan)
+
+
 def most_queries(data: xr.Dataset) -> Float[np.ndarray, "sample layer"]:
     """How many queries see the key that is seen by most: T, or what a window leaves of it."""
     if "most_queries" in data:

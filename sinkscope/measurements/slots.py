@@ -13,6 +13,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from sinkscope import metrics
+from sinkscope.measurements.rates import interval_words
 from sinkscope.measurements.selection import need
 from sinkscope.metrics import Interval
 from sinkscope.statistics import share_interval
@@ -26,13 +27,14 @@ class SlotMass:
 
     `mass`: mean weight on slots, 0 to 1, over the heads and layers that have any, with its interval over samples (NaN
     where activations are); `rate`: percent of samples, layers and heads in which it exceeds epsilon; `layers`: how many
-    of the `of` attention layers have slots.
+    of the `of` attention layers have slots; `samples`: how many there are.
     """
 
     mass: Interval
     rate: float
     layers: int
     of: int
+    samples: int
 
     def sentence(self, epsilon: float) -> str:
         """The finding in words."""
@@ -41,7 +43,7 @@ class SlotMass:
         where = "" if self.layers == self.of else f" of the {self.layers} of {self.of} layers that have some"
         return (
             f"{WHAT} receive {100 * self.mass.value:.1f} % of the attention{where} "
-            f"(95 % interval {100 * self.mass.low:.1f} to {100 * self.mass.high:.1f}), over {epsilon:g} of it in "
+            f"({interval_words(100 * self.mass.low, 100 * self.mass.high, self.samples)}), over {epsilon:g} of it in "
             f"{self.rate:.1f} % of (layer, head) pairs"
         )
 
@@ -64,6 +66,7 @@ def slot_mass(data: xr.Dataset, epsilon: float = 0.3) -> SlotMass | None:
         float(metrics.sink_rate(received[..., None], epsilon)[0]),
         having,
         data.sizes["layer"],
+        data.sizes["sample"],
     )
 
 

@@ -73,6 +73,8 @@ class PlaceSums:
     def _wide_enough(self, key: tuple[str, str], piece: Piece, batch: int, stop: int) -> Tensor:
         """The sum so far, up to position `stop` at least; of nothing where this is the first piece."""
         values, total = piece.values, self.sums.get(key)
+        if total is not None and total.shape[1] < values.shape[1]:  # one head stood for all so far
+            total = self.sums[key] = total.expand(-1, values.shape[1], *total.shape[2:]).clone()
         empty = 0.0 if piece.reduction == "sum" else -torch.inf
         if total is None:
             lengths = [stop, *values.shape[3:]] if values.ndim > 2 else []

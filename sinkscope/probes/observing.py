@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache
 
+from sinkscope.attention import operation_of
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
     MODALITIES,
@@ -208,7 +209,7 @@ class Observation:
             )
         forget(self.left_out, self._batches, self.layers.values(), self.family)
         check_complete(self.left_out, self._batches, self.layers.values(), self.family)
-        operations = [getattr(module, "operation", None) for module in self.layers]
+        operations = [operation_of(module) for module in self.layers]
         facts = describe(self.model, self.family, self._batches, operations)
         return assemble(
             self._batches,

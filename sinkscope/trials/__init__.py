@@ -13,6 +13,8 @@ from sinkscope.trials.arm import Written as Written
 from sinkscope.trials.arm import cached as cached
 from sinkscope.trials.arm import transformers_quantized as transformers_quantized
 from sinkscope.trials.arm import unchanged as unchanged
+from sinkscope.trials.changes import changed as changed
+from sinkscope.trials.changes import matters as matters
 from sinkscope.trials.eviction import eviction_trial as eviction_trial
 from sinkscope.trials.eviction import policy_arms as policy_arms
 from sinkscope.trials.feeding import Feed as Feed
@@ -25,6 +27,7 @@ from sinkscope.trials.needles import noise as noise
 from sinkscope.trials.recall import Recalled as Recalled
 from sinkscope.trials.recall import recalled as recalled
 from sinkscope.trials.run import run as run
+from sinkscope.trials.schemes import scheme_trial as scheme_trial
 from sinkscope.trials.speed import Speed as Speed
 from sinkscope.trials.speed import speeds as speeds
 from sinkscope.trials.texts import Split as Split

@@ -57,7 +57,6 @@ def test_bad_input_is_one_line(sinkscope, model, text, options, message):
     assert message in sinkscope("intervene", model, "--text", text, *few, *options).error
 
 
-@pytest.mark.in_part(3)
 @pytest.mark.parametrize(
     ("options", "control"),
     [

@@ -190,7 +190,6 @@ def test_the_shipped_model_has_a_sink_on_text_and_none_on_repeated_tokens(sinksc
     assert natural["input_details"]["first"] == "<bos> (id 0)"
 
 
-@pytest.mark.in_part(3)
 @pytest.mark.parametrize("kind", ["random", "repeated", "first-token"])
 def test_every_kind_of_input(sinkscope, model, text, kind):
     source = ("--text", text) if kind == "first-token" else ()
@@ -237,7 +236,7 @@ def test_the_models_name_is_text_in_table_and_page(sinkscope, model, text, tmp_p
 
 @pytest.mark.filterwarnings("always:sink rates over")
 def test_few_tokens_are_warned_about(sinkscope, model, text):
-    answer = sinkscope("measure", model, "--text", text, *QUICK, "--tokens", 8, "--samples", 2)
+    answer = sinkscope("measure", model, "--text", text, "--observers", "few", "--tokens", 8, "--samples", 2)
     assert answer.code == 0
     assert "warning: " in answer.err
     assert "below 10 tokens" in answer.err
@@ -285,7 +284,6 @@ BAD = {
 }
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize(("arguments", "said"), BAD.values(), ids=BAD)
 def test_bad_input_is_one_line_and_leaves_nothing(sinkscope, model, text, tmp_path, arguments, said):
     (tmp_path / "short.txt").write_text("def return")

@@ -89,7 +89,6 @@ def test_the_sink_follows_its_position_embedding():
     assert effect(model, ids, swap, controls=3).stands_out("sink_rate")
 
 
-@pytest.mark.in_part(3)
 @pytest.mark.parametrize(
     "intervention",
     [SetActivations((ENTRY,)), RemoveContribution(1, (0,)), ForbidSink((0,)), ZeroHeads(((1, 0), (2, 3)))],

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from sinkscope.interventions.outcome import METRICS
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -29,7 +30,6 @@ from sinkscope.interventions import (
     named,
     perturbation_spread,
 )
-from sinkscope.interventions.outcome import METRICS
 from tests.interventions.conftest import a_model, inputs_of, logits
 from tests.probes.conftest import lab_model
 
@@ -97,7 +97,6 @@ def title(value: Any) -> str:
     return type(value).__name__ if isinstance(value, Intervention) else str(value)
 
 
-@pytest.mark.in_part(4)
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize(("name", "intervention"), CASES, ids=title)
 def test_logits_of_a_padded_row_are_those_of_the_row_alone(name: str, intervention: Intervention, side: str) -> None:
@@ -118,7 +117,7 @@ def on_either_side() -> list[Any]:
     ]
 
 
-@pytest.mark.in_part(16)
+@pytest.mark.slow_except("llama-zero-massive-left")
 @pytest.mark.parametrize(("name", "what", "side"), on_either_side())
 def test_effects_on_a_padded_row_are_those_on_the_row_alone(name: str, what: str, side: str) -> None:
     model, given = a_model(name), padded(name, side)
@@ -195,7 +194,6 @@ def test_tokens_of_packed_documents_exchange_what_they_have() -> None:
     torch.testing.assert_close(swapped, before[:, order], rtol=0, atol=1e-6)
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("count", [0, 2])
 def test_learned_tokens_before_a_padded_row_do_not_count(side: str, count: int) -> None:

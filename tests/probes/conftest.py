@@ -14,7 +14,6 @@ from sinkscope.attention import CATALOG, AttentionSpec
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.probes import Measurement, every
 from tests.families.registry import FAMILIES
-from tests.thinning import thinned
 
 # What a pass over a cache, or a row alone, adds to: without what is made of whole rows, of a few kept samples, or only
 # for some models.
@@ -61,7 +60,7 @@ def operations(prefix: str = "") -> list[Any]:
     return [pytest.param(prefix + name, marks=() if name in FEW else pytest.mark.slow) for name in CATALOG]
 
 
-CAUSAL = [*thinned(DECODERS, 2), *operations("lab:")]
+CAUSAL = [*DECODERS, *operations("lab:")]
 
 
 @pytest.fixture

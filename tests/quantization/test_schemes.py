@@ -19,9 +19,7 @@ from sinkscope.quantization import (
     GPTQ,
     SCHEMES,
     DuQuant,
-    FirstTokens,
     Grid,
-    MeasuredSinks,
     OutlyingColumns,
     QuantizationScheme,
     RotateInputs,
@@ -30,6 +28,7 @@ from sinkscope.quantization import (
     study,
 )
 from sinkscope.quantization.schemes import scheme_named
+from sinkscope.sinks import First, Measured
 from tests.families.registry import FAMILIES
 
 
@@ -56,7 +55,7 @@ def test_other_names_are_refused(name: str, said: str) -> None:
         scheme_named(name)
 
 
-def made(model: LlamaForCausalLM, name: str, ids: torch.Tensor, spared: FirstTokens | None = None) -> Any:
+def made(model: LlamaForCausalLM, name: str, ids: torch.Tensor, spared: First | None = None) -> Any:
     return scheme_named(name).make(model, {"input_ids": ids}, spared)
 
 
@@ -84,14 +83,14 @@ def test_a_name_makes_the_method_that_it_names(tiny_llama: LlamaForCausalLM) -> 
 
 def test_weights_leave_spared_tokens_out_of_calibration_alone(tiny_llama: LlamaForCausalLM) -> None:
     ids = torch.randint(0, 101, (3, 24))
-    found = made(tiny_llama, "w3-gptq", ids, FirstTokens(2))
-    assert found.spared is None  # served, weights know no tokens
-    expected = GPTQ.of(tiny_llama, ids, spared=FirstTokens(2)).hessians
+    found = made(tiny_llama, "w3-gptq", ids, First(2))
+    assert found.protect is None  # served, weights know no tokens
+    expected = GPTQ.of(tiny_llama, ids, protect=First(2)).hessians
     with_all = GPTQ.of(tiny_llama, ids).hessians
     for path, hessians in found.rounding.hessians.items():
         assert torch.equal(hessians[0], expected[path][0])
         assert not torch.equal(hessians[0], with_all[path][0])
-    study_of_it = study(tiny_llama, ids, "w3-gptq", FirstTokens(2), controls=1)
+    study_of_it = study(tiny_llama, ids, "w3-gptq", First(2), controls=1)
     kl = study_of_it.data["kl"]
     assert not np.allclose(kl.sel(arm="spared"), kl.sel(arm="nothing"))
 
@@ -116,7 +115,7 @@ def test_llm_int8_says_what_it_does_not_quantize(tiny_llama: LlamaForCausalLM) -
         everything = study(tiny_llama, ids, OutlyingColumns(0.0), {}, batch_size=2)
     assert everything.record["columns_kept"] == 1
     found = study(tiny_llama, ids, "llm-int8-0.5", {}, batch_size=2)
-    shares = OutlyingColumns(0.5).kept(tiny_llama, ids, 2)
+    shares = OutlyingColumns(0.5).kept(tiny_llama, ids)
     assert 0 < found.record["columns_kept"] < found.record["columns_kept_most"] == max(shares.values())
     assert f"{100 * max(shares.values()):.0f} %" in found.verdict
 
@@ -131,14 +130,14 @@ def test_more_bits_cost_less(tiny_llama: LlamaForCausalLM) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SCHEMES if SCHEMES[name].spares != "nothing"])
 def test_every_scheme_runs_with_tokens_spared(tiny_llama: LlamaForCausalLM, name: str) -> None:
-    found = study(tiny_llama, torch.randint(0, 101, (2, 72)), name, FirstTokens(1), controls=2, context=64)
+    found = study(tiny_llama, torch.randint(0, 101, (2, 72)), name, First(1), controls=2, context=64)
     assert found.cost("nothing", by="kl").value > 0
     assert found.record["scheme"] == name
 
 
 def test_a_scheme_of_ones_own(tiny_llama: LlamaForCausalLM) -> None:
     own = QuantizationScheme("mine", "as w4a4-token", SCHEMES["w8a8-token"].make)
-    found = study(tiny_llama, torch.randint(0, 101, (2, 16)), own, FirstTokens(1), controls=1)
+    found = study(tiny_llama, torch.randint(0, 101, (2, 16)), own, First(1), controls=1)
     assert found.record["scheme_says"] == "as w4a4-token"
 
 
@@ -155,7 +154,7 @@ def test_families_are_studied(name: str) -> None:
     family = FAMILIES[name]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="left as they are")  # a Mamba layer reads a weight directly
-        found = study(family.build("eager"), family.inputs(), "w4a8-tensor", FirstTokens(1), controls=2)
+        found = study(family.build("eager"), family.inputs(), "w4a8-tensor", First(1), controls=2)
     assert found.cost("nothing", by="kl").value > 0
 
 
@@ -167,7 +166,7 @@ def test_shipped_models_are_studied(name: str) -> None:
     ids[:, 0] = 0
     said = pytest.warns(UserWarning, match="dt_proj") if name == "nano-hybrid" else nullcontext()
     with said:
-        found = study(model, ids, "w8a8-tensor", FirstTokens(1), controls=2)
+        found = study(model, ids, "w8a8-tensor", First(1), controls=2)
     assert found.cost("nothing", by="kl").value > 0
     assert ("loss" in found.data) == (name != "nano-encoder")
 
@@ -176,12 +175,12 @@ def test_shipped_models_are_studied(name: str) -> None:
 def test_nanos_sink_is_what_a_shared_range_loses_to(nano_text: torch.Tensor) -> None:
     """Inequalities, not digits: the measured sink gives most of the cost back, random tokens nothing."""
     model = ss.load("nano")
-    found = study(model, nano_text, "w8a8-tensor", MeasuredSinks(), controls=2, batch_size=16)
+    found = study(model, nano_text, "w8a8-tensor", Measured(), controls=2, batch_size=16)
     assert found.recovered("spared").value > 0.5
     for name in found.controls("spared"):
         assert abs(found.recovered(name).value) < 0.1
     second = torch.cat([nano_text[:, :64], nano_text[:, :1], nano_text[:, 64:-1]], 1)
-    two = study(model, second, "w8a8-tensor", MeasuredSinks(), controls=1, batch_size=16)
+    two = study(model, second, "w8a8-tensor", Measured(), controls=1, batch_size=16)
     assert two.recovered("spared").value > 0.5 > 0.3 > two.recovered(two.first("spared")).value
     assert two.beats("spared", two.first("spared")).low > 0
 

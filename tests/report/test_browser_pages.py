@@ -9,23 +9,21 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from sinkscope.report.effects import effect_page
 
-from sinkscope.evaluate import compare_caches
 from sinkscope.files import write_text
 from sinkscope.interventions import ForbidSink, effect
 from sinkscope.quantization import FirstTokens, study
-from sinkscope.report.caches_page import caches_page
 from sinkscope.report.changing import quantization_page
 from sinkscope.report.compose import results_page
 from sinkscope.report.demo_page import quick_page
-from sinkscope.report.effects import effect_page
 from sinkscope.report.experiments import experiment_page
 from sinkscope.report.observatory.observatory import observatory_page
 from sinkscope.report.page import Page, write_page
 from sinkscope.report.runs import Seeds
 from sinkscope.report.stored import Stored
 from sinkscope.report.survey_page import survey_page
-from tests.evaluate.planted import keeping, llama, texts
+from tests.trials.caches import keeping, llama, texts
 from tests.quantization.studies.quantizers import RoundDown, by_token
 from tests.report.conftest import CHROMIUM, context_of
 from tests.report.experiments.conftest import absent, entries, normalisation, weight_decay
@@ -139,7 +137,8 @@ def intervention(given: Callable[[str], Any]) -> Page:
 
 
 def caches(given: Callable[[str], Any]) -> Page:
-    return caches_page(compare_caches(llama(), texts(4, 14), [keeping(1, 3), keeping(1, 6)], context=10, rounds=1))
+    arms = [keeping(1, 3), keeping(1, 6)]
+    return trial_page(run(llama(), texts(4, 14), arms, reading=ThroughCache(10), rounds=1), title="Caches of a model")
 
 
 def quantization(given: Callable[[str], Any]) -> Page:
@@ -161,7 +160,6 @@ def visited(browser: Any, path: Path, **options: Any) -> Iterator[Any]:
     context.close()
 
 
-@pytest.mark.in_part(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_page_fits_every_screen_with_nothing_cut_or_empty(browser, page_of, kind):
     path = page_of(kind)
@@ -180,7 +178,6 @@ def test_a_page_fits_every_screen_with_nothing_cut_or_empty(browser, page_of, ki
         assert page.complaints == []
 
 
-@pytest.mark.in_part(6)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_word_stands_out_from_what_is_behind_it(browser, page_of, kind, scheme):
@@ -191,7 +188,6 @@ def test_every_word_stands_out_from_what_is_behind_it(browser, page_of, kind, sc
         assert page.evaluate(FAINT, LEAST_CONTRAST) == []
 
 
-@pytest.mark.in_part(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_javascript_there_are_tables_and_no_empty_boxes(browser, page_of, kind):
     for page in visited(browser, page_of(kind), java_script_enabled=False):

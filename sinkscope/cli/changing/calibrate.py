@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperOption
 
 from sinkscope.cli import options
+from sinkscope.cli.commands import Command
 from sinkscope.cli.given import RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import FILES, old_files, results_folder
 from sinkscope.errors import InputError, unknown
@@ -26,7 +27,7 @@ ABOUT = (
 Objective = Literal["loss", "entropy", "error"]
 
 
-class ListingMethods(TyperCommand):
+class ListingMethods(Command):
     """A command whose help lists the methods, looked up only then: that imports torch."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -42,7 +42,7 @@ def compare(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare models, checkpoints or saved measurements: numbers and heads, with paired bootstrap intervals."""
+    """Compare models, checkpoints or saved measurements: numbers and heads, with intervals of the differences."""
     if len(things) < 2:
         raise InputError("compare takes at least two: models, checkpoints, or saved measurements")
     medium = options.medium_of(context)
@@ -120,7 +120,7 @@ def _show(part: Comparison, epsilon: float, position: int) -> None:
     ]
     show(table(("", *part.names, "difference", "from", "to"), rows))
     if not part.paired:
-        show(plain("they read other tokens: samples are resampled independently"))
+        show(plain("they read other tokens: differences are of independent samples"))
     if not part.has_partners:
         show(plain("their heads have no partners: other numbers of layers or heads"))
         return

@@ -12,7 +12,7 @@ from rich.text import Text
 from sinkscope.cli.measuring.folders import old_files
 from sinkscope.files import replacing
 from sinkscope.measurements import HEAD_METRICS, Measurement, TokenView, slot_mass, stack_rates
-from sinkscope.measurements.rates import warn_if_short
+from sinkscope.measurements.rates import interval_words, rate_words, warn_if_short
 from sinkscope.measurements.tables import write_tables
 from sinkscope.pictures import write_figure
 from sinkscope.report.observatory import HeadMaps, answer, observatory_page
@@ -72,8 +72,9 @@ def show_results(measured: Measurement, title: str, epsilon: float, intervene: s
     for stack, rate in rates.items():
         of = f", {stack} layers" if len(rates) > 1 else ""
         sentence = (
-            f"{title}{of}: position 0 receives over {epsilon:g} of the attention in {rate.value:.1f} % of "
-            f"(layer, head) pairs (95 % interval {rate.low:.1f} to {rate.high:.1f})."
+            f"{title}{of}: position 0 receives over {epsilon:g} of the attention in "
+            f"{rate_words(measured.data, rate.value, epsilon, 0, stack)} of (layer, head) pairs "
+            f"({interval_words(rate.low, rate.high, measured.data.sizes['sample'])})."
         )
         show(Text.assemble(plain(sentence), style="bold"))
     if (slots := slot_mass(measured.data, epsilon)) is not None:

@@ -31,7 +31,9 @@ def keys_apart(
     there = received(measured.data, denominator=PAPER)[..., places.index(int(position))]
     strength = metrics.nanmean(there, 0)
     layer, head = np.unravel_index(np.nanargmax(strength), strength.shape)
-    seen = measure(model, inputs, [KeyVectors(len(inputs["input_ids"]), places)], batch_size=batch_size).data
+    seen = measure(
+        model, inputs, [KeyVectors(len(inputs["input_ids"]), places)], batch_size=batch_size, apart=False
+    ).data
     keys = seen["key_vectors"].transpose("kept", "layer", "head", "kept_position", "key_dim").values[:, layer, head]
     angles = metrics.key_angles(keys)
     yield "key_angle", float(angles[places.index(int(position))])

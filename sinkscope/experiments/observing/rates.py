@@ -55,7 +55,7 @@ def strongest(measurement: Measurement) -> tuple[float, float]:
 
 def at_first(name: str, model: PreTrainedModel, inputs: Tensor | Windows) -> Metrics:
     """`sink_0/NAME` and `sink_mass/NAME`: both of position 0, percent."""
-    seen = measure(model, inputs, [AttentionReceived([0])], batch_size=BATCH)
+    seen = measure(model, inputs, [AttentionReceived([0])], batch_size=BATCH, apart=False)
     yield f"sink_0/{name}", rates(seen)[0]
     yield f"sink_mass/{name}", masses(seen)[0]
 

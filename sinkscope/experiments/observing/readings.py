@@ -73,7 +73,7 @@ def readings(model: PreTrainedModel, windows: Tensor | Windows) -> Metrics:
     """
     windows = by_name(windows)
     text = columns(windows, slice(TOKENS))
-    measured = measure(model, text, (*SINKS, *STATES, HeadOutputs()), batch_size=BATCH)
+    measured = measure(model, text, (*SINKS, *STATES, HeadOutputs()), batch_size=BATCH, apart=False)
     yield from sink_metrics(measured)
     yield from strongest_metrics(measured)
     yield from state_metrics(measured)
@@ -152,7 +152,9 @@ def state_metrics(measurement: Measurement) -> Metrics:
 def _other_lengths(model: PreTrainedModel, windows: Windows) -> Metrics:
     context = windows["input_ids"].shape[1]
     for tokens in sorted({min(length, context) for length in (*LENGTHS, context)}):
-        seen = measure(model, columns(windows, slice(tokens)), [AttentionReceived("all")], batch_size=BATCH)
+        seen = measure(
+            model, columns(windows, slice(tokens)), [AttentionReceived("all")], batch_size=BATCH, apart=False
+        )
         yield from on_tokens(seen, tokens)
 
 

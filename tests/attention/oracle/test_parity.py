@@ -70,7 +70,6 @@ def found(function: Callable, **options) -> zoo.Parity:
     return zoo.parity(function, quiet=True, **options)
 
 
-@pytest.mark.in_part(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_a_right_function_agrees_in_all_cases(dtype):
     result = found(dense, dtypes=[dtype], lse="tokens")
@@ -109,7 +108,6 @@ def test_a_convention_that_changes_is_found():
     assert all("window" in row.case and "found in other cases over tokens alone" in row.note for row in wrong)
 
 
-@pytest.mark.in_part(7)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     ("wrong", "where", "words"),
@@ -147,7 +145,6 @@ def test_logits_that_overflow():
     assert (row.outcome, row.note) == ("differs", "its output is not finite")
 
 
-@pytest.mark.in_part(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_every_defect_shows_by_ten_limits(defect, dtype):

@@ -16,7 +16,6 @@ from tests.probes.test_batches import padded
 GOLDEN = {8: 0.339732, 16: 0.211296, 32: 0.126828, 64: 0.0741233}
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", ALL)
 def test_votes_are_those_of_the_whole_map(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data, layers = look(name, monkeypatch, IncomingAttention())
@@ -35,7 +34,6 @@ def test_votes_are_those_of_the_whole_map(name: str, monkeypatch: pytest.MonkeyP
             close(data["most_attended"][1, index, head, :keys], votes / visible.sum(0).numpy())
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", ALL)
 def test_uniform_attention_is_spread_over_what_a_query_sees(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data, layers = look(name, monkeypatch, AttentionReceived())
@@ -78,7 +76,6 @@ def test_a_tie_is_the_first_keys(ids: torch.Tensor) -> None:
     close(data["attention_received"], np.broadcast_to(data["uniform_received"].values[:, :, None], (3, 2, 4, 24)))
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", ["mistral", "lab:sigmoid", "lab:sink_logit"])
 def test_a_padded_row_equals_the_same_row_alone(name: str, side: str, ids: torch.Tensor) -> None:

@@ -14,7 +14,8 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Passes, projections
 from sinkscope.interventions import All, effect
 from sinkscope.model import LabConfig, LabForCausalLM, load, load_tokenizer
-from sinkscope.quantization import Grid, Positions, Prefix, SparedInPass, fake_quantize
+from sinkscope.quantization import Grid, Prefix, ProtectedInPass, fake_quantize
+from sinkscope.sinks import Positions
 from tests.families.registry import FAMILIES
 from tests.interventions.conftest import hooks, logits
 
@@ -134,17 +135,17 @@ def test_generate_is_unmodified():
 
 
 class Rounded:
-    """Activations of all maps rounded per tensor, but for what is spared and padding."""
+    """Activations of all maps rounded per tensor, but for what is protected and padding."""
 
     def __init__(self, positions: tuple[int, ...] | None) -> None:
-        self.spared = None if positions is None else Positions(positions)
+        self.protect = None if positions is None else Positions(positions)
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        spared = SparedInPass(model, self.spared, stack)
+        protected = ProtectedInPass(model, self.protect, stack)
         passes = Passes(model)
         passes.attach(stack)
         for one in projections(model):
-            one.edit_input(lambda x: fake_quantize(x, Grid(4, "tensor"), spared.exempt(x)), passes, stack)
+            one.edit_input(lambda x: fake_quantize(x, Grid(4, "tensor"), protected.exempt(x)), passes, stack)
 
 
 def test_exempt_in_place_is_in_the_cache():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sinkscope.measurements import Measurement, strongest_position
-from sinkscope.report.observatory.answer import answer
+from sinkscope.measurements.finding import answer
 from sinkscope.report.observatory.observatory import observatory_page
 from sinkscope.report.page import render
 

@@ -27,9 +27,7 @@ def weight_bytes(model: nn.Module, quantizer: Intervention | None) -> dict[str, 
     return {"weight_bytes": (rounded + kept) / 8, "weight_bytes_16": every / 8}
 
 
-def columns_kept(
-    model: nn.Module, quantizer: Intervention | None, inputs: Mapping[str, Any], batch_size: int
-) -> dict[str, Any]:
+def columns_kept(model: nn.Module, quantizer: Intervention | None, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Of LLM.int8, the share of columns that stay in full precision: over all maps, and in the map with most of them.
 
     Empty for anything else, and where all maps are skipped. Without these shares its cost says nothing: what keeps
@@ -37,7 +35,7 @@ def columns_kept(
     """
     if not isinstance(quantizer, OutlyingColumns):
         return {}
-    shares = quantizer.kept(model, inputs, batch_size)
+    shares = quantizer.kept(model, inputs)
     if not shares:
         return {}
     widths = {path: one.weight.shape[-1] for path, one in linear_maps(model, quantizer.skip).items()}

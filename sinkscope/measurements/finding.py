@@ -1,17 +1,28 @@
-"""The answer above everything else: is there a sink, where, by which mechanism, and does it matter."""
+"""The finding in words: is there a sink, where, in which layers, by which mechanism, and does it matter."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import xarray as xr
+from jaxtyping import Float
 
-from sinkscope.measurements import Measurement, has_position, layer_labels, slot_mass, strongest_position
-from sinkscope.metrics import layer_rates, nanmean
+from sinkscope.measurements.rates import rate_words, received
+from sinkscope.measurements.selection import TokenView, column_of, has_position, layer_labels
+from sinkscope.measurements.slots import slot_mass
+from sinkscope.measurements.strongest import strongest_position
+from sinkscope.metrics import layer_rates, nanmean, over_others
+from sinkscope.sinks import exceeds
+
+if TYPE_CHECKING:
+    from sinkscope.measurements.measurement import Measurement
 
 INTERVENE = "sinkscope intervene MODEL"
+LOST = 2  # times that a sink can collapse
 SOME = 3  # layers that are named one by one
 SHORT, LONG = 0.5, 2.0
 """A value is called short, and a hidden state large, below and above these ratios to the others."""
@@ -40,9 +51,12 @@ def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE)
         return [" ".join([no, *_slots(data, epsilon)])]
     command = f"{intervene} --what forbid-sink{f' --position {found.position}' if found.position else ''}"
     chosen, who = _heads(measurement, found.position, epsilon)
-    where = _where(data, found.position, found.rate, epsilon, bool((chosen["alpha"] > epsilon).any()))
+    where = _where(
+        data, found.position, found.rate, epsilon, bool((exceeds(chosen["alpha"].values, epsilon) == 1).any())
+    )
     return [
         " ".join([where, *_slots(data, epsilon)]),
+        *([anew] if (anew := collapse(data, found.position, epsilon)) else []),
         _mechanism(measurement, chosen, who, found.position),
         _matters(chosen, command),
     ]
@@ -50,29 +64,81 @@ def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE)
 
 def _where(data: xr.Dataset, position: int, rate: float, epsilon: float, rests: bool) -> str:
     """`rests`: whether a head gives the position more than epsilon on average, not in a sample now and then."""
-    column = data["position"].values.tolist().index(position)
-    by_layer = nanmean(layer_rates(data["attention_received"].transpose(*_ORDER).values, epsilon), 0)[:, column]
+    column = column_of(data, position)
+    by_layer = nanmean(layer_rates(received(data), epsilon), 0)[:, column]
     layers = [label for label, value in zip(layer_labels(data), by_layer, strict=True) if value > 0]
     few = f"in layer{'s' if len(layers) > 1 else ''} {_joined(layers)}"
     places = few if len(layers) <= SOME else f"in {len(layers)} of {len(by_layer)} layers, first in {layers[0]}"
+    share = rate_words(data, rate, epsilon, position)
     if not rests:
         return (
             f"Hardly: on average over samples no head gives a position more than ε = {epsilon:g} of its attention; "
-            f"position {position} receives that in {rate:.1f} % of (sample, layer, head), {places}."
+            f"position {position} receives that in {share} of (sample, layer, head), {places}."
         )
     return (
-        f"Yes: position {position} receives more than ε = {epsilon:g} of the attention in {rate:.1f} % of "
+        f"Yes: position {position} receives more than ε = {epsilon:g} of the attention in {share} of "
         f"(layer, head) pairs, {places}."
     )
 
 
-_ORDER = ("sample", "layer", "head", "position")
+def bands(rates: Float[np.ndarray, "layer"]) -> list[tuple[int, int]]:
+    """Runs of layers in which the sink is there, is gone and is there again, by their first and last index.
+
+    `rates`: percent of each layer's heads. A layer has lost the sink where its rate is below a quarter of the largest,
+    in a run of two layers or more between others; empty where no such run lies between runs of two layers or more that
+    have it, or more than two do (as where windows and full attention take turns).
+    """
+    known = np.nan_to_num(rates)
+    there = known >= known.max(initial=0) / 4
+    if not known.any():
+        return []
+    first, last = np.flatnonzero(there)[[0, -1]]
+    edges = [first, *(1 + first + np.flatnonzero(np.diff(there[first : last + 1].astype(int)))), last + 1]
+    runs = [(int(start), int(stop) - 1) for start, stop in pairwise(edges)]
+    lost = len(runs) // 2
+    return runs if 1 <= lost <= LOST and all(stop > start for start, stop in runs) else []
+
+
+def collapse(data: xr.Dataset, position: int, epsilon: float) -> str:
+    """That the sink collapses at some layers and is made anew, in words; empty where it does not.
+
+    For the stack whose tokens are looked at; with the length of the position's state, where that was measured.
+    """
+    view = TokenView(data, epsilon)
+    own = np.flatnonzero(view.layers)
+    rates = nanmean(layer_rates(received(data), epsilon), 0)[own, column_of(data, position)]
+    found = bands(rates)
+    if not found:
+        return ""
+    numbers = data["layer_index"].values[own]
+    parts = []
+    for index, (start, stop) in enumerate(found):
+        named = f"layers {numbers[start]} to {numbers[stop]}"
+        inside = rates[start : stop + 1]
+        amount = f"at most {inside.max():.0f} %" if index % 2 else f"{inside.min():.0f} to {inside.max():.0f} %"
+        parts.append(f"{named}: {amount}")
+    state = _state_between(data, view, position, [(numbers[start], numbers[stop]) for start, stop in found])
+    return f"The sink collapses and is made anew (heads that have it in {'; '.join(parts)}){state}."
+
+
+def _state_between(data: xr.Dataset, view: TokenView, position: int, found: list[tuple[int, int]]) -> str:
+    """How long the position's state is, over the others', where the sink is gone, and at most after that."""
+    if "hidden_norm" not in data or not has_position(data, position):
+        return ""
+    lengths = view.per_depth("hidden_norm")
+    ratio = nanmean(over_others(lengths, column_of(data, position)), 0)
+    gone = [ratio[start : stop + 1] for start, stop in found[1::2]]
+    after = [ratio[start : stop + 1] for start, stop in found[2::2]]
+    if not all(map(len, (*gone, *after))):
+        return ""
+    least, most = min(map(np.nanmin, gone)), max(map(np.nanmax, after))
+    return f", as the length of its state over the others' does: × {short(least)}, then × {short(most)}"
 
 
 def _heads(measurement: Measurement, position: int, epsilon: float) -> tuple[pd.DataFrame, str]:
     """The heads that rest on a position, or the one that comes nearest, and how to speak of them."""
     heads = measurement.heads(epsilon, position)
-    resting = heads[heads["alpha"] > epsilon]
+    resting = heads[exceeds(heads["alpha"].values, epsilon) == 1]
     if not len(resting):
         return heads.nlargest(1, "alpha"), "In the head that comes nearest"
     one = len(resting) == 1
@@ -104,7 +170,7 @@ def _matters(chosen: pd.DataFrame, command: str) -> str:
     if ratio.isna().any():
         return f"Whether the model needs it, no measurement says: {asked}"
     take, sink = ("they take", "it") if len(chosen) > 1 else ("it takes", "the sink")
-    times = _times(ratio.min(), ratio.max())
+    times = _times(ratio)
     said = f"What {take} from {sink} is {times} as long as what {take} from all else"
     constant = chosen.get("sink_output_constancy")
     if constant is not None and constant.min() >= CONSTANT:
@@ -115,13 +181,23 @@ def _matters(chosen: pd.DataFrame, command: str) -> str:
 def _ratio(chosen: pd.DataFrame, name: str, wording: str, least: float, remark: str) -> str:
     if name not in chosen or chosen[name].isna().all():
         return ""
-    low, high = chosen[name].min(), chosen[name].max()
-    return f"{wording.format(_times(low, high))}{remark if high < least else ''}"
+    return f"{wording.format(_times(chosen[name]))}{remark if chosen[name].quantile(0.75) < least else ''}"
 
 
-def _times(low: float, high: float) -> str:
-    one, other = f"{low:.2g}", f"{high:.2g}"
-    return f"{one} times" if one == other else f"{one} to {other} times"
+def _times(ratios: pd.Series) -> str:
+    """The median over heads, with quartiles where they differ."""
+    low, middle, high = (short(float(ratios.quantile(at))) for at in (0.25, 0.5, 0.75))
+    return f"{middle} times" if low == high else f"{middle} times (quartiles {low} to {high})"
+
+
+def short(value: float) -> str:
+    """Two digits, without an exponent between 0.001 and 100,000."""
+    if value == 0 or not np.isfinite(value):
+        return f"{value:g}"
+    size = int(np.floor(np.log10(abs(value))))
+    if not -3 <= size < 5:
+        return f"{value:.1e}"
+    return f"{round(value, 1 - size):,.{max(0, 1 - size)}f}"
 
 
 def _cosine(chosen: pd.DataFrame) -> str:
@@ -141,10 +217,9 @@ def _state(measurement: Measurement, position: int) -> str:
     index = int(ratio.fillna(-np.inf).values.argmax())
     size = float(ratio[index])
     if size < LONG:
-        return f"hidden state is nowhere more than {size:.2g} times as long as the others'"
-    return (
-        f"hidden state grows to {size:.2g} times the others' length, at depth {int(data['depth_index'].values[index])}"
-    )
+        return f"hidden state is nowhere more than {short(size)} times as long as the others'"
+    depth = int(data["depth_index"].values[index])
+    return f"hidden state grows to {short(size)} times the others' length, at depth {depth}"
 
 
 def _kinds(chosen: pd.DataFrame) -> str:

@@ -6,28 +6,29 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from sinkscope.interventions import All, Intervention
 from sinkscope.measuring.peaks import peaks, sites
 from sinkscope.model.columns import columns_of
-from sinkscope.quantization.spared import Spared
+from sinkscope.quantization.protected import Protect, described
 
 APART = 2.0  # times by which ranges differ before a warning: one bit
 
 
-def warn_of_choice(name: str, intervention: Intervention | None, spared: Mapping[str, Any] | None) -> None:
-    """A `UserWarning` where scales were calibrated without other tokens than are spared in the arm `name`.
+def warn_of_choice(name: str, intervention: Intervention | None, protect: Protect | None) -> None:
+    """A `UserWarning` where scales were calibrated without other tokens than are protected in the arm `name`.
 
     Scales that were calibrated without a token which is then quantized are as bad as none: they clip it, or, smoothed
-    by channel, leave it larger than before. Scales that were calibrated with a token which is then spared are wider
+    by channel, leave it larger than before. Scales that were calibrated with a token which is then protected are wider
     than any other token needs.
     """
+    now = _words(described(protect))
     for what, left_out in _calibrated(intervention):
-        if _origin(left_out) != _origin(spared):
+        if (then := _words(left_out)) != now:
             warnings.warn(
-                f"{what} was calibrated with {_said(left_out)} left out, and in '{name}' {_said(spared)} is spared: "
-                "calibrate on what is served, with the same tokens left out",
+                f"{what} was calibrated with {then} left out, and '{name}' protects {now}: calibrate on what is "
+                "served, with the same tokens left out",
                 UserWarning,
                 stacklevel=4,
             )
@@ -44,13 +45,11 @@ def warn_of_prefix(name: str, intervention: Intervention | None) -> None:
         )
 
 
-def warn_of_inputs(
-    model: nn.Module, calibration: Mapping[str, Any], given: Mapping[str, Any], spared: Spared | None
-) -> None:
+def warn_of_inputs(model: nn.Module, calibration: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """A `UserWarning` where what is served reaches twice as far as what was calibrated on at a site, or half as far."""
     places = sites(model)
     served, seen = (peaks(model, inputs, places).values for inputs in (given, calibration))
-    left, kept = (_counted(model, inputs, spared) for inputs in (given, calibration))
+    left, kept = (columns_of(model, inputs).real.cpu() for inputs in (given, calibration))
     block = {place.name: f"block {place.block}, into {', '.join(place.kinds)}" for place in places}
     ratios = {
         name: float(served[name][left].nan_to_num(0).max() / seen[name][kept].nan_to_num(0).max().clamp(min=1e-30))
@@ -85,22 +84,9 @@ def _calibrated(intervention: Intervention | None) -> Iterator[tuple[str, Mappin
         return
     for name in ("static", "transform"):
         part = getattr(intervention, name, None)
-        if part is not None and hasattr(part, "spared"):
-            yield type(part).__name__, part.spared
+        if part is not None and hasattr(part, "protect"):
+            yield type(part).__name__, part.protect
 
 
-def _origin(choice: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """A choice as it was asked for, before its tokens were fixed."""
-    if choice is not None and choice.get("name") == "RandomTokens":
-        return {**choice, "like": _origin(choice.get("like"))}
-    return choice if choice is None or choice.get("name") != "Known" else _origin(choice.get("found_by"))
-
-
-def _said(choice: Mapping[str, Any] | None) -> str:
-    found = _origin(choice)
-    return "no token" if found is None else str(found.get("name"))
-
-
-def _counted(model: nn.Module, inputs: Mapping[str, Any], spared: Spared | None) -> Tensor:
-    real = columns_of(model, inputs).real.cpu()
-    return real if spared is None else real & ~spared.mask(model, inputs).cpu()
+def _words(protect: Mapping[str, Any] | None) -> str:
+    return "no token" if protect is None else str(protect["chosen_by"])

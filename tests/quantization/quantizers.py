@@ -12,32 +12,32 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
 from sinkscope.interventions import Intervention
-from sinkscope.quantization import RandomTokens, Spared, SparedInPass
+from sinkscope.quantization import ProtectedInPass, random_tokens
+from sinkscope.sinks import Choice, Tokens
 from tests.planted.factory import Plant, null_model, planted_ids, planted_model
 
 
 @dataclass(frozen=True)
 class RoundDown(Intervention):
-    """What goes into every down projection of a Llama, on one symmetric grid for the whole call."""
+    """What goes into every down projection of a Llama, on one symmetric grid for each text."""
 
     bits: int = 8
-    spared: Spared | None = None
+    protect: Choice | Tokens | None = None
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        now = SparedInPass(model, self.spared, stack)
+        now = ProtectedInPass(model, self.protect, stack)
 
         def rounded(module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
             [x] = args
             left = now.exempt(x)
-            step = x.abs().masked_fill(left, 0).max() / (2 ** (self.bits - 1) - 1)
+            step = x.abs().masked_fill(left, 0).amax((1, 2), keepdim=True) / (2 ** (self.bits - 1) - 1)
             return (torch.where(left, x, (x / step).round() * step),)
 
         for layer in model.model.layers:  # type: ignore[union-attr]
             stack.callback(layer.mlp.down_proj.register_forward_pre_hook(rounded).remove)  # type: ignore[union-attr]
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> RoundDown:
-        assert self.spared is not None
-        return replace(self, spared=RandomTokens(self.spared, 1).known(model, inputs))
+        return replace(self, protect=random_tokens(self.protect, generator, model, inputs))
 
     def describe(self) -> dict[str, Any]:
         return {"name": "RoundDown", "bits": self.bits}
