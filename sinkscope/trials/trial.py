@@ -226,7 +226,8 @@ class Trial:
     def to_json(self) -> dict[str, Any]:
         """The verdict, the full table and the record, JSON-able."""
         rows = json.loads(self.table(full=True).to_json(orient="records", double_precision=10))
-        return {"verdict": self.verdict, "arms": rows, "texts": self.texts, **self.record}
+        record = self.record
+        return {**record, "verdict": self.verdict, "arms": rows, "facts": record.get("arms", {}), "texts": self.texts}
 
     def plot(self) -> go.Figure:
         """The KL of every arm with its interval; the line is the baseline."""

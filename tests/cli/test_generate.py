@@ -16,7 +16,8 @@ from sinkscope.cli.writing.tokens import Decoded
 from sinkscope.cli.writing.writer import Writer
 from sinkscope.caches.memory import held_bytes
 from sinkscope.model import load_tokenizer
-from sinkscope.quantization import FirstTokens, Grid, quantized_cache
+from sinkscope.quantization import Grid, quantized_cache
+from sinkscope.sinks import First
 
 STREAM = ("--stream", "--sinks", 2, "--window", 6)
 GREEDY = ("--temperature", 0)
@@ -61,7 +62,7 @@ def test_a_quantized_cache_writes_what_generate_writes_and_holds_less(sinkscope)
     assert found["cache_bytes"] < 0.6 * full["cache_bytes"]
     model, tokenizer = ss.load("nano"), load_tokenizer("nano")
     ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer(prompt, add_special_tokens=False)["input_ids"]]])
-    cache = quantized_cache(model, Grid(2, "channel", group=32), Grid(2), FirstTokens(1))
+    cache = quantized_cache(model, Grid(2, "channel", group=32), Grid(2), First(1))
     with torch.no_grad():
         model(ids[:, :-1], past_key_values=cache)
     out = model.generate(ids, past_key_values=cache, do_sample=False, max_new_tokens=found["tokens"])
@@ -242,7 +243,7 @@ def test_characters_wait_until_they_are_whole():
         (("--stream", "--cache", "kv4-kivi"), "choose one"),
         (("--prompt", "def", "--cache", "kv4-kiwi"), "did you mean 'kv4-kivi'"),
         (("--prompt", "def", "--cache", "kv4-head"), "only simulated"),
-        (("--prompt", "def", "--cache", "kv4-kivi", "--protect", "first:0"), "first:N with N of at least 1"),
+        (("--prompt", "def", "--cache", "kv4-kivi", "--protect", "first:0"), "at least 1"),
         (("--prompt", "def", "--cache", "w8a8-token"), "not about caches"),
         (("--prompt", "def", "--protect", "measured"), "goes with a quantized --cache"),
     ],

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.progress import Progress
-
 from sinkscope.cli.given import Reads, Runs
 from sinkscope.cli.options import InputKind, Medium, place
+from sinkscope.cli.trials import watching
 from sinkscope.errors import InputError
-from sinkscope.report.terminal import note, stderr
+from sinkscope.report.terminal import note
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -51,19 +50,18 @@ class MeasuringJob:
         return reading_of(self.model, self.name, self.kind, self.reads, self.runs, self.medium, text, self.windows)
 
     def measured(self, given: Reading, label: str) -> Measurement:
-        """The measurement, with a bar that shows its progress on a terminal."""
+        """The measurement, with a bar on a terminal, and a line every ten seconds in a pipe."""
         from sinkscope import probes
 
         note(f"{label}: {given.description}; first: {given.first}")
         about = {"kind": self.input, "description": given.description, "first": given.first, "seed": self.runs.seed}
-        with Progress(console=stderr(), transient=True, disable=not stderr().is_terminal) as bar:
-            task = bar.add_task("measuring", total=None)
+        with watching() as watch:
             return probes.measure(
                 self.model,
                 given.parts,
                 observers=self.observers,
                 batch_size=self.runs.batch_size,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
+                progress=lambda done, total: watch(done, total, "measuring"),
                 about=about,
                 tokenizer=self.tokenizer,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from jaxtyping import Bool
@@ -18,7 +19,7 @@ from sinkscope.quantization.grid import Grid
 from sinkscope.quantization.kv.layer import HybridSinkQuantizedLayer, SinkQuantizedLayer
 from sinkscope.quantization.kv.scheme import Scheme
 from sinkscope.quantization.protected import Protect, among, in_a_pass, reads_spared, resolved
-from sinkscope.sinks import Tokens
+from sinkscope.sinks import Measured, Sum, Tokens
 
 READ = ("input_ids", "inputs_embeds", "attention_mask", "document_ids")  # of a first pass, to find tokens in
 
@@ -103,7 +104,7 @@ class SinkQuantizedCache(FollowingCache):
             if forward.seen:
                 return None
             text = {name: given[name] for name in READ if isinstance(given.get(name), Tensor)}
-            protect = resolved(protect, unobserved(model), text)
+            protect = resolved(_by_text(protect), unobserved(model), text)
         every = every_column(model, forward, given, self._ids)
         if isinstance(protect, Tokens) and protect.rows is not None:
             self._ids = every.ids
@@ -130,7 +131,8 @@ def quantized_cache(
     in full precision. A prompt sees itself in full precision. Ranges are stored in 16 bits.
 
     `protect`: choices by place or by id hold for all tokens that come; those that need a look at texts (`Measured`
-    …) are looked for in the first pass, which costs a further pass of the model. Rows may be padded on the left: each
+    …) are looked for in the first pass, which costs a further pass of the model, in each row by itself, so that no row
+    depends on those beside it. Rows may be padded on the left: each
     is rounded as it would be alone. Beams may reorder it; it cannot be cropped, and gradients do not go through it.
 
     With KIVI's grids, keys over a channel and values over a token, this is KIVI but for two things: values wait for
@@ -180,3 +182,10 @@ def no_full_layer(model: nn.Module) -> UnsupportedModelError:
         f"family '{family(model)}' has no layer of plain full attention, whose cache holds keys and values of all "
         "tokens: there is nothing to quantize"
     )
+
+
+def _by_text(protect: Protect) -> Protect:
+    """Sinks of each text by itself: there are no other texts from which positions could be known."""
+    if isinstance(protect, Sum):
+        return Sum(tuple(replace(one, by="row") if isinstance(one, Measured) else one for one in protect.parts))
+    return replace(protect, by="row") if isinstance(protect, Measured) else protect

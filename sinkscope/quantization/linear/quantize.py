@@ -141,13 +141,14 @@ class QuantizeLinear(Intervention):
         return replace(self, protect=random_tokens(self.protect, generator, model, inputs))
 
     def describe(self) -> dict[str, Any]:
-        parts = {name: getattr(self, name) for name in ("static", "protect", "transform", "rounding")}
+        parts = {name: getattr(self, name) for name in ("static", "transform", "rounding")}
         return {
             "name": "QuantizeLinear",
             "weights": asdict(self.weights),
             "activations": None if self.activations is None else asdict(self.activations),
             "skip": list(self.skip),
             "per_call": self.per_call,
+            "protect": described(self.protect),
             **{name: None if part is None else part.describe() for name, part in parts.items()},
         }
 

@@ -218,7 +218,7 @@ def _by_outliers(texts: _Texts, threshold: float, bos: int | None) -> tuple[tupl
             f"no token exceeds {threshold:g} medians at the {len(counts)} maps that were looked at: the largest is "
             f"{top.ratio:.1f}, token {top.token} at position {top.position}, where '{top.site}' is given it; lower the "
             f"threshold (the largest of another token is {top.largest_other:.1f}), or take the BOS (objective='bos', "
-            "--spare prefix:bos)"
+            "--protect prefix:bos)"
         )
     number = ceil(max(counts.values()))
     outlying = torch.stack([ratio > threshold for ratio in texts.ratios.values()]).any(0) & (texts.order > 0)

@@ -166,10 +166,10 @@ def test_measured_sinks_are_found_in_the_first_pass_wherever_they_stand() -> Non
         nano(ids, past_key_values=cache)
         nano(ids[:, 5:6], past_key_values=cache)
     assert seen.measurement().data.sizes["sample"] == 2  # the pass that looks for sinks is nobody else's
-    wanted = columns_of_choice(find_tokens(nano, ids, Measured(0.3)), nano, {"input_ids": ids})
+    wanted = columns_of_choice(find_tokens(nano, ids, Measured(0.3, by="row")), nano, {"input_ids": ids})
     assert wanted[1].nonzero().flatten().tolist() == [0, 30]
     for layer in cache.quantized:
-        rows, columns = layer._spared_at  # type: ignore[misc]
+        rows, columns = layer._protected_at  # type: ignore[misc]
         assert torch.equal(torch.stack([rows, columns], 1), wanted.nonzero())
 
 

@@ -12,11 +12,12 @@ from transformers import DynamicCache, PreTrainedModel
 import sinkscope as ss
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Invocation, attention_layers, key_projection, watching
-from sinkscope.interventions import All, effect
+from sinkscope.interventions import All
 from sinkscope.quantization import Grid, QuantizeCache, fake_quantize, quantized_cache
 from sinkscope.quantization.kv.rounding import rounded
 from sinkscope.quantization.kv.scheme import stored_steps
 from sinkscope.sinks import First, Measured, Positions, Tokens
+from sinkscope.trials.changes import changed
 from tests.caches.families import slow_but
 from tests.families.registry import COLLECTED, FAMILIES
 from tests.quantization.kv.test_cache import IDS, lab, read
@@ -172,9 +173,10 @@ def test_keys_before_rotation_are_those_of_the_projection(model: PreTrainedModel
 
 def test_it_is_an_intervention_as_any_other(model: PreTrainedModel) -> None:
     how = QuantizeCache(*KIVI, Positions(0))
-    found = effect(model, IDS, how, controls=2)
-    assert found.intervened.kl > 0
-    names = [described["protect"]["chosen_by"] for described in found.interventions]
+    found = changed(model, IDS, how, controls=2)
+    assert found.mean("QuantizeCache").value > 0
+    facts = found.record["arms"]
+    names = [facts[arm]["protect"]["chosen_by"] for arm in ("QuantizeCache", *found.controls("QuantizeCache"))]
     assert names == ["positions:0", *2 * ["random, as many as positions:0"]]
     with torch.no_grad(), All((how,)).applied(model):
         both = model(IDS).logits

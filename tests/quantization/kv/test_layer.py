@@ -164,7 +164,7 @@ def test_a_first_token_beyond_all_others_spoils_nothing_where_it_is_protected() 
     protected[:, 0] = True
     errors = {}
     for name, mask in (("protected", protected), ("not", None)):
-        out = feed(SinkQuantizedLayer(KIVI), both, one_by_one(13), protect=mask)
+        out = feed(SinkQuantizedLayer(KIVI), both, one_by_one(13), protected=mask)
         errors[name] = float((out[0] - both[0])[:, :, 1:4].abs().mean())
         if mask is not None:
             assert torch.equal(out[0][:, :, 0], both[0][:, :, 0])

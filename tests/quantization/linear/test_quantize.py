@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, LlamaForCausalLM
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.interventions import All, SetActivations, effect
+from sinkscope.interventions import All, SetActivations
 from sinkscope.probes import AttentionReceived, observe
 from sinkscope.quantization import (
     GPTQ,
@@ -24,6 +24,7 @@ from sinkscope.quantization import (
     random_tokens,
 )
 from sinkscope.sinks import First, Positions
+from sinkscope.trials.changes import changed
 from tests.families.registry import FAMILIES
 from tests.quantization.linear.conftest import a_model, by_hand, distance, inputs_of, logits, symmetric
 
@@ -193,9 +194,10 @@ def test_an_asymmetric_frozen_range_holds_its_ends() -> None:
 def test_it_stands_among_interventions_and_observers() -> None:
     model, ids = an_outlier(a_model("llama")), rows()
     quantizer = QuantizeLinear(Grid(16), T8, protect=First(1))
-    found = effect(model, ids, quantizer, controls=2, batch_size=6)
-    assert found.intervened.kl < 0.2 * min(control.kl for control in found.controls)
-    assert found.interventions[1]["protect"]["chosen_by"] == "random, as many as first:1"
+    found = changed(model, ids, quantizer, controls=2, batch_size=6)
+    controls = found.controls("QuantizeLinear")
+    assert found.mean("QuantizeLinear").value < 0.2 * min(found.mean(name).value for name in controls)
+    assert found.record["arms"][controls[0]]["protect"]["chosen_by"] == "random, as many as first:1"
     both = All((quantizer, SetActivations(((1, 3, 2),))))
     with both.applied(model), observe(model, AttentionReceived("all")) as seen:
         logits(model, input_ids=ids)
