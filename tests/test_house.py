@@ -33,9 +33,10 @@ LEVELS = (
     {"caches"},
     {"data"},
     {"measuring"},
-    {"evaluate"},
+    
     {"quantization", "calibration"},
     {"trials"},
+    {"evaluate"},
     {"training"},
     {"survey"},
     {"theory", "experiments"},

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from sinkscope.evaluate.needles import Alphabet, Needles, noise
+from sinkscope.trials.needles import Alphabet, Needles, noise
 from sinkscope.files import write_json, writing
 from sinkscope.probes import measure
 from sinkscope.training.machine import keep_freed_memory

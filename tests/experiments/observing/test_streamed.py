@@ -8,7 +8,7 @@ from transformers import LlamaForCausalLM
 
 import sinkscope as ss
 from sinkscope.data import DataConfig
-from sinkscope.evaluate import noise
+from sinkscope.trials import noise
 from sinkscope.experiments.observing.streamed import ROWS, long_texts, streamed
 from sinkscope.model import LabConfig, LabForCausalLM, load_tokenizer
 
