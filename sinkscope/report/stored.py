@@ -23,8 +23,8 @@ from sinkscope.training import LOG
 
 THEORY = "verdicts.json"
 KINDS = (
-    "a run folder, a folder of runs, a measurement, a trial, a study of quantization or a calibration (.nc or its folder), "
-    "a survey's folder, a record (.json) or folder of experiments, or the verdicts of theory"
+    "a run folder, a folder of runs, a measurement, a trial, a study of quantization or a calibration (.nc or its "
+    "folder), a survey's folder, a record (.json) or folder of experiments, or the verdicts of theory"
 )
 
 
