@@ -141,7 +141,7 @@ def caches(given: Callable[[str], Any]) -> Page:
 
 
 def quantization(given: Callable[[str], Any]) -> Page:
-    model, ids = by_token(rows=4, tokens=12)
+    model, ids = by_token(rows=4, tokens=24)
     return trial_page(scheme_trial(model, ids, RoundDown(), {"first": First(1)}, controls=2))
 
 
