@@ -21,13 +21,14 @@ from transformers import DynamicCache
 
 import sinkscope as ss
 from benchmarks.sides import Figure, at_least, at_most, report
-from sinkscope.caches import Protect, SinkSet, StreamingCache, evicting
+from sinkscope.caches import Protect, StreamingCache, evicting
 from sinkscope.caches.policies import POLICIES
 from sinkscope.data import build_inputs
 from sinkscope.evaluate import Arm, CacheComparison, compare_caches, noise
 from sinkscope.evaluate.policies import Protection
 from sinkscope.metrics import bootstrap
 from sinkscope.model import load_tokenizer
+from sinkscope.sinks import First, Measured, Online
 
 TOKENS, BLOCK, CHUNK = 20_000, 500, 128
 FULL = 4096  # tokens that the full cache reads
@@ -130,11 +131,11 @@ def protected(model: nn.Module, ids: Tensor, policy: str, details: Details, wher
     measured = ss.measure(model, ids[:32, :CONTEXT], observers=[ss.AttentionReceived(f"first:{CONTEXT - 16}")])
     protection = Protection.measured(measured, 0.3, CONTEXT)
     sinks = {
-        "nothing": SinkSet.first(0),
-        "measured": SinkSet.of(measured),
-        "online": SinkSet.online(0.3),
-        "first 1": SinkSet.first(1),
-        "first 4": SinkSet.first(4),
+        "nothing": None,
+        "measured": Measured(measurement=measured),
+        "online": Online(0.3),
+        "first 1": First(1),
+        "first 4": First(4),
         "a random place": protection.elsewhere,
     }
     arms = [

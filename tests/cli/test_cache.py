@@ -84,7 +84,9 @@ def test_recall_can_be_asked_of_any_model(sinkscope: Command, model: Path, text:
 def test_bad_input_is_one_line_and_leaves_nothing(
     sinkscope: Command, model: Path, text: Path, tmp_path: Path, given: tuple, said: str
 ) -> None:
-    answer = sinkscope("cache", model, "--text", text, *SMALL, *given, "--out", "found")
+    small = zip(SMALL[::2], SMALL[1::2], strict=True)
+    others = [each for option, value in small if option not in given for each in (option, value)]
+    answer = sinkscope("cache", model, "--text", text, *others, *given, "--out", "found")
     assert said in answer.error
     assert not (tmp_path / "found").exists()
 

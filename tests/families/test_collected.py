@@ -178,7 +178,7 @@ def test_bidirectional_layers_are_told_by_their_maps() -> None:
             maps = model(**inputs, output_attentions=True).attentions
         found = measure(model, inputs, [AttentionReceived()]).data
         assert set(found["stack"].values.tolist()) == {"decoder" if causal else "encoder"}
-        wanted = torch.stack([received(weights, mixed=causal) for weights in maps], 1)
+        wanted = torch.stack([received(weights) for weights in maps], 1)
         torch.testing.assert_close(torch.from_numpy(found["attention_received"].values), wanted)
 
 

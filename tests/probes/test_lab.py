@@ -157,7 +157,6 @@ def test_every_observer_agrees_with_what_is_written_out(name: str, ids: Tensor) 
         close(data["attention_received"][:, index], weights.sum(-2) / queries)
         if layer.spec.slots:
             close(data["slot_received"][:, index], slot.mean(-1))
-        close(data["attention_peak"][:, index], weights.amax(-2))
         best = F.one_hot(weights.argmax(-1), tokens) * (weights.amax(-1) >= slot)[..., None] * (weights > 0)
         close(data["most_attended"][:, index], best.sum(-2) / queries)
         close(data["attention_entropy"][:, index], entropy(torch.cat([weights, slot[..., None]], -1)), 5e-5)
