@@ -9,12 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from sinkscope.report.effects import effect_page
 
 from sinkscope.evaluate import compare_caches
 from sinkscope.files import write_text
-from sinkscope.interventions import ForbidSink, effect
 from sinkscope.report.caches_page import caches_page
+from sinkscope.report.changes_page import changes_page
 from sinkscope.report.compose import results_page
 from sinkscope.report.demo_page import quick_page
 from sinkscope.report.experiments import experiment_page
@@ -25,7 +24,7 @@ from sinkscope.report.stored import Stored
 from sinkscope.report.survey_page import survey_page
 from sinkscope.report.trial_page import trial_page
 from sinkscope.sinks import First
-from sinkscope.trials import scheme_trial
+from sinkscope.trials import matters, scheme_trial
 from tests.evaluate.planted import keeping, llama, texts
 from tests.quantization.quantizers import RoundDown, by_token
 from tests.report.conftest import CHROMIUM, context_of
@@ -134,9 +133,8 @@ def page_of(request: pytest.FixtureRequest, pages: Path) -> Callable[[str], Path
 
 
 def intervention(given: Callable[[str], Any]) -> Page:
-    found = effect(given("tiny_llama"), torch.arange(64).view(4, 16), ForbidSink((0,)), controls=2)
-    about = {name: f"its {name}" for name in ("what", "found", "model", "input", "control")}
-    return effect_page(found, about)
+    ids = torch.arange(64).view(4, 16)
+    return changes_page(matters(given("tiny_llama"), ids, ("hide-sink", "trim-sink"), on=(0,), controls=2))
 
 
 def caches(given: Callable[[str], Any]) -> Page:
