@@ -39,14 +39,13 @@ from sinkscope.hooks import Editor, attention_layers, editing
 from sinkscope.metrics import bootstrap
 from sinkscope.model import load_tokenizer
 from sinkscope.quantization import (
-    FirstTokens,
     Grid,
     QuantizeCache,
-    RandomTokens,
-    Spared,
     effective_bits,
     quantized_cache,
+    random_tokens,
 )
+from sinkscope.sinks import Choice, First, Tokens
 
 TEXTS, TOKENS, CONTEXT, BATCH, GROUP = 16, 128, 64, 16, 32
 STORED, STEPS, ROUNDS = 1024, 34, 1
@@ -74,9 +73,9 @@ def python_text(texts: int = TEXTS) -> Tensor:
     ).input_ids
 
 
-def ours(bits: int, spared: Spared | None = None, name: str = "", window: int = 0) -> Arm:
+def ours(bits: int, protect: Choice | Tokens | None = None, name: str = "", window: int = 0) -> Arm:
     grids = Grid(bits, "channel", group=GROUP), Grid(bits, "token")
-    return arm(name or f"ours {bits} bits", lambda model: quantized_cache(model, *grids, spared, window))
+    return arm(name or f"ours {bits} bits", lambda model: quantized_cache(model, *grids, protect, window))
 
 
 def theirs() -> list[tuple[str, int, int, Arm]]:
@@ -117,7 +116,7 @@ def predictions(details: Details) -> list[Figure]:
     model, ids = nano(), python_text()
     pairs = theirs()
     own = {bits: ours(bits) for bits in (2, 3, 4)}
-    spares = {bits: ours(bits, FirstTokens(1), f"ours {bits} bits, sink spared") for bits in (2, 3, 4)}
+    spares = {bits: ours(bits, First(1), f"ours {bits} bits, sink spared") for bits in (2, 3, 4)}
     windows = [ours(bits, None, f"ours {bits} bits, window {WINDOW}", WINDOW) for bits in own]
     every = losses(model, ids, [*own.values(), *spares.values(), *windows, *(made for *_, made in pairs)], details)
     details["nano, predictions and bytes a text"] = every
@@ -155,7 +154,7 @@ def memory() -> list[Figure]:
     ids = torch.randint(0, 512, (1, STORED + 24), generator=torch.Generator().manual_seed(1))
     for bits in (2, 3, 4, 8):
         keys, values = Grid(bits, "channel", group=GROUP), Grid(bits, "token")
-        cache = quantized_cache(model, keys, values, FirstTokens(1))
+        cache = quantized_cache(model, keys, values, First(1))
         for start, stop in [(0, STORED), *((t, t + 1) for t in range(STORED, ids.shape[1]))]:
             model(ids[:, start:stop], past_key_values=cache, logits_to_keep=1)
         closed = ids.shape[1] // GROUP * GROUP
@@ -213,9 +212,9 @@ def sparing(details: Details, texts: int = TEXTS, only: str = "") -> list[Figure
     }
     shapes = {name: grids for name, grids in shapes.items() if only in name}
     inputs = {"input_ids": ids}
-    sink = FirstTokens(1)
-    controls = [RandomTokens(sink, seed).known(model, inputs) for seed in range(CONTROLS)]
-    chosen: dict[str, Spared | None] = {"nothing": None, "sink": sink}
+    sink = First(1)
+    controls = [random_tokens(sink, torch.Generator().manual_seed(seed), model, inputs) for seed in range(CONTROLS)]
+    chosen: dict[str, Choice | Tokens | None] = {"nothing": None, "sink": sink}
     chosen |= {f"random {number}": control for number, control in enumerate(controls)}
     shares: dict[str, list[float]] = {name: [] for name in shapes}
     for gamma in GAMMAS:
