@@ -6,7 +6,7 @@
   scored, 200 texts; protected is the measured sink, what is one online, the first 1 or 4 tokens, or a random place. The
   same of `nano-recall`. Differences are paired by text.
 
-Intervals are 95 % bootstrap intervals, over blocks of 500 tokens of a stream, over texts otherwise.
+Intervals are Student's t at 95 %, over blocks of 500 tokens of a stream, over texts otherwise.
 
 Run: python -m benchmarks.cache_quality [--save]
 """
@@ -21,21 +21,27 @@ from transformers import DynamicCache
 
 import sinkscope as ss
 from benchmarks.sides import Figure, at_least, at_most, report
-from sinkscope.caches import Protect, StreamingCache, evicting
-from sinkscope.caches.policies import POLICIES
+from sinkscope.caches import Distance, Protect, StreamingCache, evicting, policy_of
 from sinkscope.data import build_inputs
 from sinkscope.evaluate import Arm, CacheComparison, compare_caches, noise
 from sinkscope.evaluate.policies import Protection
-from sinkscope.metrics import bootstrap
 from sinkscope.model import load_tokenizer
 from sinkscope.sinks import First, Measured, Online
+from sinkscope.statistics import mean_interval
 
 TOKENS, BLOCK, CHUNK = 20_000, 500, 128
 FULL = 4096  # tokens that the full cache reads
 CONTEXT, KEPT, RECENT, SCORED, TEXTS = 96, 16, 8, 32, 200
 PLACES = (0, 3, 6)  # of the BOS; the first four tokens contain the second one, not the third
-STREAMS = {"0 + 128": (0, 128, "cache"), "1 + 127": (1, 127, "cache"), "4 + 124": (4, 124, "cache")}
-UNTURNED = {"1 + 127, not turned": (1, 127, "original"), "4 + 124, not turned": (4, 124, "original")}
+STREAMS: dict[str, tuple[int, int, Distance]] = {
+    "0 + 128": (0, 128, "cache"),
+    "1 + 127": (1, 127, "cache"),
+    "4 + 124": (4, 124, "cache"),
+}
+UNTURNED: dict[str, tuple[int, int, Distance]] = {
+    "1 + 127, not turned": (1, 127, "original"),
+    "4 + 124, not turned": (4, 124, "original"),
+}
 
 Details = dict[str, dict[str, float]]
 
@@ -57,7 +63,7 @@ def filler() -> Tensor:
 
 
 @torch.no_grad()
-def streamed(model: nn.Module, ids: Tensor, sinks: int, window: int, distance: str) -> Tensor:
+def streamed(model: nn.Module, ids: Tensor, sinks: int, window: int, distance: Distance) -> Tensor:
     """−log p of every token behind the first, each predicted as if the tokens came one by one."""
     cache = StreamingCache(model, sinks=sinks, window=window, distance=distance)
     logits = (output.logits for output in cache.read(model, ids[:, :-1], chunk=CHUNK))
@@ -79,8 +85,8 @@ def full(model: nn.Module, ids: Tensor) -> Tensor:
 def perplexity(nll: Tensor, block: int = BLOCK) -> dict[str, float]:
     """exp of the mean, and of the ends of its interval over blocks."""
     means = nll[: len(nll) // block * block].view(-1, block).mean(1)
-    low, high = bootstrap(means.numpy())
-    return {"perplexity": math.exp(nll.mean()), "low": math.exp(low), "high": math.exp(high)}
+    interval = mean_interval(means.numpy())
+    return {"perplexity": math.exp(nll.mean()), "low": math.exp(interval.low), "high": math.exp(interval.high)}
 
 
 def streams(details: Details) -> list[Figure]:
@@ -127,7 +133,7 @@ def moved_sink(place: int) -> Tensor:
 
 def protected(model: nn.Module, ids: Tensor, policy: str, details: Details, where: str) -> CacheComparison:
     """What protecting sinks or other tokens saves, against protecting nothing but the newest."""
-    scores = POLICIES[policy](window=RECENT) if policy == "snapkv" else POLICIES[policy]()
+    scores = policy_of(policy).fitted(RECENT)
     measured = ss.measure(model, ids[:32, :CONTEXT], observers=[ss.AttentionReceived(f"first:{CONTEXT - 16}")])
     protection = Protection.measured(measured, 0.3, CONTEXT)
     sinks = {
