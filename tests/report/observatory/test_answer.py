@@ -52,7 +52,7 @@ def test_values_that_are_not_short_are_not_called_so(complete: Measurement) -> N
     data = complete.data.copy(deep=True)
     data["value_norm"][:] = 1.0
     _, how, _ = answer(Measurement(data), 0.3)
-    assert "its value is 1 times as long as the others'" in how
+    assert "its value is 1.0 times as long as the others'" in how
     assert "adds little" not in how
 
 
@@ -89,7 +89,9 @@ def test_what_the_heads_take_from_the_sink_is_said_of_those_that_rest_on_it(comp
     for number, (layer, head) in enumerate(resting[["layer", "head"]].values):
         data["sink_output_norm"][:, layer, head] = 1.0 if number == 0 else 3.0
     said = answer(Measurement(data), 0.3)[2]
-    assert said.startswith("What they take from it is 0.5 to 1.5 times as long as what they take from all else")
+    assert said.startswith(
+        "What they take from it is 1.0 times (quartiles 0.75 to 1.2) as long as what they take from all else"
+    )
 
 
 def test_a_bias_is_called_one_and_what_was_not_observed_is_not_said(complete: Measurement) -> None:
