@@ -166,7 +166,7 @@ def _inputs(
     return as_chat(inputs, tokenizer) if chat else inputs
 
 
-def _corpus(model: PreTrainedModel) -> str:
+def corpus_of(model: PreTrainedModel) -> str:
     """What a model reads where nothing is said: code where it was trained on that here, prose otherwise."""
     return "python" if model.config.model_type == OWN else PROSE
 
