@@ -40,6 +40,12 @@ def texts(folder: Path, tokenizer: Any) -> tuple[Tensor, list[int]]:
     return held, [token for ids in encoded[HELD:] for token in ids]
 
 
+def loaded(name: str) -> Any:
+    """The model; a lab model as a Llama, to which operations are attached."""
+    model: Any = ss.load(name)
+    return model.to_llama() if hasattr(model, "to_llama") else model
+
+
 def batches(stream: list[int], steps: int) -> Iterator[Tensor]:
     draw = random.Random(0)
     for _ in range(steps):
@@ -89,7 +95,7 @@ def main() -> None:
     parser.add_argument("--save", action="store_true")
     asked = parser.parse_args()
     held, stream = texts(asked.text, ss.model.load_tokenizer(asked.model))
-    arms = {name: trained(name, ss.load(asked.model), held, stream, asked.steps) for name in ARMS}
+    arms = {name: trained(name, loaded(asked.model), held, stream, asked.steps) for name in ARMS}
     figures = [
         beside(
             f"{Path(asked.model).name}, {name}: {what} after {steps} steps / before", row[what], arm["0"][what], unit
