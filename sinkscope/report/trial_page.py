@@ -20,8 +20,8 @@ SENTENCE = (
 )
 LOSS = (
     "What each arm adds to the loss of the unchanged model, in nats a token, on the same texts: below 0 it predicts "
-    "better. Bars are 95 % intervals, Student's t over texts. Rings are the random controls of an arm, each with the same "
-    "budget; an arm that does not lie left of its rings does no more than chance."
+    "better. Bars are 95 % intervals, Student's t over texts. Rings are the random controls of an arm, each with the "
+    "same budget; an arm that does not lie left of its rings does no more than chance."
 )
 MOST = 12  # arms on a terminal
 
