@@ -28,7 +28,7 @@ test: .venv/dev.stamp ## lint, type-check and run the fast tests
 	wait $$types || { echo "mypy found what stands above, among the lines of the tests" >&2; exit 1; }; \
 	exit $$tests
 
-test-slow: .venv/dev.stamp ## the slow tests: browser, kills, the wheel, matrices of cases; without shape checks
+test-slow: .venv/dev.stamp ## the slow tests: browser, kills, the wheel, all families; without shape checks
 	SINKSCOPE_NO_SHAPE_CHECKS=1 $(venv)/python -m pytest -m "slow and not real" -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-real: .venv/dev.stamp ## the tests on SmolLM2-135M, which is fetched once (640 MB with its dequantized weights)

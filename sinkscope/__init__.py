@@ -45,7 +45,7 @@ _HOME = {
     "HiddenNorms": "sinkscope.probes",
     "QueryKeyValueNorms": "sinkscope.probes",
     "QueryKeyAngles": "sinkscope.probes",
-    "effect": "sinkscope.interventions",
+    "effect": "sinkscope.trials.changes",
     "load": "sinkscope.model",
     "attach": "sinkscope.model",
     "detach": "sinkscope.model",
@@ -90,7 +90,6 @@ if TYPE_CHECKING:
     from sinkscope.caches.registering import policy as policy
     from sinkscope.errors import InputError as InputError
     from sinkscope.experiments.registering import question as question
-    from sinkscope.interventions import effect as effect
     from sinkscope.interventions.registering import intervention as intervention
     from sinkscope.measurements import Measurement as Measurement
     from sinkscope.measuring import compare as compare
@@ -110,6 +109,7 @@ if TYPE_CHECKING:
     from sinkscope.probes.registering import observer as observer
     from sinkscope.training import SinkCallback as SinkCallback
     from sinkscope.training import train as train
+    from sinkscope.trials.changes import effect as effect
 else:
 
     def __getattr__(name: str) -> object:

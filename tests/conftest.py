@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from tests.thinning import mark
-
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
@@ -55,8 +53,21 @@ gc.disable()  # until everything is imported
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    mark(items)
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Mark as slow what is `long`, and the cases of a test that its `slow_except(...)` does not name."""
+    missing: dict[str, set[str]] = {}
+    for item in items:
+        chosen = item.get_closest_marker("slow_except")
+        if chosen is not None:
+            test, _, case = item.nodeid.removesuffix("]").partition("[")
+            missing.setdefault(test, set(chosen.args)).discard(case)
+            if case not in chosen.args:
+                item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.slow)
+    stale = {test: cases for test, cases in missing.items() if cases}
+    if stale and not any("::" in argument for argument in config.args):
+        raise pytest.UsageError(f"slow_except names cases that are not there: {stale}")
 
 
 def pytest_collection_finish() -> None:

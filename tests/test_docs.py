@@ -39,7 +39,7 @@ def pages() -> list:
     return [pytest.param(page, marks=marks[page], id=page.stem) for page in PAGES if blocks(page)]
 
 
-@pytest.mark.in_part(18)
+@pytest.mark.slow_except("reproduce_a_table_of_the_paper")
 @pytest.mark.parametrize("page", pages())
 def test_snippets_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

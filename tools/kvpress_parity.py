@@ -39,7 +39,7 @@ def save(folder: Path) -> None:
     """A tiny random model, a text, and each policy's scores of it."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from sinkscope.caches import EvictionCall, Policy, Protect, SinkSet, evicting
+    from sinkscope.caches import EvictionCall, Policy, Protect, evicting
     from sinkscope.caches.policies import ExpectedAttention, LagKV, SnapKV, policy_of
 
     class Noting(Protect):
@@ -63,7 +63,7 @@ def save(folder: Path) -> None:
     for name in NAMES:
         policy: Policy = own.get(name) or policy_of(name)
         noted.clear()
-        with evicting(model, Noting(policy, SinkSet.first(0), 0), SHARE) as cache, torch.no_grad():
+        with evicting(model, Noting(policy, None, 0), SHARE) as cache, torch.no_grad():
             model(ids, past_key_values=cache)
         found[name] = {"scores": torch.stack(noted), "kept": torch.stack([layer.places for layer in cache.kept])}
 

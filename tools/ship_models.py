@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from sinkscope.files import writing
-from sinkscope.model.hub import FOLDER
+from sinkscope.names import FOLDER
 from sinkscope.training.run import LOG, RECORD, Run
 
 

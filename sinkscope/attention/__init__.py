@@ -23,7 +23,7 @@ from sinkscope.attention.normalizers import (
     Softpick,
     StickBreaking,
 )
-from sinkscope.attention.operation import Attended, Operation, Weights
+from sinkscope.attention.operation import Attended, Operation, Weights, operation_of
 from sinkscope.attention.oracle import CASES as PARITY_CASES
 from sinkscope.attention.oracle import Disagreement, Parity, parity
 from sinkscope.attention.outputs import ElementGate, Exclusive, HeadGate, ValueBias, ValueGate
@@ -119,6 +119,7 @@ __all__ = [
     "is_registered",
     "name_of",
     "named",
+    "operation_of",
     "parity",
     "resolve",
     "sections",

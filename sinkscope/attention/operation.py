@@ -9,7 +9,7 @@ A host calls `before_rotation`, rotates, calls `before_cache`, updates its cache
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -343,3 +343,16 @@ class Operation(nn.Module):
         factor = self._factor()
         assert factor is not None
         return Weights(first.token - factor * second.token, first.slot - factor * second.slot)
+
+
+def operation_of(layer: nn.Module) -> Operation | None:
+    """The operation that an attention layer attends by; None where it has none.
+
+    PEFT's `modules_to_save=["operation"]` puts a wrapper in its place, with the original and a copy for each adapter:
+    then it is the copy of the active adapter, or the original while adapters are disabled. Ask at every call.
+    """
+    held: Any = getattr(layer, "operation", None)
+    if (copies := getattr(held, "modules_to_save", None)) is not None:
+        active = [] if held.disable_adapters else [name for name in held.active_adapters if name in copies]
+        held = copies[active[0]] if active else held.original_module
+    return held if isinstance(held, Operation) else None

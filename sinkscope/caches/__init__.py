@@ -4,14 +4,15 @@ from sinkscope.caches import registering as registering  # so that entry points 
 from sinkscope.caches.budgets import AdaptiveHeads, Budget, HeadClasses, Pyramid, Uniform, budget_of
 from sinkscope.caches.call import EvictionCall
 from sinkscope.caches.classes import head_effects
-from sinkscope.caches.eviction import EvictingCache, evicting
+from sinkscope.caches.eviction import EvictingCache, caching, evicting
 from sinkscope.caches.following import Coming, FollowedLayer, FollowingCache
-from sinkscope.caches.notes import KeyNote, LastQueries, Received, RowNote
-from sinkscope.caches.policies import POLICIES, Policy, policy_of
+from sinkscope.caches.held import Held, held, keys_within
+from sinkscope.caches.notes import Heads, KeyNote, LastQueries, Received, RowNote
+from sinkscope.caches.policies import POLICIES, Policy, RandomLike, policy_of
 from sinkscope.caches.protect import Protect
 from sinkscope.caches.rotation import LayerRotation, Rotation, measured_rotations
 from sinkscope.caches.sinks import SinkSet
-from sinkscope.caches.streaming import Distance, StreamingCache
+from sinkscope.caches.streaming import Distance, Renumbered, StreamingCache, trained_length
 
 __all__ = [
     "POLICIES",
@@ -24,21 +25,29 @@ __all__ = [
     "FollowedLayer",
     "FollowingCache",
     "HeadClasses",
+    "Heads",
+    "Held",
     "KeyNote",
     "LastQueries",
     "LayerRotation",
     "Policy",
     "Protect",
     "Pyramid",
+    "RandomLike",
     "Received",
+    "Renumbered",
     "Rotation",
     "RowNote",
     "SinkSet",
     "StreamingCache",
     "Uniform",
     "budget_of",
+    "caching",
     "evicting",
     "head_effects",
+    "held",
+    "keys_within",
     "measured_rotations",
     "policy_of",
+    "trained_length",
 ]

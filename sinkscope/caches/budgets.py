@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -35,6 +35,10 @@ class Budget(ABC):
         """The smallest budget of a head, where it does not depend on the text."""
         return None
 
+    def around(self, outside: int) -> Budget:
+        """The same where a policy keeps so many keys in every head, which stand outside what is distributed."""
+        return self
+
     def fits(self, layers: int, heads: int) -> str | None:
         """Why it is not for a model of so many evicting layers and key-value heads; None where it is."""
         return None
@@ -65,14 +69,16 @@ class Uniform(Budget):
 
 @dataclass(frozen=True)
 class Pyramid(Budget):
-    """More in early layers, less in late ones, `mean` on average: linear from 2·n − n/β down to n/β.
+    """More in early layers, less in late ones, `mean` on average.
 
-    Where the first layers would get more than the whole text, they get that, and the last ones the more. Source: Cai
-    et al. 2024, whose β is 20; ours counts the window of recent tokens as part of the budget.
+    Of `mean` keys, `outside` are the same in all layers (what the policy keeps in every head, such as SnapKV's window);
+    the rest n falls linearly from 2·n − n/β to n/β. Where the first layers would get more than the whole text, they
+    get that, and the last ones the more. Source: Cai et al. 2024, whose β is 20.
     """
 
     mean: Budget | int | float
     beta: float = 20.0
+    outside: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", budget_of(self.mean))
@@ -82,31 +88,38 @@ class Pyramid(Budget):
     @property
     def number(self) -> int | None:
         inner = self._inner.number
-        return None if inner is None else max(1, int(inner / self.beta))
+        return None if inner is None else _smallest(inner, self.outside, 1 / self.beta)
+
+    def around(self, outside: int) -> Budget:
+        return replace(self, outside=outside)
 
     @property
     def _inner(self) -> Budget:
         return budget_of(self.mean)
 
     def of_layer(self, layer: int, layers: int, tokens: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
-        mean = self._inner.of_layer(layer, layers, tokens).double()
+        whole = self._inner.of_layer(layer, layers, tokens).double()
         if layers == 1:
-            return mean.long()
-        most = torch.minimum(2 * mean - mean / self.beta, torch.maximum(tokens.double(), mean))
+            return whole.long()
+        outside = whole.clamp(max=self.outside)
+        mean = whole - outside
+        most = torch.minimum(2 * mean - mean / self.beta, torch.maximum(tokens.double() - outside, mean))
         least = 2 * mean - most
-        return (most - (most - least) * layer / (layers - 1)).round().long().clamp(min=1)
+        return (outside + most - (most - least) * layer / (layers - 1)).round().long().clamp(min=1)
 
 
 @dataclass(frozen=True)
 class AdaptiveHeads(Budget):
     """A layer's keys go to the heads that have the highest scores; each head has its share `alpha` for sure.
 
+    What a head must keep (a score of +inf, such as SnapKV's window) stands outside; `outside` says at least how many.
     Source: Feng et al. 2024 (Ada-KV), whose α is 0.2. It compares scores of different heads, so it is for policies
     whose scores are attention.
     """
 
     mean: Budget | int | float
     alpha: float = 0.2
+    outside: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", budget_of(self.mean))
@@ -116,7 +129,10 @@ class AdaptiveHeads(Budget):
     @property
     def number(self) -> int | None:
         inner = budget_of(self.mean).number
-        return None if inner is None else max(1, int(inner * self.alpha))
+        return None if inner is None else _smallest(inner, self.outside, self.alpha)
+
+    def around(self, outside: int) -> Budget:
+        return replace(self, outside=outside)
 
     def of_layer(self, layer: int, layers: int, tokens: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
         return budget_of(self.mean).of_layer(layer, layers, tokens)
@@ -125,7 +141,9 @@ class AdaptiveHeads(Budget):
         self, scores: Float[Tensor, "batch kv_heads key"], count: Int[Tensor, " batch"], layer: int
     ) -> Int[Tensor, "batch kv_heads"]:
         heads, keys = scores.shape[1:]
-        safe = (count * self.alpha).long().clamp(min=1)[:, None]
+        must = (scores == torch.inf).sum(-1)
+        shared = (count[:, None] - must).clamp(min=0).double()
+        safe = (must + (shared * self.alpha + 1e-9).long()).clamp(min=1)
         ranked = scores.sort(-1, descending=True).values
         sure = torch.arange(keys, device=scores.device) < safe[..., None]
         counts = (ranked > -torch.inf).masked_fill(sure, value=True) & (ranked > -torch.inf)
@@ -202,6 +220,11 @@ class HeadClasses(Budget):
     ) -> Int[Tensor, "batch kv_heads"]:
         groups = self.retrieves[layer].reshape(scores.shape[1], -1).any(-1)
         return torch.where(torch.from_numpy(groups).to(scores.device), EVERYTHING, count[:, None])
+
+
+def _smallest(keys: int, outside: int, share: float) -> int:
+    """What is left to the last head or layer of so many `keys`, of which some stand outside what is distributed."""
+    return max(1, min(keys, outside + max(0, int((keys - outside) * share + 1e-9))))
 
 
 EVERYTHING = 2**62  # more keys than there are

@@ -17,8 +17,10 @@ from sinkscope.caches.own import OwnEngine, check_own
 from sinkscope.caches.policies import Policy, policy_of
 from sinkscope.caches.protect import Protect
 from sinkscope.caches.rotation import Rotation, measured_rotations
+from sinkscope.caches.streaming import Renumbered, StreamingCache
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Forward, attention_layers, family, own_attention, text_config, unwrapped
+from sinkscope.sinks import Choice, Tokens, parse
 
 
 class EvictingCache(FollowingCache):
@@ -40,6 +42,8 @@ class EvictingCache(FollowingCache):
                 f"family '{family(model)}' has no layer of plain full attention to evict from: its cache has {found}"
             )
         self.layers: list[Any] = [made or layer for made, layer in zip(evicting, layers, strict=True)]
+        for layer in self.kept:
+            layer.note_names = {repr(note): note for note in policy.needs}
         self.plan = Plan(policy, budget, when, self._rotations(model) if policy.reads_rotation else {})
 
     @property
@@ -51,6 +55,11 @@ class EvictingCache(FollowingCache):
     def left_alone(self) -> list[int]:
         """Layers that keep what transformers keeps."""
         return [index for index, layer in enumerate(self.layers) if not isinstance(layer, KeptSets)]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        plan = self.plan
+        return super().settings | {"policy": plan.policy.describe(), "budget": repr(plan.budget), "when": plan.when}
 
     def begin(self, forward: Forward, given: Mapping[str, Any]) -> dict[str, Any]:
         if self.engine is None or not self.engine.open:
@@ -90,21 +99,38 @@ class EvictingCache(FollowingCache):
 
 @contextmanager
 def evicting(
-    model: nn.Module, policy: Policy | str, budget: Budget | int | float, when: When = "prefill"
+    model: nn.Module,
+    policy: Policy | str,
+    budget: Budget | int | float,
+    when: When = "prefill",
+    *,
+    protect: Choice | Tokens | str | None = None,
+    recent: int = 0,
 ) -> Iterator[EvictingCache]:
     """A cache for `model.generate(..., past_key_values=cache)` that keeps a budget of keys in each head.
 
-    `policy`: a `Policy`, or a name of `POLICIES` with its defaults. `budget`: stored keys per head, a share (0, 1] of
-    the tokens, or a `Budget`. `when`: "prefill" evicts after every pass of more than one token, and decoded tokens are
-    added; "always" evicts after these as well, one key for each. Positions are true ones throughout. Padding on the
-    left is followed: a row keeps what it would keep alone. Several caches of a model may be used in turns.
+    Positions are true ones throughout. Padding on the left is followed: a row keeps what it would keep alone. Several
+    caches of a model may be used in turns. With when="prefill", a pass of several tokens is scored by its own queries
+    where a policy asks for the last ones (SnapKV, TOVA, expected attention), as nothing of earlier ones is kept.
+
+    Args:
+        model: A decoder of transformers, or a lab model.
+        policy: A `Policy`, or a name of `POLICIES` with its defaults.
+        budget: Stored keys per head, a share (0, 1] of the tokens, or a `Budget`.
+        when: "prefill" evicts after every pass of more than one token, and decoded tokens are added; "always" evicts
+            after these as well, one key for each.
+        protect: Tokens that stay (`Protect`): a choice, its words ("first:4", "online"), or `Tokens`.
+        recent: The newest tokens, of which so many stay.
 
     Raises `InputError` for a budget that the policy cannot keep to, and `UnsupportedModelError` for models in which
     nothing can be evicted, or whose attention is none of transformers' attention functions.
     """
     if when not in get_args(When):
         raise InputError(f"when is {when!r}, expected one of {', '.join(get_args(When))}")
-    policy, budget, model = policy_of(policy), budget_of(budget), unwrapped(model)
+    policy, model = policy_of(policy), unwrapped(model)
+    if protect is not None or recent:
+        policy = Protect(policy, parse(protect) if isinstance(protect, str) else protect, recent)
+    budget = policy.spread(budget_of(budget)).around(policy.least - 1)
     if budget.number is not None and budget.number < policy.least:
         raise InputError(_too_small(policy, budget, budget.number))
     cache = EvictingCache(model, policy, budget, when)
@@ -118,6 +144,32 @@ def evicting(
         engine.stop()
         engine.open = False
         engine.modules.clear()
+
+
+@contextmanager
+def caching(
+    model: nn.Module,
+    policy: Policy | Renumbered | str,
+    keys: Budget | int | float,
+    when: When = "prefill",
+    *,
+    protect: Choice | Tokens | str | None = None,
+    recent: int = 0,
+) -> Iterator[EvictingCache | StreamingCache]:
+    """`evicting`, or a `StreamingCache` of so many keys where `policy` is `Renumbered` or "streaming-cache".
+
+    Raises `InputError` where a stream is to protect other tokens than its first and newest, or is given a share.
+    """
+    if policy != Renumbered.name and not isinstance(policy, Renumbered):
+        with evicting(model, policy, keys, when, protect=protect, recent=recent) as cache:
+            yield cache
+        return
+    stream = policy if isinstance(policy, Renumbered) else Renumbered()
+    if protect is not None and protect != "none":
+        raise InputError("a StreamingCache keeps its first tokens and the newest, and protects no others")
+    if not isinstance(keys, int):
+        raise InputError(f"a StreamingCache has a number of keys, whatever the text: {keys!r} is none")
+    yield stream.cache(unwrapped(model), keys)
 
 
 def _too_small(policy: Policy, budget: Budget, number: int) -> str:

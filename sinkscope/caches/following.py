@@ -11,16 +11,18 @@ import weakref
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
-from transformers import DynamicCache
+from transformers import DynamicCache, cache_utils
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from sinkscope.attention import Causal, Full, Operation
 from sinkscope.attention.combination import Combination
+from sinkscope.caches import saving
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
     Forward,
@@ -35,6 +37,9 @@ from sinkscope.hooks import (
 from sinkscope.model import LabForCausalLM
 
 GROWING = (DynamicLayer, DynamicSlidingWindowLayer)  # transformers' own, which add new keys behind those they hold
+
+# What stands in a cache for layers that read another's keys; transformers 5.17 has nothing there.
+KEYLESS: tuple[type, ...] = tuple(filter(None, [getattr(cache_utils, "DummyLayer", None)]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +78,19 @@ class FollowedLayer:
     def expect(self, coming: Coming) -> None:
         """Take in what the next pass brings, before the masks are made."""
         self.coming = coming
+
+    @property
+    def uncroppable(self) -> str | None:
+        """Why the newest tokens cannot be taken back; None where they can."""
+        return "cannot take tokens back"
+
+    def state(self) -> dict[str, Any]:
+        """What the layer holds, as tensors and plain values in lists and dictionaries."""
+        raise NotImplementedError
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Hold that again."""
+        raise NotImplementedError
 
     def taken(self, key_states: Tensor) -> Coming:
         """What this pass brings; called once by each `update`. Raises `InputError` where nobody followed the pass."""
@@ -116,10 +134,73 @@ class FollowingCache(DynamicCache):
         for layer in self.followed:
             layer.expect(coming)
 
-    def crop(self, *args: Any, **kwargs: Any) -> None:
+    def crop(self, tokens: int) -> None:
+        """Take back the newest tokens: −n takes n of them, a positive number is how many tokens are left.
+
+        Raises `InputError` where tokens were dropped, which cannot be taken back, and where the policy's notes, or a
+        layer's states, have taken in what is to go.
+        """
+        seen = self.get_seq_length()
+        left = max(0, seen + tokens) if tokens < 0 else min(tokens, seen)
+        reason = next(filter(None, (self._uncroppable(index) for index in range(len(self.layers)))), None)
+        if left == seen:
+            return
+        if reason is not None:
+            raise InputError(
+                f"the cache has seen {seen} tokens and cannot be cropped to {left}: {reason}; assisted decoding and "
+                "prompt lookup need a DynamicCache there"
+            )
+        for layer in self.layers:
+            layer.crop(left - seen)
+
+    def _uncroppable(self, index: int) -> str | None:
+        """Why a layer's newest tokens cannot be taken back; None where they can."""
+        layer: Any = self.layers[index]
+        if isinstance(layer, FollowedLayer):
+            return None if (reason := layer.uncroppable) is None else f"layer {index} {reason}"
+        window = getattr(layer, "sliding_window", None)
+        if type(layer) not in GROWING and not isinstance(layer, KEYLESS):
+            return f"layer {index} has states that took the tokens in"
+        if window is not None and layer.get_seq_length() >= window:
+            return f"layer {index} has a window of {window}, and tokens before it are gone"
+        return None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What caches must have in common for one to go on from the other's file."""
+        return {"kind": type(self).__name__}
+
+    def save(self, path: str | Path) -> None:
+        """Write what the cache holds to a file, for `load`; safetensors, nothing is pickled."""
+        state = {"layers": [_state(layer) for layer in self.layers], "pads": self._pads, "first": self._first}
+        saving.write(path, self._the_model(), self.settings, state | self._more())
+
+    def load(self, path: str | Path) -> None:
+        """Hold what a cache of the same settings and the same model held when it was saved; what this one held goes.
+
+        Raises `InputError` for a file that is none of `save`, or of other settings or another model.
+        """
+        state = saving.read(path, self._the_model(), self.settings)
+        self.reset()
+        for layer, held in zip(self.layers, state["layers"], strict=True):
+            if isinstance(layer, FollowedLayer):
+                layer.restore(held)
+            else:
+                vars(layer).update(held)
+        self._pads, self._first = state["pads"], state["first"]
+        self._restore(state)
+
+    def _more(self) -> dict[str, Any]:
+        """What a kind of cache holds beside its layers."""
+        return {}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Put that back."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
         raise InputError(
-            "what this cache dropped cannot be taken back, so it cannot be cropped: assisted decoding and prompt "
-            "lookup need a DynamicCache"
+            "a cache follows its model and cannot be pickled: cache.save(path), and cache.load(path) in a cache that "
+            "was made for the same model; copy.deepcopy(cache) copies it"
         )
 
     def reset(self) -> None:
@@ -156,6 +237,10 @@ class FollowingCache(DynamicCache):
         """Follow the model, for as long as this cache lives."""
         _follow(self, model)
 
+    def read_ahead(self, model: nn.Module, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Read a part of a coming pass before it; returns the arguments of what is left, None where nothing was."""
+        return None
+
     def begin(self, forward: Forward, given: Mapping[str, Any]) -> dict[str, Any]:
         """Check a pass of the model and tell the layers what it brings; returns arguments to add to it.
 
@@ -165,6 +250,11 @@ class FollowingCache(DynamicCache):
         if own is None:
             raise InputError("this cache needs token ids or embeddings of the text")
         queries = own - forward.seen  # of a fresh pass, the model's own sink tokens are among them
+        if queries < 1:
+            raise InputError(
+                f"this cache has seen {forward.seen} tokens, and the pass brings none that follow them: go on with a "
+                "text that begins with those, empty the cache with cache.reset(), or make a new one for another text"
+            )
         check_continued(self._the_model(), forward)
         _check_use(given, text_config(self._the_model()))
         self._pads = self._padding(forward, own)
@@ -232,6 +322,10 @@ class FollowingCache(DynamicCache):
         return pads
 
 
+def _state(layer: Any) -> dict[str, Any]:
+    return layer.state() if isinstance(layer, FollowedLayer) else dict(vars(layer))
+
+
 def _right_aligned(real: Bool[Tensor, "batch position"], pads: Int[Tensor, " batch"]) -> Bool[Tensor, "batch position"]:
     return torch.arange(real.shape[1], device=real.device)[None] >= pads[:, None]
 
@@ -276,6 +370,10 @@ def _follow(cache: FollowingCache, model: nn.Module) -> None:
         if follows is None or model is not follows._model():  # a copy of a model copies its hooks
             return None
         passed: object = given.get("past_key_values")
-        return (args, kwargs | follows.begin(Forward.of(model, args, kwargs), given)) if passed is follows else None
+        if passed is not follows:
+            return None
+        if (rest := follows.read_ahead(model, given)) is not None:
+            args, kwargs, given = (), rest, rest
+        return args, kwargs | follows.begin(Forward.of(model, args, kwargs), given)
 
     weakref.finalize(cache, model.register_forward_pre_hook(before, with_kwargs=True).remove)

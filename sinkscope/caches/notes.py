@@ -12,7 +12,6 @@ from torch import Tensor
 from sinkscope.caches.call import EvictionCall, wide
 from sinkscope.errors import InputError
 
-
 BITS = 60  # of a number that are used
 
 
@@ -33,9 +32,13 @@ class KeyNote:
     """
 
     reads_weights = False
+    of_queries = True
+    """Whether passes after the key's own change it."""
     one_pass = False
-    bytes_each = 4
-    """What a stored key of a key-value head costs."""
+
+    def bytes_each(self, heads: Heads) -> int:
+        """What a stored key of a key-value head costs."""
+        return 4
 
     def of_new(self, call: EvictionCall) -> Tensor:
         """Those of the keys that a pass adds, (batch, kv_heads, query, …)."""
@@ -100,7 +103,7 @@ class LastQueries(RowNote):
         """Their weights on all keys that are stored now; fewer rows where the text is shorter than the window."""
         if call.queries >= self.window:
             return call.weights(slice(-self.window, None))
-        query = call.notes[self] if self in call.notes else call.query
+        query = call.notes.get(self, call.query)
         columns = torch.arange(call.total - query.shape[2], call.total, device=query.device)
         return call.weights_of(query, columns)
 
@@ -109,6 +112,8 @@ class LastQueries(RowNote):
 class KeyLengths(KeyNote):
     """‖k‖₂ of each key; fp32."""
 
+    of_queries = False
+
     def of_new(self, call: EvictionCall) -> Tensor:
         return torch.linalg.vector_norm(wide(call.of_new(call.key)), dim=-1)
 
@@ -116,6 +121,8 @@ class KeyLengths(KeyNote):
 @dataclass(frozen=True)
 class ValueLengths(KeyNote):
     """‖v‖₁ of each key's value; fp32."""
+
+    of_queries = False
 
     def of_new(self, call: EvictionCall) -> Tensor:
         return wide(call.of_new(call.value)).abs().sum(-1)
@@ -126,6 +133,8 @@ class Marked(KeyNote):
     """Whether a key is one of the tokens `ids`: 1 or 0."""
 
     ids: tuple[int, ...]
+
+    of_queries = False
 
     def of_new(self, call: EvictionCall) -> Tensor:
         if call.ids is None:
@@ -143,21 +152,21 @@ def weights_read(needs: Sequence[Note]) -> bool:
 class Pivotal(KeyNote):
     """Which of the last `window` queries gave a key at least what is even: A[t, k] ≥ 1 / (keys that t sees).
 
-    A is the mean over a head group, as it was when t came. One bit a query, 60 of them to a number: (batch, kv_heads,
-    key, ⌈window / 60⌉). The bit of the query in column t is number t modulo `window`.
+    A is the mean over a head group, as it was when t came. One bit a query, 60 of them to a number, and at last how
+    many are set: (batch, kv_heads, key, ⌈window / 60⌉ + 1). The bit of the query in column t is number t modulo
+    `window`.
     """
 
     window: int
     reads_weights = True
     one_pass = True
 
-    @property
-    def bytes_each(self) -> int:  # type: ignore[override]
+    def bytes_each(self, heads: Heads) -> int:
         return 8 * self._numbers
 
     @property
     def _numbers(self) -> int:
-        return -(-self.window // BITS)
+        return -(-self.window // BITS) + 1
 
     def of_new(self, call: EvictionCall) -> Tensor:
         shape = *call.key.shape[:2], call.queries, self._numbers
@@ -171,18 +180,16 @@ class Pivotal(KeyNote):
             number, bit = divmod(slot, BITS)
             count = min(BITS - bit, self.window - slot, call.total - column)
             rows = self._rows(call, slice(column - first, column - first + count))
-            shifts = torch.arange(bit, bit + count, device=stored.device)[:, None]
-            bits = (rows.long() << shifts).sum(2) if count > 1 else rows[:, :, 0].long() << bit
-            kept = ~(((1 << count) - 1) << bit)
-            stored[..., number] = (stored[..., number] & kept) | bits
+            own = stored[..., number]
+            if call.queries == 1:
+                bits = rows[:, :, 0].long()
+                stored[..., -1] += bits - ((own >> bit) & 1)
+                stored[..., number] = (own & ~(1 << bit)) | (bits << bit)
+                return
+            bits = (rows.long() << torch.arange(bit, bit + count, device=stored.device)[:, None]).sum(2)
+            stored[..., number] = (own & ~(((1 << count) - 1) << bit)) | bits
             column += count
-
-    def counts(self, stored: Int[Tensor, "batch kv_heads key numbers"]) -> Float[Tensor, "batch kv_heads key"]:
-        """How many of the queries gave each key that much."""
-        pairs = stored - ((stored >> 1) & 0x5555555555555555)
-        fours = (pairs & 0x3333333333333333) + ((pairs >> 2) & 0x3333333333333333)
-        eights = (fours + (fours >> 4)) & 0x0F0F0F0F0F0F0F0F
-        return ((eights * 0x0101010101010101) >> 56).sum(-1).float()
+        stored[..., -1] = _ones(stored[..., :-1]).sum(-1)
 
     def _rows(self, call: EvictionCall, rows: slice) -> Bool[Tensor, "batch kv_heads n key"]:
         """For some queries of a pass, the keys to which they give at least what is even."""
@@ -193,3 +200,11 @@ class Pivotal(KeyNote):
         columns = torch.arange(call.total - call.queries, call.total, device=weights.device)[rows]
         seen = (call.places[:, :, None] <= columns[:, None]) & call.real[:, :, None]
         return (mean * seen.sum(-1, keepdim=True) >= 1) & (mean > 0)
+
+
+def _ones(x: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+    """How many of the bits of each number are set."""
+    pairs = x - ((x >> 1) & 0x5555555555555555)
+    fours = (pairs & 0x3333333333333333) + ((pairs >> 2) & 0x3333333333333333)
+    eights = (fours + (fours >> 4)) & 0x0F0F0F0F0F0F0F0F
+    return (eights * 0x0101010101010101) >> 56

@@ -1,67 +1,74 @@
-"""Any policy, with sinks and recent tokens that it may not drop."""
+"""Any policy, with chosen tokens and recent ones that it may not drop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.caches.call import EvictionCall
 from sinkscope.caches.notes import Note
-from sinkscope.caches.policies.policy import Policy, counted
-from sinkscope.caches.sinks import SinkSet
+from sinkscope.caches.policies.policy import Wrapping, counted
+from sinkscope.caches.sinks import among, checked, most_of, notes_of, parts_of
+from sinkscope.sinks import Choice, Last, Tokens
 
 
 @dataclass(frozen=True)
-class Protect(Policy):
-    """`policy`, but the tokens of `sinks` and the newest `recent` ones stay."""
+class Protect(Wrapping):
+    """`policy`, except that the tokens of `protect` and the newest `recent` ones stay.
 
-    policy: Policy
-    sinks: SinkSet
+    `protect`: a choice that a pass can tell (`First`, `Last`, `Positions`, `TokenIds`, `Online`, sums of them), or
+    `Tokens`, by layer and head; None protects nothing. Raises `InputError` for another choice: the tokens of
+    `find_tokens(model, texts, choice)` stand for it.
+    """
+
+    protect: Choice | Tokens | None = None
     recent: int = 32
 
     def __post_init__(self) -> None:
         counted("Protect", "recent", self.recent)
+        object.__setattr__(self, "protect", checked(self.protect))
 
-    @property
+    @cached_property
+    def parts(self) -> tuple[Choice | Tokens, ...]:
+        """What `protect` is the sum of."""
+        return parts_of(self.protect)
+
+    @cached_property
     def needs(self) -> tuple[Note, ...]:
-        return tuple(dict.fromkeys((*self.policy.needs, *self.sinks.needs)))
+        noted = (note for part in self.parts for note in notes_of(part))
+        return tuple(dict.fromkeys((*self.policy.needs, *noted)))
 
     @property
     def reads_weights(self) -> bool:
-        return self.policy.reads_weights or any(note.reads_weights for note in self.sinks.needs)
+        return self.policy.reads_weights or any(note.reads_weights for note in self.needs)
 
     @property
     def least(self) -> int:
-        return max(self.policy.least, (self.sinks.most or 0) + self.recent + 1)
-
-    @property
-    def skipped(self) -> int:
-        return self.policy.skipped
-
-    @property
-    def reads_rotation(self) -> bool:
-        return self.policy.reads_rotation
+        last = max([self.recent, *(part.n for part in self.parts if isinstance(part, Last))])
+        others = sum(most_of(part) for part in self.parts if not isinstance(part, Last))
+        return max(self.policy.least, others + last + 1)
 
     @property
     def together(self) -> bool:
-        return self.policy.together and self.sinks.together
+        return self.policy.together and not any(isinstance(part, Tokens) for part in self.parts)
 
-    @property
-    def drops(self) -> bool:
-        return self.policy.drops
+    def newest(self, keys: int) -> int:
+        return max(self.recent, self.policy.newest(keys))
 
-    @property
-    def merges(self) -> str | None:
-        return self.policy.merges
-
-    @property
-    def rounding(self) -> Callable[[Tensor], Tensor] | None:
-        return self.policy.rounding
+    def describe(self, keys: int | None = None) -> dict[str, Any]:
+        about = super().describe(keys)
+        if isinstance(self.protect, Tokens):
+            digest = hashlib.sha256(self.protect.mask.tobytes()).hexdigest()
+            return about | {"protect": self.protect.describe() | {"mask": digest}}
+        return about | {"protect": "none" if self.protect is None else str(self.protect)}
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
-        stays = self.sinks.among(call) | (call.places >= call.total - self.recent)
-        return self.policy.score(call).masked_fill(stays, torch.inf)
+        stays = call.places >= call.total - self.recent
+        for part in self.parts:
+            stays = stays | among(part, call)
+        return self.policy.score(call).masked_fill(stays, float("inf"))

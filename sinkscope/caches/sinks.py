@@ -1,146 +1,154 @@
-"""Which stored tokens are sinks: measured, found while the prompt is read, named, or simply the first."""
+"""Choices of tokens, read inside a cache: which stored keys of a pass are chosen.
+
+`sinkscope.sinks` says what can be chosen; a cache adds what it sees alone, the attention so far (`Online`).
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sinkscope.caches.call import EvictionCall
-from sinkscope.caches.notes import Marked, Note, Received
+from sinkscope.caches.notes import Heads, KeyNote, Marked, Note
 from sinkscope.errors import InputError
-from sinkscope.measurements import Measurement, comparable_places
-
-ONLINE_QUERIES = 16  # that must see a token before what it receives says something
-
-
-class SinkSet(ABC):
-    """Tokens to protect. Build one with `of`, `online`, `tokens` or `first`."""
-
-    @property
-    def needs(self) -> tuple[Note, ...]:
-        return ()
-
-    @property
-    def most(self) -> int | None:
-        """How many tokens of a head it can hold; None where the text decides."""
-        return None
-
-    @property
-    def together(self) -> bool:
-        """Whether layers need not be told apart (`Policy.together`)."""
-        return True
-
-    @abstractmethod
-    def among(self, call: EvictionCall) -> Bool[Tensor, "batch kv_heads key"]:
-        """Which stored keys are in it."""
-
-    @staticmethod
-    def of(measurement: Measurement, epsilon: float = 0.3) -> SinkSet:
-        """The positions that are sinks in a measurement, head by head: mean α over samples above `epsilon`.
-
-        Positions that at most half of the queries see are none: few queries say nothing yet (`strongest_position` has
-        the same rule). A key-value head has those of all query heads of its group. Raises `InputError` where attention
-        received was not measured, and for an epsilon outside (0, 1).
-        """
-        _check(epsilon)
-        data = measurement.data
-        if "attention_received" not in data:
-            raise InputError("SinkSet.of: the measurement has no attention_received: observe AttentionReceived")
-        decoder = data["stack"].values == "decoder"
-        with np.errstate(invalid="ignore"):
-            alpha = data["attention_received"].transpose("sample", "layer", "head", "position").values[:, decoder]
-            known = ~np.isnan(alpha) & comparable_places(data)[:, decoder][:, :, None]
-            mean = np.where(known, alpha, 0).sum(0) / np.maximum(known.sum(0), 1)
-        return _Measured(mean > epsilon, tuple(int(index) for index in data["layer_index"].values[decoder]))
-
-    @staticmethod
-    def online(epsilon: float = 0.3) -> SinkSet:
-        """Tokens whose α = Σ_t A[t, k] / (T − k) so far is above `epsilon`, once 16 queries could see them."""
-        _check(epsilon)
-        return _Online(epsilon)
-
-    @staticmethod
-    def tokens(ids: Iterable[int]) -> SinkSet:
-        """Every token that is one of these ids, wherever it stands."""
-        found = tuple(ids)
-        if not found or any(not isinstance(i, int) or isinstance(i, bool) or i < 0 for i in found):
-            raise InputError(f"SinkSet.tokens: {found} are no token ids")
-        return _Tokens(found)
-
-    @staticmethod
-    def first(n: int = 4) -> SinkSet:
-        """The first n tokens, as StreamingLLM has it."""
-        if not isinstance(n, int) or isinstance(n, bool) or n < 0:
-            raise InputError(f"SinkSet.first: {n!r} is no number of tokens")
-        return _First(n)
-
-
-@dataclass(frozen=True, eq=False)
-class _Measured(SinkSet):
-    sinks: np.ndarray  # (layer, head, position)
-    indices: tuple[int, ...]
-    together = False
-
-    @property
-    def most(self) -> int | None:
-        return int(self.sinks.any(1).sum(-1).max(initial=0))
-
-    def among(self, call: EvictionCall) -> Bool[Tensor, "batch kv_heads key"]:
-        index = getattr(call.module, "layer_idx", None)
-        if index not in self.indices:
-            raise InputError(f"SinkSet.of: layer {index} was not measured, only {', '.join(map(str, self.indices))}")
-        found = torch.from_numpy(self.sinks[self.indices.index(index)]).to(call.places.device)
-        if len(found) < call.query.shape[1]:
-            raise InputError(f"SinkSet.of: {len(found)} heads were measured, the layer has {call.query.shape[1]}")
-        of_group = found[: call.query.shape[1]].unflatten(0, (-1, call.group)).any(1)
-        where = call.positions.clamp(0, of_group.shape[1] - 1)
-        inside = (call.positions >= 0) & (call.positions < of_group.shape[1])
-        return of_group.expand(len(where), -1, -1).gather(-1, where) & inside
+from sinkscope.sinks import Choice, First, Last, Measured, Online, Positions, Sum, TokenIds, Tokens
+from sinkscope.sinks.rule import chosen
 
 
 @dataclass(frozen=True)
-class _Online(SinkSet):
-    epsilon: float
+class ReceivedByHead(KeyNote):
+    """Σ_t A[t, k] of each query head of the group so far, and Σ_t 1 / (keys that t saw), which uniform attention gives.
 
-    @property
-    def needs(self) -> tuple[Note, ...]:
-        return (Received(),)
+    (batch, kv_heads, key, group + 1), fp32, over the queries that saw the key.
+    """
 
-    def among(self, call: EvictionCall) -> Bool[Tensor, "batch kv_heads key"]:
-        queries = call.total - call.places
-        return (call.notes[Received()] > self.epsilon * queries) & (queries >= ONLINE_QUERIES)
+    reads_weights = True
 
+    def bytes_each(self, heads: Heads) -> int:
+        return 4 * (heads.query // heads.kv + 1)
 
-@dataclass(frozen=True)
-class _Tokens(SinkSet):
-    ids: tuple[int, ...]
+    def of_new(self, call: EvictionCall) -> Tensor:
+        return torch.zeros(*call.key.shape[:2], call.queries, call.group + 1, device=call.key.device)
 
-    @property
-    def needs(self) -> tuple[Note, ...]:
-        return (Marked(self.ids),)
-
-    def among(self, call: EvictionCall) -> Bool[Tensor, "batch kv_heads key"]:
-        return call.notes[Marked(self.ids)] > 0
-
-
-@dataclass(frozen=True)
-class _First(SinkSet):
-    count: int
-
-    @property
-    def most(self) -> int | None:
-        return self.count
-
-    def among(self, call: EvictionCall) -> Bool[Tensor, "batch kv_heads key"]:
-        return (call.positions >= 0) & (call.positions < self.count)
+    def add(self, call: EvictionCall, stored: Float[Tensor, "batch kv_heads key group_and_1"]) -> None:
+        first = call.total - call.queries
+        for rows in call.row_parts():
+            columns = torch.arange(first, call.total, device=stored.device)[rows]
+            seen = (call.places[:, :, None] <= columns[:, None]) & call.real[:, :, None]
+            uniform = (seen / seen.sum(-1, keepdim=True).clamp(min=1)).sum(2)
+            stored += torch.cat([call.weights(rows).sum(3), uniform[:, :, None]], 2).mT
 
 
-def _check(epsilon: float) -> None:
-    if not 0 < epsilon < 1:
-        raise InputError(f"epsilon is {epsilon!r}, expected a share of attention between 0 and 1, such as 0.3")
+def checked(choice: Choice | Tokens | None) -> Choice | Tokens | None:
+    """The choice as a cache reads it: what a measurement tells is resolved.
+
+    Raises `InputError` for what only a look at whole texts can tell.
+    """
+    if choice is None or isinstance(choice, Tokens | Online | Last):
+        return choice
+    if isinstance(choice, Measured) and choice.measurement is not None:
+        tokens: Tokens = choice.measurement.sinks(epsilon=choice.epsilon, by="position")
+        return tokens
+    if not isinstance(choice, Choice):
+        raise InputError(f"protect: expected a choice of tokens, such as First(4), or Tokens, not {choice!r}")
+    if isinstance(choice, Sum):
+        for part in choice.parts:
+            checked(part)
+    elif not choice.in_a_pass:
+        raise InputError(
+            f"protect = {choice}: a cache cannot tell these tokens while it reads; give the tokens that "
+            "find_tokens(model, texts, choice) finds, or online"
+        )
+    return choice
+
+
+def parts_of(choice: Choice | Tokens | None) -> tuple[Choice | Tokens, ...]:
+    """The choices that one is the sum of."""
+    if isinstance(choice, Sum):
+        return tuple(part for each in choice.parts if (part := checked(each)) is not None)
+    return () if choice is None else (choice,)
+
+
+def notes_of(part: Choice | Tokens) -> tuple[Note, ...]:
+    """What is to be noted of passes for a choice."""
+    if isinstance(part, TokenIds):
+        return (Marked(part.ids),)
+    return (ReceivedByHead(),) if isinstance(part, Online) else ()
+
+
+def most_of(part: Choice | Tokens) -> int:
+    """How many keys of a head a choice can hold; 0 where the text decides."""
+    if isinstance(part, First | Last):
+        return part.n
+    if isinstance(part, Positions):
+        return len(part.positions)
+    return int(part.mask.sum(-1).max(initial=0)) if isinstance(part, Tokens) else 0
+
+
+def among(part: Choice | Tokens, call: EvictionCall) -> Bool[Tensor, "batch kv_heads key"]:
+    """Which stored keys are chosen."""
+    if isinstance(part, Tokens):
+        return _of_tokens(part, call)
+    if isinstance(part, Last):
+        return call.places >= call.total - part.n
+    if isinstance(part, TokenIds):
+        return call.notes[Marked(part.ids)] > 0
+    if isinstance(part, Online):
+        sums, seen = call.notes[ReceivedByHead()], (call.total - call.places).clamp(min=1)
+        found = chosen(
+            sums[..., :-1].amax(-1) / seen, seen, sums[..., -1] / seen, call.tokens[:, None, None], part.epsilon
+        )
+        return found & call.real
+    return part.places(call.positions, None, call.real)
+
+
+def _of_tokens(tokens: Tokens, call: EvictionCall) -> Bool[Tensor, "batch kv_heads key"]:
+    heads, rows = tokens.mask.shape[2], len(tokens.mask)
+    if heads not in (1, call.query.shape[1], call.key.shape[1]):
+        raise InputError(f"tokens of {heads} heads, but the layer has {call.query.shape[1]}: they are of another model")
+    if tokens.rows is not None and rows != len(call.places):
+        raise InputError(
+            f"tokens were chosen in {rows} texts, and the batch has {len(call.places)} rows: give the same"
+        )
+    group = call.group if heads == call.query.shape[1] else 1
+    index = getattr(call.module, "layer_idx", call.layer)
+    mask = torch.from_numpy(np.ascontiguousarray(tokens.kv(group).layer(index))).to(call.places.device)
+    mask = mask.expand(len(call.places), call.key.shape[1], -1)
+    inside = call.real & (call.positions < mask.shape[2])
+    return mask.gather(2, torch.where(inside, call.positions, 0)) & inside
+
+
+class SinkSet:
+    """Old names of choices, for one release: `sinkscope.sinks` has the new ones."""
+
+    @staticmethod
+    def of(measurement: Any, epsilon: float = 0.3) -> Measured:
+        """`Measured(epsilon, measurement=measurement)`."""
+        return _renamed("of(measurement)", Measured(epsilon, measurement=measurement), "Measured(measurement=…)")
+
+    @staticmethod
+    def online(epsilon: float = 0.3) -> Online:
+        """`Online(epsilon)`."""
+        return _renamed("online(epsilon)", Online(epsilon), "Online(epsilon)")
+
+    @staticmethod
+    def tokens(ids: Iterable[int]) -> TokenIds:
+        """`TokenIds(*ids)`."""
+        return _renamed("tokens(ids)", TokenIds(*ids), "TokenIds(*ids)")
+
+    @staticmethod
+    def first(n: int = 4) -> First | None:
+        """`First(n)`, or None for 0."""
+        return _renamed("first(n)", First(n) if n else None, "First(n)")
+
+
+def _renamed(old: str, choice: Any, new: str) -> Any:
+    warnings.warn(f"SinkSet.{old} is now sinkscope.sinks.{new}", DeprecationWarning, stacklevel=3)
+    return choice

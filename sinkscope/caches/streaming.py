@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from jaxtyping import Int
@@ -23,9 +24,9 @@ from sinkscope.caches.layers import HybridSinkWindow, Shown, SinkWindow
 from sinkscope.caches.positions import Origin, bias_by_mask, with_kept_columns
 from sinkscope.caches.rotation import ALIBI, measured_rotations
 from sinkscope.caches.strict import KEYLESS, at_once, kept_logits, masked, parts
-from sinkscope.caches.together import Together
+from sinkscope.caches.together import Together, ahead_of
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
-from sinkscope.hooks import Forward, family, unwrapped
+from sinkscope.hooks import Forward, family, text_config, unwrapped
 
 Distance = Literal["cache", "ceiling", "original"]
 LEFT_ALONE = {
@@ -34,9 +35,42 @@ LEFT_ALONE = {
     LinearAttentionLayer: "a state of fixed size",
     **dict.fromkeys(KEYLESS, "no keys of its own"),
 }
+LENGTH = 1024  # keys, where a configuration does not say for how many a model was trained
+CHUNK = 128  # tokens of a prompt that are read at once
+PASSED = ("input_ids", "attention_mask", "position_ids", "past_key_values")  # of which a pass's rest is made
 log = logging.getLogger(__name__)
-_said: set[str] = set()
+_said: set[object] = set()
 _DROPPED = torch.ones(1, 1, dtype=torch.bool)  # every row has dropped tokens
+
+
+@dataclass(frozen=True)
+class Renumbered:
+    """A `StreamingCache` by its number of keys, as a side of a comparison: `sinks` of them, the rest is its window."""
+
+    name: ClassVar[str] = "streaming-cache"
+
+    sinks: int = 4
+    distance: Distance = "cache"
+
+    @property
+    def least(self) -> int:
+        """The fewest keys: the sinks, and the query."""
+        return self.sinks + 1
+
+    def cache(self, model: nn.Module, keys: int) -> StreamingCache:
+        """The cache of so many keys."""
+        return StreamingCache(model, self.sinks, keys - self.sinks, self.distance)
+
+    def describe(self, keys: int | None = None) -> dict[str, Any]:
+        """As `Policy.describe`."""
+        about = {"policy": "StreamingCache", "sinks": self.sinks, "distance": self.distance}
+        return about if keys is None else about | {"newest": keys - self.sinks}
+
+
+def trained_length(model: nn.Module) -> int | None:
+    """Tokens that a model was trained for, by its configuration; None where that does not say, as with ALiBi."""
+    length = getattr(text_config(model), "max_position_embeddings", None)
+    return length if isinstance(length, int) and family(model) not in ALIBI else None
 
 
 class StreamingCache(FollowingCache):
@@ -44,8 +78,10 @@ class StreamingCache(FollowingCache):
 
         model.generate(ids, past_key_values=StreamingCache(model, sinks=4, window=1020))
 
-    A query sees at most sinks + window keys. It stands at the distance from token j of the window that it has in the
-    text, and from sink j at the one that `distance` says, for a query at place t and n = sinks + window:
+    A query sees at most sinks + window keys; without `window` as many as the model was trained for (1,024 where its
+    configuration does not say), and more than that is accepted with a warning. It stands at the distance from token j
+    of the window that it has in the text, and from sink j at the one that `distance` says, for a query at place t and
+    n = sinks + window:
 
     - "cache": n − 1 − j, as if nothing had been between (StreamingLLM).
     - "ceiling": min(t − j, window), one step beyond the window (LM-Infinite, Han et al. 2024).
@@ -55,9 +91,9 @@ class StreamingCache(FollowingCache):
     rotation that was measured. Places are counted from a new origin from time to time, so that the model's own angles
     stay accurate. Rows may be padded on the left; each has its own first tokens.
 
-    A pass of several tokens shows later queries more than the window, as with any cache in `generate`; `prefill` reads
-    a prompt as if token by token. Layers with a window of their own, or with states, are left to transformers:
-    `left_alone` says which and why.
+    `generate` reads a prompt as if token by token, and so do `prefill` and `read`. A pass of several tokens that asks
+    for the logits of all of them shows later queries more than the window, with a warning. Layers with a window of
+    their own, or with states, are left to transformers: `left_alone` says which and why.
 
     The code of StreamingLLM drops before or after a token is added, in different scripts; here the query counts, so its
     4 + 1020 in a perplexity run is sinks=4, window=1021.
@@ -68,14 +104,21 @@ class StreamingCache(FollowingCache):
     which no layer sees everything.
     """
 
-    def __init__(self, model: nn.Module, sinks: int = 4, window: int = 1020, distance: Distance = "cache") -> None:
+    def __init__(
+        self, model: nn.Module, sinks: int = 4, window: int | None = None, distance: Distance = "cache"
+    ) -> None:
         if not isinstance(sinks, int) or sinks < 0:
             raise InputError(f"sinks = {sinks!r}: a whole number, at least 0")
-        if not isinstance(window, int) or window < 1:
+        if window is not None and (not isinstance(window, int) or window < 1):
             raise InputError(f"window = {window!r}: at least 1 token, the query itself")
         if distance not in get_args(Distance):
             raise unknown("distance", str(distance), get_args(Distance))
         model = unwrapped(model)
+        trained = trained_length(model)
+        if window is None:
+            window = (trained or LENGTH) - sinks
+            if window < 1:
+                raise InputError(f"sinks = {sinks}: the model was trained for {trained} tokens, which leaves no window")
         if distance != "cache" and family(model) in ALIBI:
             raise InputError(
                 f"distance = {distance!r}: the ALiBi of family '{family(model)}' counts the keys that are kept, so its "
@@ -94,13 +137,13 @@ class StreamingCache(FollowingCache):
                 "own windows keep the last tokens, and sinks cannot be shown to them"
             )
         self._origin = Origin.of(model, rotations, sinks)
-        self._together = Together()
+        self._together = Together(ahead_of(sinks, window))
         self._strict = False
         self._pass: Shown | None = None  # the one under way
         self._masks: dict[torch.device, Tensor] = {}  # of a strict pass
         self._awaited: Tensor | None = None
         self._attended = True
-        self._say(model)
+        self._say(model, trained)
 
     @property
     def length(self) -> int:
@@ -115,7 +158,7 @@ class StreamingCache(FollowingCache):
         self,
         model: nn.Module,
         ids: Int[Tensor, "batch position"],
-        chunk: int = 128,
+        chunk: int = CHUNK,
         attention_mask: Tensor | None = None,
     ) -> None:
         """Read all but the last token of `ids`, which `generate(ids, past_key_values=cache)` then goes on with.
@@ -135,7 +178,7 @@ class StreamingCache(FollowingCache):
         self,
         model: nn.Module,
         ids: Int[Tensor, "batch position"],
-        chunk: int = 128,
+        chunk: int = CHUNK,
         attention_mask: Tensor | None = None,
     ) -> Iterator[Any]:
         """The model's outputs for `ids`, up to `chunk` tokens at a time, each as if the tokens came one by one.
@@ -189,6 +232,53 @@ class StreamingCache(FollowingCache):
     def reset(self) -> None:
         super().reset()
         self._origin.reset()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return super().settings | {"sinks": self.sinks, "window": self.window, "distance": self.distance}
+
+    def _more(self) -> dict[str, Any]:
+        return {"base": self._origin.base}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._origin.base = state["base"]
+
+    def read_ahead(self, model: nn.Module, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Of a prompt of which the last logits alone are asked for, as by `generate`: all tokens but the last."""
+        ids, mask, seen = given.get("input_ids"), given.get("attention_mask"), self.get_seq_length()
+        if self._strict or not isinstance(ids, Tensor) or ids.shape[1] < 2 or seen + ids.shape[1] <= self.length:
+            return None
+        plain = mask is None or (isinstance(mask, Tensor) and mask.shape == (len(ids), seen + ids.shape[1]))
+        others = [name for name, value in given.items() if name not in PASSED and isinstance(value, Tensor)]
+        hidden = given.get("output_hidden_states") or given.get("output_attentions")
+        last = given.get("logits_to_keep")
+        alone = last == 1 if isinstance(last, int) else False
+        if not (alone and plain and not others and not hidden and self._counted(given) and at_once(model, self)):
+            self._warn(model)
+            return None
+        before = None if mask is None else mask[:, :-1]
+        for _ in self._read(model, ids[:, :-1], CHUNK, before, kept_logits(model)):
+            continue
+        positions = given.get("position_ids")
+        rest = {"input_ids": ids[:, -1:]} | ({} if positions is None else {"position_ids": positions[..., -1:]})
+        return dict(given) | rest
+
+    def _counted(self, given: Mapping[str, Any]) -> bool:
+        """Whether the pass's positions are those that it has without any."""
+        positions, mask = given.get("position_ids"), given.get("attention_mask")
+        if positions is None:
+            return True
+        tokens = self.get_seq_length() + given["input_ids"].shape[1] if mask is None else mask.sum(-1)
+        return bool((positions[..., -1] == tokens - 1).all())
+
+    def _warn(self, model: nn.Module) -> None:
+        if ("dense", family(model)) not in _said:
+            _said.add(("dense", family(model)))
+            log.warning(
+                "a pass of several tokens shows the later ones more than the %d keys of a stream: read a text with "
+                "cache.read(model, ids), and a prompt before generate with cache.prefill(model, ids)",
+                self.length,
+            )
 
     def _hook(self, model: nn.Module) -> None:
         super()._hook(model)
@@ -276,8 +366,15 @@ class StreamingCache(FollowingCache):
             return (places[..., None] - self.window - sinks).clamp(min=0)
         return places[..., None].expand(-1, -1, self.sinks) * 0
 
-    def _say(self, model: nn.Module) -> None:
-        """Say once for a family which layers do not stream."""
+    def _say(self, model: nn.Module, trained: int | None) -> None:
+        """Warn where keys are more than the model knows; say once for a family which layers do not stream."""
+        if trained is not None and self.length > trained:
+            log.warning(
+                "sinks + window = %d keys, but the model was trained for %d tokens: distances beyond these are new to "
+                "it; leave window out for as many as it knows",
+                self.length,
+                trained,
+            )
         if self.left_alone and family(model) not in _said:
             _said.add(family(model))
             reasons = ", ".join(dict.fromkeys(self.left_alone.values()))

@@ -8,8 +8,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
-from transformers import Cache, cache_utils
+from transformers import Cache
 
+from sinkscope.caches.following import KEYLESS
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
     Editor,
@@ -24,8 +25,6 @@ from sinkscope.hooks import (
 
 OWN_MASKS = ("doge",)  # made in attention, of what is cached
 HOSTS = ("eager", "sdpa")  # attention functions that take any mask
-# What stands in a cache for layers that read another's keys; transformers 5.17 has nothing there.
-KEYLESS: tuple[type, ...] = tuple(filter(None, [getattr(cache_utils, "DummyLayer", None)]))
 
 
 @runtime_checkable

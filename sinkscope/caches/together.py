@@ -12,7 +12,7 @@ from torch import Tensor
 from sinkscope.caches.layers import Shown, SinkWindow
 from sinkscope.caches.rotation import Rotation
 
-AHEAD = 16  # places for which sinks are turned in one go, where they are known
+AHEAD = 16  # places at most for which sinks are turned in one go, where they are known
 Standing = dict[SinkWindow, tuple[Tensor, Tensor]]  # keys and values of each layer's sinks, turned
 
 
@@ -27,8 +27,12 @@ class _Group:
 
 @dataclass(eq=False)
 class Together:
-    """Turns the sinks of layers; keeps them side by side for as long as no layer has others."""
+    """Turns the sinks of layers; keeps them side by side for as long as no layer has others.
 
+    `places` for which it turns them in one go: what it then holds is small beside the window.
+    """
+
+    places: int = AHEAD
     _sources: list[Tensor] = field(default_factory=list)
     _groups: list[_Group] = field(default_factory=list)
     _start: tuple[int, int] = 0, 0
@@ -53,7 +57,7 @@ class Together:
         """
         held, (start, since) = self._held(layers), self._start
         if since != base or not start <= place < start + len(self._ahead):
-            places = torch.arange(place, place + AHEAD)[None]
+            places = torch.arange(place, place + self.places)[None]
             self._start, self._ahead = (place, base), self._turned(held, (by(places) - base)[0, :, None, None])
         return self._ahead[place - self._start[0]]
 
@@ -62,7 +66,8 @@ class Together:
         held = [layer for layer in layers if layer.first is not None]
         sources = [tensor for layer in held for tensor in layer.first or ()]
         if len(sources) != len(self._sources) or any(a is not b for a, b in zip(sources, self._sources, strict=True)):
-            self._sources, self._groups, self._ahead = sources, _grouped(held), []
+            self._groups, self._ahead = _grouped(held), []
+            self._sources = [tensor for layer in held for tensor in layer.first or ()]
         return held
 
     def _turned(self, held: list[SinkWindow], by: Int[Tensor, "times batch 1 sinks"]) -> list[Standing]:
@@ -78,15 +83,26 @@ class Together:
         return [{layer: (keys, values) for layer, (keys, values) in zip(held, parts, strict=True)} for parts in found]
 
 
+def ahead_of(sinks: int, window: int) -> int:
+    """Places for which sinks are turned at once: what they take is at most an eighth of the window."""
+    return max(1, min(AHEAD, window // (8 * max(1, sinks))))
+
+
 def _grouped(layers: Sequence[SinkWindow]) -> list[_Group]:
+    """Layers whose sinks are turned alike, side by side in one memory, of which each layer has a view from now on."""
     owners: dict[tuple, list[tuple[int, int]]] = {}
     for index, layer in enumerate(layers):
         for part, rotation in enumerate((layer.rotation.keys, layer.rotation.values)):
             if rotation is not None and layer.first is not None:
                 sinks = layer.first[part]
                 owners.setdefault((rotation, sinks.shape, sinks.dtype, sinks.device), []).append((index, part))
-    firsts = [layer.first or () for layer in layers]
-    return [
-        _Group(rotation, torch.stack([firsts[layer][part] for layer, part in own]), own)
-        for (rotation, *_), own in owners.items()
-    ]
+    firsts = [list(layer.first or ()) for layer in layers]
+    groups = []
+    for (rotation, *_), own in owners.items():
+        sinks = torch.stack([firsts[layer][part] for layer, part in own])
+        for (number, side), view in zip(own, sinks.unbind(0), strict=True):
+            firsts[number][side] = view
+        groups.append(_Group(rotation, sinks, own))
+    for layer, (keys, values) in zip(layers, firsts, strict=True):
+        layer.first = keys, values
+    return groups

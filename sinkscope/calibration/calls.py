@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from sinkscope.attention import Operation, Softmax, Tokens, Visibility
+from sinkscope.attention import Softmax, Tokens, Visibility, operation_of
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import Invocation, OpenStream, family, hosted
 
@@ -260,12 +260,6 @@ def _outside_inference(value: Any) -> Any:
 def wide(x: Tensor) -> Tensor:
     """What is computed with: fp32, or fp64 where the model is."""
     return x if x.dtype == torch.float64 else x.float()
-
-
-def operation_of(module: nn.Module) -> Operation | None:
-    """The attention operation of a lab or attached layer."""
-    operation = getattr(module, "operation", None)
-    return operation if isinstance(operation, Operation) else None
 
 
 def check(module: nn.Module, given: dict[str, Any], opened: OpenStream) -> None:

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sinkscope.calibration.calls import SINKS, Call, columns_of, keys_at, operation_of, wide
+from sinkscope.attention import operation_of
+from sinkscope.calibration.calls import SINKS, Call, columns_of, keys_at, wide
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import family, hosted
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sinkscope.attention import KeySlot, LatentSlots
-from sinkscope.calibration.calls import Call, check, operation_of, wide
+from sinkscope.attention import KeySlot, LatentSlots, operation_of
+from sinkscope.calibration.calls import Call, check, wide
 from sinkscope.calibration.editing import Change, HeadChange, heads_of, opening, pairs, required
 from sinkscope.calibration.reweigh import check_factor
 from sinkscope.errors import InputError, UnsupportedModelError

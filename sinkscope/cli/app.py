@@ -27,6 +27,7 @@ from sinkscope.cli import (
     zoo,
 )
 from sinkscope.cli.asking import experiment
+from sinkscope.cli.commands import App
 from sinkscope.cli.measuring import comparing, lm_eval
 from sinkscope.cli.options import BAD_INPUT
 from sinkscope.errors import InputError
@@ -35,7 +36,7 @@ from sinkscope.report.terminal import fail, note
 INTERRUPTED = 130
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 
-app = typer.Typer(
+app = App(
     name="sinkscope",
     no_args_is_help=True,
     add_completion=True,
@@ -89,7 +90,7 @@ app.command(
 app.command(
     "quantize",
     cls=quantize.ListingSchemes,
-    epilog="Example: sinkscope quantize nano --scheme w8a8-tensor --spare measured",
+    epilog="Example: sinkscope quantize nano --scheme w8a8-tensor --protect measured",
 )(quantize.quantize)
 app.command(
     "lm-eval",

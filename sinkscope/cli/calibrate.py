@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperOption
 
 from sinkscope.cli import options
+from sinkscope.cli.commands import Command
 from sinkscope.cli.given import RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.cli.trials import about, show_trial, watching, write_trial
@@ -22,13 +23,15 @@ if TYPE_CHECKING:
     from sinkscope.trials import Trial
 
 TOKENS, SAMPLES = 128, 64
-BASIC = ("method", "values", "heads", "objective", "choose_on", "text", "corpus", "tokens", "samples", "tolerance")
-BASIC += ("explain", "plan_only", "save", "out", "help")
+BASIC = (
+    *("method", "values", "heads", "objective", "choose_on", "text", "corpus", "tokens", "samples", "tolerance"),
+    *("explain", "plan_only", "save", "out", "help"),
+)
 
 Objective = Literal["loss", "entropy", "error"]
 
 
-class ListingMethods(TyperCommand):
+class ListingMethods(Command):
     """A command whose help lists the methods, looked up only then: that imports torch."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

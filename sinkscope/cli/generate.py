@@ -1,14 +1,16 @@
-"""`sinkscope generate`: write text, for ever where it streams."""
+"""`sinkscope generate`: write text, or answer in a conversation; for ever where it streams."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from sinkscope.cli import options
+from sinkscope.cli.commands import refuse_unread
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import note, only_json, plain, show_json
 
@@ -27,20 +29,41 @@ def generate(
     prompt: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What is continued. Default: what is piped in, else a BOS.")
     ] = None,
+    chat: Annotated[
+        bool,
+        typer.Option("--chat", help="Keep a conversation in the model's chat format; each line of input is a message."),
+    ] = False,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens to write at most. Default: no limit with --stream, else 256 or what fits."),
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, help="0: always the most likely token. Default: the model's own, else 0.8.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Sample from the most likely tokens of this total probability.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, help="Sample from the K most likely tokens; 0: from all.")] = None,
     stream: Annotated[
         bool,
-        typer.Option(
-            "--stream", help="Keep the first tokens and the last ones only, so that time and memory stay as they are."
-        ),
+        typer.Option("--stream", help="Keep the first and the last tokens only: constant time and memory a token."),
     ] = False,
-    sinks: Annotated[int, typer.Option(min=0, help="Of --stream: first tokens that are kept.")] = 4,
-    window: Annotated[int, typer.Option(min=1, help="Of --stream: last tokens that are kept, the query included.")] = (
-        1020
-    ),
+    endless: Annotated[
+        bool, typer.Option("--endless", help="Write on after the text has ended, until Ctrl-C.")
+    ] = False,
+    sinks: Annotated[int, typer.Option(min=0, help="With --stream: first tokens to keep.")] = 4,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="With --stream: last tokens to keep, the query included. Default: with --sinks what the model has "
+            "positions for, at most 1024.",
+        ),
+    ] = None,
     distance: Annotated[
         Distance,
         typer.Option(
-            help="Of --stream: how far the first tokens are: as in the cache, just outside the window, truly."
+            help="With --stream: how far away the first tokens are: as in the cache, just outside the window, truly."
         ),
     ] = "cache",
     cache: Annotated[
@@ -51,17 +74,13 @@ def generate(
             "a range).",
         ),
     ] = FULL,
-    spare: Annotated[
+    protect: Annotated[
         str,
         typer.Option(
-            metavar="WHAT",
-            help="Of a quantized --cache: tokens kept in full precision: measured, first:N, tokens:LIST, none …",
+            metavar="WORDS",
+            help="With a quantized --cache: tokens kept in full precision: measured, outliers, first:4, ids:2, none …",
         ),
     ] = "none",
-    max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens to write. Default: no end with --stream, 256 without.")
-    ] = None,
-    temperature: Annotated[float, typer.Option(min=0, help="0: always the most likely token.")] = 0.8,
     seed: options.Seed = 0,
     device: options.Device = None,
     dtype: options.Precision = "auto",
@@ -71,39 +90,61 @@ def generate(
     attn: options.Attn = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write text as it comes. With --stream without an end, until Ctrl-C, at the same speed and in the same memory."""
+    """Write text as it comes, until it ends. Sampling follows the model's generation config unless options say else."""
     if stream and cache != FULL:
         raise InputError("--stream drops tokens and --cache rounds them: choose one")
-    if cache == FULL and spare != "none":
-        raise InputError(f"--spare {spare} goes with a quantized --cache, such as kv4-kivi")
-    text = _prompt(prompt)
-    from sinkscope.cli.writing.cost import Cost
+    if not stream:
+        refuse_unread(context, "goes with --stream", "sinks", "window", "distance")
+    if cache == FULL:
+        refuse_unread(context, "goes with a quantized --cache, such as kv4-kivi", "protect")
+    if temperature == 0:
+        refuse_unread(context, "is not read at --temperature 0", "top_p", "top_k", "seed")
+    if chat and endless:
+        raise InputError("--endless does not go with --chat, whose answers end")
+    lines = _messages(prompt) if chat else iter([_prompt(prompt)])
+    from sinkscope.cli.writing.writer import Writer
     from sinkscope.model import load_tokenizer
 
     with only_json(as_json):
         loaded = options.loaded(model, context)
         tokenizer = load_tokenizer(model, revision=revision, trust_remote_code=trust_remote_code)
-        ids = _ids(tokenizer, text).to(loaded.device)
-        limit = max_tokens or (None if stream else 256)
-        quantized = None if cache == FULL else (cache, spare)
-        cost = Cost(_cache(loaded, ids, (sinks, window, distance) if stream else None, quantized, limit))
-        words, stopped = _write(loaded, tokenizer, ids, cost, limit, temperature, seed, as_json, endless=stream)
-    if as_json:
-        settings = {"sinks": sinks, "window": window, "distance": distance} if stream else None
-        show_json(
-            {
-                "model": model,
-                "prompt_tokens": ids.shape[1],
-                "stream": settings,
-                "cache": cache,
-                "spare": spare,
-                **cost.figures(),
-                "stopped": stopped,
-                "text": words,
-            }
+        writer = Writer(
+            loaded,
+            tokenizer,
+            streaming=(sinks, window, distance) if stream else None,
+            quantized=None if cache == FULL else (cache, protect),
+            sampling=(temperature, top_p, top_k, seed),
+            limit=max_tokens,
+            endless=endless,
+            chat=chat,
         )
-    else:
-        note(f"{stopped}: {cost}")
+        for line in lines:
+            ids = writer.conversation(line) if chat else writer.prompt(line)
+            words, stopped, cost = _write(writer, ids, as_json)
+            writer.answered(words)
+            if not as_json:
+                note(f"{stopped}: {cost}")
+            if stopped == INTERRUPTED:
+                break
+    if not as_json:
+        return
+    show_json(
+        {
+            "model": model,
+            "prompt_tokens": writer.prompt_tokens,
+            "stream": writer.streams,
+            "cache": cache,
+            "protect": protect,
+            "sampling": writer.sampled,
+            **cost.figures(),
+            "stopped": stopped,
+            "text": words,
+            **({"messages": writer.messages} if chat else {}),
+        }
+    )
+
+
+INTERRUPTED = "interrupted"
 
 
 def _prompt(prompt: str | None) -> str:
@@ -116,93 +157,52 @@ def _prompt(prompt: str | None) -> str:
         raise InputError(f"what is piped in is not UTF-8 text: {error}") from error
 
 
-def _ids(tokenizer: Any, text: str) -> Any:
-    """Token ids of a prompt, (1, position), behind a BOS where the tokenizer has one."""
-    import torch
-
-    ids = tokenizer(text, add_special_tokens=True)["input_ids"] if text else []
-    if tokenizer.bos_token_id is not None and ids[:1] != [tokenizer.bos_token_id]:
-        ids = [tokenizer.bos_token_id, *ids]
-    if not ids:
-        raise InputError("nothing to continue, and the tokenizer has no BOS to begin with: give --prompt TEXT")
-    return torch.tensor([ids])
-
-
-def _cache(
-    model: Any,
-    ids: Any,
-    streaming: tuple[int, int, Distance] | None,
-    quantized: tuple[str, str] | None,
-    limit: int | None,
-) -> Any:
-    """The cache, which has read the prompt but for its last token."""
-    import torch
-    from transformers import DynamicCache
-
-    from sinkscope.caches import StreamingCache
-    from sinkscope.hooks import text_config
-
-    if streaming is not None:
-        sinks, window, distance = streaming
-        cache = StreamingCache(model, sinks, window, distance)
-        if ids.shape[1] > 1:
-            cache.prefill(model, ids)
-        return cache
-    config = text_config(model)
-    if quantized is None:
-        made: Any = DynamicCache(config=config)
-    else:
-        from sinkscope.cli.writing.rounded import rounded_cache
-
-        made = rounded_cache(model, *quantized, ids)
-    most = getattr(config, "max_position_embeddings", None)
-    if isinstance(most, int) and ids.shape[1] + (limit or 0) > most:
-        raise InputError(
-            f"{ids.shape[1]} tokens of prompt and {limit} to write, but the model has positions for {most}: write "
-            "fewer, or --stream"
-        )
-    if ids.shape[1] > 1:
-        with torch.inference_mode():
-            model(ids[:, :-1], past_key_values=made, use_cache=True)
-    return made
+def _messages(prompt: str | None) -> Iterator[str]:
+    """The messages of a conversation: the prompt, then lines of input until an empty one or its end."""
+    if prompt is not None:
+        yield prompt
+    if sys.stdin is None:
+        return
+    asking = sys.stdin.isatty()
+    if prompt is not None and not asking:
+        return
+    while True:
+        if asking:
+            print("> ", end="", file=sys.stderr, flush=True)
+        try:
+            line = sys.stdin.readline()
+        except UnicodeDecodeError as error:
+            raise InputError(f"what is piped in is not UTF-8 text: {error}") from error
+        except KeyboardInterrupt:
+            return
+        if not line.strip():
+            return
+        yield line.strip()
 
 
-def _write(
-    model: Any,
-    tokenizer: Any,
-    ids: Any,
-    cost: Cost,
-    limit: int | None,
-    temperature: float,
-    seed: int,
-    quiet: bool,
-    *,
-    endless: bool,
-) -> tuple[str, str]:
-    """Show the text as it comes; returns the end of it, and why it ended."""
-    from sinkscope.cli.writing.tokens import Decoded, written
+def _write(writer: Any, ids: Any, quiet: bool) -> tuple[str, str, Cost]:
+    """Show the text as it comes; returns the end of it, why it ended, and what it cost."""
+    from sinkscope.cli.writing.tokens import Decoded
 
-    decoded, words, said = Decoded(tokenizer, ids[0].tolist()), "", time.monotonic()
+    cost = writer.begin(ids)
+    decoded, words, said = Decoded(writer.tokenizer, ids[0].tolist()), "", time.monotonic()
     # On one terminal with the text, a remark stands on a line of its own.
     between = sys.stdout.isatty() and sys.stderr.isatty() and not quiet
     stopped = "written"
     try:
-        for token in written(model, ids, cost.cache, temperature, seed):
-            cost.tokens += 1
-            if not endless and token == tokenizer.eos_token_id:
+        for token in writer.tokens(ids, cost):
+            if token in writer.ends:
                 stopped = "the text ended"
                 break
             part = plain(decoded.add(token)).plain
             words = (words + part)[-SHOWN:]
             if not quiet:
                 print(part, end="", flush=True)
-            if cost.tokens == limit:
-                break
             if time.monotonic() - said >= EVERY:
                 said = time.monotonic()
                 note(f"\n{cost}" if between else str(cost))
     except KeyboardInterrupt:
-        stopped = "interrupted"
+        stopped = INTERRUPTED
     if not quiet:
         print(flush=True)
-    return words, stopped
+    return words, stopped, cost

@@ -1,28 +1,34 @@
-"""`sinkscope intervene`: does the sink matter? One intervention beside its random controls."""
+"""`sinkscope intervene`: does the sink matter? A changed model against random controls."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.progress import Progress
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperOption
 
 from sinkscope.cli import options
+from sinkscope.cli.commands import Command
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
-from sinkscope.cli.measuring.folders import old_files, results_folder
+from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.errors import InputError, unknown
-from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
+from sinkscope.report.terminal import note, only_json
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from sinkscope.data import Reading
-    from sinkscope.interventions import Effect
+    from sinkscope.trials import Trial
 
 
-class ListingNames(TyperCommand):
+QUESTION = ("hide-sink", "mute-sink", "mean-sink", "fold-sink", "swap-sink", "trim-sink")
+
+AS_TOLD = ("first-view", "swap-position", "replace-position", "suppress-bands")  # nothing is looked for in texts
+
+
+class ListingNames(Command):
     """A command whose help lists the interventions, looked up only then: that imports torch."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -30,10 +36,14 @@ class ListingNames(TyperCommand):
 
         for param in self.params:
             if param.name == "what" and isinstance(param, TyperOption):
-                param.help = f"What to change; heads and entries are found in a first pass. One of {', '.join(NAMED)}."
+                param.help = (
+                    f"What to change. Arms on the sink, repeatable (default: all): {', '.join(QUESTION)}. Or one of "
+                    f"{', '.join(NAMED)}; heads and entries are found on texts that are not scored."
+                )
         super().format_help(ctx, formatter)
 
 
+By = Literal["after", "layer"]
 HeadsControl = Literal["any", "layer", "norm"]
 
 
@@ -42,9 +52,23 @@ def intervene(
     context: options.Context,
     model: options.Model,
     what: Annotated[
-        str, typer.Option(metavar="NAME", help="What to change; heads and entries are found in a first pass.")
-    ],
-    position: Annotated[int, typer.Option(min=0, help="The sink's position, counted from 0.")] = 0,
+        list[str] | None, typer.Option(metavar="NAME", help="What to change; arms on the sink are repeatable.")
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORDS",
+            help="For arms on the sink: which tokens, as in measured@0.2, first:1 or positions:0,5. Default: measured.",
+        ),
+    ] = None,
+    after: Annotated[
+        int, typer.Option(min=1, help="For arms on the sink: change queries from N tokens behind it on.")
+    ] = 8,
+    by: Annotated[
+        By | None,
+        typer.Option(help="For arms on the sink: a curve over --after 1 to 32, or each layer by itself."),
+    ] = None,
+    position: Annotated[int, typer.Option(min=0, help="The sink's position, for everything else.")] = 0,
     to: Annotated[
         int | None,
         typer.Option(
@@ -60,20 +84,27 @@ def intervene(
     ] = True,
     layers: Annotated[
         str | None,
-        typer.Option(metavar="LIST", help="Of zero-sink-heads: sink heads of these layers only, as in 0,4-7."),
+        typer.Option(
+            metavar="LIST",
+            help="Change these layers only, as in 0,4-7; for zero-sink-heads: sink heads of these layers.",
+        ),
     ] = None,
     heads: Annotated[
         str | None,
-        typer.Option(metavar="LIST", help="Of zero-sink-heads: these heads, sinks or not, as in 3.0,3.2 (layer.head)."),
+        typer.Option(
+            metavar="LIST", help="For zero-sink-heads: these heads, sinks or not, as in 3.0,3.2 (layer.head)."
+        ),
     ] = None,
     strongest: Annotated[
-        int | None, typer.Option(min=1, help="Of zero-sink-heads: so many sink heads, the strongest. Default: all.")
+        int | None, typer.Option(min=1, help="For zero-sink-heads: so many sink heads, the strongest. Default: all.")
     ] = None,
     control: Annotated[
         HeadsControl,
-        typer.Option(help="Of zero-sink-heads: other heads of any layer, of the same layer, of about the same norm."),
+        typer.Option(help="For zero-sink-heads: other heads of any layer, of the same layer, of about the same norm."),
     ] = "any",
     controls: Annotated[int, typer.Option(min=1, help="Random controls of the same budget.")] = 5,
+    tolerance: Annotated[float, typer.Option(min=0, help="KL that counts as nothing, nats a token.")] = 0.02,
+    explain: Annotated[bool, typer.Option("--explain", help="Print what the words of the verdict mean.")] = False,
     kind: options.Kind = "natural",
     text: options.OneText = None,
     reads: Reads = READS,
@@ -90,80 +121,141 @@ def intervene(
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Change what makes the sink, and compare loss, predictions and sink rate with those of random controls.
+    """Does the sink matter? Change it, and compare predictions with those of random controls on the same texts.
 
-    Of an encoder-decoder the decoder is changed, and its predictions are compared."""
-    options_of_heads = {"--layers": layers, "--heads": heads, "--strongest": strongest}
-    _check_heads(what, options_of_heads | {"--control": None if control == "any" else control})
+    For an encoder-decoder, the decoder is changed and its predictions are compared."""
+    asked = _asked(what)
+    named_one = asked[0] if asked[0] not in QUESTION else None
+    _check_read(named_one, context)
     options.check_written(figure)
     chosen_layers, chosen_heads = _layers(layers), _pairs(heads)
     medium = options.medium_of(context)
     reading = medium[0] if medium else kind
-    folder = results_folder("intervene", out, [model], [what, *([] if reading == "natural" else [reading])], context)
+    words = [*asked, *([] if reading == "natural" else [reading])]
+    folder = results_folder("intervene", out, [model], words if what else words[len(asked) :], context)
+    from dataclasses import replace
+
     from transformers.utils.logging import disable_progress_bar
 
-    from sinkscope import interventions
     from sinkscope.cli.measuring.job import loaded, reading_of
+    from sinkscope.cli.trials import about, show_trial, watching, write_trial
     from sinkscope.hooks import Stream, is_encoder_decoder, row_length
     from sinkscope.interventions import NAMED, Subject, named
+    from sinkscope.report.changes_page import changes_page, rows
+    from sinkscope.trials import changed as run_changed
+    from sinkscope.trials import matters, needed, split
+    from sinkscope.trials.changes import uses
 
-    if what not in NAMED:
-        raise unknown("intervention", what, NAMED)
+    if named_one is not None and named_one not in NAMED:
+        raise unknown("intervention", named_one, [*QUESTION, *NAMED])
     disable_progress_bar()
     with only_json(as_json):
-        changed = loaded(model, device, runs)
-        read = reading_of(changed, model, kind, reads, runs, medium, text)
-        given, stack = of_one_size(read), Stream.of(changed).stack
+        subject_model = loaded(model, device, runs)
+        purpose = uses(asked, on) if named_one is None else "nothing" if named_one in AS_TOLD else "chooses"
+        more = replace(reads, samples=needed(reads.samples, purpose))
+        read = reading_of(subject_model, model, kind, more, runs, medium, text)
+        inputs, stack = of_one_size(read), Stream.of(subject_model).stack
         note(f"{model}: {read.description}; first: {read.first}")
-        length = row_length(changed, given)
-        _check_position(position, length)
-        subject = Subject(
-            changed,
-            given,
-            position,
-            length // 2 if to is None else to,
-            reads.epsilon,
-            tuple(band or (19,)),
-            spare_sink,
-            runs.batch_size,
-            chosen_layers,
-            chosen_heads,
-            strongest,
-            control,
-        )
-        chosen = named(what, subject)
-        where = f", in the {stack} alone" if is_encoder_decoder(changed) else ""
-        note(f"{what}{where}: {chosen.remark}")
-        with Progress(console=stderr(), transient=True, disable=not stderr().is_terminal) as bar:
-            task = bar.add_task("intervening", total=None)
-            found = interventions.effect(
-                changed,
-                given,
-                chosen.intervention,
-                controls=controls,
-                seed=runs.seed,
-                epsilon=reads.epsilon,
-                position=position if chosen.position is None else chosen.position,
-                batch_size=runs.batch_size,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
+        said = about("intervene", model=model, what=list(asked), input=read.description, stack=stack)
+        if is_encoder_decoder(subject_model):
+            note(f"changed: the {stack} alone")
+        shared: dict[str, Any] = {"controls": controls, "seed": runs.seed, "epsilon": reads.epsilon}
+        shared |= {"tolerance": tolerance, "batch_size": runs.batch_size}
+        with watching() as watch:
+            if named_one is None:
+                trial = matters(
+                    subject_model,
+                    inputs,
+                    asked,
+                    on=on,
+                    after=after,
+                    by=by,
+                    layers=chosen_layers,
+                    about=said,
+                    progress=watch,
+                    **shared,
+                )
+            else:
+                parts = split(subject_model, inputs, purpose)
+                found_in = (parts.calibration or parts.scored).inputs
+                length = row_length(subject_model, parts.scored.inputs)
+                _check_position(position, length)
+                subject = Subject(
+                    subject_model,
+                    found_in,
+                    position,
+                    length // 2 if to is None else to,
+                    reads.epsilon,
+                    tuple(band or (19,)),
+                    spare_sink,
+                    runs.batch_size,
+                    chosen_layers,
+                    chosen_heads,
+                    strongest,
+                    control,
+                )
+                chosen = named(named_one, subject)
+                note(f"{named_one}: {chosen.remark}")
+                said |= {"acts_on": chosen.remark} | (
+                    {"notes": [f"Controls: {chosen.control}."]} if chosen.control else {}
+                )
+                trial = run_changed(
+                    subject_model,
+                    parts.scored,
+                    chosen.intervention,
+                    name=named_one,
+                    position=position if chosen.position is None else chosen.position,
+                    drawn_in=found_in,
+                    calibrated_on=parts.record,
+                    about=said,
+                    progress=watch,
+                    **shared,
+                )
+        paths = write_trial(trial, "intervene", folder, page=changes_page(trial), extra=_static(trial, figure))
+    show_trial(trial, paths, as_json=as_json, explain=explain, cells=rows)
+
+
+def _asked(what: list[str] | None) -> tuple[str, ...]:
+    """The names that were asked for, old ones under their new name. Raises `InputError` for a mixture of kinds."""
+    found = []
+    for name in what or QUESTION:
+        if name == "forbid-sink":
+            note(
+                "forbid-sink is now hide-sink: the sink stays for the first queries, or the next token takes its place"
             )
-        summary = {**found.to_json(), "model": model, "what": what, "found": chosen.remark, "input": read.description}
-        summary |= {"stack": stack}
-        summary |= {"control": chosen.control} if chosen.control else {}
-        paths = _write(found, folder, summary, figure)
-    if as_json:
-        show_json(summary)
-    else:
-        _show(found)
-        if chosen.control:
-            show(plain(f"control: {chosen.control}"))
-        show(plain(f"written: {', '.join(map(str, paths))}"))
+            name = "hide-sink"
+        found.append(name)
+    if len(found) > 1 and (other := next((name for name in found if name not in QUESTION), None)):
+        raise InputError(f"--what {other}: one at a time; together run {', '.join(QUESTION)}")
+    return tuple(dict.fromkeys(found))
 
 
-def _check_heads(what: str, given: dict[str, Any]) -> None:
-    """Options that would say nothing are an error: they choose heads, and only one intervention acts on heads."""
-    if what != "zero-sink-heads" and (name := next((name for name, value in given.items() if value is not None), None)):
-        raise InputError(f"{name} chooses heads, which --what zero-sink-heads acts on, and not {what}")
+def _check_read(name: str | None, context: typer.Context) -> None:
+    """Options that a run does not read are an error."""
+    sink, heads = ("on", "after", "by"), ("heads", "strongest", "control")
+    others = ("position", "to", "band", "spare_sink")
+    unread = (*others, *heads) if name is None else sink if name == "zero-sink-heads" else (*sink, *heads, "layers")
+    why = {
+        **dict.fromkeys(sink, f"is read by {', '.join(QUESTION)}"),
+        **dict.fromkeys((*heads, "layers"), "chooses heads, which --what zero-sink-heads acts on"),
+        **dict.fromkeys(others, "is read by interventions that are no arms on the sink (there: --on)"),
+    }
+    for option in unread:
+        source = context.get_parameter_source(option)
+        if source is not None and source.name != "DEFAULT":
+            raise InputError(f"--{option.replace('_', '-')} {why[option]}, and not {name or 'these arms'}")
+
+
+def _static(trial: Trial, figure: str | None) -> Callable[[Path], None]:
+    """Writes the figure as a picture where one is asked for."""
+
+    def write(draft: Path) -> None:
+        if figure is not None:
+            from sinkscope.pictures import write_figure
+
+            write_figure(trial.plot(), draft / f"figure.{figure}")
+
+    return write
 
 
 def _layers(text: str | None) -> tuple[int, ...] | None:
@@ -210,45 +302,3 @@ def of_one_size(read: Reading) -> dict[str, Tensor]:
 def _check_position(position: int, tokens: int) -> None:
     if position >= tokens:
         raise InputError(f"--position {position}: the samples have positions 0 to {tokens - 1}")
-
-
-def _write(found: Effect, folder: Path, summary: dict, figure: str | None) -> list[Path]:
-    """Write its files, in the place of an earlier intervention's; where they are."""
-    from functools import partial
-
-    from sinkscope.files import replacing, write_json, write_text
-    from sinkscope.pictures import write_figure
-    from sinkscope.report.effects import effect_page
-    from sinkscope.report.page import write_page
-
-    page = effect_page(found, summary)
-    with replacing(folder, partial(old_files, "intervene")) as draft:
-        write_json(draft / "effect.json", summary)
-        write_text(draft / "table.csv", found.table().to_csv(index=False))
-        write_page(page, draft / "figure.html")
-        if figure is not None:
-            write_figure(found.plot(), draft / f"figure.{figure}")
-        names = sorted(path.name for path in draft.iterdir())
-    return [folder / name for name in names]
-
-
-def _show(found: Effect) -> None:
-    """A row per metric with the controls beside it, then the finding in words."""
-    from sinkscope.interventions.outcome import METRICS
-    from sinkscope.report.effects import said
-
-    shown = [metric for metric in METRICS if getattr(found.intervened, metric) is not None]
-    rows = [
-        (
-            row.metric.replace(" to the baseline", ""),
-            f"{row.baseline:.4g}",
-            f"{row.intervened:.4g}",
-            f"{row.control_mean:.4g}",
-            f"{row.control_low:.4g} – {row.control_high:.4g}",
-            said(found, metric),
-        )
-        for metric, row in zip(shown, found.table().itertuples(), strict=True)
-    ]
-    columns = ("", "baseline", "intervened", "controls", "their range", "stands out")
-    show(table(columns, rows))
-    show(plain(found.verdict))

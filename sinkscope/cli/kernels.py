@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sinkscope.cli import options
+from sinkscope.cli.commands import App
 from sinkscope.errors import InputError, unknown
 from sinkscope.report.terminal import only_json, plain, show, show_json, stderr, table
 
@@ -24,7 +25,7 @@ PARITY = ("case", "dtype", "outcome", "output", "lse", "gradients", "limit")
 DISAGREE = 1  # the exit code
 COLUMNS = ("weights", "mask", "shape", "dtype", "output", "dq", "dk", "dv", "limit", "agrees")
 
-app = typer.Typer(no_args_is_help=True)
+app = App(no_args_is_help=True)
 
 
 @app.callback(epilog="Example: sinkscope kernels check")

@@ -1,29 +1,34 @@
-"""`sinkscope quantize`: what quantizing a model costs, which tokens to spare, and what that gives back."""
+"""`sinkscope quantize`: what quantizing a model costs, which tokens to protect, and what that gives back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import Progress
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperOption
 
 from sinkscope.cli import options
+from sinkscope.cli.commands import Command
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
-from sinkscope.cli.measuring.choices import WORDS, At, choices_of
-from sinkscope.cli.measuring.folders import results_folder
+from sinkscope.cli.measuring.folders import FILES, old_files, results_folder
+from sinkscope.cli.protecting import At, protecting
+from sinkscope.cli.trials import about, show_trial, watching, write_trial
 from sinkscope.errors import InputError
-from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
+from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
-    from sinkscope.quantization import Hazards, Study
+    from sinkscope.cli.writing.quantized import Exported
+    from sinkscope.quantization import Hazards
+    from sinkscope.trials import Trial
 
 SHOWN = 8  # sites on a terminal
 
 
-class ListingSchemes(TyperCommand):
+class ListingSchemes(Command):
     """A command whose help lists the schemes, looked up only then: that imports torch."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -40,14 +45,16 @@ def quantize(
     context: options.Context,
     model: options.Model,
     scheme: Annotated[str | None, typer.Option(metavar="NAME", help="How to quantize.")] = None,
-    spare: Annotated[
+    protect: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="WHAT",
-            help=f"Tokens to spare, repeatable: {', '.join(WORDS)}. Default: measured; none where a scheme rounds "
-            "weights alone.",
+            metavar="WORDS",
+            help="Tokens to keep in full precision, repeatable, each an arm: measured[@ε], outliers[:ratio], first:4, "
+            "positions:0,5, ids:2,13, joined by +; prefix[:RATIO|bos|peak|DIR]; none. Default: sinks, outliers and "
+            "both where activations are rounded, sinks for caches, none where weights alone are.",
         ),
     ] = None,
+    spare: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     skip: Annotated[
         list[str] | None,
         typer.Option(
@@ -55,13 +62,23 @@ def quantize(
         ),
     ] = None,
     hazards: Annotated[
-        bool, typer.Option("--hazards", help="What to spare in this model, and why: ranges, site by site.")
+        bool, typer.Option("--hazards", help="What to protect in this model, and why: ranges, site by site.")
     ] = False,
     controls: Annotated[int, typer.Option(min=1, help="Random choices of the same budget.")] = 5,
     behind: Annotated[
         int | None,
-        typer.Option("--context", min=1, help="Of schemes of caches: tokens read at once. Default: half of a sample."),
+        typer.Option("--context", min=1, help="For cache schemes: the prefill length. Default: half of a text."),
     ] = None,
+    calibrate_on: Annotated[
+        Path | None,
+        typer.Option(
+            help="A text to calibrate on. Default: other texts of the same source, as many as are scored where weights "
+            "or ranges are fitted, a quarter more where tokens are chosen."
+        ),
+    ] = None,
+    in_sample: Annotated[bool, typer.Option("--in-sample", help="Calibrate on the scored texts.")] = False,
+    tolerance: Annotated[float, typer.Option(min=0, help="Nats a token below which a change counts as free.")] = 0.02,
+    explain: Annotated[bool, typer.Option("--explain", help="Say what the words of the verdict mean.")] = False,
     kind: options.Kind = "natural",
     text: options.OneText = None,
     reads: Reads = READS,
@@ -70,21 +87,18 @@ def quantize(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for the results, and for the tokens to spare as JSON and safetensors, a prefix with keys and "
+            help="Folder for the results, and for the protected tokens as JSON and safetensors, a prefix with keys and "
             "values. Default: sinkscope-quantize/MODEL-SCHEME, with a hash of the options that are not at their "
             "defaults."
         ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Quantize a model in simulation, and find which tokens to spare: beside the first tokens and random ones."""
-    if scheme is None and not hazards:
-        raise InputError("give --scheme NAME for a study, --hazards for what to spare and why, or both")
-    if scheme is None and behind is not None:
-        raise InputError("--context goes with a --scheme of caches")
-    if scheme is None and skip:
-        raise InputError("--skip goes with a --scheme of linear maps")
-    choices_of(spare or [])  # words that say nothing are refused before anything is loaded
+    """Quantize a model in simulation, and find which tokens to keep in full precision, compared with random ones."""
+    _check(scheme, hazards, behind, skip, calibrate_on, in_sample)
+    source = context.get_parameter_source("epsilon")
+    epsilon = reads.epsilon if source is not None and source.name == "COMMANDLINE" else None
+    builders = protecting(protect, spare, epsilon)  # words that say nothing are refused before anything is loaded
     medium = options.medium_of(context)
     words = [scheme or "hazards", *([] if kind == "natural" and medium is None else [medium[0] if medium else kind])]
     folder = results_folder("quantize", out, [model], words, context)
@@ -93,62 +107,94 @@ def quantize(
     from sinkscope import quantization
     from sinkscope.cli.intervene import of_one_size
     from sinkscope.cli.measuring.job import loaded, reading_of, tokenizer_of
-    from sinkscope.cli.writing.quantized import exported_of, write_quantized
-    from sinkscope.metrics import check_epsilon
-    from sinkscope.quantization import Spared
-    from sinkscope.quantization.schemes import scheme_named
+    from sinkscope.cli.writing.quantized import exported_of
+    from sinkscope.sinks import Choice, check_epsilon
+    from sinkscope.trials import needed, scheme_trial
+    from sinkscope.trials.schemes import default_choices, takes
 
     check_epsilon(reads.epsilon)
-    source = context.get_parameter_source("epsilon")
-    epsilon = reads.epsilon if source is not None and source.name == "COMMANDLINE" else None
-    chosen = None if scheme is None else scheme_named(scheme, skip or ())
-    alone = chosen is not None and chosen.spares != "served"
-    builders = choices_of(spare or (["none"] if alone else ["measured"]))
+    chosen = None if scheme is None else quantization.scheme_named(scheme, skip or ())
     disable_progress_bar()
     with only_json(as_json):
         quantized = loaded(model, device, runs)
-        read = reading_of(quantized, model, kind, reads, runs, medium, text)
-        given = of_one_size(read)
         tokenizer = tokenizer_of(model, runs.revision)
+        count = reads.samples
+        if chosen is not None and calibrate_on is None and not in_sample and medium is None:
+            count = needed(count, takes(chosen, None if builders is None else builders.values()))
+        read = reading_of(quantized, model, kind, replace(reads, samples=count), runs, medium, text)
+        given = of_one_size(read)
         _check_bos(given, tokenizer)
         note(f"{model}: {read.description}; first: {read.first}")
-        if alone and not spare:
-            note(f"{scheme} rounds weights alone: its cost, with nothing spared; --spare prefix:bos studies a prefix")
-        at = At(quantized, given, epsilon, tokenizer)
-        choices = {word: build(at) for word, build in builders.items()}
+        at = At(quantized, given, tokenizer)
+        choices = None
+        if builders is not None:
+            choices = {word: one if isinstance(one, Choice) else one(at) for word, one in builders.items()}
+        if chosen is not None and choices is None and not default_choices(chosen):
+            note(
+                f"{scheme} rounds weights alone: its cost, with nothing protected; --protect prefix:bos tries a prefix"
+            )
         looked = None
         if hazards:
-            first = next((choice for choice in choices.values() if isinstance(choice, Spared)), None)
+            first = next((choice for choice in (choices or {}).values() if isinstance(choice, Choice)), None)
             looked = quantization.hazards(quantized, given, first, batch_size=runs.batch_size)
-        study = None
+        trial = None
         if chosen is not None:
-            with Progress(console=stderr(), transient=True, disable=not stderr().is_terminal) as bar:
-                task = bar.add_task("quantizing", total=None)
-                study = quantization.study(
+            others = None
+            if calibrate_on is not None:
+                others = of_one_size(reading_of(quantized, model, kind, reads, runs, None, calibrate_on))
+            with watching() as watch:
+                trial = scheme_trial(
                     quantized,
                     given,
                     chosen,
                     choices,
                     controls,
+                    calibrate_on=others,
+                    calibrated_source=str(calibrate_on or read.description),
+                    in_sample=in_sample,
                     context=behind,
+                    tolerance=tolerance,
                     batch_size=runs.batch_size,
                     seed=runs.seed,
-                    about={"model": model, "input": read.description},
-                    progress=lambda done, total: bar.update(task, completed=done, total=total),
+                    about=about("quantize", model=model, input=read.description),
+                    progress=watch,
                 )
-        found = _summary(model, study, looked)
-        exported = exported_of(model, quantized, given, choices, tokenizer, looked)
+        known = choices if choices is not None else ({} if chosen is None else default_choices(chosen))
+        exported = exported_of(model, quantized, given, known, tokenizer, looked)
         if exported is not None and exported.lacking:
             note(f"keys and values of the prefix are not written: {exported.lacking}")
-        paths = write_quantized(folder, found, study, looked, exported)
+        paths = _write(model, folder, trial, looked, exported)
     if as_json:
-        show_json(found)
+        both = {} if trial is None else trial.to_json()
+        show_json({"model": model, **both, **({} if looked is None else {"hazards": looked.to_json()})})
         return
-    if study is not None:
-        _show(study)
+    if trial is not None:
+        show_trial(trial, paths, as_json=False, explain=explain)
+        _show_bytes(trial)
     if looked is not None:
         _show_hazards(looked)
-    show(plain(f"written: {', '.join(map(str, paths))}"))
+        if trial is None:
+            show(plain(f"written: {', '.join(map(str, paths))}"))
+
+
+def _check(
+    scheme: str | None,
+    hazards: bool,
+    behind: int | None,
+    skip: list[str] | None,
+    calibrate_on: Path | None,
+    in_sample: bool,
+) -> None:
+    if scheme is None and not hazards:
+        raise InputError("give --scheme NAME for a trial, --hazards for what to protect and why, or both")
+    if scheme is None and behind is not None:
+        raise InputError("--context goes with a --scheme of caches")
+    if scheme is None and skip:
+        raise InputError("--skip goes with a --scheme of linear maps")
+    if scheme is None and (calibrate_on is not None or in_sample):
+        raise InputError(f"--{'in-sample' if in_sample else 'calibrate-on'} goes with a --scheme")
+    if calibrate_on is not None and in_sample:
+        raise InputError("--in-sample calibrates on the scored texts, --calibrate-on on others: give one of them")
 
 
 def _check_bos(given: Mapping[str, Any], tokenizer: Any) -> None:
@@ -162,27 +208,43 @@ def _check_bos(given: Mapping[str, Any], tokenizer: Any) -> None:
         )
 
 
-def _summary(model: str, study: Study | None, looked: Hazards | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"model": model}
-    found |= {} if study is None else {"study": study.to_json()}
-    return found | ({} if looked is None else {"hazards": looked.to_json()})
+def _write(
+    model: str, folder: Path, trial: Trial | None, looked: Hazards | None, exported: Exported | None
+) -> list[Path]:
+    """Whatever there is, in the place of an earlier call's."""
+    from sinkscope.cli.writing.quantized import write_extra
+    from sinkscope.files import replacing
+    from sinkscope.report.hazards_page import hazards_page, hazards_sections
+    from sinkscope.report.page import write_page
+
+    extra = partial(write_extra, looked=looked, exported=exported)
+    if trial is not None:
+        title = f"{trial.record['scheme']} on {model}"
+        more = () if looked is None else hazards_sections(looked)
+        return write_trial(trial, "quantize", folder, title=title, more=more, extra=extra)
+    assert looked is not None
+    with replacing(folder, partial(old_files, "quantize")) as draft:
+        write_page(hazards_page(model, looked), draft / "figure.html")
+        extra(draft)
+    return [folder / name for name in FILES["quantize"] if (folder / name).exists()]
 
 
-def _show(study: Study) -> None:
-    """A row per arm, then the finding in words."""
-    from sinkscope.report.changing import COST, arm_rows
-
-    frame = study.table()
-    show(table(["", "spared", COST[study.by], "from", "to", "given back, %", "from", "to"], arm_rows(frame, study.by)))
-    show(plain(study.verdict))
-    if "weight_bytes" in (record := study.record):
+def _show_bytes(trial: Trial) -> None:
+    """Bytes of matrices, and of caches that really hold what is rounded."""
+    if "weight_bytes" in (record := trial.record):
         whole, small = record["weight_bytes_16"], record["weight_bytes"]
-        show(plain(f"matrices: {small / 2**20:.3g} MiB with scales, {whole / 2**20:.3g} MiB in 16 bits"))
-    held = study.data["held"].values
-    if held[1] == held[1]:
-        show(
-            plain(f"cache of a text at its end: {held[1] / 2**10:.3g} KiB with scales, {held[0] / 2**10:.3g} KiB full")
-        )
+        show(plain(f"matrices: {size(small)} with scales, {size(whole)} in 16 bits"))
+    if record.get("stored"):
+        held = trial.data["bytes"]
+        full, rounded = float(held.isel(arm=0)), float(held.sel(arm=str(trial.baseline)))
+        show(plain(f"cache of a text after its context: {size(rounded)} with scales, {size(full)} full"))
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that leaves one to four digits: 2.9 MiB, 3,070 KiB."""
+    unit, power = ("MiB", 20) if count >= 10 * 2**20 else ("KiB", 10)
+    value = count / 2**power
+    return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
 
 
 def _show_hazards(looked: Hazards) -> None:

@@ -12,7 +12,7 @@ from sinkscope.cli.measuring.folders import FILES, Kind, old_files
 from sinkscope.report.terminal import plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
-    from sinkscope.report.page import Section
+    from sinkscope.report.page import Page, Section
     from sinkscope.trials import Trial
 
 
@@ -51,13 +51,16 @@ def write_trial(
     title: str = "",
     more: Sequence[Section] = (),
     extra: Callable[[Path], None] | None = None,
+    page: Page | None = None,
 ) -> list[Path]:
-    """Numbers, table and page, in the place of an earlier trial's; `extra` adds a command's own files."""
+    """Numbers, table and page, in the place of an earlier trial's; `extra` adds a command's own files.
+
+    `page`: a command's own page, in place of the general one."""
     from sinkscope.files import replacing, write_json, write_text
     from sinkscope.report.page import write_page
     from sinkscope.report.trial_page import trial_page
 
-    page = trial_page(trial, title=title, more=more)
+    page = page or trial_page(trial, title=title, more=more)
     with replacing(folder, partial(old_files, kind)) as draft:
         trial.save(draft / "trial.nc")
         write_json(draft / "trial.json", trial.to_json())
@@ -68,8 +71,15 @@ def write_trial(
     return [folder / name for name in FILES[kind] if (folder / name).exists()]
 
 
-def show_trial(trial: Trial, paths: Sequence[Path], *, as_json: bool, explain: bool = False) -> None:
-    """The answer first, then the table, then where everything is."""
+def show_trial(
+    trial: Trial,
+    paths: Sequence[Path],
+    *,
+    as_json: bool,
+    explain: bool = False,
+    cells: Callable[[Trial], tuple[list[str], list[list[str]]]] | None = None,
+) -> None:
+    """The answer first, then the table (`cells`: a command's own), then where everything is."""
     if as_json:
         show_json(trial.to_json())
         return
@@ -77,7 +87,7 @@ def show_trial(trial: Trial, paths: Sequence[Path], *, as_json: bool, explain: b
     from sinkscope.trials import explained
 
     show(plain(trial.verdict))
-    show(table(*rows(trial)))
+    show(table(*(cells or rows)(trial)))
     if explain:
         show(plain(explained(trial.tolerance)))
     show(plain(f"written: {', '.join(map(str, paths))}"))

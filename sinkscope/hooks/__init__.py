@@ -12,6 +12,7 @@ something new that reads or changes a model:
 
 from sinkscope.hooks.continuing import check_continued, difference_behind, reads_at_once
 from sinkscope.hooks.dispatch import ARGUMENTS, Editor, Invocation, Watcher, editing, watching
+from sinkscope.hooks.documents import documents_of
 from sinkscope.hooks.hosted import IMPLEMENTATION, PLACE, Hosted, Joined, hosted, visibility_of
 from sinkscope.hooks.inputs import (
     batches,
@@ -126,6 +127,7 @@ __all__ = [
     "device_of",
     "difference_behind",
     "dispatches",
+    "documents_of",
     "editing",
     "evaluating",
     "family",

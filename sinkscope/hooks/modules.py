@@ -98,8 +98,21 @@ class PositionTable:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside `torch.compile(model)`."""
-    return model._orig_mod if isinstance(model, OptimizedModule) else model
+    """The model inside `torch.compile(model)`, and the one inside a PEFT model, with its adapters in place.
+
+    Raises `UnsupportedModelError` for an adapter that puts tokens of its own in front of a prompt.
+    """
+    if isinstance(model, OptimizedModule):
+        model = model._orig_mod
+    if not hasattr(model, "peft_config") or not hasattr(model, "get_base_model"):
+        return model
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        raise UnsupportedModelError(
+            "this PEFT adapter learns tokens in front of the prompt, which are no part of the model inside: measure "
+            "model.get_base_model() without them, or train sink tokens with attach(sink_tokens=…)"
+        )
+    inner: nn.Module = model.get_base_model()  # type: ignore[operator]
+    return inner
 
 
 def paths_of(model: nn.Module) -> dict[nn.Module, str]:

@@ -5,11 +5,13 @@ A line for each name, new interventions too.
 
 from sinkscope.interventions import registering as registering  # so that entry points of interventions are taken
 from sinkscope.interventions.bands import SuppressBands as SuppressBands
-from sinkscope.interventions.effects import effect as effect
 from sinkscope.interventions.finding import MassiveActivation as MassiveActivation
 from sinkscope.interventions.finding import largest_activations as largest_activations
 from sinkscope.interventions.finding import onset_depth as onset_depth
 from sinkscope.interventions.finding import sink_heads as sink_heads
+from sinkscope.interventions.fold import Constants as Constants
+from sinkscope.interventions.fold import FoldSink as FoldSink
+from sinkscope.interventions.fold import constants as constants
 from sinkscope.interventions.head_controls import AnyHeads as AnyHeads
 from sinkscope.interventions.head_controls import HeadControl as HeadControl
 from sinkscope.interventions.head_controls import SameLayer as SameLayer
@@ -23,13 +25,17 @@ from sinkscope.interventions.named import Found as Found
 from sinkscope.interventions.named import Subject as Subject
 from sinkscope.interventions.named import named as named
 from sinkscope.interventions.named import named_as as named_as
-from sinkscope.interventions.outcome import Effect as Effect
-from sinkscope.interventions.outcome import Outcome as Outcome
 from sinkscope.interventions.positions import ReplacePosition as ReplacePosition
 from sinkscope.interventions.positions import SwapPositions as SwapPositions
 from sinkscope.interventions.residual import RemoveContribution as RemoveContribution
 from sinkscope.interventions.residual import SetActivations as SetActivations
 from sinkscope.interventions.residual import mean_values as mean_values
 from sinkscope.interventions.sensitivity import perturbation_spread as perturbation_spread
+from sinkscope.interventions.sink import MeanSink as MeanSink
+from sinkscope.interventions.sink import MuteSink as MuteSink
+from sinkscope.interventions.sink import SwapSink as SwapSink
+from sinkscope.interventions.sink import TrimMass as TrimMass
+from sinkscope.interventions.targets import Targets as Targets
 from sinkscope.interventions.visibility import FirstTokenView as FirstTokenView
 from sinkscope.interventions.visibility import ForbidSink as ForbidSink
+from sinkscope.interventions.visibility import HideSink as HideSink

@@ -17,7 +17,7 @@ from sinkscope.interventions.heads import ZeroHeads
 from sinkscope.interventions.intervention import Intervention
 from sinkscope.interventions.positions import ReplacePosition, SwapPositions
 from sinkscope.interventions.residual import Entry, RemoveContribution, SetActivations
-from sinkscope.interventions.visibility import FirstTokenView, ForbidSink
+from sinkscope.interventions.visibility import FirstTokenView
 from sinkscope.probes import AttentionReceived, HiddenNorms, measure
 from sinkscope.registry import Registry
 
@@ -186,11 +186,6 @@ def _listed(heads: Sequence[Head]) -> str:
     pairs = ", ".join(map(_dotted, heads[:CANDIDATES]))
     more = f" and {len(heads) - CANDIDATES} more" if len(heads) > CANDIDATES else ""
     return f"{len(heads)} head{'' if len(heads) == 1 else 's'} (layer.head): {pairs}{more}"
-
-
-@named_as("forbid-sink")
-def _forbid_sink(subject: Subject) -> Found:
-    return Found(ForbidSink((subject.position,)), f"keys at position {subject.position}")
 
 
 @named_as("first-view")

@@ -1,21 +1,24 @@
-"""Interventions on who sees whom: forbid the sink, or give another position the first token's view."""
+"""Interventions on which keys a query sees: hide the sink, or give another position the first token's view."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from sinkscope.attention import Alone, Mask, Visibility, Without
+from sinkscope.attention import Alone, Full, Kept, Mask, Visibility, Without
+from sinkscope.attention.functional import Written
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import IMPLEMENTATION, Editor, OpenStream, row_length
+from sinkscope.interventions.inside import opened_layers, other_keys
 from sinkscope.interventions.intervention import Intervention, whole
 from sinkscope.interventions.residual import other_positions
+from sinkscope.interventions.targets import AFTER, Places, Targets, check_after, document_starts
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,52 @@ class FirstTokenView(Intervention):
         return (self.position,)
 
 
+@dataclass(frozen=True)
+class HideSink(Intervention):
+    """Logit −∞ on the keys p in `on` for queries t ≥ p + `after`; the other weights of a row are renormalized.
+
+    Queries before keep the sink: hidden from all of them, it would only be replaced by the next token, which then sees
+    itself alone. `on`: positions of a document, `Tokens` of a choice, or `Targets`; `layers`: running numbers, None for
+    all of the changed stack. By the mask, so what is measured meanwhile are the weights without it. Packed documents
+    are told apart by each layer's mask. A query for which nothing else would be left keeps what it saw. Control: as
+    many other keys, hidden from the same queries.
+    """
+
+    on: Any = (0,)
+    after: int = AFTER
+    layers: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        check_after(self.after)
+        object.__setattr__(self, "on", Targets.of(self.on, self.after))
+        if self.layers is not None:
+            object.__setattr__(self, "layers", whole("layers", self.layers))
+
+    @property
+    def targets(self) -> Targets:
+        return self.on
+
+    @property
+    def positions_named(self) -> tuple[int, ...]:
+        return self.targets.positions
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        opened, chosen = opened_layers(model, self.layers, stack)
+        opened.edit_attention(_Restriction(opened, self.targets, tuple(chosen)))
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> HideSink:
+        return replace(self, on=other_keys(generator, self.targets, row_length(model, inputs)))
+
+    def describe(self) -> dict[str, Any]:
+        layers = None if self.layers is None else list(self.layers)
+        return {"name": type(self).__name__, "on": self.targets.describe(), "after": self.after, "layers": layers}
+
+
 def _restrict(model: nn.Module, mask: Mask, stack: ExitStack) -> None:
     """Give every self-attention layer of the changed stack this mask as well."""
     opened = OpenStream(model, stack)
     opened.require(opened.stream.attention(model))
-    opened.edit_attention(_Restriction(opened, mask))
+    opened.edit_attention(_Restriction(opened, mask, opened.stream.layers))
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,16 +124,17 @@ class _Restriction(Editor):
     """Adds a mask to what the attention layers of a stack are given."""
 
     opened: OpenStream
-    mask: Mask
+    mask: Mask | Targets
+    layers: tuple[nn.Module, ...]
 
     def edits(self, module: nn.Module) -> bool:
-        return module in self.opened.stream.layers
+        return module in self.layers
 
     def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
         self.opened.edited(module)
         mask = arguments.get("attention_mask")
         if isinstance(mask, Visibility):
-            return arguments | {"attention_mask": mask.narrowed(self.mask)}
+            return arguments | {"attention_mask": self._narrowed(module, mask)}
         return arguments | {"attention_mask": self._written(module, implementation or "eager", arguments, mask)}
 
     def _written(self, module: nn.Module, name: str, given: Mapping[str, Any], mask: Any) -> Tensor:
@@ -101,7 +146,7 @@ class _Restriction(Editor):
                 "a query sees cannot be changed; load the model with attn_implementation='sdpa' or 'eager'"
             )
         query, keys = given["query"], given["key"].shape[2]
-        allowed = self._allowed(query.shape[2], keys, query.device)
+        allowed = self._allowed(module, query.shape[2], keys, query.device, mask)
         if mask is None:
             mask = self._unwritten(module, name, given, allowed)
         mask = mask[..., :keys].expand(-1, -1, query.shape[2], -1)
@@ -111,12 +156,38 @@ class _Restriction(Editor):
         hidden = hidden & (visible & ~hidden).any(-1, keepdim=True)  # who would see nothing keeps what it saw
         return mask & ~hidden if is_bool else mask.masked_fill(hidden, torch.finfo(mask.dtype).min)
 
-    def _allowed(self, queries: int, keys: int, device: torch.device) -> Bool[Tensor, "_ query key"]:
+    def _narrowed(self, module: nn.Module, visibility: Visibility) -> Visibility:
+        """The mask value of a lab model with the restriction: a rule where that is one, else written out."""
+        if not isinstance(self.mask, Targets):
+            return visibility.narrowed(self.mask)
+        if isinstance(visibility, Kept):
+            raise self._dropped(module)
+        visible = visibility.dense()
+        queries, keys = visible.shape[2:]
+        hidden = visible & ~self._allowed(module, queries, keys, visible.device, visibility)[:, None]
+        hidden = hidden & (visible & ~hidden).any(-1, keepdim=True)
+        return Written(Full(), visibility.query, visibility.key, visible & ~hidden)
+
+    def _allowed(
+        self, module: nn.Module, queries: int, keys: int, device: torch.device, mask: Any
+    ) -> Bool[Tensor, "_ query key"]:
         start = self.opened.seen
         total = start + queries
         first = max(0, total - keys)  # a sliding cache holds the last keys only
-        return self.mask.visible(
-            self.opened.tokens(start, total, device), self.opened.tokens(first, first + keys, device)
+        cache = self.opened.passes.now.forward.cache
+        if first and cache is not None and not any(cache.is_sliding):
+            raise self._dropped(module)
+        query, key = self.opened.tokens(start, total, device), self.opened.tokens(first, first + keys, device)
+        if not isinstance(self.mask, Targets):
+            return self.mask.visible(query, key)
+        self.mask.check_rows(self.opened.passes.now.forward.batch)
+        known = Places.of(key, document_starts(mask, queries, keys))
+        return ~self.mask.hit(known.part(slice(start - first, total - first)), known)
+
+    def _dropped(self, module: nn.Module) -> UnsupportedModelError:
+        return UnsupportedModelError(
+            f"family '{self.opened.stream.family}', {type(module).__name__}: its cache dropped keys, so what else a "
+            "query does not see cannot be changed: use a cache that keeps all"
         )
 
     def _unwritten(self, module: nn.Module, name: str, given: Mapping[str, Any], like: Tensor) -> Tensor:

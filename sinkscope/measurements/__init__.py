@@ -11,24 +11,28 @@ from sinkscope.measurements.heads import applicable, head_table, head_values
 from sinkscope.measurements.measurement import Measurement
 from sinkscope.measurements.rates import rate_at, received, stack_rates, stacks_apart
 from sinkscope.measurements.selection import (
-    CAUSAL,
+    PAPER,
     PER_HEAD,
+    VISIBLE,
     HeadView,
     TokenView,
     at,
     column_of,
+    comparable_places,
+    denominator_of,
     depth_labels,
     depth_lengths,
     has_position,
     layer_labels,
     layers_of,
     need,
+    query_counts,
     sample_lengths,
+    visible_queries,
 )
 from sinkscope.measurements.slots import SlotMass, slot_mass, slot_mass_by_layer
 from sinkscope.measurements.strongest import (
     Strongest,
-    comparable_places,
     comparable_rates,
     rates_by_position,
     strongest_by_layer,
@@ -39,10 +43,11 @@ from sinkscope.measurements.texts import TokenTexts
 from sinkscope.metrics import Interval
 
 __all__ = [
-    "CAUSAL",
     "DEFINITIONS",
     "HEAD_METRICS",
+    "PAPER",
     "PER_HEAD",
+    "VISIBLE",
     "Comparison",
     "Comparisons",
     "Definition",
@@ -60,6 +65,7 @@ __all__ = [
     "comparable_places",
     "comparable_rates",
     "compare",
+    "denominator_of",
     "depth_labels",
     "depth_lengths",
     "has_position",
@@ -70,6 +76,7 @@ __all__ = [
     "layer_labels",
     "layers_of",
     "need",
+    "query_counts",
     "rate_at",
     "rates_by_position",
     "received",
@@ -82,4 +89,5 @@ __all__ = [
     "strongest_by_layer",
     "strongest_position",
     "value_norm_table",
+    "visible_queries",
 ]

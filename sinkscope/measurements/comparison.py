@@ -13,20 +13,29 @@ import numpy as np
 from sinkscope import metrics
 from sinkscope.errors import InputError
 from sinkscope.measurements.measurement import Measurement
-from sinkscope.measurements.selection import column_of, need
+from sinkscope.measurements.selection import (
+    VISIBLE,
+    column_of,
+    denominator_of,
+    need,
+    paper_queries,
+    visible_queries,
+)
+from sinkscope.statistics import difference_interval, mean_bounds
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
 PLACE = ("stack", "layer", "head")
+SAME = 1e-6  # relative: what fp32 makes of equal denominators
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """What two measurements share, and by how much they differ.
 
-    `paired`: both saw the same token ids, so that samples are drawn together in the bootstrap; else independently.
+    `paired`: both saw the same token ids, so that differences are taken sample by sample; else Welch's interval.
     `names`: what the two are called.
     """
 
@@ -39,32 +48,38 @@ class Comparison:
         digests = [measurement.record["input"].get("sha256") for measurement in (self.first, self.second)]
         return digests[0] is not None and digests[0] == digests[1]
 
-    def table(self, epsilon: float = 0.3, *, level: float = 0.95, resamples: int = 1000, seed: int = 0) -> pd.DataFrame:
-        """A row per number that both have: first, second, second − first, and the difference's bootstrap interval."""
+    def __post_init__(self) -> None:
+        _check_denominators(self.first, self.second)
+
+    def table(self, epsilon: float = 0.3, *, level: float = 0.95) -> pd.DataFrame:
+        """A row per number that both have: first, second, second − first, and the difference's interval (Student's t).
+
+        Of one sample alone there is no interval.
+        """
         import pandas as pd
 
         left, right = _numbers(self.first, epsilon), _numbers(self.second, epsilon)
         rows = []
         for name in (name for name in left if name in right):
-            low, high = self._interval(left[name], right[name], level, resamples, seed)
+            low, high = self._bounds(left[name], right[name], level)
             means = [float(metrics.nanmean(values, 0)) for values in (left[name], right[name])]
             rows.append((name, *means, means[1] - means[0], float(low), float(high)))
         return pd.DataFrame(rows, columns=["quantity", "first", "second", "difference", "low", "high"])
 
-    def heads(self, position: int = 0, *, level: float = 0.95, resamples: int = 1000, seed: int = 0) -> pd.DataFrame:
+    def heads(self, position: int = 0, *, level: float = 0.95) -> pd.DataFrame:
         """A row per head: the attention that a position receives, first, second, second − first with its interval.
 
         Columns: stack, layer, head, first, second, difference, low, high, differs (the interval excludes 0: of heads
-        that do not differ, one in twenty does so at level 0.95). Means over samples of alpha_k (Gu et al. 2025),
-        resampled together where the two are `paired`. Raises `InputError` where the two have other layers or heads, so
-        that no head has a partner, and for a position that was not measured.
+        that do not differ, one in twenty does so at level 0.95). Means over samples of alpha_k (Gu et al. 2025). Raises
+        `InputError` where the two have other layers or heads, so that no head has a partner, and for a position that
+        was not measured.
         """
         import pandas as pd
 
         if not self.has_partners:
             raise InputError(f"the heads of {self.names[0]} and {self.names[1]} have no partners: {self._sizes()}")
         left, right = (_alpha(each, position) for each in (self.first, self.second))
-        low, high = self._interval(left, right, level, resamples, seed)
+        low, high = self._bounds(left, right, level)
         means = [metrics.nanmean(values, 0) for values in (left, right)]
         data = self.first.data
         rows = []
@@ -96,13 +111,15 @@ class Comparison:
         rows = {name: None if frame is None else frame.to_json(orient="records") for name, frame in tables.items()}
         return found | {name: None if text is None else json.loads(text) for name, text in rows.items()}
 
-    def _interval(
-        self, left: np.ndarray, right: np.ndarray, level: float, resamples: int, seed: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Bootstrap interval of the mean of `right` less that of `left`."""
-        shift = 0 if self.paired else 1
-        drawn = [metrics.resampled_means(values, resamples, seed + by) for values, by in ((left, 0), (right, shift))]
-        return metrics.quantiles(drawn[1] - drawn[0], level)
+    def _bounds(self, left: np.ndarray, right: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+        """Ends of the interval of the mean of `right` less that of `left`, for each column."""
+        if self.paired and len(left) == len(right):
+            return mean_bounds(right - left, level)
+        ends = np.full((2, *left.shape[1:]), np.nan)
+        for place in np.ndindex(left.shape[1:]):
+            found = difference_interval(left[:, *place], right[:, *place], level)
+            ends[:, *place] = found.low, found.high
+        return ends[0], ends[1]
 
     def _places(self, measurement: Measurement) -> list[Any]:
         data = measurement.data
@@ -150,7 +167,8 @@ def compare(
 ) -> Comparison | Comparisons:
     """Put measurements side by side; `.table()` and `.heads()` have the differences with their intervals.
 
-    Of more than two, each beside the first. Raises `InputError` where there are not as many names as measurements.
+    Of more than two, each beside the first. Raises `InputError` where there are not as many names as measurements, and
+    where one was divided by T − k (a file of before), the other by the queries that see a key, and these differ.
     """
     given = (first, second, *more)
     if names is None:
@@ -159,6 +177,21 @@ def compare(
         raise InputError(f"{len(given)} measurements have {len(names)} names")
     parts = tuple(Comparison(first, other, (names[0], name)) for other, name in zip(given[1:], names[1:], strict=True))
     return parts[0] if len(parts) == 1 else Comparisons(parts)
+
+
+def _check_denominators(first: Measurement, second: Measurement) -> None:
+    """Raises `InputError` where attention received means two things."""
+    pair = [each.data for each in (first, second) if "attention_received" in each.data]
+    if len({denominator_of(data) for data in pair}) < 2:
+        return
+    newer = next(data for data in pair if denominator_of(data) == VISIBLE)
+    with metrics.quiet(), np.errstate(divide="ignore", invalid="ignore"):
+        ratio = visible_queries(newer) / paper_queries(newer)
+    if bool((np.abs(ratio - 1) > SAME).any()):
+        raise InputError(
+            "one measurement divides attention received by T − k (a file of before), the other by the queries that see "
+            "a key, and under these masks (windows, packed documents, prefixes) they differ: measure the older one anew"
+        )
 
 
 def _joined(frames: list[tuple[Comparison, pd.DataFrame]]) -> pd.DataFrame:

@@ -14,7 +14,7 @@ import xarray as xr
 from jaxtyping import Bool, Float
 
 from sinkscope import metrics
-from sinkscope.measurements.selection import CAUSAL, TokenView
+from sinkscope.measurements.selection import TokenView, query_counts, visible_queries
 
 Answers = Float[np.ndarray, "sample position"]
 PerHead = Float[np.ndarray, "sample layer head position"]
@@ -82,7 +82,7 @@ def _received(threshold: float | None = None) -> Callable[[TokenView], Answers]:
 
     def answers(view: TokenView) -> Answers:
         received = view.per_head("attention_received")
-        return _some_head(view, known(received > (view.epsilon if threshold is None else threshold), received))
+        return _some_head(view, metrics.exceeds(received, view.epsilon if threshold is None else threshold))
 
     return answers
 
@@ -99,9 +99,8 @@ def _initial(view: TokenView) -> Answers:
     first = min(4, len(view.positions))
     if view.positions[:first].tolist() != list(range(first)):
         return np.full((len(received), len(view.positions)), np.nan)
-    tokens = view.data["tokens"].values[:, view.layers]
-    causal = np.full(int(view.layers.sum()), view.stack == CAUSAL)
-    mass = metrics.mass_on_first(received, tokens, causal, first)
+    visible, queries = visible_queries(view.data)[:, view.layers], query_counts(view.data)[:, view.layers]
+    mass = metrics.mass_on_first(received, visible, queries, first)
     heavy = known(mass > 0.5, mass)[..., None]
     found = _some_head(view, both(heavy, known(received > uniform, received, uniform)))
     return _only_at(view, found, view.positions < 4)
@@ -164,7 +163,7 @@ def _drained(view: TokenView) -> Answers:
     received, lengths = view.per_head("attention_received"), view.per_head("value_norm")
     short = known(lengths < 0.5 * metrics.nanmean(lengths, -1)[..., None], lengths)
     short = np.where(view.incomplete(lengths)[..., None], np.nan, short)
-    return _some_head(view, both(known(received > view.epsilon, received), short))
+    return _some_head(view, both(metrics.exceeds(received, view.epsilon), short))
 
 
 def _dark(view: TokenView) -> Answers:

@@ -17,9 +17,9 @@ from sinkscope.measurements.head_metric import HeadMetric, Value
 from sinkscope.measurements.selection import HeadView, record_of
 
 
-def _boost(at: HeadView) -> np.ndarray:
+def _lift(at: HeadView) -> np.ndarray:
     uniform = at.data["uniform_received"].transpose("sample", "layer", "position").values
-    return metrics.nanmean(metrics.boost(at["attention_received"], uniform)[..., at.column], 0)
+    return metrics.nanmean(metrics.lift(at["attention_received"], uniform)[..., at.column], 0)
 
 
 def _over_others(name: str) -> Value:
@@ -177,26 +177,15 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
         positioned=True,
     ),
     HeadMetric(
-        name="boost",
+        name="lift",
         title="Attention over uniform",
         about="Attention received over what uniform attention under the same mask would give: 1 is no preference.",
-        formula="α_s / α_s of uniform attention",
+        formula="α_s / α_s of uniform attention (lift)",
         source="ours",
         needs=("attention_received", "uniform_received"),
-        value=_boost,
+        value=_lift,
         unit="×",
         draw="ratio",
-        positioned=True,
-    ),
-    HeadMetric(
-        name="peak",
-        title="Largest weight",
-        about="The largest weight that any query gives the position.",
-        formula="max_t A_ts",
-        source="ours",
-        needs=("attention_peak",),
-        value=lambda at: at.here("attention_peak"),
-        draw="share",
         positioned=True,
     ),
     HeadMetric(

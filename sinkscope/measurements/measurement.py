@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +12,18 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
-from sinkscope.measurements import definitions, depths, heads, rates, tables, tokens
-from sinkscope.measurements.selection import record_of
+from sinkscope.measurements import chosen, definitions, depths, heads, rates, tables, tokens
+from sinkscope.measurements.selection import VISIBLE, denominator_of, record_of
 from sinkscope.metrics import EPSILONS, Interval
 from sinkscope.netcdf import read_netcdf, write_netcdf
 from sinkscope.registry import imported
+from sinkscope.sinks import EPSILON, Tokens
+from sinkscope.sinks.choice import By
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+SUMMARY = "sinkscope.measurements.summary:summary"  # by name: it reads measurements
 PAGE = "sinkscope.report.measured:write"  # pages stand on measurements: by name, since this leads upward
 
 
@@ -29,10 +33,13 @@ class Measurement:
 
     `data`: dims sample, layer, head, position, depth (0 = what enters the first block). By default `attention_received`
     (sample, layer, head, position), `hidden_norm` (sample, depth, position), `query_norm`, `key_norm`, `value_norm`
-    (sample, layer, head, position) and always `tokens` (sample, layer); every observer says which variables and dims it
-    adds. Coordinates `layer_index`, `layer_name`, `stack`, `depth_index`, `depth_stack`, and `token_id` (sample,
-    position; −1 where there is none). NaN is what was not measured: positions behind a row's last token, heads that a
-    layer does not have, whatever was not finite. Positions count real tokens from 0.
+    (sample, layer, head, position); every observer says which variables and dims it adds. From the masks come always
+    `visible_queries` (sample, layer, position: how many queries see each key) and `uniform_received` (likewise: what
+    uniform attention would give it; where a mask differs between heads, the mean over heads), `tokens`, `queries` and
+    `most_queries` (sample, layer: keys, queries, the most of these that see a key), and the coordinate `causal` (layer:
+    no query sees a later key). Other coordinates: `layer_index`, `layer_name`, `stack`, `depth_index`, `depth_stack`,
+    and `token_id` (sample, position; −1 where there is none). NaN is what was not measured: positions behind a row's
+    last token, heads that a layer does not have, whatever was not finite. Positions count real tokens from 0.
     """
 
     data: xr.Dataset
@@ -42,13 +49,21 @@ class Measurement:
         """Where the numbers come from: model, versions, observers, input, which weights the metric used."""
         return record_of(self.data)
 
-    def sink_rate(self, epsilon: float = 0.3, position: int | None = None, stack: str | None = None) -> Any:
+    def sink_rate(
+        self,
+        epsilon: float = 0.3,
+        position: int | None = None,
+        stack: str | None = None,
+        denominator: str = VISIBLE,
+    ) -> Any:
         """Sink_k^eps in percent (Gu et al. 2025, section 3): a DataArray over positions, or a float for one position.
 
-        `stack` restricts it to one stack of a model that has several. Warns (`UserWarning`) below 10 tokens, where
-        uniform attention itself exceeds 0.3. Raises `InputError` for an epsilon outside (0, 1) and unknown positions.
+        `stack` restricts it to one stack of a model that has several. `denominator`: attention received is a mean over
+        the queries that see k ("visible"), or Σ_t A[t, k] / (T − k) whatever the masks hide ("paper"; / T in layers
+        that look ahead): the same in plain causal layers. Warns (`UserWarning`) where uniform attention itself makes a
+        sink of the first token. Raises `InputError` for an epsilon outside (0, 1), unknown positions and denominators.
         """
-        return rates.sink_rate(self.data, epsilon, position, stack)
+        return rates.sink_rate(self.data, epsilon, position, stack, denominator)
 
     def sink_rate_interval(
         self,
@@ -57,15 +72,17 @@ class Measurement:
         stack: str | None = None,
         *,
         level: float = 0.95,
-        resamples: int = 1000,
-        seed: int = 0,
+        denominator: str = VISIBLE,
     ) -> Interval:
-        """The sink rate at a position with its bootstrap interval over samples."""
-        return rates.sink_rate_interval(self.data, position, epsilon, stack, level, resamples, seed)
+        """The sink rate at a position with its interval over samples (Student's t of a share, on the logit scale).
 
-    def layer_sink_rate(self, epsilon: float = 0.3) -> xr.DataArray:
+        Of one sample alone there is none: both ends are NaN.
+        """
+        return rates.sink_rate_interval(self.data, position, epsilon, stack, level, denominator)
+
+    def layer_sink_rate(self, epsilon: float = 0.3, *, denominator: str = VISIBLE) -> xr.DataArray:
         """Sink rate per layer and position, in percent."""
-        return rates.layer_sink_rate(self.data, epsilon)
+        return rates.layer_sink_rate(self.data, epsilon, denominator)
 
     def slot_rate(self, epsilon: float = 0.3, *, paper_compatible: bool = False) -> float:
         """Percent of samples, layers and heads whose mean weight on slots exceeds epsilon: Sink_* of the paper.
@@ -85,6 +102,15 @@ class Measurement:
         Source: Gu et al. 2025, section 3.
         """
         return rates.value_norm_ratio(self.data)
+
+    def sinks(self, epsilon: float = EPSILON, by: By = "position") -> Tokens:
+        """Which tokens are sinks, by the rule of `sinks.rule`: `Tokens`, as choices of tokens have them.
+
+        Of the stack whose tokens are looked at: the decoder of a model that has one. by="position": positions within
+        documents, by means over samples, which hold for any text; by="row": the tokens of each row. Raises `InputError`
+        where attention received was not measured from position 0 on, and `NothingChosenError` where there is no sink.
+        """
+        return chosen.sinks(self.data, epsilon, by)
 
     def definitions(self, epsilon: float = 0.3) -> pd.DataFrame:
         """Every published definition of a sink, side by side: a row per definition.
@@ -150,9 +176,9 @@ class Measurement:
     def massive_activations(self, magnitude: float = 100.0, ratio: float = 1000.0) -> pd.DataFrame:
         """A row per massive entry (position, dimension) of the residual stream: onset, decay, peak, value.
 
-        Both criteria of Sun et al. 2024: |a| > magnitude and at least ratio × the median of its depth. Of a sample and
-        depth the largest entries alone were kept, 8 by default (`MassiveActivations(top=...)`): `complete` is False
-        where all that were kept are massive in some row, so that the table may lack entries and `samples` be too low.
+        Both criteria of Sun et al. 2024: |a| > magnitude and at least ratio × the median of its depth. The observer
+        keeps all above 1000 medians, up to one a token (`MassiveActivations`): `complete` is False where all that were
+        kept are massive in some row, so that the table may lack entries and `samples` be too low.
         """
         return depths.massive_activations(self.data, magnitude, ratio)
 
@@ -163,6 +189,13 @@ class Measurement:
     def super_experts(self) -> pd.DataFrame:
         """Experts of a mixture-of-experts model whose outputs are extreme (`metrics.super_experts`)."""
         return depths.super_experts(self.data)
+
+    def summary(self, epsilon: float = EPSILON) -> Any:
+        """What `sinkscope measure` prints, in at most thirty lines: the answer, layers as bands, the strongest heads.
+
+        A `measurements.summary.Summary`: its fields are the values, `str` the lines.
+        """
+        return imported(SUMMARY)(self, epsilon)
 
     def table(self, epsilon: float = 0.3) -> pd.DataFrame:
         """A row per layer: sink rate at position 0 with its interval, strongest position, norm ratios, mass on slots.
@@ -215,10 +248,14 @@ class Measurement:
 
     @classmethod
     def load(cls, path: str | Path) -> Measurement:
-        """Read a file that `save` wrote. Raises `InputError` for a file that is missing, damaged or something else."""
+        """Read a file that `save` wrote; of one of before, `record["denominator"]` is "paper".
+
+        Raises `InputError` for a file that is missing, damaged or something else.
+        """
         try:
             data = read_netcdf(path)
-            record_of(data)
+            record = record_of(data) | {"denominator": denominator_of(data)}
+            data = data.assign_attrs(record=json.dumps(record))
         except FileNotFoundError as error:
             raise InputError(f"no measurement at {path}") from error
         except (OSError, KeyError, ValueError, TypeError) as error:

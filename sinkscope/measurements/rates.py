@@ -12,13 +12,41 @@ from jaxtyping import Float
 
 from sinkscope import metrics
 from sinkscope.errors import unknown
-from sinkscope.measurements.selection import PER_HEAD, at, column_of, layers_of, need
+from sinkscope.measurements.selection import (
+    PAPER,
+    PER_HEAD,
+    VISIBLE,
+    at,
+    column_of,
+    comparable_places,
+    denominator_of,
+    layers_of,
+    most_queries,
+    need,
+    paper_queries,
+    uniform_received,
+    visible_queries,
+)
 from sinkscope.metrics import Interval
+from sinkscope.statistics import share_bounds, share_interval
+
+FEW_SAMPLES = 5  # below, intervals are called so
 
 
-def received(data: xr.Dataset, stack: str | None = None) -> Float[np.ndarray, "sample layer head position"]:
-    """`attention_received`, of the layers of one stack or of all. Raises `InputError` for a stack that is not there."""
+def received(
+    data: xr.Dataset, stack: str | None = None, denominator: str = VISIBLE
+) -> Float[np.ndarray, "sample layer head position"]:
+    """`attention_received`, of the layers of one stack or of all.
+
+    `denominator` "paper": Σ_t A[t, k] / (T − k) whatever the masks hide (/ T in layers that look ahead), which files of
+    before hold in any case. Raises `InputError` for a stack that is not there, and for another denominator.
+    """
+    if denominator not in (VISIBLE, PAPER):
+        raise unknown("denominator", denominator, (VISIBLE, PAPER))
     values = need(data, "attention_received", "AttentionReceived").transpose(*PER_HEAD).values
+    if denominator == PAPER and denominator_of(data) == VISIBLE:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = values * (visible_queries(data) / paper_queries(data))[:, :, None]
     if stack is None:
         return values
     if stack not in (stacks := [str(name) for name in data["stack"].values]):
@@ -26,27 +54,76 @@ def received(data: xr.Dataset, stack: str | None = None) -> Float[np.ndarray, "s
     return values[:, layers_of(data, stack)]
 
 
-def sink_rate(data: xr.Dataset, epsilon: float, position: int | None = None, stack: str | None = None) -> Any:
+def sink_rate(
+    data: xr.Dataset,
+    epsilon: float,
+    position: int | None = None,
+    stack: str | None = None,
+    denominator: str = VISIBLE,
+) -> Any:
     """See `Measurement.sink_rate`."""
     warn_if_short(data)
-    rate = metrics.sink_rate(received(data, stack), epsilon)
+    rate = metrics.sink_rate(received(data, stack, denominator), epsilon)
     if position is not None:
         return float(rate[column_of(data, position)])
     return xr.DataArray(rate, dims="position", coords=_coordinates(data, "position"), name="sink_rate")
 
 
 def sink_rate_interval(
-    data: xr.Dataset, position: int, epsilon: float, stack: str | None, level: float, resamples: int, seed: int
+    data: xr.Dataset,
+    position: int,
+    epsilon: float,
+    stack: str | None = None,
+    level: float = 0.95,
+    denominator: str = VISIBLE,
 ) -> Interval:
     """See `Measurement.sink_rate_interval`."""
-    rates = metrics.sample_rates(received(data, stack), epsilon)[:, column_of(data, position)]
-    low, high = metrics.bootstrap(rates, level, resamples, seed)
-    return Interval(float(metrics.nanmean(rates, 0)), float(low), float(high))
+    rates = metrics.sample_rates(received(data, stack, denominator), epsilon)[:, column_of(data, position)]
+    return percent_interval(rates, level)
 
 
-def layer_sink_rate(data: xr.Dataset, epsilon: float) -> xr.DataArray:
+def percent_interval(rates: Float[np.ndarray, "sample"], level: float = 0.95) -> Interval:
+    """The mean of rates in percent over samples, with the interval of a share."""
+    share = share_interval(rates / 100, level)
+    return Interval(100 * share.value, 100 * share.low, 100 * share.high)
+
+
+def percent_bounds(
+    rates: Float[np.ndarray, "sample *shape"], level: float = 0.95
+) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]]:
+    """Lower and upper ends of `percent_interval`, for each column."""
+    low, high = share_bounds(rates / 100, level)
+    return 100 * low, 100 * high
+
+
+def interval_words(low: float, high: float, samples: int, digits: int = 1) -> str:
+    """What is said of an interval over samples: its ends, how many samples, and whether these are few."""
+    if samples < 2:
+        return "one sample: no interval"
+    few = ", which are few" if samples < FEW_SAMPLES else ""
+    return f"95 % interval {low:.{digits}f} to {high:.{digits}f} over {samples} samples{few}"
+
+
+def denominators_differ(data: xr.Dataset) -> bool:
+    """Whether T − k is another number than that of the queries that see a key, by over 1 % where keys are compared."""
+    if denominator_of(data) == PAPER:
+        return False
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = visible_queries(data) / paper_queries(data)
+    return bool((np.abs(ratio - 1) > 0.01)[comparable_places(data)].any())
+
+
+def rate_words(data: xr.Dataset, rate: float, epsilon: float, position: int, stack: str | None = None) -> str:
+    """A sink rate in percent, and the paper's beside it where the denominators differ."""
+    if not denominators_differ(data):
+        return f"{rate:.1f} %"
+    paper = metrics.sink_rate(received(data, stack, PAPER), epsilon)[column_of(data, position)]
+    return f"{rate:.1f} % of queries that see it; {paper:.1f} % by the paper's T − k"
+
+
+def layer_sink_rate(data: xr.Dataset, epsilon: float, denominator: str = VISIBLE) -> xr.DataArray:
     """See `Measurement.layer_sink_rate`."""
-    rates = metrics.nanmean(metrics.layer_rates(received(data), epsilon), 0)
+    rates = metrics.nanmean(metrics.layer_rates(received(data, denominator=denominator), epsilon), 0)
     return xr.DataArray(rates, dims=("layer", "position"), coords=_coordinates(data, "layer", "position"))
 
 
@@ -81,7 +158,7 @@ def value_norm_ratio(data: xr.Dataset) -> xr.DataArray:
 
 def rate_at(data: xr.Dataset, epsilon: float, position: int = 0) -> Interval:
     """The sink rate of one position with its interval."""
-    return sink_rate_interval(at(data, position), position, epsilon, None, 0.95, 1000, 0)
+    return sink_rate_interval(at(data, position), position, epsilon)
 
 
 def stack_rates(data: xr.Dataset, epsilon: float, position: int = 0) -> dict[str, Interval]:
@@ -101,16 +178,26 @@ def stacks_apart(data: xr.Dataset) -> dict[str, xr.Dataset]:
 
 
 def warn_if_short(data: xr.Dataset) -> None:
-    """A `UserWarning` below 10 tokens, where a sink rate says little."""
-    tokens = data["tokens"].values
-    shortest = int(tokens[tokens > 0].min(initial=metrics.SHORT))
-    if shortest < metrics.SHORT:
-        warnings.warn(
-            f"sink rates over {shortest} tokens say little: below {metrics.SHORT} tokens uniform attention itself "
-            "gives the first one more than 0.3",
-            UserWarning,
-            stacklevel=4,  # who called the method of the measurement
-        )
+    """A `UserWarning` where uniform attention itself makes a sink of the first token in all layers of some sample."""
+    tokens = data["tokens"].transpose("sample", "layer").values
+    if "position" not in data.coords or 0 not in data["position"].values or not (tokens > 0).any():
+        return
+    uniform = np.where(tokens > 0, uniform_received(data)[..., column_of(data, 0)], np.nan)
+    with metrics.quiet():
+        least = np.nanmin(uniform, 1)
+    if not (metrics.exceeds(least, metrics.EPSILON) == 1).any():
+        return
+    sample = int(np.nanargmax(least))
+    layer = int(np.nanargmin(uniform[sample]))
+    share = f"{uniform[sample, layer]:.2f}".removeprefix("0")
+    seen = int(most_queries(data)[sample, layer])
+    few = f", of which {seen} see it," if seen < tokens[sample, layer] else ""
+    warnings.warn(
+        f"sink rates say little on texts so short: uniform attention itself gives position 0 of "
+        f"{tokens[sample, layer]} tokens{few} {share}; attention over uniform (`lift`) allows for that",
+        UserWarning,
+        stacklevel=4,  # who called the method of the measurement
+    )
 
 
 def _from_the_first(data: xr.Dataset, name: str, observer: str) -> np.ndarray:

@@ -12,12 +12,12 @@ import xarray as xr
 from jaxtyping import Bool, Float, Int
 
 from sinkscope.errors import InputError
-from sinkscope.metrics import comparable, index_of, nanmean
+from sinkscope.metrics import comparable, index_of, nanmean, quiet
 
 PER_HEAD: Final = ("sample", "layer", "head", "position")
 AXES: Final = ("sample", "kept", "layer", "head", "position", "kept_position", "key_dim", "probe_position", "spikes")
-CAUSAL: Final = "decoder"
-"""The stack whose queries see no later keys; cross-attention and encoders see all."""
+VISIBLE, PAPER = "visible", "paper"
+"""What attention received is divided by: how many queries the masks let see a key, or T − k whatever the masks."""
 
 TOKEN_STACKS: Final = ("decoder", "encoder", "vision", "audio")
 """The first of these that a measurement has is the one whose tokens are looked at."""
@@ -61,8 +61,67 @@ def layers_of(data: xr.Dataset, stack: str | None) -> Bool[np.ndarray, "layer"]:
 
 
 def is_causal(data: xr.Dataset) -> Bool[np.ndarray, "layer"]:
-    """The layers whose queries see no later keys."""
-    return np.array([str(stack) == CAUSAL for stack in data["stack"].values])
+    """The layers in which no query sees a later key, as their masks say; in files of before, those of a decoder."""
+    if "causal" in data.coords:
+        return data["causal"].values.astype(bool)
+    return np.array([str(stack) == "decoder" for stack in data["stack"].values])
+
+
+def denominator_of(data: xr.Dataset) -> str:
+    """What `attention_received` was divided by: `VISIBLE`, and in files of before `PAPER`."""
+    return VISIBLE if "visible_queries" in data else PAPER
+
+
+def query_counts(data: xr.Dataset) -> Int[np.ndarray, "sample layer"]:
+    """Real queries of each sample that were observed; in files of before, its tokens."""
+    return data["queries" if "queries" in data else "tokens"].transpose("sample", "layer").values
+
+
+def visible_queries(data: xr.Dataset) -> Float[np.ndarray, "sample layer position"]:
+    """How many queries see each key; in files of before, which do not say, `paper_queries`."""
+    if denominator_of(data) == PAPER:
+        return paper_queries(data)
+    return data["visible_queries"].transpose("sample", "layer", "position").values
+
+
+def uniform_received(data: xr.Dataset) -> Float[np.ndarray, "sample layer position"]:
+    """What uniform attention gives each position; in files that do not say, in plain causal or full layers."""
+    if "uniform_received" in data:
+        return data["uniform_received"].transpose("sample", "layer", "position").values
+    tokens = data["tokens"].transpose("sample", "layer").values[..., None]
+    shares = 1 / np.arange(1, int(tokens.max(initial=1)) + 1)
+    before = np.concatenate([[0.0], shares.cumsum()])
+    positions = data["position"].values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        causal = (before[tokens] - before[np.minimum(positions, tokens)]) / (tokens - positions)
+        found = np.where(is_causal(data)[:, None], causal, 1 / tokens)
+    return np.where(positions < tokens, found, np.nan)
+
+
+def most_queries(data: xr.Dataset) -> Float[np.ndarray, "sample layer"]:
+    """How many queries see the key that is seen by most: T, or what a window leaves of it."""
+    if "most_queries" in data:
+        return data["most_queries"].transpose("sample", "layer").values.astype(np.float64)
+    if denominator_of(data) == PAPER:
+        return query_counts(data).astype(np.float64)
+    with quiet():
+        return np.nanmax(visible_queries(data), -1, initial=0).astype(np.float64)
+
+
+def paper_queries(data: xr.Dataset) -> Float[np.ndarray, "sample layer position"]:
+    """The paper's denominator: T − k in causal layers, T in others; NaN behind a row's last token.
+
+    Where observation began behind a cached prefix, as many of these queries as were observed.
+    """
+    tokens = data["tokens"].transpose("sample", "layer").values[..., None]
+    queries, positions = query_counts(data)[..., None], data["position"].values
+    behind = np.where(is_causal(data)[:, None], np.minimum(tokens - positions, queries), queries)
+    return np.where(positions < tokens, behind, np.nan).astype(np.float64)
+
+
+def comparable_places(data: xr.Dataset) -> Bool[np.ndarray, "sample layer position"]:
+    """`metrics.comparable` of every layer: where something can be called strong."""
+    return comparable(visible_queries(data), most_queries(data))
 
 
 def sample_lengths(data: xr.Dataset, stack: str | None = None) -> Int[np.ndarray, "sample"]:
@@ -120,8 +179,8 @@ class TokenView:
 
     @cached_property
     def counted(self) -> Bool[np.ndarray, "sample position"]:
-        """Places that are compared: more than half of the queries see them, in causal stacks."""
-        return comparable(self.tokens, self.positions, causal=self.stack == CAUSAL)
+        """Places that are compared: enough queries see them in some layer."""
+        return np.asarray(comparable_places(self.data)[:, self.layers].any(1))
 
     @cached_property
     def broken_layers(self) -> Bool[np.ndarray, "layer"]:

@@ -13,8 +13,10 @@ import xarray as xr
 from jaxtyping import Float
 
 from sinkscope import metrics
+from sinkscope.measurements.rates import interval_words
 from sinkscope.measurements.selection import need
 from sinkscope.metrics import Interval
+from sinkscope.statistics import share_interval
 
 WHAT = "slots (learned sinks, key biases: no tokens)"
 
@@ -25,13 +27,14 @@ class SlotMass:
 
     `mass`: mean weight on slots, 0 to 1, over the heads and layers that have any, with its interval over samples (NaN
     where activations are); `rate`: percent of samples, layers and heads in which it exceeds epsilon; `layers`: how many
-    of the `of` attention layers have slots.
+    of the `of` attention layers have slots; `samples`: how many there are.
     """
 
     mass: Interval
     rate: float
     layers: int
     of: int
+    samples: int
 
     def sentence(self, epsilon: float) -> str:
         """The finding in words."""
@@ -40,7 +43,7 @@ class SlotMass:
         where = "" if self.layers == self.of else f" of the {self.layers} of {self.of} layers that have some"
         return (
             f"{WHAT} receive {100 * self.mass.value:.1f} % of the attention{where} "
-            f"(95 % interval {100 * self.mass.low:.1f} to {100 * self.mass.high:.1f}), over {epsilon:g} of it in "
+            f"({interval_words(100 * self.mass.low, 100 * self.mass.high, self.samples)}), over {epsilon:g} of it in "
             f"{self.rate:.1f} % of (layer, head) pairs"
         )
 
@@ -57,10 +60,14 @@ def slot_mass(data: xr.Dataset, epsilon: float = 0.3) -> SlotMass | None:
         return None
     received = _received(data)
     by_sample = metrics.nanmean(metrics.nanmean(received, 2), 1)
-    low, high = metrics.bootstrap(by_sample)
     having = int((~np.isnan(received)).any((0, 2)).sum())
-    mass = Interval(float(metrics.nanmean(by_sample, 0)), float(low), float(high))
-    return SlotMass(mass, float(metrics.sink_rate(received[..., None], epsilon)[0]), having, data.sizes["layer"])
+    return SlotMass(
+        share_interval(np.clip(by_sample, 0, 1)),
+        float(metrics.sink_rate(received[..., None], epsilon)[0]),
+        having,
+        data.sizes["layer"],
+        data.sizes["sample"],
+    )
 
 
 def slot_mass_by_layer(data: xr.Dataset) -> Float[np.ndarray, "layer"]:

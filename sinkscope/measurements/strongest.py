@@ -14,8 +14,15 @@ import xarray as xr
 from jaxtyping import Bool, Float
 
 from sinkscope import metrics
-from sinkscope.measurements.rates import received
-from sinkscope.measurements.selection import is_causal
+from sinkscope.measurements.rates import percent_bounds, received
+from sinkscope.measurements.selection import (
+    PAPER,
+    VISIBLE,
+    comparable_places,
+    paper_queries,
+    query_counts,
+    visible_queries,
+)
 
 
 @dataclass(frozen=True)
@@ -28,26 +35,29 @@ class Strongest:
 
 @dataclass(frozen=True, eq=False)
 class _Compared:
-    """Rates and attention of each layer's positions; NaN where at most half of a causal layer's queries see one."""
+    """Rates and attention of each layer's positions; NaN at those that are not `comparable_places`."""
 
     data: xr.Dataset
     epsilon: float
+    denominator: str = VISIBLE
 
     @cached_property
     def counted(self) -> Bool[np.ndarray, "sample layer position"]:
+        if self.denominator == PAPER:
+            return metrics.comparable(paper_queries(self.data), query_counts(self.data))
         return comparable_places(self.data)
 
     @cached_property
     def rates(self) -> Float[np.ndarray, "sample layer position"]:
-        return np.where(self.counted, metrics.layer_rates(received(self.data), self.epsilon), np.nan)
+        return np.where(
+            self.counted, metrics.layer_rates(received(self.data, denominator=self.denominator), self.epsilon), np.nan
+        )
 
     @cached_property
     def mass(self) -> Float[np.ndarray, "sample layer position"]:
-        """Share of all of a layer's attention that a position gets: alpha_k (T − k) / T in causal layers."""
-        tokens = self.data["tokens"].transpose("sample", "layer").values[..., None]
-        missing = is_causal(self.data)[:, None] * self.data["position"].values
+        """Share of all of a layer's attention that a position gets: Σ_t A[t, k] over the number of queries."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            seeing = (tokens - missing) / tokens
+            seeing = visible_queries(self.data) / query_counts(self.data)[..., None]
         return np.where(self.counted, metrics.nanmean(received(self.data), 2) * seeing, np.nan)
 
     def best(self, rates: Float[np.ndarray, "position"], mass: Float[np.ndarray, "position"]) -> Strongest | None:
@@ -55,27 +65,20 @@ class _Compared:
         return None if index is None else Strongest(int(self.data["position"].values[index]), float(rates[index]))
 
 
-def comparable_places(data: xr.Dataset) -> Bool[np.ndarray, "sample layer position"]:
-    """`metrics.comparable` of every layer: where something can be called strong."""
-    tokens, positions = data["tokens"].transpose("sample", "layer").values, data["position"].values
-    rows = [metrics.comparable(tokens[:, row], positions, bool(causal)) for row, causal in enumerate(is_causal(data))]
-    return np.stack(rows, 1)
-
-
 def comparable_rates(data: xr.Dataset, epsilon: float) -> Float[np.ndarray, "position"]:
-    """Sink rate per position in percent; NaN where at most half of a causal layer's queries see it, in every sample.
+    """Sink rate per position in percent; NaN where too few queries see it in every sample (`metrics.comparable`).
 
     A layer, or a sample, whose queries see a position too seldom does not count there.
     """
     return _over_all(_Compared(data, epsilon).rates)
 
 
-def strongest_position(data: xr.Dataset, epsilon: float) -> Strongest | None:
+def strongest_position(data: xr.Dataset, epsilon: float, denominator: str = VISIBLE) -> Strongest | None:
     """The position with the highest of `comparable_rates`, and that rate; the rule of ties is `metrics.strongest`'s.
 
     None where no measured position is seen by more than half of the queries, or where all there is NaN.
     """
-    compared = _Compared(data, epsilon)
+    compared = _Compared(data, epsilon, denominator)
     return compared.best(_over_all(compared.rates), _over_all(compared.mass))
 
 
@@ -89,12 +92,12 @@ def strongest_by_layer(data: xr.Dataset, epsilon: float) -> list[Strongest | Non
 def rates_by_position(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
     """A row per position: `position, sink_rate, low, high, counted, strongest`.
 
-    Rates in percent over all samples and layers, with 95 % intervals over samples; `counted`: whether more than half of
-    the queries of some causal layer, or those of a bidirectional one, see it; `strongest`: True at
+    Rates in percent over all samples and layers, with 95 % intervals over samples; `counted`: whether enough
+    queries see it in some layer (`metrics.comparable`); `strongest`: True at
     `strongest_position`, where its rate is not 0. Raises `InputError` for an epsilon outside (0, 1).
     """
     rates = metrics.sample_rates(received(data), epsilon)
-    low, high = metrics.bootstrap(rates)
+    low, high = percent_bounds(rates)
     positions, found = data["position"].values, strongest_position(data, epsilon)
     return pd.DataFrame(
         {

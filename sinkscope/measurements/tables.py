@@ -15,7 +15,14 @@ import xarray as xr
 from sinkscope import metrics
 from sinkscope.errors import InputError, unknown
 from sinkscope.files import write_text, writing
-from sinkscope.measurements.rates import hidden_norm_ratio, layer_sink_rate, received, sink_rate, value_norm_ratio
+from sinkscope.measurements.rates import (
+    hidden_norm_ratio,
+    layer_sink_rate,
+    percent_bounds,
+    received,
+    sink_rate,
+    value_norm_ratio,
+)
 from sinkscope.measurements.selection import column_of, depth_labels, layer_labels, need, record_of
 from sinkscope.measurements.slots import slot_mass, slot_mass_by_layer
 from sinkscope.measurements.strongest import strongest_by_layer
@@ -118,7 +125,7 @@ def value_norm_table(data: xr.Dataset, position: int = 0) -> pd.DataFrame:
 
 def _rates(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
     rates = metrics.layer_rates(received(data), epsilon)
-    low, high = metrics.bootstrap(rates)
+    low, high = percent_bounds(rates)
     mean = metrics.nanmean(rates, 0)
     positions = data["position"].values
     found = strongest_by_layer(data, epsilon)

@@ -36,10 +36,6 @@ from sinkscope.metrics.patches import artefact_patches, patch_table
 from sinkscope.metrics.rates import (
     EPSILONS,
     FEWEST,
-    SHORT,
-    boost,
-    check_epsilon,
-    exceeds,
     first_over_rest,
     index_of,
     layer_rates,
@@ -51,17 +47,19 @@ from sinkscope.metrics.rates import (
     sample_rates,
     sink_mass,
     sink_rate,
+    step,
     sweep,
 )
-from sinkscope.metrics.statistics import Interval, bootstrap, nanmean, quantiles, quiet, resampled_means
 from sinkscope.metrics.strongest import comparable, strongest
 from sinkscope.metrics.tokens import sinks_by_kind, sinks_by_token, token_kind, token_rates
 from sinkscope.ranks import rank_correlation
+from sinkscope.sinks import EPSILON, check_epsilon, exceeds
+from sinkscope.statistics import Interval, nanmean, quiet
 
 __all__ = [
+    "EPSILON",
     "EPSILONS",
     "FEWEST",
-    "SHORT",
     "AngleSplit",
     "DarkShares",
     "Interval",
@@ -71,8 +69,6 @@ __all__ = [
     "SecondarySinks",
     "angle_split",
     "artefact_patches",
-    "boost",
-    "bootstrap",
     "check_epsilon",
     "comparable",
     "dark_shares",
@@ -98,10 +94,8 @@ __all__ = [
     "patch_table",
     "principal_angles",
     "principal_components",
-    "quantiles",
     "quiet",
     "rank_correlation",
-    "resampled_means",
     "sample_rates",
     "secondary_sinks",
     "separation",
@@ -109,6 +103,7 @@ __all__ = [
     "sink_rate",
     "sinks_by_kind",
     "sinks_by_token",
+    "step",
     "strongest",
     "super_experts",
     "sweep",

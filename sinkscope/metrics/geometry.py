@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 
 from sinkscope.errors import InputError
 from sinkscope.metrics.rates import first_over_rest, index_of
-from sinkscope.metrics.statistics import nanmean
+from sinkscope.statistics import nanmean
 
 
 @dataclass(frozen=True, eq=False)

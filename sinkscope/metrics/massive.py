@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from sinkscope.errors import InputError
-from sinkscope.metrics.statistics import nanmean, quiet
+from sinkscope.statistics import nanmean, quiet
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from sinkscope.errors import InputError
-from sinkscope.metrics.statistics import nanmean
+from sinkscope.statistics import nanmean
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,22 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from sinkscope.errors import InputError
-from sinkscope.metrics.statistics import nanmean
+from sinkscope.sinks import check_epsilon, exceeds
+from sinkscope.statistics import nanmean
 
-SHORT = 10  # below this many tokens uniform attention itself gives the first token more than 0.3
 FEWEST = 32  # tokens of which an experiment reads rates: on 16 uniform attention has alpha_0 = 0.21, lr / 8 32 %
 EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5)
 LOWER = 0.1  # the threshold from which on a mass counts
-BEHIND = 3  # positions that follow, with which a lift compares
-
-
-def check_epsilon(epsilon: float) -> None:
-    """Raises `InputError` unless 0 < epsilon < 1."""
-    if not 0 < epsilon < 1:
-        raise InputError(f"epsilon = {epsilon}: must lie between 0 and 1")
+BEHIND = 3  # positions that follow, with which a step compares
 
 
 def index_of(position: int, positions: Sequence[int]) -> int:
@@ -32,12 +26,6 @@ def index_of(position: int, positions: Sequence[int]) -> int:
         return positions.index(position)
     known = f"{positions[0]} to {positions[-1]}" if len(positions) > 8 else ", ".join(map(str, positions)) or "none"
     raise InputError(f"position {position} was not measured; measured: {known}")
-
-
-def exceeds(received: Float[np.ndarray, "*shape"], epsilon: float) -> Float[np.ndarray, "*shape"]:
-    """1 where received > epsilon (strictly), 0 where not, NaN where not measured."""
-    check_epsilon(epsilon)
-    return np.where(np.isnan(received), np.nan, (received > epsilon).astype(np.float64))
 
 
 def layer_rates(
@@ -78,12 +66,13 @@ def sink_mass(
     return 100 * nanmean(nanmean(nanmean(above, 2), 1), 0)
 
 
-def lift(received: Float[np.ndarray, "sample layer head position"]) -> Float[np.ndarray, "position"]:
+def step(received: Float[np.ndarray, "sample layer head position"]) -> Float[np.ndarray, "position"]:
     """ᾱ_k / mean of ᾱ_{k+1}, ᾱ_{k+2}, ᾱ_{k+3}, where ᾱ is the mean over samples, layers and heads; no unit.
 
     How far a position stands out from those behind it, which nearly as many queries see: causal uniform attention has
     1.4 at position 0 of 64 tokens, since the first query sees nothing else. NaN at the last three positions, and where
-    the following ones receive nothing. `received`: of adjacent positions. Ours.
+    the following ones receive nothing. `received`: of adjacent positions. Ours. Training logs and the records of
+    experiments hold it as `lift`.
     """
     mean = nanmean(nanmean(nanmean(received, 2), 1), 0)
     found = np.full(mean.shape, np.nan)
@@ -138,28 +127,28 @@ def sweep(
 
 def mass_on_first(
     received: Float[np.ndarray, "sample layer head position"],
-    tokens: Int[np.ndarray, "sample layer"],
-    causal: Bool[np.ndarray, "layer"],
+    visible: Float[np.ndarray, "sample layer position"],
+    queries: Int[np.ndarray, "sample layer"],
     count: int = 4,
 ) -> Float[np.ndarray, "sample layer head"]:
-    """Mean over a row's queries of the attention on its first `count` tokens, from 0 to 1.
+    """Mean over a row's queries of the attention on its first `count` tokens, from 0 to 1: Σ_{k < n} alpha_k v_k / T.
 
-    Σ_{k < n} alpha_k (T − k) / T in causal layers, as k is seen by T − k of the T queries; Σ_{k < n} alpha_k in
-    bidirectional ones. `received`: alpha_k from position 0 on, without gaps; `tokens`: T. In rows that are
-    shorter, all their tokens; NaN where one of these was not measured. Raises `InputError` where fewer positions were.
+    `received`: alpha_k from position 0 on, without gaps; `visible`: v_k, how many queries see k, NaN behind a row's
+    last token; `queries`: T. In rows that are shorter, all their tokens; NaN where one of these was not measured.
+    Raises `InputError` where fewer positions were.
     """
     if not 1 <= count <= received.shape[-1]:
         raise InputError(f"mass on the first {count} positions: {received.shape[-1]} were measured, from position 0 on")
-    positions = np.arange(count)
-    length = tokens[..., None].astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        seeing = np.where(causal[None, :, None], (length - positions) / length, 1.0)
+        seeing = visible[..., :count] / queries[..., None]
     mass = np.nansum(received[..., :count] * seeing[:, :, None], -1)
-    missing = np.isnan(received[..., :count]) & (positions < np.maximum(length, 1))[:, :, None]
+    there = ~np.isnan(visible[..., :count])
+    there[..., 0] = True
+    missing = np.isnan(received[..., :count]) & there[:, :, None]
     return np.where(missing.any(-1), np.nan, mass)
 
 
-def boost(
+def lift(
     received: Float[np.ndarray, "sample layer head position"], uniform: Float[np.ndarray, "sample layer position"]
 ) -> Float[np.ndarray, "sample layer head position"]:
     """alpha_k over the alpha_k that uniform attention under the same mask would give: 1 is no preference.

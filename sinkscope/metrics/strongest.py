@@ -9,16 +9,16 @@ DIGITS = 6  # behind the point; equal numbers may differ by what fp32, or adding
 
 
 def comparable(
-    tokens: Int[np.ndarray, "sample"], positions: Int[np.ndarray, "position"], causal: bool
-) -> Bool[np.ndarray, "sample position"]:
-    """True at positions that more than half of the row's queries can see; all of a row's, in bidirectional layers.
+    visible: Float[np.ndarray, "*rows position"], most: Int[np.ndarray, "*rows"] | Float[np.ndarray, "*rows"]
+) -> Bool[np.ndarray, "*rows position"]:
+    """True at positions that more than half as many queries see as see the key that is seen by `most`.
 
-    Position k of a causal row of T tokens is seen by T − k queries: those with k < T / 2. The last positions average
-    over a few queries, and the very last is one token's attention to itself, so that an exceeded threshold says nothing
+    `visible`: how many queries see each, NaN behind the last token. In a plain causal layer of T tokens these are the
+    k < T / 2, in a bidirectional one all, under a window all but the last half of one. The last positions average over
+    a few queries, and the very last is one token's attention to itself, so that an exceeded threshold says nothing
     there.
     """
-    last = (tokens + 1) // 2 if causal else tokens
-    return positions[None, :] < last[:, None]
+    return visible > most[..., None] / 2
 
 
 def strongest(rates: Float[np.ndarray, "position"], mass: Float[np.ndarray, "position"]) -> int | None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from sinkscope.metrics.rates import exceeds
-from sinkscope.metrics.statistics import nanmean
+from sinkscope.sinks import exceeds
+from sinkscope.statistics import nanmean
 
 if TYPE_CHECKING:
     import pandas as pd

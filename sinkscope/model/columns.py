@@ -11,11 +11,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sinkscope.attention import Document, Tokens
-from sinkscope.attention.masks import leaves
+from sinkscope.attention import Tokens
 from sinkscope.errors import InputError
-from sinkscope.hooks import Forward, Stream, arguments, row_length, unobserved, unwrapped
-from sinkscope.model.lab import LabForCausalLM
+from sinkscope.hooks import Forward, Stream, arguments, documents_of, row_length, unobserved, unwrapped
 
 UNKNOWN = -1  # in place of an id: padding, and learned tokens before a sequence
 
@@ -90,7 +88,7 @@ def every_column(
     index = tokens.order.expand(forward.batch, -1)
     real = torch.ones_like(index, dtype=torch.bool) if tokens.valid is None else tokens.valid.expand_as(index)
     ids, order = _every_id(forward, total, earlier), index
-    document = _documents(model, forward, inputs, total)
+    document = documents_of(model, forward, arguments(model, (), inputs), total)
     if document is not None:
         learned = (torch.arange(total, device=index.device) < forward.prefix).expand_as(index)
         within = Tokens(index, document.expand_as(index), real).within_documents(apart=learned)
@@ -128,32 +126,6 @@ def _length(model: nn.Module, forward: Forward, inputs: Mapping[str, Any]) -> in
         needed = Stream.of(model).mask_name.replace("attention_mask", "input_ids")
         raise InputError(f"the inputs have no {needed}, so which of their tokens are spared cannot be told: give them")
     return row_length(unobserved(model), inputs)
-
-
-def _documents(
-    model: nn.Module, forward: Forward, inputs: Mapping[str, Any], total: int
-) -> Int[Tensor, "_ position"] | None:
-    """Numbers of packed documents that do not see each other; None where a row is one."""
-    given = arguments(model, (), inputs)
-    numbers, places = given.get("document_ids"), given.get("position_ids")
-    if isinstance(numbers, Tensor) and _keeps_documents_apart(model):
-        if numbers.shape[-1] + forward.prefix != total:
-            raise InputError(
-                f"document_ids {tuple(numbers.shape)}: expected (batch, {total - forward.prefix}), one number for each "
-                "token so far"
-            )
-        return functional.pad(numbers, (forward.prefix, 0), value=int(numbers.min()) - 1)
-    unmasked = given.get("attention_mask") is None and forward.cache is None and not forward.prefix
-    if not isinstance(places, Tensor) or places.ndim != 2 or places.shape[1] != total or not unmasked:
-        return None
-    anew = functional.pad(places.diff(dim=-1) != 1, (1, 0), value=False)
-    return anew.cumsum(-1) if bool(anew.any()) else None
-
-
-def _keeps_documents_apart(model: nn.Module) -> bool:
-    if not isinstance(model, LabForCausalLM):
-        return False
-    return any(isinstance(leaf, Document) for spec in model.config.specs for leaf in leaves(spec.mask))
 
 
 def _given(inputs: Mapping[str, Any]) -> Tensor | None:

@@ -25,8 +25,6 @@ from sinkscope.errors import InputError
 from sinkscope.files import cache_dir, cached_folder, check_room, sha256
 from sinkscope.live import plain, stderr
 
-SUFFIX = ".gguf"
-_MAGIC = b"GGUF"
 _ORIGINAL = "load the folder or hub id that it was made from instead"
 _BYTES = 4  # of a dequantized weight
 
@@ -52,29 +50,16 @@ _KNOWN = {
 }
 
 
-def is_gguf(name: str | Path) -> bool:
-    """Whether a name is that of a GGUF file, which need not exist."""
-    return Path(name).suffix.lower() == SUFFIX
-
-
 def dequantized(path: Path, class_of: Callable[[PreTrainedConfig], Any]) -> Path:
     """The folder of the cache that holds a GGUF file's model and tokenizer, written where it is not there yet.
 
     `class_of` chooses the Auto class of a configuration.
     The folder is named by the file's SHA-256 and the version of transformers; its weights are float32. Where it is and
-    how to empty it is printed on standard error when it is written. Raises `InputError` for a file that is no GGUF, for
-    one of several parts, for architectures, tensor types and settings that cannot be read, and where the package `gguf`
-    is missing.
+    how to empty it is printed on standard error when it is written. Raises `InputError` for one of several parts, for
+    architectures, tensor types and settings that cannot be read, and where the package `gguf` is missing.
     """
-    _check_magic(path)
     folder = cache_dir() / "gguf" / f"{path.stem}-{sha256(path)[:16]}-transformers-{transformers.__version__}"
     return cached_folder(folder, functools.partial(_convert, path, folder, class_of), contents=False)
-
-
-def _check_magic(path: Path) -> None:
-    with path.open("rb") as stream:
-        if stream.read(len(_MAGIC)) != _MAGIC:
-            raise InputError(f"'{path}' is no GGUF file: it does not begin with the letters GGUF")
 
 
 def _convert(path: Path, folder: Path, class_of: Callable[[PreTrainedConfig], Any], draft: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,12 +26,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from sinkscope import names
 from sinkscope.errors import InputError, unknown
 from sinkscope.model.attached.loading import host_of
-from sinkscope.model.gguf_files import SUFFIX, dequantized, is_gguf
-
-FOLDER = Path(__file__).parent / "shipped"
-SHIPPED: dict[str, Path] = {path.parent.name: path.parent for path in sorted(FOLDER.glob("*/config.json"))}
+from sinkscope.model.gguf_files import dequantized
+from sinkscope.names import SHIPPED, is_gguf
 
 CALIBRATED = "calibrated.json"  # marks the folder of a model that is saved with a calibration
 UNCALIBRATED = "uncalibrated"  # where the model itself lies in it
@@ -46,7 +44,6 @@ _HEADS = (
     AutoModelForImageTextToText,
 )
 _NAMED_HEADS = (AutoModelForImageClassification, AutoModelForCTC, AutoModelForAudioClassification)
-_PATH_STARTS = ("./", "../", "/", "~")
 
 
 def load(
@@ -136,54 +133,9 @@ def own_files(name: str | Path) -> str:
 
 
 def resolve(name: str | Path) -> str:
-    """Where the model is: the shipped folder, the local folder, that of a GGUF file's weights, or the hub id as it is.
-
-    Raises `InputError` for a folder without a model, for another file, and for a path that leads nowhere. `a/b`, which
-    may be either, is a hub id where there is no such folder.
-    """
-    if str(name) in SHIPPED:
-        return str(SHIPPED[str(name)])
-    path = Path(name).expanduser()
-    if path.is_dir():
-        if (path / "model" / "config.json").exists():  # a run folder holds its model one level down
-            return str(path / "model")
-        if not (path / "config.json").exists():
-            raise InputError(f"no model in folder '{name}': config.json is missing{_gguf_inside(path)}")
-        return str(path)
-    if path.is_file() and is_gguf(path):
-        return str(dequantized(path, _auto_class))
-    if path.exists():
-        raise InputError(
-            f"'{name}' is a file: expected a model folder, a {SUFFIX} file, a hub id, or one of {', '.join(SHIPPED)}"
-        )
-    if names_a_path(name):
-        raise no_such_folder(name)
-    return str(name)
-
-
-def names_a_path(name: str | Path) -> bool:
-    """Whether a name can only be a path: a hub id is NAME or OWNER/NAME."""
-    text = str(name)
-    starts = text.startswith(_PATH_STARTS) or text in (".", "..")
-    return isinstance(name, Path) or starts or text.count("/") > 1 or is_gguf(text)
-
-
-def no_such_folder(name: str | Path) -> InputError:
-    """The error for a path that leads nowhere; a folder or GGUF file of a near name in the same place is suggested."""
-    return InputError(f"no such {'file' if is_gguf(name) else 'folder'}: '{name}'{_near(Path(name).expanduser())}")
-
-
-def _gguf_inside(folder: Path) -> str:
-    files = sorted(folder.glob(f"*{SUFFIX}"))
-    return f"; did you mean '{files[0]}'?" if files else ""
-
-
-def _near(path: Path) -> str:
-    """What was probably meant."""
-    entries = path.parent.iterdir() if path.parent.is_dir() else ()
-    there = [entry.name for entry in entries if entry.is_dir() or is_gguf(entry)]
-    near = difflib.get_close_matches(path.name, there, n=1)
-    return f"; did you mean '{path.parent / near[0]}'?" if near else ""
+    """Where the model is: as `names.resolve` says, for a GGUF file the folder of the cache with its weights."""
+    place = names.resolve(name)
+    return str(dequantized(Path(place), _auto_class)) if Path(place).is_file() else place
 
 
 def _auto_class(config: PreTrainedConfig) -> Any:

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.hooks import Depth, ExpertLayer, Layer, Place
-from sinkscope.measurements import Measurement
+from sinkscope.measurements import VISIBLE, Measurement
 from sinkscope.probes.batch import Batch
-from sinkscope.probes.observers.observer import Array, LayerSums, Observer
+from sinkscope.probes.observers.observer import Array, LayerSums, Observer, divide
 
 
 @dataclass(frozen=True, eq=False)
 class _Found:
     """One array at one place for the samples of one batch, reduced to real tokens.
 
-    `positions`: a range where all are covered; None where no axis is a position.
+    `samples`: which of the measurement these are, rising. `positions`: a range where all are covered; None where no
+    axis is a position.
     """
 
     name: str
-    samples: slice
+    samples: slice | list[int]
     place: Place
     array: Array
     values: Float[np.ndarray, "batch heads *n"]
@@ -72,11 +73,20 @@ def assemble(batches: Sequence[Batch], observers: Sequence[Observer], facts: Map
     places = _Places.of(batches)
     samples = sum(batch.size for batch in batches)
     coordinates: dict[str, Any] = _coordinates(found, places) | _extra(found, observers)
+    for name in ("row", "start"):
+        numbers = {at: each for batch in batches for at, each in zip(batch.index, getattr(batch, name), strict=True)}
+        coordinates[name] = ("sample", [numbers[at] for at in range(samples)])
+    coordinates["causal"] = ("layer", [not _looks_ahead(batches, layer) for layer in places.layers])
     if (ids := _token_ids(batches)) is not None and "position" in coordinates:
         coordinates["token_id"] = (("sample", "position"), _at_positions(ids, np.array(coordinates["position"][1])))
     tokens = _tokens(batches, places.layers)
-    record = {**facts, "samples": samples, "tokens": int(tokens.max())} | ({"non_finite": broken} if broken else {})
+    record = {**facts, "samples": samples, "tokens": int(tokens.max()), "denominator": VISIBLE}
+    record |= {"non_finite": broken} if broken else {}
     variables = _variables(found, places, samples) | {"tokens": (("sample", "layer"), tokens)}
+    variables["queries"] = (("sample", "layer"), _per_layer(batches, places.layers, Batch.query_count))
+    variables["most_queries"] = (("sample", "layer"), _per_layer(batches, places.layers, Batch.most_queries))
+    if "position" in coordinates:
+        variables |= _from_masks(batches, places, np.array(coordinates["position"][1]))
     return Measurement(xr.Dataset(variables, coordinates, {"record": json.dumps(record)}))
 
 
@@ -98,11 +108,8 @@ def compact(
 
 
 def _found(batches: Sequence[Batch], observers: Sequence[Observer]) -> Iterator[_Found]:
-    start = 0
     whose: dict[str, str] = {}
     for batch in batches:
-        samples = slice(start, start + batch.size)
-        start = samples.stop
         for place in batch.places:
             known = dict(batch.found(place))
             for observer in observers:
@@ -113,10 +120,17 @@ def _found(batches: Sequence[Batch], observers: Sequence[Observer]) -> Iterator[
                     if (other := whose.setdefault(name, mine)) != mine:
                         raise InputError(f"{other} and {mine} both yield '{name}': ask for one of them")
                     values, positions = _reduced(array, sums)
-                    count = len(values) if array.kept is None else max(0, min(len(values), array.kept - samples.start))
-                    rows = slice(samples.start, samples.start + count)
+                    count = len(values)
+                    if array.kept is not None:
+                        count = min(count, sum(index < array.kept for index in batch.index))
                     if count:
-                        yield _Found(name, rows, place, array, values[:count], positions)
+                        yield _Found(name, _run(batch.index[:count]), place, array, values[:count], positions)
+
+
+def _run(index: Sequence[int]) -> slice | list[int]:
+    """Numbers that follow one another as a slice, of which numpy gives views."""
+    follow = index[-1] - index[0] + 1 == len(index)
+    return slice(index[0], index[-1] + 1) if follow else list(index)
 
 
 def _reduced(array: Array, sums: LayerSums) -> tuple[np.ndarray, Sequence[int] | None]:
@@ -161,7 +175,10 @@ def _variables(found: Sequence[_Found], places: _Places, samples: int) -> dict[s
         if item.name not in variables:
             variables[item.name] = item.dims, np.full([sizes[dim] for dim in item.dims], np.nan, np.float32)
         _, block = variables[item.name]
-        _fill(block[item.samples, rank[item.place]], item, column)
+        part = block[item.samples, rank[item.place]]
+        _fill(part, item, column)
+        if isinstance(item.samples, list):  # then it is a copy
+            block[item.samples, rank[item.place]] = part
     return variables
 
 
@@ -171,7 +188,7 @@ def _sizes(item: _Found, known: Mapping[str, int]) -> dict[str, int]:
     if item.array.per_head and not isinstance(item.place, Depth):
         sizes[_axes(item.place, True)[-1]] = item.values.shape[1]
     if item.array.kept is not None:
-        sizes["kept"] = item.samples.stop
+        sizes["kept"] = item.samples.stop if isinstance(item.samples, slice) else item.samples[-1] + 1
     return {dim: max(length, known.get(dim, 0)) for dim, length in sizes.items()}
 
 
@@ -247,16 +264,55 @@ def _indices(layers: Sequence[Layer]) -> list[int]:
     return numbers
 
 
+def _from_masks(
+    batches: Sequence[Batch], places: _Places, positions: Int[np.ndarray, "position"]
+) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+    """`visible_queries` and `uniform_received`: whatever was observed, at the positions of what was.
+
+    Where a mask differs between heads, their mean.
+    """
+    shape = sum(batch.size for batch in batches), len(places.layers), len(positions)
+    seen, uniform = (np.full(shape, np.nan, np.float32) for _ in range(2))
+    for batch in batches:
+        rows = list(batch.index)
+        for index, layer in enumerate(places.layers):
+            if (sums := batch.visible(layer)) is None:
+                continue
+            counts, shares = sums
+            real = batch.keys(layer)
+            for block, values in ((seen, counts), (uniform, divide(shares, counts))):
+                front = compact(values.nanmean(1, keepdim=True), real)[:, 0].numpy()
+                there = positions < front.shape[1]
+                part = block[rows, index]
+                part[:, there] = front[:, positions[there]]
+                block[rows, index] = part
+    dims = ("sample", "layer", "position")
+    return {"visible_queries": (dims, seen), "uniform_received": (dims, uniform)}
+
+
+def _looks_ahead(batches: Sequence[Batch], layer: Layer) -> bool:
+    """Whether a query saw a later key there, in any sample."""
+    return any(batch.places[layer].ahead for batch in batches if layer in batch.places)
+
+
+def _per_layer(
+    batches: Sequence[Batch], layers: Sequence[Layer], count: Callable[[Batch, Layer], np.ndarray]
+) -> np.ndarray:
+    """A number for each sample and layer; 0 where the layer did not run."""
+    found = np.zeros((sum(batch.size for batch in batches), len(layers)), np.int64)
+    for batch in batches:
+        for column, layer in enumerate(layers):
+            found[list(batch.index), column] = count(batch, layer)
+    return found
+
+
 def _tokens(batches: Sequence[Batch], layers: Sequence[Layer]) -> np.ndarray:
     """Real tokens that a sample's keys were, per layer; 0 where the layer did not run."""
-    tokens = np.zeros((sum(batch.size for batch in batches), len(layers)), np.int64)
-    start = 0
-    for batch in batches:
-        for index, layer in enumerate(layers):
-            if layer in batch.places:
-                tokens[start : start + batch.size, index] = batch.keys(layer).sum(-1).numpy()
-        start += batch.size
-    return tokens
+
+    def real(batch: Batch, layer: Layer) -> np.ndarray:
+        return batch.keys(layer).sum(-1).numpy() if layer in batch.places else np.zeros(batch.size, np.int64)
+
+    return _per_layer(batches, layers, real)
 
 
 def _by_stack(places: list[Any]) -> list[Any]:
@@ -271,8 +327,10 @@ def _token_ids(batches: Sequence[Batch]) -> np.ndarray | None:
     if any(ids is None for ids in rows):
         return None
     known = [ids for ids in rows if ids is not None]
-    width = max(ids.shape[1] for ids in known)
-    return np.concatenate([np.pad(ids, ((0, 0), (0, width - ids.shape[1])), constant_values=-1) for ids in known])
+    found = np.full((sum(map(len, known)), max(ids.shape[1] for ids in known)), -1, known[0].dtype)
+    for batch, ids in zip(batches, known, strict=True):
+        found[list(batch.index), : ids.shape[1]] = ids
+    return found
 
 
 def _at_positions(ids: np.ndarray, positions: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from jaxtyping import Bool
 from torch import Tensor
@@ -17,6 +18,9 @@ from sinkscope.probes.calls.reading import Known
 from sinkscope.probes.left_out import LeftOut
 from sinkscope.probes.observers.observer import LayerSums, Observer, Piece, Reduction
 from sinkscope.probes.shelf import Shelf
+from sinkscope.probes.visibility import Seen, SeenKeys
+
+MASKS = "masks"  # the owner of what is read from masks, whatever is observed
 
 
 @dataclass
@@ -24,18 +28,31 @@ class PlaceSums:
     """Sums at one place, by observer and name.
 
     `query`, `key`: the token axes; lengths: how far the positions seen there reach; `real_queries`, `real_keys`: False
-    for padding among them, None where all are real.
+    for padding among them, None where all are real. `causal`: what the layer's last call was read as; `ahead`: whether
+    any query so far saw a later key.
     """
 
     query: Axis
     key: Axis
     causal: bool
+    ahead: bool = False
     real_queries: Bool[Tensor, "batch _"] | None = None
     real_keys: Bool[Tensor, "batch _"] | None = None
     sums: dict[tuple[str, str], Tensor] = field(default_factory=dict)
     reductions: dict[tuple[str, str], Reduction] = field(default_factory=dict)
     query_length: int = 0
     key_length: int = 0
+
+    def see(self, seen: Seen, start: int, batch: int) -> None:
+        """Add what the mask of a call shows, of keys from `start` on."""
+        self.ahead |= seen.ahead
+        for name, values in (("seen", seen.queries), ("uniform", seen.uniform)):
+            self.add(MASKS, Piece(name, values, start), batch)
+
+    @property
+    def observed(self) -> bool:
+        """Whether an observer saw something here."""
+        return any(owner != MASKS for owner, _ in self.sums)
 
     def add(self, owner: str, piece: Piece, batch: int) -> None:
         """Add a piece of the observer `owner`; positions beyond those seen so far extend the sum."""
@@ -56,6 +73,8 @@ class PlaceSums:
     def _wide_enough(self, key: tuple[str, str], piece: Piece, batch: int, stop: int) -> Tensor:
         """The sum so far, up to position `stop` at least; of nothing where this is the first piece."""
         values, total = piece.values, self.sums.get(key)
+        if total is not None and total.shape[1] < values.shape[1]:  # one head stood for all so far
+            total = self.sums[key] = total.expand(-1, values.shape[1], *total.shape[2:]).clone()
         empty = 0.0 if piece.reduction == "sum" else -torch.inf
         if total is None:
             lengths = [stop, *values.shape[3:]] if values.ndim > 2 else []
@@ -86,7 +105,7 @@ class PlaceSums:
         """Add what a later pass of the same batch found here."""
         for (owner, name), values in other.sums.items():
             self.add(owner, Piece(name, values, reduction=other.reductions[owner, name]), len(values))
-        self.causal = other.causal
+        self.causal, self.ahead = other.causal, self.ahead or other.ahead
         self.real_queries, self.real_keys = other.real_queries, other.real_keys
         self.query_length = max(self.query_length, other.query_length)
         self.key_length = max(self.key_length, other.key_length)
@@ -104,9 +123,16 @@ class PlaceSums:
 
 @dataclass(eq=False)
 class Batch(Samples):
-    """Samples that go through the model together, with all sums over them."""
+    """Samples that go through the model together, with all sums over them.
+
+    `index`: which samples of the measurement they are; `row`, `start`: which row each is of, and from which of its real
+    tokens on: documents that are packed into a row are samples of their own.
+    """
 
     places: dict[Place, PlaceSums] = field(default_factory=dict)
+    index: tuple[int, ...] = ()
+    row: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()
 
     def commit(self, done: OpenPass, cache: Cache | None) -> None:
         """Take over what a finished pass found, and the cache that it left."""
@@ -134,8 +160,29 @@ class Batch(Samples):
         found: dict[str, dict[str, Tensor]] = {}
         for (owner, name), values in sums.sums.items():
             found.setdefault(owner, {})[name] = values.cpu()
+        visible = found.pop(MASKS, {}).get("seen")
         for owner, own in found.items():
-            yield owner, LayerSums(own, sums.causal, queries, keys, first)
+            yield owner, LayerSums(own, queries, keys, first, visible)
+
+    def visible(self, layer: Layer) -> tuple[Tensor, Tensor] | None:
+        """Per key, how many of a layer's queries see it, and what these give it where they attend uniformly."""
+        sums = {} if layer not in self.places else self.places[layer].sums
+        if (MASKS, "seen") not in sums:
+            return None
+        return sums[MASKS, "seen"].cpu(), sums[MASKS, "uniform"].cpu()
+
+    def query_count(self, layer: Layer) -> np.ndarray:
+        """Real queries of each sample that were observed; 0 where the layer did not run."""
+        if layer not in self.places:
+            return np.zeros(self.size, np.int64)
+        first = self.first if self.places[layer].query == "tokens" else 0
+        return self.queries(layer)[:, first:].sum(-1).numpy()
+
+    def most_queries(self, layer: Layer) -> np.ndarray:
+        """How many queries of each sample see the key that is seen by most; 0 where the layer did not run."""
+        if (sums := self.visible(layer)) is None:
+            return np.zeros(self.size, np.int64)
+        return sums[0].amax((1, 2)).round().long().numpy()
 
     def queries(self, place: Place) -> Bool[Tensor, "batch query"]:
         """Which queries there are real tokens."""
@@ -155,6 +202,7 @@ class OpenPass:
 
     `samples_before`: how many samples the measurement had before this batch; `left_out`: what was not read, and why;
     `unmasked`: stacks that attend to everything although the model was given a mask; `masks`: those of its layers;
+    `seen`: what they show;
     `attended`: real tokens of each stack, as its self-attention told (None: all); `assumed`: as the residual stream
     was read.
     """
@@ -166,6 +214,7 @@ class OpenPass:
     left_out: LeftOut = field(default_factory=LeftOut)
     unmasked: dict[str, str] = field(default_factory=dict)
     masks: WrittenMasks = field(default_factory=WrittenMasks)
+    seen: SeenKeys = field(default_factory=SeenKeys)
     attended: dict[str, Tensor | None] = field(default_factory=dict)
     assumed: dict[str, Tensor | None] = field(default_factory=dict)
 

@@ -26,7 +26,7 @@ def forget(left_out: LeftOut, batches: Sequence[Batch], layers: Collection[Layer
             del batch.places[place]
     if left_out.refused and not any(isinstance(place, Layer) for batch in batches for place in batch.places):
         raise UnsupportedModelError(next(iter(left_out.refused.values())))
-    if any(sums.sums for batch in batches for sums in batch.places.values()):
+    if any(sums.observed for batch in batches for sums in batch.places.values()):
         return
     for where, reason in left_out.named(layers, ()).items():
         raise UnsupportedModelError(f"family '{family}', {where}: {reason}; nothing else was to be measured")

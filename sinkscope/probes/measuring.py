@@ -43,6 +43,7 @@ def measure(
     progress: Callable[[int, int], object] | None = None,
     about: Mapping[str, Any] | None = None,
     tokenizer: Any = None,
+    apart: bool = True,
 ) -> Measurement:
     """Run `model` on `inputs` without gradients, in eval mode, and return what the observers saw.
 
@@ -53,10 +54,11 @@ def measure(
     `["all", Mine()]`, `["HiddenNorms"]` (`chosen`). One that cannot read this model leaves itself out; the record's
     `not_applicable` and `not_measured` say why, and a `UserWarning` where it was asked for by name.
     `progress(done, total)` is called after each batch; `about` is added to the record's `input`; with a `tokenizer` the
-    record holds the texts of the tokens. A batch that does not fit into memory is halved, with a warning. Activations
-    that are NaN or infinite are a finding: the record's `non_finite` names the first place, a `UserWarning` says so,
-    and they count nowhere. Raises `InputError` for empty inputs, ids outside the vocabulary, more tokens than the model
-    has positions, and NaN in weights.
+    record holds the texts of the tokens. Packed documents that all attention layers keep apart are samples of their
+    own (coordinates `row` and `start`); `apart=False` reads rows whole. A batch that does not fit into memory is
+    halved, with a warning. Activations that are NaN or infinite are a finding: the record's `non_finite` names the
+    first place, a `UserWarning` says so, and they count nowhere. Raises `InputError` for empty inputs, ids outside the
+    vocabulary, more tokens than the model has positions, and NaN in weights.
     """
     model = unwrapped(model)
     parts = [checked_inputs(model, group, batch_size) for group in _groups(inputs)]
@@ -65,7 +67,7 @@ def measure(
     if any("labels" in given for given, _ in parts):
         options.pop("logits_to_keep", None)
     device = device_of(model)
-    with evaluating(model), observe(model, *chosen(observers)) as seen, torch.no_grad():
+    with evaluating(model), observe(model, *chosen(observers), apart=apart) as seen, torch.no_grad():
         for given, samples in parts:
 
             def run(rows: slice, given: Any = given, samples: int = samples, before: int = done) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import Cache
 
+from sinkscope.attention import operation_of
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
     MODALITIES,
@@ -22,6 +25,7 @@ from sinkscope.hooks import (
     Pass,
     Passes,
     Place,
+    arguments,
     attention_layers,
     axes,
     blocks,
@@ -40,14 +44,24 @@ from sinkscope.hooks import (
 )
 from sinkscope.measurements import Measurement
 from sinkscope.probes.assembly import assemble
-from sinkscope.probes.batch import Batch, OpenPass
+from sinkscope.probes.batch import Batch, OpenPass, PlaceSums
 from sinkscope.probes.calls import guard
 from sinkscope.probes.calls.arithmetic import full_precision, rounding
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.chunks import chunks, has_scores
+from sinkscope.probes.calls.masks import KINDS, Bound, Rule, Written
 from sinkscope.probes.calls.reading import read
 from sinkscope.probes.calls.row_scores import RowScores
 from sinkscope.probes.completeness import by_other_code, check_complete, forget, not_measured
+from sinkscope.probes.documents import (
+    Labels,
+    Part,
+    documents_in,
+    documents_of_mask,
+    parts_of,
+    recurrent_module,
+    shows_across,
+)
 from sinkscope.probes.facts import describe
 from sinkscope.probes.left_out import LeftOut, applicable, kind
 from sinkscope.probes.observers.norms import HiddenNorms, QueryKeyValueNorms
@@ -59,17 +73,33 @@ from sinkscope.probes.shelf import Shelf
 DEFAULT: tuple[Observer, ...] = (AttentionReceived(), SlotReceived(), HiddenNorms(), QueryKeyValueNorms())
 
 
+@dataclass(frozen=True, eq=False)
+class _Packed:
+    """A pass over rows that hold several documents, which is read document by document.
+
+    `parts`: the documents, each with what the pass found of it; `args`, `kwargs`: what the model was given, to start
+    again where a layer shows across a border.
+    """
+
+    labels: Labels
+    parts: list[tuple[Part, OpenPass]]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
 @contextmanager
-def observe(model: nn.Module, *observers: Observer) -> Iterator[Observation]:
+def observe(model: nn.Module, *observers: Observer, apart: bool = True) -> Iterator[Observation]:
     """Observe every forward pass of `model` inside the block; read it with `.measurement()`, also after the block.
 
     Outputs are bit-identical to those without. Passes with a fresh cache, or none, add samples; a pass that goes on
     with the cache of the last one (decoding, chunked prefill, `generate`) goes on with its samples. Passes that end in
     an error count nothing, nor does what gradient checkpointing recomputes. Models that were compiled run eagerly
-    meanwhile. No observers: those that `measure` uses. Raises `UnsupportedModelError` for a model without observable
-    attention.
+    meanwhile. No observers: those that `measure` uses. Packed documents that all attention layers keep apart are
+    samples of their own, unless `apart` is False; where the inputs tell documents apart and a layer does not, a
+    `UserWarning` says so, and the pass is run once more, as whole rows. Raises `UnsupportedModelError` for a model
+    without observable attention.
     """
-    observation = Observation(unwrapped(model), observers or DEFAULT)
+    observation = Observation(unwrapped(model), observers or DEFAULT, apart)
     with ExitStack() as stack:
         stack.enter_context(watching(observation))
         observation.attach(stack)
@@ -79,7 +109,7 @@ def observe(model: nn.Module, *observers: Observer) -> Iterator[Observation]:
 class Observation:
     """What has been observed so far. Made by `observe`."""
 
-    def __init__(self, model: nn.Module, observers: tuple[Observer, ...]) -> None:
+    def __init__(self, model: nn.Module, observers: tuple[Observer, ...], apart: bool = True) -> None:
         for observer in observers:
             if not isinstance(observer, Observer):
                 raise InputError(f"expected observers such as AttentionReceived(), got {observer!r}")
@@ -107,6 +137,15 @@ class Observation:
         self._batches: list[Batch] = []
         self._shelf = Shelf()
         self._pass: OpenPass | None = None
+        self._apart = apart
+        self._packed: _Packed | None = None
+        self._across: str | None = None  # why the pass under way has to start again, as whole rows
+        self._told: Labels | None = None  # documents that the masks of all layers so far keep apart, unasked
+        self._labels: Labels | None = None  # documents of the pass that is started again
+        self._arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # of the pass under way
+        self._kept_apart: list[object] = []  # masks of the pass under way that show across no border
+        self._packed_cache: Cache | None = None
+        self._crossing: str | None = None  # what goes on from one document to the next
         self._passes = Passes(model, self._begin, self._end)
         self.observers, self._inapplicable = applicable(observers, model)
 
@@ -139,6 +178,8 @@ class Observation:
             reason = f"its {batch} rows are not the model's {running.forward.batch} samples"
             running.left_out.layers[kind(layer)] = reason
             return
+        if self._across is not None:
+            return
         sides = axes(layer.stack, self._encoder_decoder)
         host = rounding(invocation.output, invocation.arguments["query"])
         with full_precision(invocation.output.device):
@@ -148,7 +189,12 @@ class Observation:
                 running.left_out.refused[kind(layer)] = str(error)
                 return
             call = replace(call, samples_before=running.samples_before)
-            self._take(self._checked(call, invocation, host), running)
+            if self._packed is None:
+                self._take(self._checked(call, invocation, host), running)
+                self._note_documents(call, sides)
+            elif self._keeps_apart(call, sides, _kernel_is_told(invocation)):
+                for part, own in self._packed.parts:
+                    self._take(self._checked(part.call(call, own.samples_before), invocation, host), own)
         self._implementations.add(invocation.implementation or "eager")
 
     def measurement(self) -> Measurement:
@@ -163,7 +209,7 @@ class Observation:
             )
         forget(self.left_out, self._batches, self.layers.values(), self.family)
         check_complete(self.left_out, self._batches, self.layers.values(), self.family)
-        operations = [getattr(module, "operation", None) for module in self.layers]
+        operations = [operation_of(module) for module in self.layers]
         facts = describe(self.model, self.family, self._batches, operations)
         return assemble(
             self._batches,
@@ -175,9 +221,18 @@ class Observation:
                 "not_measured": self._not_measured(),
                 **({"not_applicable": self._inapplicable} if self._inapplicable else {}),
                 "not_verified": sorted(self._unverified),
+                **self._packing(),
                 **({"unmasked": self._unmasked} if self._unmasked else {}),
             },
         )
+
+    def _packing(self) -> dict[str, Any]:
+        """What the record says of packed documents; nothing where there are none."""
+        samples = [row for batch in self._batches for row in batch.row]
+        if len(samples) == len(set(samples)):
+            return {}
+        note = {} if self._crossing is None else {"note": self._crossing}
+        return {"packed": {"rows": len(set(samples)), "documents": len(samples), **note}}
 
     def _not_measured(self) -> dict[str, str]:
         """Stacks of the model, and observers, that have no numbers, and why."""
@@ -208,16 +263,24 @@ class Observation:
             stated = running.forward.stated(found.query, found.query_length)
             found.real_queries = running.forward.real.get(found.query) if stated else None
         size = call.query.shape[0]
+        found.see(running.seen.of(call, shared=found.query == found.key), call.key_start, size)
         for observer, piece in self._pieces(call):
             found.add(type(observer).__name__, piece, size)
 
     def _collect(self, maps: ReturnedMaps, running: OpenPass, output: Any) -> None:
         """Take in the attention maps that the model returned, and the vectors behind them where they are known."""
         for call, vectors in maps.calls(output, running.forward, self._needs_vectors):
+            sides = axes(call.layer.stack, self._encoder_decoder)
             with full_precision(call.query.device):
-                self._take(replace(call, samples_before=running.samples_before), running)
-                if vectors is not None:
-                    self._show_vectors(replace(vectors, samples_before=running.samples_before), running)
+                if self._packed is not None and not self._keeps_apart(call, sides):
+                    continue
+                for part, own in self._shares(running):
+                    before = own.samples_before
+                    shown = replace(call, samples_before=before) if part is None else part.call(call, before)
+                    self._take(shown, own)
+                    if vectors is not None:
+                        known = replace(vectors, samples_before=before) if part is None else part.call(vectors, before)
+                        self._show_vectors(known, own)
         self._implementations.add("eager")
 
     def _show_vectors(self, call: AttentionCall, running: OpenPass) -> None:
@@ -256,7 +319,8 @@ class Observation:
             self._unverified.add("attention dropout is on")
             return call
         else:
-            checked = guard.verified(call, invocation.output.detach(), self.family, host)
+            assert call.output is not None
+            checked = guard.verified(call, call.output.transpose(1, 2), self.family, host)
         self._verified.add(kind)
         return checked
 
@@ -265,35 +329,143 @@ class Observation:
         forward = begun.forward
         check_order(forward)
         check_continued(self.model, forward)
+        if self._packed_cache is not None and forward.cache is self._packed_cache:
+            raise InputError("this pass goes on with the cache of packed documents: observe those with apart=False")
         last = self._batches[-1] if self._batches else None
         before = sum(batch.size for batch in self._batches)
+        row = 1 + max((row for batch in self._batches for row in batch.row), default=-1)
+        self._packed = self._across = self._told = None
         if last is not None and last.continues(forward):
             self._pass = OpenPass(forward, last, before - last.size)
         else:
-            self._pass = OpenPass(forward, Batch(size=forward.batch, first=forward.seen, prefix=forward.prefix), before)
+            rows = range(forward.batch)
+            batch = Batch(
+                size=forward.batch,
+                first=forward.seen,
+                prefix=forward.prefix,
+                index=tuple(before + number for number in rows),
+                row=tuple(row + number for number in rows),
+                start=(0,) * forward.batch,
+            )
+            self._pass = OpenPass(forward, batch, before)
+            self._packed = self._unpacked(self._pass, before, args, kwargs)
         return None if self._maps is None else ((), self._maps.begin(args, kwargs))
 
     def _end(self, ended: Pass, output: Any) -> Any:
         """Take over what the pass found; returns the output that the caller wants where more was asked for."""
-        done, self._pass = self._pass, None
+        done, packed, self._pass = self._pass, self._packed, None
         assert done is not None
         if self._maps is not None:
             self._collect(self._maps, done, output)
-        done.drop_misread()
-        done.note_unused_masks()
-        done.batch.commit(done, cache_of(output) or done.forward.cache)
-        if not self._batches or self._batches[-1] is not done.batch:
-            for closed in self._batches[-1:]:
-                closed.settle(self.observers, self._shelf)
-            self._batches.append(done.batch)
-        self.left_out.add(done.left_out)
-        self._unmasked |= done.unmasked
-        return None if self._maps is None else self._maps.answer(output)
+        answered = None if self._maps is None else self._maps.answer(output)
+        if packed is not None and self._across is not None:
+            warnings.warn(
+                f"the inputs tell documents apart, but {self._across}: rows are read whole", UserWarning, stacklevel=2
+            )
+            self._start_again(packed.args, packed.kwargs, None)
+            return answered
+        if packed is None and self._told is not None and parts_of(self._told):
+            self._start_again(*self._arguments, self._told)
+            return answered
+        cache = cache_of(output) or done.forward.cache
+        if packed is not None:
+            self._packed_cache = cache
+        for part, own in self._shares(done):
+            own.drop_misread()
+            own.note_unused_masks()
+            own.batch.commit(own, cache if part is None else None)
+            if not self._batches or self._batches[-1] is not own.batch:
+                for closed in self._batches[-1:]:
+                    closed.settle(self.observers, self._shelf)
+                self._batches.append(own.batch)
+            self.left_out.add(own.left_out)
+            self._unmasked |= own.unmasked
+        self._packed, self._told, self._arguments, self._kept_apart = None, None, ((), {}), []
+        return answered
+
+    def _shares(self, running: OpenPass) -> list[tuple[Part | None, OpenPass]]:
+        """What is shown of a pass: all of it at once, or document by document."""
+        return [(None, running)] if self._packed is None else list(self._packed.parts)
+
+    def _unpacked(self, whole: OpenPass, before: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Packed | None:
+        """The documents of a pass, where its rows hold several."""
+        self._arguments = args, kwargs
+        if not self._apart or self._encoder_decoder:
+            return None
+        given = arguments(self.model, args, kwargs)
+        labels = documents_in(self.model, whole.forward, given) if self._labels is None else self._labels
+        if labels is None:
+            return None
+        opened = []
+        for part in parts_of(labels):
+            index = tuple(before + number for number in part.samples)
+            rows = tuple(whole.batch.row[number] for number in part.rows.tolist())
+            batch = Batch(size=len(rows), first=0, index=index, row=rows, start=part.start)
+            opened.append((part, OpenPass(part.forward(whole.forward), batch, index[0], left_out=whole.left_out)))
+        if not opened:
+            return None
+        if (crossing := recurrent_module(self.model)) is not None and self._crossing is None:
+            self._crossing = f"the state of {crossing} goes on from one packed document to the next"
+            warnings.warn(self._crossing, UserWarning, stacklevel=2)
+        return _Packed(labels, opened, args, kwargs)
+
+    def _start_again(self, args: tuple[Any, ...], kwargs: dict[str, Any], labels: Labels | None) -> None:
+        """Run the pass once more: as whole rows, or as the documents `labels`."""
+        apart, self._apart, self._labels = self._apart, labels is not None, labels
+        self._packed = None
+        try:
+            with torch.no_grad(), torch.random.fork_rng():
+                self.model(*args, **kwargs)
+        finally:
+            self._apart, self._labels = apart, None
+
+    def _keeps_apart(self, call: AttentionCall, sides: tuple[Axis, Axis], kernel: bool = False) -> bool:
+        """Whether a layer's calls can be read document by document; where not, the pass starts again.
+
+        `kernel`: the kernel was told the borders, of which the mask says nothing.
+        """
+        assert self._packed is not None
+        if self._across is not None:
+            return False
+        if sides != ("tokens", "tokens"):
+            self._across = f"layer '{call.layer.name}' attends to something else than their tokens"
+        elif not kernel and self._shown_across(call):
+            self._across = f"layer '{call.layer.name}' attends from one to another"
+        return self._across is None
+
+    def _shown_across(self, call: AttentionCall) -> bool:
+        """As `shows_across`, once for layers that share a mask."""
+        assert self._packed is not None
+        source = call.mask.visibility if isinstance(call.mask, Bound) else call.mask
+        if call.collected is not None or isinstance(call.mask, Rule):
+            return shows_across(call, self._packed.labels)
+        if all(source is not known for known in self._kept_apart):
+            if shows_across(call, self._packed.labels):
+                return True
+            self._kept_apart = [source, *self._kept_apart[:KINDS]]
+        return False
+
+    def _note_documents(self, call: AttentionCall, sides: tuple[Axis, Axis]) -> None:
+        """Read from masks that the model made by itself which documents all of its layers keep apart."""
+        assert self._pass is not None
+        forward = self._pass.forward
+        if sides != ("tokens", "tokens") or not self._apart or forward.cache is not None or forward.seen:
+            return
+        first = not any(isinstance(place, Layer) and place != call.layer for place in self._pass.places)
+        if not first and self._told is None:
+            return
+        square = isinstance(call.mask, Written) and call.query.shape[2] == call.mask.keys
+        if not square or (not first and call.mask in self._kept_apart):
+            self._told = self._told if square else None
+            return
+        found = documents_of_mask(call.mask)  # type: ignore[arg-type]
+        agree = found is not None and (first or (self._told is not None and torch.equal(found, self._told)))
+        self._told, self._kept_apart = (found, [call.mask, *self._kept_apart[:KINDS]]) if agree else (None, [])
 
     def _hidden(self, depth: Depth, hidden: Any, under_way: Pass) -> None:
         """Show the residual stream at a depth to the observers of blocks."""
         assert self._pass is not None
-        if depth.stack in self._pass.left_out.streams:
+        if depth.stack in self._pass.left_out.streams or self._across is not None:
             return
         if not isinstance(hidden, Tensor) or hidden.ndim != 3:
             packed = depth.stack in MODALITIES
@@ -311,10 +483,23 @@ class Observation:
         real = None if so_far is None or so_far.shape[1] < stop else so_far[:, start:stop].to(hidden.device)
         so_far = None if real is None else so_far
         shown = Hidden(hidden.detach(), start, depth, real, self._pass.samples_before, so_far)
-        with full_precision(hidden.device):
+        if self._packed is None:
+            self._show_hidden(shown, found)
+            return
+        if side != "tokens" or hidden.shape[1] != self._packed.labels.shape[1]:
+            self._across = f"the residual stream of the {depth.stack} is not over their tokens"
+            return
+        for part, own in self._packed.parts:
+            mine = part.hidden(shown, own.samples_before)
+            sums = own.place(depth, side, side, causal=False)
+            sums.query_length, sums.real_queries = part.length, mine.real
+            self._show_hidden(mine, sums)
+
+    def _show_hidden(self, shown: Hidden, found: PlaceSums) -> None:
+        with full_precision(shown.values.device):
             for observer in self.observers:
                 for piece in observer.on_hidden(shown) if observer.reads_blocks else ():
-                    found.add(type(observer).__name__, piece, hidden.shape[0])
+                    found.add(type(observer).__name__, piece, len(shown.values))
 
     def _read_module(self, observer: Observer, watch: Watch) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -327,13 +512,20 @@ class Observation:
                 place = replace(place, name=f"{place.name}#{again}")
             if isinstance(place, Layer) and running.left_out.holds(place):
                 return
-            batch, start = running.forward.batch, running.forward.start(side)
-            at = ModuleCall(batch, start, self._real_at(place, side, running), running.samples_before)
-            with torch.no_grad():
-                for piece in watch.read(at, args, kwargs, output):
-                    known = running.places.get(place)
-                    found = running.place(place, side, side, causal=known is not None and known.causal)
-                    found.add(type(observer).__name__, piece, batch)
+            if self._across is not None:
+                return
+            for part, own in self._shares(running):
+                batch, start = own.forward.batch, own.forward.start(side)
+                at = ModuleCall(batch, start, self._real_at(place, side, own), own.samples_before)
+                shown = (args, kwargs, output)
+                if part is not None:
+                    assert self._packed is not None
+                    shown = tuple(part.cut(each, *self._packed.labels.shape) for each in shown)
+                with torch.no_grad():
+                    for piece in watch.read(at, *shown):
+                        known = own.places.get(place)
+                        found = own.place(place, side, side, causal=known is not None and known.causal)
+                        found.add(type(observer).__name__, piece, batch)
 
         return hook
 
@@ -345,3 +537,9 @@ class Observation:
 
     def _side(self, place: Place) -> Axis:
         return "tokens" if isinstance(place, ExpertLayer) else axes(place.stack, self._encoder_decoder)[0]
+
+
+def _kernel_is_told(invocation: Invocation) -> bool:
+    """Whether a kernel that takes no mask was given the borders of documents."""
+    told = (invocation.arguments.get(name) for name in ("cu_seq_lens_q", "position_ids"))
+    return "flash" in (invocation.implementation or "") and any(isinstance(each, Tensor) for each in told)

@@ -1,8 +1,12 @@
-"""Quantization: what it costs, and which tokens, channels and layers to spare so that it costs less.
+"""Quantization: what it costs, and which tokens, channels and layers to protect so that it costs less.
 
 A line for each name, new methods too.
 """
 
+from typing import Any
+from warnings import warn
+
+from sinkscope import sinks as _sinks
 from sinkscope.quantization.grid import Grid as Grid
 from sinkscope.quantization.grid import Steps as Steps
 from sinkscope.quantization.grid import decode as decode
@@ -41,18 +45,39 @@ from sinkscope.quantization.linear import linear_maps as linear_maps
 from sinkscope.quantization.prefix import Prefix as Prefix
 from sinkscope.quantization.prefix import calibrate_prefix as calibrate_prefix
 from sinkscope.quantization.prefix import find_prefix as find_prefix
+from sinkscope.quantization.prefix import prefix_cost as prefix_cost
+from sinkscope.quantization.protected import ProtectedInPass as ProtectedInPass
+from sinkscope.quantization.protected import random_tokens as random_tokens
+from sinkscope.quantization.protected import resolved as resolved
 from sinkscope.quantization.schemes import SCHEMES as SCHEMES
-from sinkscope.quantization.spared import Columns as Columns
-from sinkscope.quantization.spared import FirstTokens as FirstTokens
-from sinkscope.quantization.spared import Known as Known
-from sinkscope.quantization.spared import MeasuredSinks as MeasuredSinks
-from sinkscope.quantization.spared import OutlyingTokens as OutlyingTokens
-from sinkscope.quantization.spared import Positions as Positions
-from sinkscope.quantization.spared import RandomTokens as RandomTokens
-from sinkscope.quantization.spared import Spared as Spared
-from sinkscope.quantization.spared import SparedInPass as SparedInPass
-from sinkscope.quantization.spared import SpikeTokens as SpikeTokens
-from sinkscope.quantization.spared import Tokens as Tokens
-from sinkscope.quantization.studies import QuantizationScheme as QuantizationScheme
-from sinkscope.quantization.studies import Study as Study
-from sinkscope.quantization.studies import study as study
+from sinkscope.quantization.schemes import QuantizationScheme as QuantizationScheme
+from sinkscope.quantization.schemes import scheme_named as scheme_named
+
+_RENAMED: dict[str, tuple[str, Any]] = {
+    "Spared": ("sinks.Choice", _sinks.Choice),
+    "MeasuredSinks": ("sinks.Measured", _sinks.Measured),
+    "FirstTokens": ("sinks.First", _sinks.First),
+    "OutlyingTokens": ("sinks.Outliers", lambda site="down", ratio=20.0: _sinks.Outliers(ratio, site)),
+    "Positions": ("sinks.Positions", lambda positions: _sinks.Positions(*positions)),
+    "Tokens": ("sinks.TokenIds", lambda ids: _sinks.TokenIds(*ids)),
+    "SpikeTokens": ("sinks.Spikes", _sinks.Spikes),
+    "Known": ("sinks.Tokens", _sinks.Tokens),
+    "SparedInPass": ("quantization.ProtectedInPass", ProtectedInPass),
+}  # names before this release, with their new ones; read for one release
+
+
+_TRIALS = {"study": "scheme_trial", "Study": "Trial"}  # so were called before; read for one release
+
+
+def __getattr__(name: str) -> Any:
+    if name in _TRIALS:
+        import sinkscope
+
+        new = _TRIALS[name]
+        warn(f"sinkscope.quantization.{name} is now sinkscope.trials.{new}", DeprecationWarning, stacklevel=2)
+        return getattr(sinkscope.trials, new)
+    if name not in _RENAMED:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    new, made = _RENAMED[name]
+    warn(f"sinkscope.quantization.{name} is now sinkscope.{new}", DeprecationWarning, stacklevel=2)
+    return made

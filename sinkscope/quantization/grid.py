@@ -1,4 +1,4 @@
-"""The numbers that a quantizer can write: steps over tokens, channels, heads or whole tensors, with entries spared."""
+"""The numbers that a quantizer can write: steps over tokens, channels, heads or tensors, with entries protected."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ class Steps:
     low: Float[Tensor, "..."] | None = None
 
 
-def steps_of(x: Float[Tensor, "..."], grid: Grid, spared: Bool[Tensor, "..."] | None = None) -> Steps:
-    """The ranges of x, of which entries where `spared` (broadcast to x) is True are no part.
+def steps_of(x: Float[Tensor, "..."], grid: Grid, protected: Bool[Tensor, "..."] | None = None) -> Steps:
+    """The ranges of x, of which entries where `protected` (broadcast to x) is True are no part.
 
-    A range of which everything is spared has step 0. Raises `InputError` for what is not finite, and for groups that
+    A range of which everything is protected has step 0. Raises `InputError` for what is not finite, and for groups that
     do not divide their axis.
     """
-    kept = None if spared is None else grid.cut(spared.expand(x.shape))
-    if not (x.isfinite() if spared is None else x.isfinite() | spared).all():
+    kept = None if protected is None else grid.cut(protected.expand(x.shape))
+    if not (x.isfinite() if protected is None else x.isfinite() | protected).all():
         raise InputError("not a number, or infinite, where numbers are to be quantized: check the model's activations")
     x = grid.cut(x)
     axes = grid.shared(x)
@@ -130,20 +130,20 @@ def decode(codes: Integer[Tensor, "..."], steps: Steps, grid: Grid) -> Float[Ten
 
 
 def fake_quantize(
-    x: Float[Tensor, "..."], grid: Grid, spared: Bool[Tensor, "..."] | None = None, steps: Steps | None = None
+    x: Float[Tensor, "..."], grid: Grid, protected: Bool[Tensor, "..."] | None = None, steps: Steps | None = None
 ) -> Float[Tensor, "..."]:
     """x as a quantizer would give it back, in its own shape and dtype.
 
-    Entries where `spared` (broadcast to x) is True count for no range and stay as they are. `steps`: frozen ranges
+    Entries where `protected` (broadcast to x) is True count for no range and stay as they are. `steps`: frozen ranges
     (static quantization) instead of those of x. The gradient passes through unchanged (straight-through estimator).
     Raises `InputError` as `steps_of`.
     """
     if grid.exact:
         return x
     numbers = x.detach().float()
-    steps = steps_of(numbers, grid, spared) if steps is None else steps
+    steps = steps_of(numbers, grid, protected) if steps is None else steps
     rounded = decode(encode(numbers, steps, grid), steps, grid).to(x.dtype)
-    rounded = rounded if spared is None else torch.where(spared, x.detach(), rounded)
+    rounded = rounded if protected is None else torch.where(protected, x.detach(), rounded)
     return straight_through(x, rounded)
 
 

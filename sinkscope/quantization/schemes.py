@@ -1,12 +1,12 @@
-"""Schemes by name: one grammar and one list for the command line, the documentation and `study`."""
+"""Schemes by name: one grammar and one list for the command line, the documentation and trials."""
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from math import gcd
 from typing import Any, Literal
@@ -37,8 +37,7 @@ from sinkscope.quantization.linear import (
 )
 from sinkscope.quantization.linear.duquant import block_of
 from sinkscope.quantization.linear.maps import HEAD
-from sinkscope.quantization.spared import Spared
-from sinkscope.quantization.studies.scheme import QuantizationScheme, Spares
+from sinkscope.quantization.protected import Protect
 
 LINEAR = re.compile(r"w(\d+)(?:a(\d+)-(tensor|static|token)(?:-(smooth|rotated|duquant))?)?(?:-(gptq|slim))?")
 COLUMNS = re.compile(r"llm-int8(?:-(\d+(?:\.\d+)?))?")
@@ -50,7 +49,7 @@ THRESHOLD = 6.0  # of LLM.int8
 
 Ranges = Literal["tensor", "static", "token"]
 RANGES: dict[str, str] = {
-    "tensor": "one range for all tokens of a call",
+    "tensor": "one range for all tokens of a text",
     "static": "one range for all tokens, frozen from calibration",
     "token": "a range for each token",
 }
@@ -72,6 +71,61 @@ CACHES: dict[str, str] = {
     "head": "a range for each head, which grows with the text",
     "kvquant": "levels where the loss feels errors, keys by channel before rotation, 1 % of outliers aside (KVQuant)",
 }
+
+
+Make = Callable[[nn.Module, Mapping[str, Any], Protect | None], Intervention]
+Store = Callable[[nn.Module, Protect | None], Cache]
+Protects = Literal["served", "calibration", "nothing"]
+
+
+@dataclass(frozen=True)
+class QuantizationScheme:
+    """A scheme by its name, and in a sentence what it does.
+
+    Args:
+        name: Its name.
+        says: What it does, in a sentence.
+        make: `make(model, calibration, protect)` gives the intervention. What it fits, it fits to these inputs without
+            the protected tokens, so that calibration and serving agree.
+        caches: Whether it rounds cached keys and values, which shows in what is read after they were written.
+        store: `store(model, protect)` makes the real cache of such a scheme; None where there is only the simulation.
+        protects: What it is to protect a token: it is not rounded when it is "served"; where weights alone are rounded,
+            which know no tokens, it can be left out of "calibration", or there is "nothing" to leave it out of.
+        fits: Whether it fits weights or ranges to calibration texts, on which it must then not be scored.
+    """
+
+    name: str
+    says: str
+    make: Make
+    caches: bool = False
+    store: Store | None = None
+    protects: Protects = "served"
+    fits: bool = False
+
+    @property
+    def rounds_activations(self) -> bool:
+        """Whether what goes into linear maps is rounded, where outlying tokens set ranges."""
+        return not self.caches and self.protects == "served"
+
+    @classmethod
+    def of(cls, scheme: QuantizationScheme | Intervention) -> QuantizationScheme:
+        """A scheme as it is; for an intervention with a field `protect`, the scheme that fills that field.
+
+        Raises `InputError` for an intervention that protects nothing.
+        """
+        if isinstance(scheme, QuantizationScheme):
+            return scheme
+        named = {field.name for field in fields(scheme)} if is_dataclass(scheme) else set()
+        if not isinstance(scheme, Intervention) or "protect" not in named:
+            raise InputError(
+                f"{type(scheme).__name__} is no scheme: expected a name, a QuantizationScheme, or an intervention with "
+                "a field 'protect', such as QuantizeLinear"
+            )
+
+        def make(model: nn.Module, calibration: Mapping[str, Any], protect: Protect | None) -> Intervention:
+            return replace(scheme, protect=protect)  # type: ignore[call-arg]
+
+        return cls(type(scheme).__name__, "an intervention as it is", make, caches={"keys", "values"} <= named)
 
 
 def scheme_named(name: str, skip: Sequence[str] = ()) -> QuantizationScheme:
@@ -119,9 +173,16 @@ class _Linear:
         if given is not None:
             assert self.ranges is not None
             says += f"; activations of {given.bits} bits, {RANGES[self.ranges]}{FIRST[self.first]}"
-            return QuantizationScheme(self.name, says, self._make)
-        spares: Spares = "nothing" if self.rounding is None else "calibration"
-        return QuantizationScheme(self.name, f"{says}; activations as they are", self._make, spares=spares)
+            fits = self.rounding is not None or self.ranges == "static" or self.first in ("smooth", "duquant")
+            return QuantizationScheme(self.name, says, self._make, fits=fits)
+        protects: Protects = "nothing" if self.rounding is None else "calibration"
+        return QuantizationScheme(
+            self.name,
+            f"{says}; activations as they are",
+            self._make,
+            protects=protects,
+            fits=self.rounding is not None,
+        )
 
     @property
     def _given(self) -> Grid | None:
@@ -129,47 +190,47 @@ class _Linear:
             return None
         return Grid(self.activations, "token" if self.ranges == "token" else "tensor", symmetric=self.activations > 1)
 
-    def _make(self, model: nn.Module, calibration: Mapping[str, Any], spared: Spared | None) -> Intervention:
+    def _make(self, model: nn.Module, calibration: Mapping[str, Any], protect: Protect | None) -> Intervention:
         given = self._given
-        if spared is not None and given is None and self.rounding is None:
+        if protect is not None and given is None and self.rounding is None:
             raise InputError(
-                f"{self.name} rounds weights alone, which are the same for all tokens: spare a prefix, whose keys and "
-                "values the full model made (--spare prefix:bos), or nothing (--spare none)"
+                f"{self.name} rounds weights alone, the same for all tokens: protect a prefix, whose keys and "
+                "values the full model made (--protect prefix:bos), or nothing (--protect none)"
             )
         skip = (HEAD, *self.skip)
         if given is not None or self.rounding is not None:
             skip = _skipped(model, calibration, self.skip)
-        transform = self._transform(model, calibration, spared, skip)
+        transform = self._transform(model, calibration, protect, skip)
         static = (
-            calibrated(model, calibration, given, spared=spared, skip=skip, transform=transform)
+            calibrated(model, calibration, given, protect=protect, skip=skip, transform=transform)
             if given is not None and self.ranges == "static"
             else None
         )
-        grid, rounding = self._weights(model, calibration, spared, skip, transform)
-        served = None if given is None else spared
+        grid, rounding = self._weights(model, calibration, protect, skip, transform)
+        served = None if given is None else protect
         return QuantizeLinear(
-            grid, given, static=static, spared=served, skip=skip, transform=transform, rounding=rounding
+            grid, given, static=static, protect=served, skip=skip, transform=transform, rounding=rounding
         )
 
     def _transform(
-        self, model: nn.Module, calibration: Mapping[str, Any], spared: Spared | None, skip: Sequence[str]
+        self, model: nn.Module, calibration: Mapping[str, Any], protect: Protect | None, skip: Sequence[str]
     ) -> Transform | None:
         if self.first == "smooth":
-            return SmoothQuant.of(model, calibration, SMOOTH, spared=spared, skip=skip)
+            return SmoothQuant.of(model, calibration, SMOOTH, protect=protect, skip=skip)
         if self.first == "duquant":
-            return DuQuant.of(model, calibration, spared=spared, skip=skip)
+            return DuQuant.of(model, calibration, protect=protect, skip=skip)
         return RotateInputs(skip=skip) if self.first == "rotated" else None
 
     def _weights(
         self,
         model: nn.Module,
         calibration: Mapping[str, Any],
-        spared: Spared | None,
+        protect: Protect | None,
         skip: Sequence[str],
         transform: Transform | None,
     ) -> tuple[Grid, Rounding | None]:
         plain = Grid(self.weights, symmetric=self.weights > 1)
-        options: dict[str, Any] = {"spared": spared, "skip": skip, "transform": transform}
+        options: dict[str, Any] = {"protect": protect, "skip": skip, "transform": transform}
         if self.rounding == "gptq":
             return plain, GPTQ.of(model, calibration, **options)
         if self.rounding == "slim":
@@ -178,11 +239,11 @@ class _Linear:
 
 
 def _columns(name: str, threshold: float, skip: tuple[str, ...]) -> QuantizationScheme:
-    def make(model: nn.Module, calibration: Mapping[str, Any], spared: Spared | None) -> Intervention:
-        return OutlyingColumns(threshold, spared, _skipped(model, calibration, skip))
+    def make(model: nn.Module, calibration: Mapping[str, Any], protect: Protect | None) -> Intervention:
+        return OutlyingColumns(threshold, protect, _skipped(model, calibration, skip))
 
     says = (
-        f"inputs that reach {threshold:g} in any token of a call as they are, with their weights; the others of 8 "
+        f"inputs that reach {threshold:g} in any token of a text as they are, with their weights; the others of 8 "
         "bits, a range for each token and output (LLM.int8)"
     )
     return QuantizationScheme(name, says, make)
@@ -198,11 +259,11 @@ def _cached(name: str, bits: int, ranges: str) -> QuantizationScheme:
     elif ranges == "head":
         keys, values = Grid(bits, "head"), Grid(bits, "head")
 
-    def make(model: nn.Module, calibration: Mapping[str, Any], spared: Spared | None) -> Intervention:
-        return QuantizeCache(keys, values, spared)
+    def make(model: nn.Module, calibration: Mapping[str, Any], protect: Protect | None) -> Intervention:
+        return QuantizeCache(keys, values, protect)
 
-    def store(model: nn.Module, spared: Spared | None) -> Cache:
-        return quantized_cache(model, keys, values, spared)
+    def store(model: nn.Module, protect: Protect | None) -> Cache:
+        return quantized_cache(model, keys, values, protect)
 
     stored = ranges != "head" and bits <= 8
     return QuantizationScheme(name, says, make, caches=True, store=store if stored else None)
@@ -211,10 +272,10 @@ def _cached(name: str, bits: int, ranges: str) -> QuantizationScheme:
 def _with_levels(name: str, bits: int, says: str) -> QuantizationScheme:
     check_codebooks(bits, SHARE)
 
-    def make(model: nn.Module, calibration: Mapping[str, Any], spared: Spared | None) -> Intervention:
-        return QuantizeCache.of(find_codebooks(model, calibration, bits, spared=spared), spared)
+    def make(model: nn.Module, calibration: Mapping[str, Any], protect: Protect | None) -> Intervention:
+        return QuantizeCache.of(find_codebooks(model, calibration, bits, protect=protect), protect)
 
-    return QuantizationScheme(name, says, make, caches=True)
+    return QuantizationScheme(name, says, make, caches=True, fits=True)
 
 
 def _group(model: nn.Module, skip: Sequence[str]) -> int:

@@ -26,7 +26,7 @@ def comparison_page(comparison: Comparison | Comparisons, epsilon: float = 0.3, 
             text = f"{row['first']:.1f} → {row['second']:.1f} %"
             headlines.append(Headline(text, f"sink rate at {position}, {part.names[1]} beside {base}"))
     lead = (
-        f"A difference is the second less the first, with its 95 % bootstrap interval over samples. ε = {epsilon:g}. "
+        f"A difference is the second less the first, with its 95 % interval over samples. ε = {epsilon:g}. "
         "Where both read the same tokens, samples are resampled together."
     )
     facts = {

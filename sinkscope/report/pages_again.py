@@ -8,41 +8,44 @@ from pathlib import Path
 
 from sinkscope.calibration import stored as stored_choice
 from sinkscope.errors import InputError
-from sinkscope.evaluate import CacheComparison
 from sinkscope.netcdf import read_netcdf
-from sinkscope.quantization import Hazards, Study
-from sinkscope.report.caches_page import caches_page
+from sinkscope.quantization import Hazards
 from sinkscope.report.calibrated import heads_sections, stored_page
-from sinkscope.report.changing import quantization_page
+from sinkscope.report.hazards_page import hazards_page, hazards_sections
 from sinkscope.report.page import Page
 from sinkscope.report.trial_page import trial_page
 from sinkscope.trials import load
 
-TRIAL = "trial.nc"
-STUDY, HAZARDS, CHOICE, COMPARISON = "study.nc", "hazards.json", "choice.nc", "comparison.nc"
+TRIALS = ("trial.nc", "study.nc", "comparison.nc")  # studies and comparisons of caches were trials before
+HAZARDS, CHOICE = "hazards.json", "choice.nc"
 
 
 def page_of(path: Path) -> Page | None:
-    """The page of a study, hazards, a calibration or a comparison of caches: of a file, or of their command's folder.
+    """The page of a trial, hazards or a calibration: of a file, or of their command's folder.
 
     None for what is none of these. Raises `InputError` for one that is damaged.
     """
-    if (path / STUDY).is_file() or (path / HAZARDS).is_file():
-        return _quantized(path / STUDY, path / HAZARDS)
-    for name in (TRIAL, CHOICE, COMPARISON):
+    for name in TRIALS:
+        if (path / name).is_file():
+            return _trial(path / name, path / HAZARDS)
+    for name in (HAZARDS, CHOICE):
         if (path / name).is_file():
             return page_of(path / name)
     if path.name == HAZARDS and path.is_file():
-        return _quantized(None, path)
+        looked = _hazards(path)
+        return hazards_page(str(looked.record["model"]), looked)
     made = _KINDS.get(_kind(path)) if path.suffix == ".nc" else None
     return None if made is None else made(path)
 
 
-def _quantized(study: Path | None, hazards: Path | None) -> Page:
-    found = Study.load(study) if study is not None and study.is_file() else None
-    looked = _hazards(hazards) if hazards is not None and hazards.is_file() else None
-    model = found.record["model"] if found is not None else looked.record["model"] if looked is not None else ""
-    return quantization_page(str(model), found, looked)
+def _trial(path: Path, hazards: Path | None = None) -> Page:
+    trial = load(path)
+    record = trial.record
+    more = [*heads_sections(trial)]
+    if hazards is not None and hazards.is_file():
+        more += hazards_sections(_hazards(hazards))
+    title = f"{record['scheme']} on {record.get('model')}" if "scheme" in record else ""
+    return trial_page(trial, title=title, more=more)
 
 
 def _hazards(path: Path) -> Hazards:
@@ -58,20 +61,9 @@ def _calibrated(path: Path) -> Page:
     return stored_page(*stored_choice(path))
 
 
-def _trial(path: Path) -> Page:
-    trial = load(path)
-    return trial_page(trial, more=heads_sections(trial))
-
-
-def _compared(path: Path) -> Page:
-    return caches_page(CacheComparison.load(path))
-
-
 _KINDS: dict[str, Callable[[Path], Page]] = {
     "trial": _trial,
-    "study": lambda path: _quantized(path, None),
     "choice": _calibrated,
-    "comparison": _compared,
 }
 
 
@@ -81,11 +73,6 @@ def _kind(path: Path) -> str:
         data = read_netcdf(path)
     except OSError:
         return ""
-    trial = "text" in data.dims and "role" in data.coords
-    marks = {
-        "trial": trial,
-        "study": "role" in data.coords,
-        "choice": "choice" in data.attrs,
-        "comparison": "series" in data.coords,
-    }
+    of_caches = "control" in data.coords  # as comparisons were stored before
+    marks = {"trial": "role" in data.coords or of_caches, "choice": "choice" in data.attrs}
     return next((kind for kind, there in marks.items() if there), "")

@@ -84,7 +84,7 @@ def positions(rates: Mapping[str, pd.DataFrame]) -> Section:
     """Sink rate per position; the frames are those of `rates_by_position`."""
     return Section(
         "Sink rate, per position",
-        "In how many (layer, head) pairs each position exceeds the threshold, with 95 % bootstrap intervals over "
+        "In how many (layer, head) pairs each position exceeds the threshold, with 95 % intervals over "
         "samples. The highest is orange. In causal models, at most half of the tokens see the pale ones: the last "
         "few, seen by hardly any token but themselves, exceed it without being a sink.",
         {name: figures.sink_rate_by_position(frame) for name, frame in rates.items()},

@@ -65,7 +65,7 @@ def survey_page(survey: Survey) -> Page:
 def _bars(survey: Survey) -> Section:
     return Section(
         "Sink rate, per model and input",
-        "A bar is one model on one kind of input, with its 95 % bootstrap interval over samples. The table beneath is "
+        "A bar is one model on one kind of input, with its 95 % interval over samples. The table beneath is "
         "the same in numbers: models down, inputs across; what could not be measured says so.",
         {"Sink rate per model and input": survey.plot()},
         survey.wide(),

@@ -42,5 +42,5 @@ def rate_bars(rows: Sequence[Row]) -> go.Figure:
 
 
 def error_bars(rows: Sequence[Row]) -> dict[str, object]:
-    """The rows' bootstrap intervals."""
+    """The rows' intervals."""
     return intervals([row.sink_rate for row in rows], [row.low for row in rows], [row.high for row in rows])

@@ -110,7 +110,9 @@ class Survey:
             for row in self.rows
             if row.status != "measured"
         ]
-        title = f"Sink rate at position 0, in percent, threshold {self.epsilon:g}, with 95 % bootstrap intervals."
+        title = f"Sink rate at position 0, in percent, threshold {self.epsilon:g}, with 95 % intervals over samples."
+        if any(row.slot_mass for row in self.rows):
+            title += " Slots: the mean share of attention on learned sinks and key biases, which are no tokens."
         return "\n\n".join([title, table, *(["Not measured:", "\n".join(missing)] if missing else [])]) + "\n"
 
     def save(self) -> None:
@@ -131,9 +133,11 @@ class Survey:
 
 def _cell(row: Row, stack: str | None) -> str:
     at = row if stack is None else next((found for found in row.by_stack if found.stack == stack), None)
-    if at is None or at.sink_rate is None or at.low is None or at.high is None:
+    if at is None or at.sink_rate is None:
         return {"measured": "–", "skipped": row.reason or "", "failed": "failed"}[row.status]
-    return f"{at.sink_rate:.2f} [{at.low:.2f}, {at.high:.2f}]"
+    interval = "" if at.low is None or at.high is None else f" [{at.low:.2f}, {at.high:.2f}]"
+    slots = f"; slots {100 * row.slot_mass:.1f} %" if stack is None and row.slot_mass else ""
+    return f"{at.sink_rate:.2f}{interval}{slots}"
 
 
 def short_count(parameters: int | None) -> str:

@@ -43,7 +43,7 @@ class Row:
 
     `status`: measured, skipped (the input does not exist for the model) or failed; `reason` says why. `layers`:
     attention layers, so that the others of a hybrid do not count. `first`: what stood at position 0. `sink_rate` in
-    percent at position 0, with its 95 % bootstrap interval over samples (Gu et al. 2025, section 3); `strongest_*`: the
+    percent at position 0, with its 95 % interval over samples (Gu et al. 2025, section 3); `strongest_*`: the
     position with the highest rate (`measurements.strongest_position`). `slot_mass`: mean weight on slots (learned
     sinks, key biases), None without. `hidden_norm_ratio`: the largest over depth of ‖h_0‖ over the others' mean;
     `value_norm_ratio`: the smallest over layers of the same for values. `seconds`: of measuring, without loading.

@@ -198,7 +198,7 @@ def sink_metrics(measurement: Measurement, epsilon: float = 0.3) -> dict[str, fl
     `sink/position_0`: the sink rate of the first position, percent. `sink/strongest_position` and `sink/strongest`:
     the position (0-based) with the highest rate, and that rate, among those that more than half of the queries can
     see (`measurements.strongest_position`; both NaN where nothing could be measured). `sink/mass` and `sink/lift`:
-    `metrics.sink_mass` (percent) and `metrics.lift` of the first position. `sink/hidden_norm_ratio`: ‖h_0‖ /
+    `metrics.sink_mass` (percent) and `metrics.step` of the first position. `sink/hidden_norm_ratio`: ‖h_0‖ /
     mean_{t>0} ‖h_t‖, averaged over samples, at the depth where it is largest.
     """
     found = strongest_position(measurement.data, epsilon)
@@ -206,8 +206,8 @@ def sink_metrics(measurement: Measurement, epsilon: float = 0.3) -> dict[str, fl
     ratio = float(measurement.hidden_norm_ratio().max())
     first = measurement.sink_rate(epsilon=epsilon, position=0)
     values = received(measurement.data)
-    mass, lift = float(metrics.sink_mass(values)[0]), float(metrics.lift(values)[0])
-    return dict(zip(METRICS, (first, position, rate, mass, lift, ratio), strict=True))
+    mass, step = float(metrics.sink_mass(values)[0]), float(metrics.step(values)[0])
+    return dict(zip(METRICS, (first, position, rate, mass, step, ratio), strict=True))
 
 
 def _first_tokens(trainer: Trainer, tokens: int, samples: int) -> Tensor:

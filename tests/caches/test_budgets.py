@@ -35,12 +35,16 @@ def test_a_pyramid_falls_and_its_mean_is_the_budget(layers: int, mean: int, beta
 
 
 def adaptive(scores: list[list[float]], count: int, alpha: float) -> list[int]:
-    """Ada-KV by loops: each head's best `alpha · count` are safe, the rest goes to the highest of what is left."""
-    safe = max(1, int(count * alpha))
+    """Ada-KV by loops: what must stay and the best `alpha` of the rest of `count` are safe in each head.
+
+    What is left goes to the highest scores of all heads.
+    """
     ranked = [sorted((s for s in head if s > -np.inf), reverse=True) for head in scores]
-    taken = [min(safe, len(head)) for head in ranked]
+    must = [sum(s == np.inf for s in head) for head in scores]
+    safe = [max(1, m + int(max(0, count - m) * alpha + 1e-9)) for m in must]
+    taken = [min(s, len(head)) for s, head in zip(safe, ranked, strict=True)]
     left = count * len(scores) - sum(taken)
-    rest = sorted(((s, h) for h, head in enumerate(ranked) for s in head[safe:]), key=lambda pair: -pair[0])
+    rest = sorted(((s, h) for h, head in enumerate(ranked) for s in head[safe[h] :]), key=lambda pair: -pair[0])
     for _, head in rest[:left]:
         taken[head] += 1
     return taken

@@ -14,12 +14,12 @@ from sinkscope.caches import (
     Policy,
     Protect,
     Pyramid,
-    SinkSet,
     StreamingCache,
     evicting,
 )
-from sinkscope.caches.policies import H2O, VATP, FastV
+from sinkscope.caches.policies import H2O, VATP, AdaKV, FastV, PyramidKV, SnapKV
 from sinkscope.quantization import FirstTokens, Grid, QuantizeCache, quantized_cache
+from sinkscope.sinks import Online
 from tests.collector import left_by
 from tests.families.registry import FAMILIES
 
@@ -28,7 +28,9 @@ BUDGET = 40
 POLICY: dict[str, Policy] = {name: POLICIES[name]() for name in POLICIES} | {
     "fastv": FastV(tuple(range(20, 37)), 1),
     "vatp": VATP(2, 0.25),
-    "protected": Protect(H2O(), SinkSet.online(0.3), 2),
+    "ada-kv": AdaKV(SnapKV(4)),
+    "pyramidkv": PyramidKV(SnapKV(4), 4),
+    "protected": Protect(H2O(), Online(0.3), 2),
 }
 
 

@@ -22,7 +22,6 @@ PLACED = ("gptj", "codegen", "falcon", "xglm")
 POLICIES = (RandomKeys(), KeyNorm(), KeyDiff(), LagKV(2, 3), Streaming(2))
 
 
-@pytest.mark.in_part(4)
 @pytest.mark.parametrize("name", PLACED)
 def test_decoding_is_that_of_a_cache_cut_by_hand(name: str) -> None:
     family = COLLECTED[name]
@@ -121,7 +120,6 @@ def test_the_kept_sets_are_those_of_the_scores(policy: Policy) -> None:
             torch.testing.assert_close(lengths.gather(-1, layer.places).sort(-1).values, lowest)
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", [*PLACED, "bloom", "mpt"])
 def test_generate_overwrites_a_key_for_each_token(name: str) -> None:
     family = COLLECTED[name]

@@ -11,9 +11,10 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from sinkscope.caches import AdaptiveHeads, EvictionCall, Policy, Protect, Pyramid, SinkSet, evicting
+from sinkscope.caches import AdaptiveHeads, EvictionCall, Policy, Protect, Pyramid, evicting
 from sinkscope.caches.policies import H2O, KeyNorm, ObservedAttention, SnapKV
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.sinks import First
 from tests.caches.test_eviction import IDS, generated
 from tests.families.registry import COLLECTED, FAMILIES
 
@@ -63,25 +64,25 @@ def test_what_it_would_get_wrong_is_refused(model: PreTrainedModel) -> None:
         ("h2o", 8, "sometimes", "prefill, always"),
         ("streaming", 4, "prefill", "give at least 5"),
         ("snapkv", 32, "prefill", "give at least 33"),
-        (Protect(H2O(), SinkSet.first(4), 28), 32, "prefill", "give at least 33"),
+        (Protect(H2O(), First(4), 28), 32, "prefill", "give at least 33"),
         (
-            Protect(KeyNorm(), SinkSet.first(0), 5),
-            AdaptiveHeads(20, 0.25),
+            Protect(KeyNorm(), None, 5),
+            AdaptiveHeads(8, 0.25),
             "prefill",
             "Adaptive.* a head 5 keys.* every head 6$",
         ),
         (
-            Protect(KeyNorm(), SinkSet.first(0), 5),
-            Pyramid(100, 20),
+            Protect(KeyNorm(), None, 5),
+            Pyramid(24, 20),
             "prefill",
             "Pyramid may leave a head 5 keys.* leave every head 6$",
         ),
-        (Protect(SnapKV(), SinkSet.first(0), 5), 8, "prefill", "Protect, around SnapKV, which always keeps 32"),
+        (Protect(SnapKV(), None, 5), 8, "prefill", "Protect, around SnapKV, which always keeps 32"),
         (
             "snapkv",
             Pyramid(16),
             "prefill",
-            "Pyramid may leave a head 1 key, too small for SnapKV, which always keeps 32",
+            "Pyramid may leave a head 16 keys, too small for SnapKV, which always keeps 32",
         ),
     ],
 )
@@ -94,7 +95,7 @@ def test_bad_input_is_one_line(model: PreTrainedModel, policy: Any, budget: Any,
 @torch.no_grad()
 def test_a_share_that_cannot_hold_what_is_protected_is_refused(model: PreTrainedModel) -> None:
     with (
-        evicting(model, Protect(KeyNorm(), SinkSet.first(2), 4), 0.25) as cache,
+        evicting(model, Protect(KeyNorm(), First(2), 4), 0.25) as cache,
         pytest.raises(InputError, match="protected"),
     ):
         model(IDS, past_key_values=cache)

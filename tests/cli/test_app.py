@@ -20,7 +20,6 @@ def test_help_names_every_command_and_only_what_exists(sinkscope):
     assert "kernels" in answer.out
 
 
-@pytest.mark.in_part(5)
 @pytest.mark.parametrize("command", COMMANDS + GROUPED)
 def test_every_command_has_an_example_and_json(sinkscope, command):
     answer = sinkscope(*command.split(), "--help")

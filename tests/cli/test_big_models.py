@@ -14,7 +14,6 @@ LOADING = ("measure", "survey", "intervene", "compare", "cache", "generate")
 FEW = ("--input", "random", "--samples", 2, "--tokens", 12)
 
 
-@pytest.mark.in_part(6)
 @pytest.mark.parametrize("command", LOADING)
 def test_every_command_that_loads_a_model_has_them(command):
     said = [option for param in typer.main.get_command(app).commands[command].params for option in param.opts]

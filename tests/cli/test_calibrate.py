@@ -149,7 +149,6 @@ def test_it_saves_the_calibrated_model(capsys, released):
     assert "it is there already" in capsys.readouterr().err
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -1,38 +1,46 @@
 from __future__ import annotations
 
+import io
 import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 
 import sinkscope as ss
+from sinkscope.caches.memory import held_bytes
 from sinkscope.cli.writing import tokens
 from sinkscope.cli.writing.tokens import Decoded
-from sinkscope.evaluate import held_bytes
+from sinkscope.cli.writing.writer import Writer
 from sinkscope.model import load_tokenizer
-from sinkscope.quantization import FirstTokens, Grid, quantized_cache
+from sinkscope.quantization import Grid, quantized_cache
+from sinkscope.sinks import First
 
 STREAM = ("--stream", "--sinks", 2, "--window", 6)
+GREEDY = ("--temperature", 0)
 
 
 @pytest.mark.slow
 def test_what_streams_is_what_generate_writes(sinkscope):
     """Greedy text of `generate` with a cache that read the prompt strictly."""
-    answer = sinkscope("generate", "nano", "--prompt", "import os", *STREAM, "--max-tokens", 30, "--temperature", 0)
+    answer = sinkscope("generate", "nano", "--prompt", "import os", *STREAM, "--max-tokens", 30, *GREEDY, "--endless")
     assert answer.code == 0
     model, tokenizer = ss.load("nano"), load_tokenizer("nano")
     ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer("import os", add_special_tokens=False)["input_ids"]]])
     cache = ss.StreamingCache(model, 2, 6)
     cache.prefill(model, ids)
     out = model.generate(ids, past_key_values=cache, do_sample=False, max_new_tokens=30, min_new_tokens=30)
-    assert answer.out == tokenizer.decode(out[0, ids.shape[1] :]) + "\n"
+    assert answer.out == tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True) + "\n"
     assert "30 tokens" in answer.err
     assert "cache 0." in answer.err
 
 
 @pytest.mark.slow
 def test_json_is_alone_on_stdout(sinkscope):
-    answer = sinkscope("generate", "nano", "--prompt", "def", *STREAM, "--max-tokens", 60, "--json")
+    answer = sinkscope("generate", "nano", "--prompt", "def", *STREAM, "--max-tokens", 60, "--endless", "--json")
     found = answer.json
     assert found["stream"] == {"sinks": 2, "window": 6, "distance": "cache"}
     assert found["tokens"] == 60
@@ -47,14 +55,14 @@ def test_a_quantized_cache_writes_what_generate_writes_and_holds_less(sinkscope)
     """Greedy text of `generate` with a cache of the same scheme; the prompt's last token is read alone."""
     prompt, options = "import os\n" * 12, ("--max-tokens", 40, "--temperature", 0, "--json")
     found = sinkscope(
-        "generate", "nano", "--prompt", prompt, "--cache", "kv2-kivi", "--spare", "first:1", *options
+        "generate", "nano", "--prompt", prompt, "--cache", "kv2-kivi", "--protect", "first:1", *options
     ).json
     full = sinkscope("generate", "nano", "--prompt", prompt, *options).json
-    assert (found["cache"], found["spare"], full["cache"]) == ("kv2-kivi", "first:1", "full")
+    assert (found["cache"], found["protect"], full["cache"]) == ("kv2-kivi", "first:1", "full")
     assert found["cache_bytes"] < 0.6 * full["cache_bytes"]
     model, tokenizer = ss.load("nano"), load_tokenizer("nano")
     ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer(prompt, add_special_tokens=False)["input_ids"]]])
-    cache = quantized_cache(model, Grid(2, "channel", group=32), Grid(2), FirstTokens(1))
+    cache = quantized_cache(model, Grid(2, "channel", group=32), Grid(2), First(1))
     with torch.no_grad():
         model(ids[:, :-1], past_key_values=cache)
     out = model.generate(ids, past_key_values=cache, do_sample=False, max_new_tokens=found["tokens"])
@@ -72,6 +80,132 @@ def test_an_interrupt_is_the_way_to_end(sinkscope, monkeypatch):
     assert answer.code == 0
     assert answer.err.splitlines()[-1].startswith("interrupted: 12 tokens")
     assert answer.out.endswith("\n")
+
+
+@pytest.fixture
+def nano(tmp_path: Path) -> Path:
+    """A copy of it to change."""
+    folder = tmp_path / "nano-copy"
+    ss.load("nano").save_pretrained(folder)
+    load_tokenizer("nano").save_pretrained(folder)
+    return folder
+
+
+def generation_config(folder: Path, **fields: object) -> None:
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def writing(*ids: int) -> Callable:
+    """In the place of `tokens.written`."""
+    return lambda *arguments: itertools.chain(ids, itertools.repeat(300))
+
+
+@pytest.mark.parametrize("end", [401, 402, 1])
+@pytest.mark.parametrize("stream", [(), STREAM])
+def test_a_text_ends_at_any_end_of_the_config_and_the_tokenizer(sinkscope, monkeypatch, nano, end, stream):
+    generation_config(nano, eos_token_id=[401, 402])
+    monkeypatch.setattr(tokens, "written", writing(300, 310, end))
+    found = sinkscope("generate", nano, "--prompt", "def", *stream, "--json").json
+    assert (found["stopped"], found["tokens"]) == ("the text ended", 3)
+    endless = sinkscope("generate", nano, "--prompt", "def", *stream, "--json", "--endless", "--max-tokens", 20).json
+    assert (endless["stopped"], endless["tokens"]) == ("written", 20)
+
+
+def test_special_tokens_are_not_printed(sinkscope, monkeypatch):
+    monkeypatch.setattr(tokens, "written", writing(300, 0, 2, 310, 1))
+    tokenizer = load_tokenizer("nano")
+    assert sinkscope("generate", "nano", "--prompt", "def").out == tokenizer.decode([300, 310]) + "\n"
+
+
+def test_the_choice_of_tokens_follows_options_and_else_the_generation_config(sinkscope, nano):
+    def text(*options: object) -> str:
+        return sinkscope("generate", nano, "--prompt", "import os", "--max-tokens", 10, *options).out
+
+    greedy = text(*GREEDY)
+    assert text("--top-k", 1) == text("--top-p", 1e-6) == greedy != text()
+    generation_config(nano, do_sample=True, top_k=1)
+    assert text() == greedy != text("--top-k", 0)
+    generation_config(nano, do_sample=True, top_k=None, temperature=1e-4)
+    assert text() == greedy != text("--temperature", 1.0)
+    generation_config(nano, do_sample=False, repetition_penalty=50.0)
+    assert text(*GREEDY) != greedy
+
+
+def test_a_text_stops_where_positions_end(sinkscope, monkeypatch):
+    monkeypatch.setattr(tokens, "written", writing())
+    found = sinkscope("generate", "nano", "--prompt", "def", "--endless", "--json").json
+    assert found["prompt_tokens"] + found["tokens"] == 128
+    assert sinkscope("generate", "nano", "--prompt", "def", "--max-tokens", 126, "--endless").code == 0
+
+
+def test_a_stream_keeps_what_the_model_has_positions_for(sinkscope):
+    options = ("generate", "nano", "--prompt", "def", "--stream", "--max-tokens", 2, "--json")
+    assert sinkscope(*options).json["stream"] == {"sinks": 4, "window": 124, "distance": "cache"}
+    assert sinkscope(*options, "--sinks", 1).json["stream"]["window"] == 127
+    larger = sinkscope(*options, "--window", 1020)
+    assert larger.json["stream"]["window"] == 1020
+    assert "--window 124 stays within them" in larger.err
+
+
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+@pytest.mark.parametrize("options", [(), ("--cache", "kv8-token"), STREAM[:1]])
+def test_a_conversation_goes_on_as_if_it_were_read_anew(sinkscope, monkeypatch, nano, options):
+    (nano / "chat_template.jinja").write_text(TEMPLATE)
+    monkeypatch.setattr("sys.stdin", io.StringIO("def f(x):\nreturn\n\nnever read"))
+    found = sinkscope("generate", nano, "--chat", *GREEDY, "--max-tokens", 12, *options, "--json").json
+    messages = found["messages"]
+    assert [each["role"] for each in messages] == ["user", "assistant"] * 2
+    assert [each["content"] for each in messages[::2]] == ["def f(x):", "return"]
+    model, tokenizer = ss.load(nano), load_tokenizer(nano)
+    for turns in (1, 3):
+        asked = tokenizer.apply_chat_template(messages[:turns], add_generation_prompt=True, return_tensors="pt")
+        out = model.generate(**asked, do_sample=False, max_new_tokens=12)[0, asked["input_ids"].shape[1] :]
+        if options != ("--cache", "kv8-token"):
+            assert messages[turns]["content"] == tokenizer.decode(out, skip_special_tokens=True)
+
+
+def test_a_second_turn_reads_what_is_new_alone(nano):
+    (nano / "chat_template.jinja").write_text(TEMPLATE)
+    model, tokenizer = ss.load(nano), load_tokenizer(nano)
+    widths: list[int] = []
+    with patch.object(model, "forward", wraps=model.forward) as forward:
+        writer = Writer(
+            model,
+            tokenizer,
+            streaming=None,
+            quantized=None,
+            sampling=(0.0, None, None, 0),
+            limit=8,
+            endless=False,
+            chat=True,
+        )
+        for message in ("def f(x):", "return"):
+            ids = writer.conversation(message)
+            out = [token for token in writer.tokens(ids, writer.begin(ids)) if token not in writer.ends]
+            writer.answered(tokenizer.decode(out))
+            widths += [call.args[0].shape[1] for call in forward.call_args_list]
+            forward.reset_mock()
+    first = len(tokenizer.apply_chat_template(writer.messages[:1], add_generation_prompt=True)["input_ids"])
+    assert max(widths[: len(widths) // 2]) == first - 1
+    assert max(widths[len(widths) // 2 :]) < first
+
+
+def test_without_a_template_there_is_no_chat(sinkscope):
+    assert "needs a chat template" in sinkscope("generate", "nano", "--chat", "--prompt", "def").error
+
+
+@pytest.mark.filterwarnings("always::DeprecationWarning")
+def test_the_old_name_of_an_option_is_taken_and_said(sinkscope):
+    options = ("--prompt", "def f(x): return", "--cache", "kv4-token", "--max-tokens", 2, "--json")
+    answer = sinkscope("generate", "nano", *options, "--spare", "first:1")
+    assert answer.json["protect"] == "first:1"
+    assert "--spare is called --protect now" in answer.err
 
 
 def test_the_same_seed_writes_the_same(sinkscope):
@@ -95,16 +229,23 @@ def test_characters_wait_until_they_are_whole():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--prompt", "def", "--max-tokens", 1000), "the model has positions for 128: write fewer, or --stream"),
+        (("--prompt", "def", "--max-tokens", 1000), "positions for 128: at most --max-tokens 126, or --stream"),
+        (("--prompt", "def " * 200), "positions for 128: shorten it, or --stream"),
+        (("--prompt", "def", "--window", 9), "--window goes with --stream"),
+        (("--prompt", "def", "--sinks", 4), "--sinks goes with --stream"),
+        (("--prompt", "def", "--distance", "ceiling"), "--distance goes with --stream"),
+        (("--prompt", "def", "--temperature", 0, "--top-p", 0.9), "--top-p is not read at --temperature 0"),
+        (("--prompt", "def", "--stream", "--sinks", 128), "leaves no window"),
+        (("--chat", "--endless"), "does not go with --chat"),
         (("--stream", "--window", 0), "--window"),
         (("--stream", "--distance", "none"), "--distance"),
         (("--prompt", "def", "--max-tokens", 0), "--max-tokens"),
         (("--stream", "--cache", "kv4-kivi"), "choose one"),
         (("--prompt", "def", "--cache", "kv4-kiwi"), "did you mean 'kv4-kivi'"),
         (("--prompt", "def", "--cache", "kv4-head"), "only simulated"),
-        (("--prompt", "def", "--cache", "kv4-kivi", "--spare", "first:0"), "first:N with N of at least 1"),
+        (("--prompt", "def", "--cache", "kv4-kivi", "--protect", "first:0"), "at least 1"),
         (("--prompt", "def", "--cache", "w8a8-token"), "not about caches"),
-        (("--prompt", "def", "--spare", "measured"), "goes with a quantized --cache"),
+        (("--prompt", "def", "--protect", "measured"), "goes with a quantized --cache"),
     ],
 )
 def test_bad_input_is_one_line(sinkscope, options, message):

@@ -61,7 +61,7 @@ def compare(name: str, host: str, model: nn.Module, inputs: Mapping[str, Tensor]
     left_out = tuple(sorted(measurement.record["not_measured"].keys() - found.keys()))
     wanted = {stack: layers for stack, layers in maps.items() if stack not in left_out}
     errors = [
-        difference(received(weights, mixed=stack == "decoder"), other)
+        difference(received(weights), other)
         for stack, layers in wanted.items()
         for weights, other in zip(layers, found.get(stack, []), strict=False)
     ]

@@ -37,17 +37,9 @@ def eager_maps(family: Family, inputs: Mapping[str, Tensor]) -> Maps:
     return {_stack(model): [weights for weights in chosen for _ in range(family.calls)]}
 
 
-def received(weights: Float[Tensor, "*batch query key"], mixed: bool = False) -> Float[Tensor, "*batch key"]:
-    """alpha_k from a whole attention map: causal where no query looks ahead, and `mixed` where some do and some do not.
-
-    A query looks ahead where the token behind it gets weight.
-    """
-    queries, keys = weights.shape[-2:]
-    causal = queries == keys and not bool(weights.triu(1).any())
-    if queries == keys and not causal and not bool((weights.diagonal(1, -2, -1) > 0).all()):
-        causal = mixed
-    counts = torch.arange(keys, 0, -1) if causal else torch.full((keys,), queries)
-    return weights.sum(-2) / counts
+def received(weights: Float[Tensor, "*batch heads query key"]) -> Float[Tensor, "*batch heads key"]:
+    """alpha_k from whole attention maps: the mean over the queries that give it any weight in some head."""
+    return weights.sum(-2) / (weights > 0).any(-3, keepdim=True).sum(-2).clamp(min=1)
 
 
 def sharpness(weights: Float[Tensor, "batch heads query key"]) -> float:

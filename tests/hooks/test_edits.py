@@ -83,7 +83,7 @@ def scale_rows(one: Projection, path: str, model: nn.Module, factor: float) -> N
         module.bias.data[rows] *= factor
 
 
-@pytest.mark.in_part(11)
+@pytest.mark.slow_except("llama")
 @pytest.mark.parametrize("name", HOSTS)
 def test_an_edit_of_the_output_is_an_edit_of_its_rows(name: str) -> None:
     model = build(name)
@@ -99,7 +99,6 @@ def test_an_edit_of_the_output_is_an_edit_of_its_rows(name: str) -> None:
     assert torch.equal(output_of(name, model), before), "afterwards the model is what it was"
 
 
-@pytest.mark.in_part(3)
 @pytest.mark.parametrize("name", HOSTS)
 def test_a_kind_makes_what_its_name_says(name: str) -> None:
     model = build(name)

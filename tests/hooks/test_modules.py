@@ -45,7 +45,6 @@ STACKS = {
 }
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", STACKS)
 def test_stacks(name: str) -> None:
     assert [layer.stack for layer in attention_layers(FAMILIES[name].build()).values()] == STACKS[name]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -17,7 +19,7 @@ def inputs_of(name: str) -> dict[str, Tensor]:
     return FAMILIES[name if name in FAMILIES else "llama"].inputs()
 
 
-def logits(model: nn.Module, **inputs: Tensor) -> Tensor:
+def logits(model: nn.Module, **inputs: Any) -> Tensor:
     with torch.no_grad():
         return model(**inputs).logits
 

@@ -25,7 +25,6 @@ from sinkscope.interventions import (
 from sinkscope.probes import measure, observe
 from tests.families.registry import FAMILIES
 from tests.interventions.conftest import HOSTS, a_model, generator, hooks, inputs_of, logits
-from tests.thinning import thinned
 
 EVERY: list[Intervention] = [
     SetActivations(((1, 2, 3), (0, 0, 1), (2, None, 5))),
@@ -48,7 +47,7 @@ def applicable(name: str, intervention: Intervention) -> bool:
 
 CASES = [(name, host, it) for name, host in HOSTS for it in EVERY if applicable(name, it)]
 
-SOME = thinned(CASES, 3)
+SOME = CASES
 
 
 def named(value: object) -> str:
@@ -60,10 +59,10 @@ def fails_within(model: torch.nn.Module, **inputs: torch.Tensor) -> None:
     raise InputError("from within")
 
 
-@pytest.mark.in_part(3)
-@pytest.mark.parametrize(
-    ("name", "host", "intervention"), thinned(CASES, 3), ids=lambda value: getattr(type(value), "__name__", 0)
+@pytest.mark.slow_except(
+    "str-str-SetActivations0", "str-str-SuppressBands3", "str-str-SuppressBands6", "str-str-ZeroHeads19"
 )
+@pytest.mark.parametrize(("name", "host", "intervention"), CASES, ids=lambda value: getattr(type(value), "__name__", 0))
 def test_it_changes_the_model_and_leaves_no_trace(name, host, intervention):
     model, inputs = a_model(name, host), inputs_of(name)
     lookup, before, count = AttentionInterface.get_interface, logits(model, **inputs), hooks(model)
@@ -76,10 +75,8 @@ def test_it_changes_the_model_and_leaves_no_trace(name, host, intervention):
     assert AttentionInterface.get_interface is lookup
 
 
-@pytest.mark.in_part(11)
-@pytest.mark.parametrize(
-    ("name", "host", "intervention"), thinned(CASES, 3), ids=lambda value: getattr(type(value), "__name__", 0)
-)
+@pytest.mark.slow_except("str-str-SetActivations0", "str-str-SwapPositions2", "str-str-All7")
+@pytest.mark.parametrize(("name", "host", "intervention"), CASES, ids=lambda value: getattr(type(value), "__name__", 0))
 def test_measurements_see_the_changed_model_whoever_came_first(name, host, intervention):
     model, inputs = a_model(name, host), inputs_of(name)
     plain = measure(model, inputs)
@@ -140,7 +137,6 @@ def test_positions_count_real_tokens_from_the_left_and_through_a_cache():
     torch.testing.assert_close(cached, plain, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.in_part(4)
 @pytest.mark.parametrize("name", ["mistral", "jamba", "deepseek_v3", "t5", "bart", "vit", "diffllama", "bitnet"])
 def test_other_families(name):
     model = a_model(name)

@@ -48,7 +48,6 @@ def measured(
 
     variables = {
         "attention_received": (PER_HEAD, received),
-        "attention_peak": (PER_HEAD, np.minimum(1, received * 1.5)),
         "most_attended": (PER_HEAD, noise(*shape)),
         "query_norm": (PER_HEAD, noise(*shape)),
         "key_norm": (PER_HEAD, noise(*shape)),
@@ -56,6 +55,7 @@ def measured(
         "output_norm": (PER_HEAD, noise(*shape)),
         "cos_query_key": (PER_HEAD, cosine),
         "uniform_received": (("sample", "layer", "position"), np.broadcast_to(1 / seen, (samples, layers, positions))),
+        "visible_queries": (("sample", "layer", "position"), np.broadcast_to(seen, (samples, layers, positions))),
         "attention_received_by_length": (
             ("sample", "layer", "head", "length"),
             np.stack([received[..., 0] * scale for scale in (1.3, 1.0, 0.7)], -1),

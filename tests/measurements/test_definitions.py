@@ -114,6 +114,12 @@ def replaced(measurement: Measurement, samples: slice, **values: float) -> Measu
     return Measurement(data)
 
 
+def numbers_of(measurement: Measurement) -> list[str]:
+    """What activations make, which may be NaN; masks are not."""
+    floats = [name for name, each in measurement.data.items() if each.dtype.kind == "f" and "sample" in each.dims]
+    return [name for name in floats if name not in ("visible_queries", "uniform_received")]
+
+
 NUMBERS = ["definition", "sinks", "position_0", "elsewhere", "elsewhere_share", "agreement"]
 
 
@@ -123,7 +129,7 @@ def test_samples_that_are_nan_count_nowhere(sinks: tuple[int, ...]) -> None:
     """Every number is that of the other samples alone, and the note says how many there are."""
     found = measured(Plant(sinks=sinks))
     samples = found.data.sizes["sample"]
-    floats = [name for name, variable in found.data.items() if variable.dtype.kind == "f" and "sample" in variable.dims]
+    floats = numbers_of(found)
     broken = replaced(found, slice(1, 2), **dict.fromkeys(floats, np.nan))
     others = Measurement(found.data.isel(sample=[0, *range(2, samples)]))
     pd.testing.assert_frame_equal(broken.definitions()[NUMBERS], others.definitions()[NUMBERS])
@@ -136,8 +142,9 @@ def test_samples_that_are_nan_count_nowhere(sinks: tuple[int, ...]) -> None:
 
 
 def test_where_nothing_is_known_nothing_is_said(first: Measurement) -> None:
-    floats = [name for name, variable in first.data.items() if variable.dtype.kind == "f" and "sample" in variable.dims]
-    table = replaced(first, slice(None), **dict.fromkeys(floats, np.nan)).definitions().set_index("definition")
+    table = (
+        replaced(first, slice(None), **dict.fromkeys(numbers_of(first), np.nan)).definitions().set_index("definition")
+    )
     assert table[["sinks", "position_0", "elsewhere", "agreement"]].isna().all(axis=None)
     assert table["note"].str.startswith("not known in").all()
 

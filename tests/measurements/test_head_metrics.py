@@ -66,7 +66,7 @@ def test_names_are_the_columns_of_the_table_and_none_repeats(complete):
 
 
 def test_the_columns_of_earlier_tables_are_all_there(complete):
-    earlier = "alpha sink boost peak value_ratio key_ratio cos_sink cos_others drain_correlation output_norm dormant "
+    earlier = "alpha sink lift value_ratio key_ratio cos_sink cos_others drain_correlation output_norm dormant "
     earlier += "key_angle kind slot entropy entropy_bound max_logit output_rank_one output_mean_share "
     assert {*earlier.split(), "sink_output_constancy"} <= {*complete.heads().columns}
 

@@ -36,7 +36,7 @@ def test_the_angle_makes_the_planted_sink() -> None:
     assert (planted["cos_sink"] > 0.9).all()
     assert (planted["cos_others"].abs() < 0.3).all()
     assert (others["cos_sink"] < 0.6).all()
-    assert (planted["boost"] > 5).all()
+    assert (planted["lift"] > 5).all()
     assert (planted["value_ratio"] < 0.05).all()
     assert (planted["entropy"] < 0.1).all()
     assert (table["entropy"] >= table["entropy_bound"] - 1e-4).all()

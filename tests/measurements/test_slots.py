@@ -32,10 +32,9 @@ def cards(page: object) -> dict[str, str]:
 
 
 def test_the_mass_is_what_no_token_receives(gpt_oss: Measurement) -> None:
-    """Each query's weights on tokens and slots add up to 1, so that Σ_k alpha_k (T − k) / T + slot = 1."""
+    """Each query's weights on tokens and slots add up to 1: Σ_k alpha_k / T times the queries that see k, and slot."""
     data = gpt_oss.data
-    positions = data["position"].values
-    on_tokens = (data["attention_received"].values * (24 - positions) / 24).sum(-1)
+    on_tokens = (data["attention_received"].values * data["visible_queries"].values[:, :, None] / 24).sum(-1)
     found = slot_mass(data)
     assert found.mass.value == pytest.approx(1 - on_tokens.mean(), abs=1e-5)
     assert found.mass.value > 0.4

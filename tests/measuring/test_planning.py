@@ -12,7 +12,6 @@ from sinkscope.measuring.planning import measured_rate, plan
 from sinkscope.model import blueprint
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", ["nano", "nano-hybrid", "nano-encoder"])
 def test_parameters_and_weights_are_those_of_the_model(name: str) -> None:
     model = ss.load(name)

@@ -47,9 +47,9 @@ def test_without_a_sink_the_table_is_empty() -> None:
 
 
 def test_half_of_the_queries_must_see_a_position() -> None:
-    counted = metrics.comparable(np.array([6, 3]), np.arange(6), causal=True)
-    assert counted.sum(1).tolist() == [3, 2]
-    assert metrics.comparable(np.array([6, 3]), np.arange(6), causal=False).sum(1).tolist() == [6, 3]
+    seen = np.array([[6, 5, 4, 3, 2, 1], [3, 2, 1, *[np.nan] * 3]])
+    assert metrics.comparable(seen, np.array([6, 3])).sum(1).tolist() == [3, 2]
+    assert metrics.comparable(np.where(np.isnan(seen), np.nan, 6), np.array([6, 6])).sum(1).tolist() == [6, 3]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from sinkscope.errors import InputError
 from sinkscope.model import LabConfig, LabForCausalLM, load
 
 from ..attention.variants import VARIANTS
-from ..thinning import MATRIX
 
 SIZES = {
     "vocab_size": 53,
@@ -58,16 +57,10 @@ def check(function: Check) -> Check:
 
 
 def every_case() -> list:
-    """All checks of all operations: fast are two for each line of the catalog and a part of all for each kind; the
-    others of a kind are slow, and further operations are a matrix."""
-    kinds = sorted(KINDS)
+    """All checks of all operations: fast are two for an operation of each kind."""
 
     def marks(operation: str, name: str) -> tuple[pytest.MarkDecorator, ...]:
-        if name in ALWAYS and (operation in KINDS or operation in zoo.CATALOG):
-            return ()
-        if operation not in KINDS:
-            return MATRIX
-        return () if (kinds.index(operation) + [*CHECKS].index(name)) % 3 == 0 else (pytest.mark.slow,)
+        return () if name in ALWAYS and operation in KINDS else (pytest.mark.slow,)
 
     return [pytest.param(operation, name, marks=marks(operation, name)) for name in CHECKS for operation in OPERATIONS]
 
@@ -254,7 +247,6 @@ def packed_documents(model, ids, folder):
     assert_same(step.logits, found[:, 9:])
 
 
-@pytest.mark.in_part(16)
 @torch.no_grad()
 @pytest.mark.parametrize(("operation", "name"), every_case())
 def test_every_operation(operation, name, ids, tmp_path):

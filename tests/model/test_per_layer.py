@@ -64,7 +64,6 @@ def test_each_layer_is_that_of_a_model_with_its_operation_alone(ids: torch.Tenso
     assert not torch.allclose(mixed(ids).logits, uniform[0](ids).logits)
 
 
-@pytest.mark.in_part(3)
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "options"), CACHED, ids=str)
 def test_cached_decoding_is_the_full_forward(name: str, options: dict[str, Any], ids: torch.Tensor) -> None:

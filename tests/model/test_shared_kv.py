@@ -46,7 +46,6 @@ def by_token(model: LabForCausalLM, ids: Tensor) -> Tensor:
     return torch.stack(logits)
 
 
-@pytest.mark.in_part(2)
 @torch.no_grad()
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_the_parallel_pass_is_decoding_token_by_token(mapping):

@@ -108,7 +108,6 @@ def test_absolute_positions_leave_the_text_where_it_was(ids):
     assert_close(unplaced(inputs_embeds=embedded).logits, model(ids).logits)
 
 
-@pytest.mark.in_part(3)
 @torch.no_grad()
 @pytest.mark.parametrize("name", SCHEMES)
 def test_cache_padding_and_packing_equal_the_full_forward(name, ids):
@@ -126,7 +125,6 @@ def test_cache_padding_and_packing_equal_the_full_forward(name, ids):
     assert_close(in_chunks(packed, ids, [4, 4, 5], document_ids=documents), alone, **CLOSE)
 
 
-@pytest.mark.in_part(2)
 @torch.no_grad()
 @pytest.mark.parametrize("kind", MASKS)
 def test_decoding_under_every_mask_and_attention(kind, ids):
@@ -137,7 +135,6 @@ def test_decoding_under_every_mask_and_attention(kind, ids):
         assert_close(in_chunks(model, ids, [5, 1, 1, 6], document_ids=documents), full, **CLOSE)
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("position", ["rotary", "alibi"])
 def test_generate_equals_greedy_decoding_by_hand(cache, position, ids):
@@ -203,7 +200,6 @@ class TestBidirectional:
         assert bidirectional((CAUSAL & zoo.Window(3)) & zoo.Document()) == zoo.Window(3) & zoo.Document()
         assert bidirectional(zoo.Window(3) | zoo.Prefix(2)) == zoo.Window(3) | zoo.Prefix(2)
 
-    @pytest.mark.in_part(2)
     @torch.no_grad()
     @pytest.mark.parametrize("name", SCHEMES)
     @pytest.mark.parametrize("sinks", [0, 2])

@@ -87,7 +87,6 @@ def test_values_are_drained_or_broadcast(plant: Plant, reading: Reading) -> None
                 assert 0.75 < ratio[layer] < 1.25
 
 
-@pytest.mark.in_part(2)
 def test_measure_agrees(plant: Plant) -> None:
     rate = ss.measure(planted_model(plant), planted_ids(plant)).sink_rate()
     wanted = torch.zeros(TOKENS // 2 + 1)

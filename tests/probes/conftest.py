@@ -14,7 +14,6 @@ from sinkscope.attention import CATALOG, AttentionSpec
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.probes import Measurement, every
 from tests.families.registry import FAMILIES
-from tests.thinning import thinned
 
 # What a pass over a cache, or a row alone, adds to: without what is made of whole rows, of a few kept samples, or only
 # for some models.
@@ -25,6 +24,9 @@ EXPERTLESS = tuple(observer for observer in every() if type(observer).__name__ !
 
 DECODERS = ["llama", "mistral", "gpt2", "gpt_neox", "opt", "phi", "qwen3", "gemma2", "gemma3", "gpt_oss", "granite_swa"]
 DECODERS += ["jamba", "qwen3_next", "deepseek_v3", "cohere2"]
+
+
+MASKS = {"tokens", "queries", "most_queries", "visible_queries", "uniform_received"}  # whatever is observed
 
 
 def lab_model(attention: str | AttentionSpec, **options: object) -> LabForCausalLM:
@@ -61,7 +63,7 @@ def operations(prefix: str = "") -> list[Any]:
     return [pytest.param(prefix + name, marks=() if name in FEW else pytest.mark.slow) for name in CATALOG]
 
 
-CAUSAL = [*thinned(DECODERS, 2), *operations("lab:")]
+CAUSAL = [*DECODERS, *operations("lab:")]
 
 
 @pytest.fixture

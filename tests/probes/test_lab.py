@@ -157,7 +157,6 @@ def test_every_observer_agrees_with_what_is_written_out(name: str, ids: Tensor) 
         close(data["attention_received"][:, index], weights.sum(-2) / queries)
         if layer.spec.slots:
             close(data["slot_received"][:, index], slot.mean(-1))
-        close(data["attention_peak"][:, index], weights.amax(-2))
         best = F.one_hot(weights.argmax(-1), tokens) * (weights.amax(-1) >= slot)[..., None] * (weights > 0)
         close(data["most_attended"][:, index], best.sum(-2) / queries)
         close(data["attention_entropy"][:, index], entropy(torch.cat([weights, slot[..., None]], -1)), 5e-5)
@@ -243,7 +242,7 @@ def usual() -> xr.Dataset:
     return measure(lab_model("softmax"), FAMILIES["llama"].inputs()["input_ids"], "all").data
 
 
-@pytest.mark.in_part(4)
+@pytest.mark.slow_except("softmax_off_by_one", "gated_value")
 @pytest.mark.parametrize("name", operations())
 def test_all_observers_have_something_to_say_or_a_reason(name: str, ids: Tensor, usual: xr.Dataset) -> None:
     measured, spec = measure(lab_model(name), ids, "all"), CATALOG[name]
@@ -256,7 +255,7 @@ def test_all_observers_have_something_to_say_or_a_reason(name: str, ids: Tensor,
         assert int(measured.data[variable].isnull().sum()) == int(usual[variable].isnull().sum()), variable
 
 
-@pytest.mark.in_part(4)
+@pytest.mark.slow_except("softmax_off_by_one", "gated_value")
 @pytest.mark.parametrize("name", operations())
 def test_a_padded_row_is_the_row_alone(name: str, ids: Tensor) -> None:
     model, lengths = lab_model(name), [24, 13]
@@ -271,7 +270,7 @@ def test_a_padded_row_is_the_row_alone(name: str, ids: Tensor) -> None:
                 assert bool(found.isel(position=slice(length, None)).isnull().all())
 
 
-@pytest.mark.in_part(2)
+@pytest.mark.slow_except("softmax_off_by_one", "sigmoid_bias", "gated_value", "differential")
 @pytest.mark.parametrize("name", operations())
 def test_cached_steps_are_one_pass(name: str, ids: Tensor) -> None:
     model = lab_model(name)

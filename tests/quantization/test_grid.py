@@ -46,14 +46,14 @@ def test_groups_are_quantized_each_alone() -> None:
 def test_spared_entries_stay_and_leave_the_range_alone() -> None:
     x = numbers(1, 9, 6)
     x[0, 4] = 1000
-    spared = torch.zeros(1, 9, 1, dtype=torch.bool)
-    spared[0, 4] = True
+    protected = torch.zeros(1, 9, 1, dtype=torch.bool)
+    protected[0, 4] = True
     rest = [i for i in range(9) if i != 4]
-    out = fake_quantize(x, Grid(4, "tensor"), spared)
+    out = fake_quantize(x, Grid(4, "tensor"), protected)
     assert torch.equal(out[0, 4], x[0, 4])
     assert torch.equal(out[0, rest], fake_quantize(x[0, rest], Grid(4, "tensor")))
     assert not torch.allclose(out[0, rest], fake_quantize(x, Grid(4, "tensor"))[0, rest])
-    assert torch.equal(fake_quantize(x, Grid(1, "tensor"), torch.ones_like(spared)), x)
+    assert torch.equal(fake_quantize(x, Grid(1, "tensor"), torch.ones_like(protected)), x)
 
 
 def test_constant_groups_and_sixteen_bits_are_left_as_they_are() -> None:
@@ -108,5 +108,5 @@ def test_groups_that_do_not_divide_and_numbers_that_are_none() -> None:
     broken[1, 2] = torch.nan
     with pytest.raises(InputError, match="not a number"):
         fake_quantize(broken, Grid(4))
-    spared = broken.isnan()
-    assert fake_quantize(broken, Grid(4), spared)[1, 2].isnan()
+    protected = broken.isnan()
+    assert fake_quantize(broken, Grid(4), protected)[1, 2].isnan()

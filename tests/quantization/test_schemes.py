@@ -19,17 +19,16 @@ from sinkscope.quantization import (
     GPTQ,
     SCHEMES,
     DuQuant,
-    FirstTokens,
     Grid,
-    MeasuredSinks,
     OutlyingColumns,
     QuantizationScheme,
     RotateInputs,
     SliM,
     linear_maps,
-    study,
 )
 from sinkscope.quantization.schemes import scheme_named
+from sinkscope.sinks import First, Measured
+from sinkscope.trials import scheme_trial
 from tests.families.registry import FAMILIES
 
 
@@ -56,8 +55,8 @@ def test_other_names_are_refused(name: str, said: str) -> None:
         scheme_named(name)
 
 
-def made(model: LlamaForCausalLM, name: str, ids: torch.Tensor, spared: FirstTokens | None = None) -> Any:
-    return scheme_named(name).make(model, {"input_ids": ids}, spared)
+def made(model: LlamaForCausalLM, name: str, ids: torch.Tensor, protect: First | None = None) -> Any:
+    return scheme_named(name).make(model, {"input_ids": ids}, protect)
 
 
 def test_a_name_makes_the_method_that_it_names(tiny_llama: LlamaForCausalLM) -> None:
@@ -82,30 +81,29 @@ def test_a_name_makes_the_method_that_it_names(tiny_llama: LlamaForCausalLM) -> 
     assert made(tiny_llama, "llm-int8", ids) == OutlyingColumns(6.0)
 
 
-def test_weights_leave_spared_tokens_out_of_calibration_alone(tiny_llama: LlamaForCausalLM) -> None:
+def test_weights_leave_protected_tokens_out_of_calibration_alone(tiny_llama: LlamaForCausalLM) -> None:
     ids = torch.randint(0, 101, (3, 24))
-    found = made(tiny_llama, "w3-gptq", ids, FirstTokens(2))
-    assert found.spared is None  # served, weights know no tokens
-    expected = GPTQ.of(tiny_llama, ids, spared=FirstTokens(2)).hessians
+    found = made(tiny_llama, "w3-gptq", ids, First(2))
+    assert found.protect is None  # served, weights know no tokens
+    expected = GPTQ.of(tiny_llama, ids, protect=First(2)).hessians
     with_all = GPTQ.of(tiny_llama, ids).hessians
     for path, hessians in found.rounding.hessians.items():
         assert torch.equal(hessians[0], expected[path][0])
         assert not torch.equal(hessians[0], with_all[path][0])
-    study_of_it = study(tiny_llama, ids, "w3-gptq", FirstTokens(2), controls=1)
-    kl = study_of_it.data["kl"]
-    assert not np.allclose(kl.sel(arm="spared"), kl.sel(arm="nothing"))
+    found = scheme_trial(tiny_llama, torch.randint(0, 101, (6, 40)), "w3-gptq", First(2), controls=1)
+    assert not np.allclose(found.values("first:2"), found.values("w3-gptq"))
 
 
 def test_maps_are_left_as_they_are_by_name(tiny_llama: LlamaForCausalLM) -> None:
-    ids = torch.randint(0, 101, (2, 16))
+    ids = torch.randint(0, 101, (4, 16))
     every = [path.rpartition(".")[2] for path in linear_maps(tiny_llama)]
     for name in ("w2", "w2-gptq", "w4a4-tensor", "w4a4-static-smooth", "llm-int8"):
         scheme = scheme_named(name, tuple(dict.fromkeys(every)))
         with pytest.warns(UserWarning, match="nothing was rounded"):
-            assert study(tiny_llama, ids, scheme, {}).cost("nothing", by="kl").value == 0
+            assert (scheme_trial(tiny_llama, ids, scheme, {}, in_sample=True).values(name) == 0).all()
     assert "down_proj" in scheme_named("w2", ("down_proj",)).make(tiny_llama, {"input_ids": ids}, None).skip  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="did you mean 'down_proj'"):
-        study(tiny_llama, ids, scheme_named("w2", ("dwn_proj",)), {})
+        scheme_trial(tiny_llama, ids, scheme_named("w2", ("dwn_proj",)), {})
     with pytest.raises(InputError, match="no linear map"):
         scheme_named("kv2-token", ("down_proj",))
 
@@ -113,32 +111,36 @@ def test_maps_are_left_as_they_are_by_name(tiny_llama: LlamaForCausalLM) -> None
 def test_llm_int8_says_what_it_does_not_quantize(tiny_llama: LlamaForCausalLM) -> None:
     ids = torch.randint(0, 101, (2, 16))
     with pytest.warns(UserWarning, match="nothing was rounded"):
-        everything = study(tiny_llama, ids, OutlyingColumns(0.0), {}, batch_size=2)
+        everything = scheme_trial(tiny_llama, ids, OutlyingColumns(0.0), {})
     assert everything.record["columns_kept"] == 1
-    found = study(tiny_llama, ids, "llm-int8-0.5", {}, batch_size=2)
-    shares = OutlyingColumns(0.5).kept(tiny_llama, ids, 2)
+    found = scheme_trial(tiny_llama, ids, "llm-int8-0.5", {})
+    shares = OutlyingColumns(0.5).kept(tiny_llama, ids)
     assert 0 < found.record["columns_kept"] < found.record["columns_kept_most"] == max(shares.values())
     assert f"{100 * max(shares.values()):.0f} %" in found.verdict
 
 
 def test_more_bits_cost_less(tiny_llama: LlamaForCausalLM) -> None:
     ids = torch.randint(0, 101, (3, 24))
-    costs = [study(tiny_llama, ids, f"w{bits}a{bits}-tensor", {}).cost("nothing", by="kl").value for bits in (3, 5, 8)]
+    costs = []
+    for bits in (3, 5, 8):
+        name = f"w{bits}a{bits}-tensor"
+        costs.append(scheme_trial(tiny_llama, ids, name, {}).mean(name).value)
     assert costs[0] > 5 * costs[1] > 25 * costs[2] > 0
-    assert study(tiny_llama, ids, "w4", {}).cost("nothing", by="kl").value > 0
+    assert scheme_trial(tiny_llama, ids, "w4", {}).mean("w4").value > 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in SCHEMES if SCHEMES[name].spares != "nothing"])
-def test_every_scheme_runs_with_tokens_spared(tiny_llama: LlamaForCausalLM, name: str) -> None:
-    found = study(tiny_llama, torch.randint(0, 101, (2, 72)), name, FirstTokens(1), controls=2, context=64)
-    assert found.cost("nothing", by="kl").value > 0
+@pytest.mark.parametrize("name", [name for name in SCHEMES if SCHEMES[name].protects != "nothing"])
+def test_every_scheme_runs_with_tokens_protected(tiny_llama: LlamaForCausalLM, name: str) -> None:
+    context = 64 if SCHEMES[name].caches else None
+    found = scheme_trial(tiny_llama, torch.randint(0, 101, (4, 72)), name, First(1), controls=2, context=context)
+    assert found.mean(name).value > 0
     assert found.record["scheme"] == name
 
 
 def test_a_scheme_of_ones_own(tiny_llama: LlamaForCausalLM) -> None:
     own = QuantizationScheme("mine", "as w4a4-token", SCHEMES["w8a8-token"].make)
-    found = study(tiny_llama, torch.randint(0, 101, (2, 16)), own, FirstTokens(1), controls=1)
+    found = scheme_trial(tiny_llama, torch.randint(0, 101, (2, 40)), own, First(1), controls=1)
     assert found.record["scheme_says"] == "as w4a4-token"
 
 
@@ -149,26 +151,26 @@ def test_duquant_by_its_name(tiny_llama: LlamaForCausalLM) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt_oss", "qwen3_moe", "deepseek_v3", "bert", "t5", "jamba"])
-def test_families_are_studied(name: str) -> None:
+def test_families_are_tried(name: str) -> None:
     if name not in FAMILIES:
         pytest.skip(f"no family '{name}' in the registry")
     family = FAMILIES[name]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="left as they are")  # a Mamba layer reads a weight directly
-        found = study(family.build("eager"), family.inputs(), "w4a8-tensor", FirstTokens(1), controls=2)
-    assert found.cost("nothing", by="kl").value > 0
+        found = scheme_trial(family.build("eager"), family.inputs(), "w4a8-tensor", First(1), controls=0)
+    assert found.mean("w4a8-tensor").value > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["nano", "nano-encoder", "nano-hybrid"])
-def test_shipped_models_are_studied(name: str) -> None:
+def test_shipped_models_are_tried(name: str) -> None:
     model = ss.load(name)
     ids = torch.randint(5, 2000, (4, 48), generator=torch.Generator().manual_seed(0))
     ids[:, 0] = 0
     said = pytest.warns(UserWarning, match="dt_proj") if name == "nano-hybrid" else nullcontext()
     with said:
-        found = study(model, ids, "w8a8-tensor", FirstTokens(1), controls=2)
-    assert found.cost("nothing", by="kl").value > 0
+        found = scheme_trial(model, ids, "w8a8-tensor", First(1), controls=0)
+    assert found.mean("w4a8-tensor").value > 0
     assert ("loss" in found.data) == (name != "nano-encoder")
 
 
@@ -176,14 +178,15 @@ def test_shipped_models_are_studied(name: str) -> None:
 def test_nanos_sink_is_what_a_shared_range_loses_to(nano_text: torch.Tensor) -> None:
     """Inequalities, not digits: the measured sink gives most of the cost back, random tokens nothing."""
     model = ss.load("nano")
-    found = study(model, nano_text, "w8a8-tensor", MeasuredSinks(), controls=2, batch_size=16)
-    assert found.recovered("spared").value > 0.5
-    for name in found.controls("spared"):
+    found = scheme_trial(model, nano_text, "w8a8-tensor", Measured(by="row"), controls=2)
+    assert found.recovered("measured").value > 0.5
+    for name in found.controls("measured"):
         assert abs(found.recovered(name).value) < 0.1
     second = torch.cat([nano_text[:, :64], nano_text[:, :1], nano_text[:, 64:-1]], 1)
-    two = study(model, second, "w8a8-tensor", MeasuredSinks(), controls=1, batch_size=16)
-    assert two.recovered("spared").value > 0.5 > 0.3 > two.recovered(two.first("spared")).value
-    assert two.beats("spared", two.first("spared")).low > 0
+    two = scheme_trial(model, second, "w8a8-tensor", Measured(by="row"), controls=1)
+    first = next(name for name in two.arms if name.startswith("first "))
+    assert two.recovered("measured").value > 0.5 > 0.3 > two.recovered(first).value
+    assert two.difference(first, "measured").low > 0
 
 
 @pytest.fixture

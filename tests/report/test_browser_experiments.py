@@ -88,7 +88,6 @@ def test_claims_are_filtered_by_verdict_and_by_words(opened):
     assert shown_claims(opened) == 0
 
 
-@pytest.mark.in_part(2)  # a desk and a phone
 def test_a_verdict_leads_to_its_claim_and_this_to_a_run(opened):
     opened.locator("#claims a[href='#x0-c1']").last.click()
     opened.wait_for_function(DRAWN.format("x0"), timeout=60_000)
@@ -107,7 +106,6 @@ def test_a_link_from_elsewhere_opens_the_claim(browser, path):
     page.close()
 
 
-@pytest.mark.in_part(2)
 def test_a_run_shows_its_curves(opened):
     unfold(opened, "x1")
     count = "document.querySelector('#x1 [data-plot=training]').data.length"

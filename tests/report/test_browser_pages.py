@@ -10,28 +10,26 @@ import pandas as pd
 import pytest
 import torch
 
-from sinkscope.evaluate import compare_caches
 from sinkscope.files import write_text
-from sinkscope.interventions import ForbidSink, effect
-from sinkscope.quantization import FirstTokens, study
-from sinkscope.report.caches_page import caches_page
-from sinkscope.report.changing import quantization_page
+from sinkscope.report.changes_page import changes_page
 from sinkscope.report.compose import results_page
 from sinkscope.report.demo_page import quick_page
-from sinkscope.report.effects import effect_page
 from sinkscope.report.experiments import experiment_page
 from sinkscope.report.observatory.observatory import observatory_page
 from sinkscope.report.page import Page, write_page
 from sinkscope.report.runs import Seeds
 from sinkscope.report.stored import Stored
 from sinkscope.report.survey_page import survey_page
-from tests.evaluate.planted import keeping, llama, texts
-from tests.quantization.studies.quantizers import RoundDown, by_token
+from sinkscope.report.trial_page import trial_page
+from sinkscope.sinks import First
+from sinkscope.trials import ThroughCache, matters, run, scheme_trial
+from tests.quantization.quantizers import RoundDown, by_token
 from tests.report.conftest import CHROMIUM, context_of
 from tests.report.experiments.conftest import absent, entries, normalisation, weight_decay
 from tests.report.observatory.conftest import complete
 from tests.report.test_survey_page import survey
 from tests.report.test_theory_page import page as theory_page
+from tests.trials.caches import keeping, llama, texts
 
 __all__ = ["absent", "complete", "entries", "normalisation", "survey", "weight_decay"]  # fixtures
 
@@ -133,18 +131,18 @@ def page_of(request: pytest.FixtureRequest, pages: Path) -> Callable[[str], Path
 
 
 def intervention(given: Callable[[str], Any]) -> Page:
-    found = effect(given("tiny_llama"), torch.arange(64).view(4, 16), ForbidSink((0,)), controls=2)
-    about = {name: f"its {name}" for name in ("what", "found", "model", "input", "control")}
-    return effect_page(found, about)
+    ids = torch.arange(240).view(12, 20) % 101
+    return changes_page(matters(given("tiny_llama"), ids, ["hide-sink"], on="first:1", controls=2))
 
 
 def caches(given: Callable[[str], Any]) -> Page:
-    return caches_page(compare_caches(llama(), texts(4, 14), [keeping(1, 3), keeping(1, 6)], context=10, rounds=1))
+    arms = [keeping(1, 3), keeping(1, 6)]
+    return trial_page(run(llama(), texts(4, 14), arms, reading=ThroughCache(10), rounds=1), title="Caches of a model")
 
 
 def quantization(given: Callable[[str], Any]) -> Page:
-    model, ids = by_token(rows=4, tokens=12)
-    return quantization_page("planted", study(model, ids, RoundDown(), {"first": FirstTokens(1)}, controls=2), None)
+    model, ids = by_token(rows=4, tokens=24)
+    return trial_page(scheme_trial(model, ids, RoundDown(), {"first": First(1)}, controls=2))
 
 
 MADE = {"intervention": intervention, "caches": caches, "quantization": quantization}
@@ -161,7 +159,6 @@ def visited(browser: Any, path: Path, **options: Any) -> Iterator[Any]:
     context.close()
 
 
-@pytest.mark.in_part(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_page_fits_every_screen_with_nothing_cut_or_empty(browser, page_of, kind):
     path = page_of(kind)
@@ -180,7 +177,6 @@ def test_a_page_fits_every_screen_with_nothing_cut_or_empty(browser, page_of, ki
         assert page.complaints == []
 
 
-@pytest.mark.in_part(6)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_word_stands_out_from_what_is_behind_it(browser, page_of, kind, scheme):
@@ -191,7 +187,6 @@ def test_every_word_stands_out_from_what_is_behind_it(browser, page_of, kind, sc
         assert page.evaluate(FAINT, LEAST_CONTRAST) == []
 
 
-@pytest.mark.in_part(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_javascript_there_are_tables_and_no_empty_boxes(browser, page_of, kind):
     for page in visited(browser, page_of(kind), java_script_enabled=False):

@@ -41,7 +41,6 @@ def test_changed_weights_are_measured_again(run, zoo, loads, tmp_path):
     assert second.rows[0].results != first.rows[0].results
 
 
-@pytest.mark.in_part(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "setting",

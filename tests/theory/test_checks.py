@@ -12,7 +12,7 @@ from sinkscope.theory import CHECKS, Check, by_topic, refuted, run_checks
 from tools.pages.claims import sections
 
 
-@pytest.mark.in_part(26)
+@pytest.mark.slow_except("equal tokens stay equal", "rotary in numbers", "linear attention")
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.claim.name)
 def test_it_holds(check):
     verdict = check.run()

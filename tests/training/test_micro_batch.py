@@ -75,7 +75,6 @@ def test_micro_batch_changes_nothing(tiny: Callable[..., Recipe], runs: Path, ch
     assert_same_losses(*both(tiny, runs, *changes))
 
 
-@pytest.mark.in_part(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", SLOW, ids=str)
 def test_micro_batch_changes_nothing_under_any_option(tiny: Callable[..., Recipe], runs: Path, changes) -> None:

@@ -24,6 +24,10 @@ class BesideStates:
         else:
             super().lazy_initialization(*args)  # type: ignore[misc]
 
+    @property
+    def uncroppable(self) -> str | None:
+        return "has states that took the tokens in"
+
     def reset(self) -> None:
         LinearAttentionLayer.reset(self)
         super().reset()  # type: ignore[misc]

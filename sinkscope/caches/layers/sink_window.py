@@ -10,10 +10,12 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
 from sinkscope.caches.following import Coming, FollowedLayer
+from sinkscope.caches.layers.rectangle import SPARE
 from sinkscope.caches.layers.shown import Shown
 from sinkscope.caches.rotation import LayerRotation
 from sinkscope.errors import InputError
 
+UNSAVED = ("rotation", "keys", "values", "coming", "_buffers", "_end", "_shown", "_standing")
 Cached = Float[Tensor, "batch heads stored _"]  # values may be wider or narrower than keys
 Pair = tuple[Tensor, Tensor]  # keys and values
 
@@ -22,8 +24,9 @@ class SinkWindow(FollowedLayer, DynamicLayer):
     """Keys and values of the first `sinks` tokens of each row and of its last `window`, the query among them.
 
     New tokens go to the end of a buffer; what attention sees is its last `sinks + window` rows, over the first of which
-    the sinks are written (those tokens are dropped in any case). At the end of the buffer what is kept moves to the
-    front. A row with padding keeps plain tokens until its own real ones are too many, so transformers' mask fits it.
+    the sinks are written (those tokens are dropped in any case). The buffer grows with the text up to these rows and a
+    sixteenth of the window; at its end what is kept moves to the front. A row with padding keeps plain tokens until its
+    own real ones are too many, so transformers' mask fits it.
 
     The cache says before each pass what it shows (`show`), and turns the sinks of all layers at once.
     """
@@ -46,6 +49,11 @@ class SinkWindow(FollowedLayer, DynamicLayer):
     def kept(self) -> int:
         """Tokens that the next pass still sees: its query is one of the window."""
         return min(self._seen, self.sinks + self.window - 1)
+
+    @property
+    def room(self) -> int:
+        """Rows of the buffer at most."""
+        return rows_of(self.sinks, self.window)
 
     def show(self, shown: Shown, standing: Pair | None) -> None:
         """What the coming pass sees; `standing`: the sinks, turned, to be written where rows have dropped tokens."""
@@ -95,10 +103,10 @@ class SinkWindow(FollowedLayer, DynamicLayer):
                 part.copy_(rotation.turn(part, torch.tensor(by, device=part.device)))
 
     def lazy_initialization(self, key_states: Cached, value_states: Cached) -> None:
-        room = self.sinks + self.window + max(64, self.window // 8)
         with _plain():
             both = (key_states, value_states)
-            keys, values = (states.new_zeros((*states.shape[:2], room, states.shape[3])) for states in both)
+            rows = min(self.room, key_states.shape[2])
+            keys, values = (states.new_zeros((*states.shape[:2], rows, states.shape[3])) for states in both)
             self._buffers = keys, values
             first, other = (states.new_zeros((*states.shape[:2], self.sinks, states.shape[3])) for states in both)
             self.first = first, other
@@ -106,6 +114,31 @@ class SinkWindow(FollowedLayer, DynamicLayer):
 
     def reset(self) -> None:
         self._forget()
+
+    @property
+    def uncroppable(self) -> str | None:
+        return None if self.kept == self._seen else f"dropped all but {self.kept} of {self._seen}"
+
+    def crop(self, tokens_to_remove: int) -> None:
+        if self._buffers is None or tokens_to_remove >= 0:
+            return
+        start = self._end - self._seen
+        self._end, self._seen, self._shown = self._end + tokens_to_remove, self._seen + tokens_to_remove, None
+        self._expose(start)
+
+    def state(self) -> dict[str, Any]:
+        own = {name: value for name, value in vars(self).items() if name not in UNSAVED}
+        kept = slice(self._end - self.kept, self._end)
+        return own | {"kept": None if self._buffers is None else [held[:, :, kept] for held in self._buffers]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        kept, first = state.pop("kept"), state.pop("first")
+        self.__dict__.update(state)
+        if kept is None:
+            return
+        keys, values = kept
+        self.first, self._buffers, self._end = (first[0], first[1]), (keys, values), keys.shape[2]
+        self._expose(0)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self._choose(beam_idx)
@@ -150,7 +183,10 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         """Store new tokens; returns what is seen meanwhile."""
         assert self._buffers is not None
         queries, kept, room = states[0].shape[2], self.kept, self._buffers[0].shape[2]
-        if self._end + queries > room:
+        if self._end + queries > room and room < self.room:
+            room = min(self.room, kept + queries + max(SPARE, (kept + queries) // 8))
+            self._move(kept, room)
+        elif self._end + queries > room:
             for buffer in self._buffers:  # a copy: source and target may overlap
                 buffer[:, :, :kept] = buffer[:, :, self._end - kept : self._end].clone()
             self._end = kept
@@ -170,6 +206,15 @@ class SinkWindow(FollowedLayer, DynamicLayer):
             buffer[:, :, : self._end] = seen[:, :, -self._end :]
         self._expose(0)
         return keys, values
+
+    def _move(self, kept: int, room: int) -> None:
+        """What is kept, to the front of larger buffers."""
+        assert self._buffers is not None
+        with _plain():
+            keys, values = (buffer.new_zeros((*buffer.shape[:2], room, buffer.shape[3])) for buffer in self._buffers)
+            for new, old in zip((keys, values), self._buffers, strict=True):
+                new[:, :, :kept] = old[:, :, self._end - kept : self._end]
+        self._buffers, self._end = (keys, values), kept
 
     def _stand(self, shown: Shown, returned: Pair) -> None:
         """Write the turned sinks over the first rows of what is seen, where the row has dropped tokens."""
@@ -209,6 +254,11 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         """What transformers reads of a layer: views of what is stored."""
         assert self._buffers is not None
         self.keys, self.values = (buffer.narrow(2, start, self._end - start) for buffer in self._buffers)
+
+
+def rows_of(sinks: int, window: int) -> int:
+    """Rows of a buffer for so many sinks and a window, the originals of the sinks not among them."""
+    return sinks + window + max(1, window // 16)
 
 
 class _plain:

@@ -17,6 +17,8 @@ from sinkscope.caches.layers.part import Part
 from sinkscope.caches.layers.rectangle import EMPTY, SPARE, Slots
 from sinkscope.errors import InputError
 
+PLAIN = ("keys", "values", "places", "pads")  # rows that are no notes
+UNSAVED = ("slots", "rows", "groups", "part", "met", "coming", "steady", "note_names")
 NO_NUMBER = "a policy's score is NaN: no key can be chosen by it"
 
 
@@ -28,7 +30,8 @@ class KeptSets(FollowedLayer, DynamicLayer):
     empty. `rows`: what is known of each sample beside its keys. `groups`: where heads keep unlike numbers, two
     rectangles in place of `slots`; `update` then returns tensors that only have the shape of keys and values. `met`:
     what the pass under way brings, for as long as it is not attended. `part`: its part of a stack of layers, where it
-    is in one; `steady`: how many tokens in a row came one by one and took another key's slot.
+    is in one; `steady`: how many tokens in a row came one by one and took another key's slot. `note_names`: the
+    policy's notes by their words, to find them again in a file.
     """
 
     is_sliding = False
@@ -47,6 +50,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
         self.groups: list[Group] | None = None
         self.part: Part | None = None
         self.steady = 0
+        self.note_names: dict[str, object] = {}
 
     @property
     def places(self) -> Int[Tensor, "batch heads stored"]:
@@ -228,6 +232,47 @@ class KeptSets(FollowedLayer, DynamicLayer):
             held = self.slots[name]
             held.copy_(torch.where(new, rounding(held.float()).to(held.dtype), held))
 
+    @property
+    def uncroppable(self) -> str | None:
+        if not self.whole:
+            return "dropped some"
+        noted = [name for name in (*self.slots.rows, *self.rows) if name not in PLAIN]
+        if any(getattr(note, "of_queries", True) for note in noted):
+            return "has notes of what its queries attended to"
+        return None
+
+    def crop(self, tokens_to_remove: int) -> None:
+        self.leave()
+        if self.is_initialized and tokens_to_remove < 0:
+            # A copy: rows may be held as they came, in memory that is not to be written to.
+            self.slots = Slots.of({name: self.slots[name][:, :, :tokens_to_remove] for name in self.slots.rows}, SPARE)
+            self.seen += tokens_to_remove
+
+    def state(self) -> dict[str, Any]:
+        self.leave()
+        own = {name: value for name, value in vars(self).items() if name not in UNSAVED}
+        groups = self.groups or []
+        return own | {
+            "notes": {_name(name): rows for name, rows in self.rows.items()},
+            "heads": [group.heads for group in groups],
+            "empty": [group.gaps for group in groups],
+            "kept": [{_name(name): slots[name] for name in slots.rows} for slots in self._all_slots()],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        notes, heads, kept, empty = (state.pop(name) for name in ("notes", "heads", "kept", "empty"))
+        self.__dict__.update(state)
+        self.rows = {self.note_names.get(name, name): rows for name, rows in notes.items()}
+        if not kept[0]:
+            return
+        slots = [
+            Slots.of({self.note_names.get(name, name): rows for name, rows in each.items()}, SPARE) for each in kept
+        ]
+        if not heads:
+            self.slots = slots[0]
+        else:
+            self.groups = [Group(*each) for each in zip(heads, slots, empty, strict=True)]
+
     def reset(self) -> None:
         self.is_initialized = False  # first: transformers 5.17 would fill tensors with zeros, which are not there
         super().reset()
@@ -274,6 +319,10 @@ class _Notes(Mapping[object, Tensor]):
 
     def __len__(self) -> int:
         return len(self._slots.rows) + len(self._rows)
+
+
+def _name(name: object) -> str:
+    return name if isinstance(name, str) else repr(name)
 
 
 class SlotsLayer(KeptSets):

@@ -10,9 +10,10 @@ from sinkscope.caches.policies.fastgen import FastGen
 from sinkscope.caches.policies.images import ImageEdges, LookM
 from sinkscope.caches.policies.keys import KeyDiff, KeyNorm, LagKV
 from sinkscope.caches.policies.last_queries import TOVA, FastV, Scissorhands, SnapKV
-from sinkscope.caches.policies.places import RandomKeys, Streaming
+from sinkscope.caches.policies.places import RandomKeys, RandomLike, Streaming
 from sinkscope.caches.policies.policy import Policy
 from sinkscope.caches.policies.received import H2O, VATP, ObservedAttention
+from sinkscope.caches.policies.spread import AdaKV, PyramidKV
 from sinkscope.errors import InputError, unknown
 from sinkscope.registry import Registry
 
@@ -21,6 +22,7 @@ __all__ = [
     "POLICIES",
     "TOVA",
     "VATP",
+    "AdaKV",
     "ExpectedAttention",
     "FastGen",
     "FastV",
@@ -31,7 +33,9 @@ __all__ = [
     "LookM",
     "ObservedAttention",
     "Policy",
+    "PyramidKV",
     "RandomKeys",
+    "RandomLike",
     "Scissorhands",
     "SnapKV",
     "Streaming",
@@ -54,6 +58,8 @@ OWN: dict[str, type[Policy]] = {
     "expected": ExpectedAttention,
     "fastgen": FastGen,
     "look-m": LookM,
+    "ada-kv": AdaKV,
+    "pyramidkv": PyramidKV,
 }
 POLICIES: Registry[type[Policy]] = Registry("policy", OWN)
 

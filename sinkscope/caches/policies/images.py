@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -61,6 +61,12 @@ class ImageEdges(Policy):
     def least(self) -> int:
         return self.sinks + self.recent + 1
 
+    def newest(self, keys: int) -> int:
+        return self.recent
+
+    def fitted(self, newest: int) -> Policy:
+        return replace(self, recent=max(1, min(self.recent, newest)))
+
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
         begin, end = (call.places[..., None] - call.notes[note][:, None, None] for note in self.needs)
         border = ((begin >= -4) & (begin < 8)).any(-1) | ((end >= -8) & (end < 4)).any(-1)
@@ -96,6 +102,15 @@ class LookM(Policy):
     @property
     def least(self) -> int:
         return self.sinks + self.recent + 1
+
+    def newest(self, keys: int) -> int:
+        return self.recent
+
+    def fitted(self, newest: int) -> Policy:
+        return replace(self, recent=max(1, min(self.recent, newest)))
+
+    def ranks(self, call: EvictionCall) -> Tensor | None:
+        return 1 - call.notes[Marked(self.image)] if self.image else None
 
     @property
     def merges(self) -> str | None:

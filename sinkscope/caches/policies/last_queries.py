@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -50,6 +50,12 @@ class SnapKV(_Window):
     def least(self) -> int:
         return self.window + 1
 
+    def newest(self, keys: int) -> int:
+        return self.window
+
+    def fitted(self, newest: int) -> Policy:
+        return replace(self, window=max(1, min(self.window, newest)))
+
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
         weights = LastQueries(self.window).weights(call)
         before = call.real & (call.places < call.total - self.window)
@@ -96,9 +102,15 @@ class Scissorhands(Policy):
     def least(self) -> int:
         return self.recent + 1
 
+    def newest(self, keys: int) -> int:
+        return self.recent
+
+    def fitted(self, newest: int) -> Policy:
+        return replace(self, recent=max(1, min(self.recent, newest)))
+
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
-        note = Pivotal(self.window)
-        return note.counts(call.notes[note]).masked_fill(call.places >= call.total - self.recent, torch.inf)
+        counts = call.notes[Pivotal(self.window)][..., -1].float()
+        return counts.masked_fill(call.places >= call.total - self.recent, torch.inf)
 
 
 @dataclass(frozen=True)
@@ -126,8 +138,12 @@ class FastV(_Window):
     def skipped(self) -> int:
         return self.layers
 
+    def ranks(self, call: EvictionCall) -> Tensor | None:
+        return 1 - call.notes[Marked(self.image)] if self.image else None
+
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
-        return _last(call) + (1 - call.notes[Marked(self.image)] if self.image else 0.0)
+        ranks = self.ranks(call)
+        return _last(call) if ranks is None else _last(call) + ranks
 
 
 def _last(call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from sinkscope.caches.call import EvictionCall
-from sinkscope.caches.policies.policy import Policy, counted
+from sinkscope.caches.policies.policy import Policy, Wrapping, counted
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,50 @@ class RandomKeys(Policy):
     """A random order of the places of each head: the control that spends the same budget.
 
     The order is a function of `seed`, layer, head and position alone, so that it is the same in a batch, in chunks and
-    on every device.
+    on every device. `texts`: the number of each row's text, where each is to have an order of its own.
     """
 
     seed: int = 0
+    texts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         counted("RandomKeys", "seed", self.seed)
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
-        heads = torch.arange(call.places.shape[1], device=call.places.device)[:, None]
+        device = call.places.device
+        heads = torch.arange(call.places.shape[1], device=device)[:, None]
         stream = (self.seed * 4099 + call.layer) * 4099 + heads
+        if self.texts:
+            stream = stream + _mixed(torch.tensor(self.texts, device=device) + 1)[:, None, None]
         return _mixed(_mixed(stream) + call.positions).double()
+
+
+@dataclass(frozen=True)
+class RandomLike(Wrapping):
+    """The control of a policy: it keeps what that one always keeps, in its layers, and the rest in a random order.
+
+    What must stay (+inf) stays, layers that keep everything do, classes of keys go in their order (`Policy.ranks`), and
+    where the policy drops keys of its own accord (−inf) as many go. Notes are kept as that policy keeps them, so both
+    hold the same bytes.
+    """
+
+    seed: int = 0
+    texts: tuple[int, ...] = ()
+    together = False  # the order is another one in each layer
+
+    def __post_init__(self) -> None:
+        counted("RandomLike", "seed", self.seed)
+
+    def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
+        scores, ranks = self.policy.score(call), self.policy.ranks(call)
+        order = RandomKeys(self.seed, self.texts).score(call) / 2**31
+        order = order if ranks is None else order + ranks
+        order = order.masked_fill(scores == torch.inf, torch.inf)
+        if not self.drops:
+            return order
+        left = ((scores > -torch.inf) & call.real).sum(-1, keepdim=True)
+        place = order.masked_fill(~call.real, -torch.inf).argsort(-1, descending=True).argsort(-1)
+        return order.masked_fill(place >= left, -torch.inf)
 
 
 def _mixed(x: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 
+from sinkscope.caches.budgets import Budget
 from sinkscope.caches.call import EvictionCall
 from sinkscope.caches.notes import Note
 from sinkscope.errors import InputError
+
+PLAIN = (bool, int, float, str)
 
 
 class Policy(ABC):
@@ -69,9 +74,110 @@ class Policy(ABC):
         """What becomes of each key and value (…, dim) that a pass adds, once the pass has run; None: nothing."""
         return None
 
+    def spread(self, budget: Budget) -> Budget:
+        """How it spreads a budget over layers and heads, where its paper says so; default: as it is."""
+        return budget
+
+    def newest(self, keys: int) -> int:
+        """How many of the newest tokens it keeps by itself, where a head may keep so many `keys`."""
+        return 0
+
+    def fitted(self, newest: int) -> Policy:
+        """The same policy, which keeps at most so many of the newest tokens by itself, and at least one."""
+        return self
+
+    def ranks(self, call: EvictionCall) -> Tensor | None:
+        """Classes of stored keys (0, 1, …), of which the higher go last whatever is said within a class."""
+        return None
+
+    def describe(self, keys: int | None = None) -> dict[str, Any]:
+        """The policy as it is used, as JSON: its name and fields, and the policy that it is around (`of`).
+
+        `changed_from`: the defaults of fields that have other values; `newest`: how many of the newest tokens it keeps
+        by itself with a budget of so many `keys`.
+        """
+        about: dict[str, Any] = {"policy": type(self).__name__}
+        changed: dict[str, Any] = {}
+        own: Any = fields(self) if is_dataclass(self) else ()
+        for each in own:
+            value = getattr(self, each.name)
+            if isinstance(value, Policy):
+                about["of"] = value.describe(keys)
+                continue
+            about[each.name] = _plain(value)
+            if each.default is not MISSING and each.default is not None and value != each.default:
+                changed[each.name] = _plain(each.default)
+        about |= {"changed_from": changed} if changed else {}
+        return about if keys is None else about | {"newest": self.newest(keys)}
+
     @abstractmethod
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
         """A score for each stored key of a pass."""
+
+
+@dataclass(frozen=True)
+class Wrapping(Policy):
+    """A policy around another one, `policy`: what it does not change is that one's."""
+
+    policy: Policy
+
+    @property
+    def needs(self) -> tuple[Note, ...]:
+        return self.policy.needs
+
+    @property
+    def reads_weights(self) -> bool:
+        return self.policy.reads_weights
+
+    @property
+    def least(self) -> int:
+        return self.policy.least
+
+    @property
+    def skipped(self) -> int:
+        return self.policy.skipped
+
+    @property
+    def reads_rotation(self) -> bool:
+        return self.policy.reads_rotation
+
+    @property
+    def together(self) -> bool:
+        return self.policy.together
+
+    @property
+    def drops(self) -> bool:
+        return self.policy.drops
+
+    @property
+    def merges(self) -> str | None:
+        return self.policy.merges
+
+    @property
+    def rounding(self) -> Callable[[Tensor], Tensor] | None:
+        return self.policy.rounding
+
+    def spread(self, budget: Budget) -> Budget:
+        return self.policy.spread(budget)
+
+    def newest(self, keys: int) -> int:
+        return self.policy.newest(keys)
+
+    def fitted(self, newest: int) -> Policy:
+        return replace(self, policy=self.policy.fitted(newest))
+
+    def ranks(self, call: EvictionCall) -> Tensor | None:
+        return self.policy.ranks(call)
+
+    def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
+        return self.policy.score(call)
+
+
+def _plain(value: Any) -> Any:
+    """A field as JSON."""
+    return (
+        list(value) if isinstance(value, tuple) else value if value is None or isinstance(value, PLAIN) else str(value)
+    )
 
 
 def counted(owner: str, name: str, value: int, least: int = 0) -> None:

@@ -32,6 +32,9 @@ class H2O(Policy):
     def needs(self) -> tuple[Note, ...]:
         return (Received(),)
 
+    def newest(self, keys: int) -> int:
+        return int(keys * self.recent)
+
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
         return recent_stay(call.notes[Received()], call, self.recent)
 
@@ -72,6 +75,9 @@ class VATP(Policy):
     @property
     def needs(self) -> tuple[Note, ...]:
         return (Received(), ValueLengths())
+
+    def newest(self, keys: int) -> int:
+        return int(keys * self.recent)
 
     @property
     def least(self) -> int:

@@ -19,12 +19,13 @@ from sinkscope.cli.asking.verdict import (
     tell_damage,
     verdict_,
 )
+from sinkscope.cli.commands import App
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
     from sinkscope.experiments import Findings, Question
 
-app = typer.Typer(no_args_is_help=True, help="Ask the paper's questions: list, show, run, queue, verdict.")
+app = App(no_args_is_help=True, help="Ask the paper's questions: list, show, run, queue, verdict.")
 app.command("queue", epilog="Example: sinkscope experiment queue --hours 8 --plan")(queue_)
 app.command("verdict", epilog="Example: sinkscope experiment verdict --all")(verdict_)
 FAILED = 1  # exit code where runs failed

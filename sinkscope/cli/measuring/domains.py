@@ -20,7 +20,7 @@ from sinkscope.report.provenance import facts
 from sinkscope.report.terminal import note, plain, show, table
 
 ABOUT = (
-    "The sink rate at position 0 on texts of each domain, with 95 % bootstrap intervals over samples. The paper found "
+    "The sink rate at position 0 on texts of each domain, with 95 % intervals over samples. The paper found "
     "little difference between 17 domains of the Pile."
 )
 

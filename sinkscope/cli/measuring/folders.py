@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Kind = Literal["measure", "intervene", "survey", "cache", "compare", "quantize", "calibrate"]
 
 INDIFFERENT = {"out", "as_json", "device", "device_map", "batch_size", "maps", "figure", "tables", "plan_only", "save"}
-INDIFFERENT |= {"config"}
+INDIFFERENT |= {"config", "full"}
 """Options that change no number."""
 NAMED = {"kind", "what", "scheme", "method"}  # options that the folder's name spells out
 STATIC = ("figure.svg", "figure.pdf", "figure.png")
@@ -35,7 +35,8 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
     "cache": (*TRIAL, "comparison.nc", "comparison.json"),
     "quantize": (
         *(*TRIAL, "study.nc", "study.json", "hazards.json", "sites.csv", "casts.csv", "advice.csv"),
-        *("spared.json", "spared.safetensors", "prefix/prefix.json", "prefix/prefix.safetensors"),
+        *("protected.json", "protected.safetensors", "prefix/prefix.json", "prefix/prefix.safetensors"),
+        *("spared.json", "spared.safetensors"),  # their names before
     ),
     "calibrate": (*TRIAL, "choice.nc", "choice.json"),
 }
@@ -48,6 +49,7 @@ MARKS: Mapping[str, Kind] = {
     "survey.json": "survey",
     "comparison.nc": "cache",
     "compare.json": "compare",
+    "protected.json": "quantize",
     "spared.json": "quantize",
     "study.nc": "quantize",
     "hazards.json": "quantize",

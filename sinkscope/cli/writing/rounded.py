@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import nn
 from transformers import Cache
 
-from sinkscope.cli.measuring.choices import At, choices_of
 from sinkscope.errors import InputError
-from sinkscope.quantization import Prefix
-from sinkscope.quantization.schemes import scheme_named
+from sinkscope.quantization import scheme_named
+from sinkscope.sinks import parse
 
 
-def rounded_cache(model: nn.Module, name: str, spare: str, ids: Tensor) -> Cache:
-    """The cache of a scheme by its name, which spares what `spare` says of the prompt `ids`.
+def rounded_cache(model: nn.Module, name: str, protect: str) -> Cache:
+    """The cache of a scheme by its name, which keeps the tokens of `protect`, in words, in full precision.
 
     Raises `InputError` for names and choices that there are not, and for schemes that no cache can store.
     """
-    scheme, builders = scheme_named(name), choices_of([spare])
+    scheme = scheme_named(name)
     if scheme.store is None:
         reason = "is only simulated" if scheme.caches else "is not about caches"
         raise InputError(f"--cache {name} {reason}: take kv4-kivi, kv2-kivi, kv4-token …")
-    chosen = [build(At(model, {"input_ids": ids})) for build in builders.values()]
-    spared = chosen[0] if chosen else None
-    if isinstance(spared, Prefix):
+    if protect.startswith("prefix"):
         raise InputError(
-            f"--spare {spare}: a cache spares tokens of the prompt; begin the prompt with the prefix and give "
-            f"--spare first:{len(spared.ids)}"
+            f"--protect {protect}: a cache protects tokens of the prompt; begin the prompt with the prefix and give "
+            "--protect first:N with the number of its tokens"
         )
-    return scheme.store(model, spared)
+    return scheme.store(model, parse(protect))

@@ -5,7 +5,6 @@ Source: Gu et al. 2025, section 7 and Table 7; Barbero et al. 2025.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from math import comb
 
@@ -23,11 +22,12 @@ from sinkscope.interventions import (
     ReplacePosition,
     SwapPositions,
     ZeroHeads,
-    effect,
     perturbation_spread,
     sink_heads,
 )
 from sinkscope.probes import AttentionReceived, Measurement, measure
+from sinkscope.trials import OnePass, run
+from sinkscope.trials.changes import intervention_arm
 
 CONTROLS = 3
 MOVED = 8  # the token that is perturbed
@@ -58,11 +58,13 @@ def sink_heads_zeroed(
     yield "output_norm/other_heads", float(norms[~is_sink].mean())
     chosen = found[: max(1, norms.size // 2)]
     draws = min(CONTROLS, comb(norms.size - len(chosen), len(chosen)))
-    zeroed = effect(model, inputs, ZeroHeads(chosen), controls=draws, batch_size=batch_size)
-    others = [_loss(control.loss) for control in zeroed.controls]
-    baseline = _loss(zeroed.baseline.loss)
-    yield "zeroing/sink_heads", _loss(zeroed.intervened.loss) - baseline
-    yield "zeroing/other_heads", sum(others) / len(others) - baseline
+    arm = intervention_arm("zeroed", ZeroHeads(chosen), model, inputs)
+    trial = run(
+        model, dict(inputs), [arm], reading=OnePass(), controls=draws, score=("kl", "nats"), batch_size=batch_size
+    )
+    nats = trial.data["nats"].mean("text")
+    yield "zeroing/sink_heads", float(nats.sel(arm="zeroed") - nats[0])
+    yield "zeroing/other_heads", float(nats.sel(arm=trial.controls("zeroed")).mean() - nats[0])
 
 
 def moved_positions(model: PreTrainedModel, ids: Tensor, epsilon: float, batch_size: int) -> Metrics:
@@ -82,7 +84,7 @@ def moved_positions(model: PreTrainedModel, ids: Tensor, epsilon: float, batch_s
         }
         for name, change in changes.items():
             with change.applied(model):
-                seen = measure(model, ids, [AttentionReceived([0, other])], batch_size=batch_size)
+                seen = measure(model, ids, [AttentionReceived([0, other])], batch_size=batch_size, apart=False)
             for position, rate, mass in zip((0, other), rates(seen, epsilon), masses(seen), strict=True):
                 yield f"sink_{position}/{name}={other}", rate
                 yield f"sink_mass{f'_{position}' if position else ''}/{name}={other}", mass
@@ -103,8 +105,3 @@ def spread_of_a_change(
     for name, given, moved in (("perturbation", text, MOVED), ("perturbation/without_first", without_first, MOVED - 1)):
         spread = perturbation_spread(model, given, moved, batch_size=batch_size).values[:, -1]
         yield name, float(spread[:, moved + 1 : moved + length - MOVED].mean())
-
-
-def _loss(loss: float | None) -> float:
-    """NaN for a model that predicts no next token: there is no loss to compare."""
-    return math.nan if loss is None else loss

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from sinkscope import metrics
 from sinkscope.experiments.observed import Metrics
-from sinkscope.measurements import PER_HEAD
+from sinkscope.measurements import PAPER, received
 from sinkscope.probes import KeyVectors, Measurement, measure
 
 
@@ -28,10 +28,12 @@ def keys_apart(
     if math.isnan(position):
         return
     places = [int(place) for place in measured.data["position"].values]
-    received = measured.data["attention_received"].transpose(*PER_HEAD).values[..., places.index(int(position))]
-    strength = metrics.nanmean(received, 0)
+    there = received(measured.data, denominator=PAPER)[..., places.index(int(position))]
+    strength = metrics.nanmean(there, 0)
     layer, head = np.unravel_index(np.nanargmax(strength), strength.shape)
-    seen = measure(model, inputs, [KeyVectors(len(inputs["input_ids"]), places)], batch_size=batch_size).data
+    seen = measure(
+        model, inputs, [KeyVectors(len(inputs["input_ids"]), places)], batch_size=batch_size, apart=False
+    ).data
     keys = seen["key_vectors"].transpose("kept", "layer", "head", "kept_position", "key_dim").values[:, layer, head]
     angles = metrics.key_angles(keys)
     yield "key_angle", float(angles[places.index(int(position))])

@@ -37,7 +37,7 @@ def written_on_the_sink(
     """
     if math.isnan(position):
         return
-    seen = measure(model, inputs, [GivenTo(int(position)), HeadOutputs()], batch_size=batch_size).data
+    seen = measure(model, inputs, [GivenTo(int(position)), HeadOutputs()], batch_size=batch_size, apart=False).data
     weights, norms = (seen[name].transpose(*PER_HEAD).values for name in ("given_to", "output_norm"))
     behind = slice(int(position) + BEHIND, None)
     received = weights[..., int(position) :].mean((0, 3))

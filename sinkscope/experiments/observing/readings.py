@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -23,6 +22,7 @@ from sinkscope.experiments.observing.rates import (
     EPSILONS,
     TOKENS,
     Windows,
+    alpha,
     at_first,
     lifts,
     long_enough,
@@ -31,7 +31,7 @@ from sinkscope.experiments.observing.rates import (
     rates,
     strongest,
 )
-from sinkscope.measurements import PER_HEAD, depth_lengths
+from sinkscope.measurements import PER_HEAD, depth_lengths, query_counts, received, visible_queries
 from sinkscope.metrics import FEWEST
 from sinkscope.probes import (
     AttentionEntropy,
@@ -73,7 +73,7 @@ def readings(model: PreTrainedModel, windows: Tensor | Windows) -> Metrics:
     """
     windows = by_name(windows)
     text = columns(windows, slice(TOKENS))
-    measured = measure(model, text, (*SINKS, *STATES, HeadOutputs()), batch_size=BATCH)
+    measured = measure(model, text, (*SINKS, *STATES, HeadOutputs()), batch_size=BATCH, apart=False)
     yield from sink_metrics(measured)
     yield from strongest_metrics(measured)
     yield from state_metrics(measured)
@@ -101,9 +101,9 @@ def sink_metrics(measurement: Measurement) -> Metrics:
     yield "value_ratio", float(measurement.value_norm_ratio().min())
     for epsilon in EPSILONS:
         yield f"sink_0/epsilon={epsilon:g}", rates(measurement, epsilon)[0]
-    received, tokens = measurement.data["attention_received"].values, measurement.data["tokens"].values
-    causal = np.ones(received.shape[1], dtype=bool)
-    yield "first_share", 100 * float(metrics.mass_on_first(received, tokens, causal, 1).mean())
+    data = measurement.data
+    mass = metrics.mass_on_first(received(data), visible_queries(data), query_counts(data), 1)
+    yield "first_share", 100 * float(mass.mean())
 
 
 def _mass_of(measurement: Measurement, name: str) -> float:
@@ -122,9 +122,9 @@ def strongest_metrics(measurement: Measurement) -> Metrics:
     index, data = int(position), measurement.data
     yield "sink_mass/strongest", masses(measurement)[index]
     yield "lift/strongest", lifts(measurement)[index]
-    received = data["attention_received"].transpose(*PER_HEAD).values
-    for layer in range(received.shape[1]):
-        yield f"sink_mass/strongest/layer={layer}", float(metrics.sink_mass(received[:, [layer]])[index])
+    attention = alpha(measurement)
+    for layer in range(attention.shape[1]):
+        yield f"sink_mass/strongest/layer={layer}", float(metrics.sink_mass(attention[:, [layer]])[index])
     hidden = data["hidden_norm"].transpose("sample", "depth", "position").values
     yield "norm_ratio/strongest", float(metrics.nanmean(metrics.over_others(hidden, index), 0).max())
     ratio = metrics.value_ratio(data["value_norm"].transpose(*PER_HEAD).values, index)
@@ -152,7 +152,9 @@ def state_metrics(measurement: Measurement) -> Metrics:
 def _other_lengths(model: PreTrainedModel, windows: Windows) -> Metrics:
     context = windows["input_ids"].shape[1]
     for tokens in sorted({min(length, context) for length in (*LENGTHS, context)}):
-        seen = measure(model, columns(windows, slice(tokens)), [AttentionReceived("all")], batch_size=BATCH)
+        seen = measure(
+            model, columns(windows, slice(tokens)), [AttentionReceived("all")], batch_size=BATCH, apart=False
+        )
         yield from on_tokens(seen, tokens)
 
 

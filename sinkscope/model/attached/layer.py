@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, EncoderDecoderCache
 from transformers.masking_utils import sdpa_mask
 
-from sinkscope.attention import Operation, PathName, Tokens
+from sinkscope.attention import Operation, PathName, Tokens, operation_of
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import PLACE, Hosted, Joined, Projection, replaced, visibility_of
 from sinkscope.model.attached.config import NAME
@@ -27,6 +28,7 @@ from sinkscope.model.attached.sink import carries_sink
 from sinkscope.model.attached.softcap import Softcap
 
 HANDLES = "operation_hooks"  # the attribute of an attention module under which its hooks' handles are kept
+EDITS = "operation_edits"  # and what the operation does to its linear maps
 MASK = "joined"  # the attribute of an attached operation under which its mask and the host's stand
 FOREIGN = ("s_aux", "sinks", "position_bias", "indices", "block_indices")  # what hosts add to scores or hide
 
@@ -42,30 +44,78 @@ def equip(module: nn.Module, operation: Operation, made: Mapping[str, Projection
 
     `made`: the linear maps to queries, keys and values by what they make, where the operation acts on one of these.
     """
+    paths = {part: path for path, part in module.named_modules()}
     module.operation = operation
     setattr(operation, MASK, Joined.of(operation.spec.mask))
     setattr(module, PLACE, None)
-    handles = [
-        module.register_forward_pre_hook(_take_input, with_kwargs=True),
-        module.register_forward_hook(_forget_input),
-    ]
     edits: list[tuple[str, Callable[..., Tensor]]] = []
     if operation.spec.query_key is not None:
         edits += [("query", _normalized_queries), ("key", _normalized_keys)]
     if operation.spec.value_gate is not None:
         edits.append(("value", _gated_values))
-    for kind, edit in edits:
-        hook = partial(_edit, operation, made[kind].columns, edit)  # not the module, which would hold itself
-        handles.append(made[kind].module.register_forward_hook(hook))
+    setattr(module, EDITS, [Edit(paths[made[kind].module], made[kind].columns, edit) for kind, edit in edits])
+    handles = [
+        module.register_forward_pre_hook(_take_input, with_kwargs=True),
+        module.register_forward_hook(_forget_input),
+    ]
     setattr(module, HANDLES, handles)
+    _place_edits(module)
 
 
 def strip(module: nn.Module) -> None:
     """Take everything off again."""
     for handle in getattr(module, HANDLES):
         handle.remove()
-    for name in ("operation", PLACE, HANDLES):
+    for edit in getattr(module, EDITS):
+        edit.remove()
+    for name in ("operation", PLACE, HANDLES, EDITS):
         delattr(module, name)
+
+
+class Edit:
+    """What an operation does to the output of a linear map of its layer, before rotation and cache.
+
+    Placed anew at every call: an adapter (PEFT) may have wrapped the map since, whose whole output is meant, and put a
+    copy that learns in the operation's place. It does not hold the layer, which would hold itself.
+    """
+
+    def __init__(
+        self, path: str, columns: Int[Tensor, "column"] | None, change: Callable[[Operation, Tensor, Tensor], Tensor]
+    ) -> None:
+        self.path, self.columns, self.change = path, columns, change
+        self.operation: Operation | None = None
+        self.handle: RemovableHandle | None = None
+
+    def place(self, layer: nn.Module, operation: Operation) -> None:
+        """Act by `operation` on what now stands at the path of the map."""
+        self.operation = operation
+        current = layer.get_submodule(self.path)
+        if self.handle is None or self.handle.id not in current._forward_hooks:
+            self.remove()
+            self.handle = current.register_forward_hook(self)
+
+    def remove(self) -> None:
+        """Act no more."""
+        if self.handle is not None:
+            self.handle.remove()
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        operation = self.operation
+        assert operation is not None
+
+        def changed(part: Tensor) -> Tensor:
+            return _joined(self.change(operation, _heads(part, operation), args[0]))
+
+        return replaced(output, self.columns, changed)
+
+
+def _place_edits(module: nn.Module) -> None:
+    edits: list[Edit] = getattr(module, EDITS)
+    if edits:
+        operation = operation_of(module)
+        assert operation is not None
+        for edit in edits:
+            edit.place(module, operation)
 
 
 def attached_attention(
@@ -87,12 +137,13 @@ def attached_attention(
     dropout, and terms of the host's own (learned sinks, position biases, index masks).
     """
     call = getattr(module, PLACE, None)
-    if not isinstance(call, Hosted):
+    operation = operation_of(module)
+    if not isinstance(call, Hosted) or operation is None:
         raise UnsupportedModelError(
             f"{type(module).__name__} has no operation, but its attention implementation is '{NAME}': "
             "load attached models with sinkscope.load, and detach with sinkscope.detach"
         )
-    if carries_sink(module.operation):  # type: ignore[arg-type]
+    if carries_sink(operation):
         kwargs = kwargs | {"s_aux": None}
     if foreign := [name for name in FOREIGN if kwargs.get(name) is not None]:
         raise _refusal(module, f"passes {', '.join(foreign)} to its attention, which an operation would drop")
@@ -108,7 +159,6 @@ def attached_attention(
     else:  # in a graph the room behind the tokens stays: the mask hides it
         first = (total - key.shape[2]).clamp(min=0)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    operation: Operation = module.operation  # type: ignore[assignment]
     visibility = visibility_of(
         attention_mask,
         getattr(operation, MASK),
@@ -126,6 +176,7 @@ def attached_attention(
 
 def _take_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Note the block's input, and how many tokens the layer's cache holds before it grows."""
+    _place_edits(module)
     hidden = args[0] if args else kwargs["hidden_states"]
     cache = next((given for given in (*args, *kwargs.values()) if isinstance(given, Cache)), None)
     if isinstance(cache, EncoderDecoderCache):
@@ -150,17 +201,6 @@ def _forget_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> None
             f"{type(module).__name__} ran without its attached operation, as attention implementation "
             f"'{module.config._attn_implementation}': set it back to '{NAME}', or detach the operation"  # type: ignore[union-attr]
         )
-
-
-def _edit(
-    operation: Operation,
-    columns: Int[Tensor, "column"] | None,
-    edit: Callable[[Operation, Tensor, Tensor], Tensor],
-    module: nn.Module,
-    args: tuple[Any, ...],
-    output: Any,
-) -> Any:
-    return replaced(output, columns, lambda part: _joined(edit(operation, _heads(part, operation), args[0])))
 
 
 def _normalized_queries(operation: Operation, query: Tensor, hidden: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from torch import nn
 
@@ -19,6 +20,10 @@ class HostSink(nn.Module):
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = (layer,)  # in a tuple: as a submodule the layer would be part of itself
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> HostSink:
+        """With a copied layer, its sink; a copy of the operation alone (PEFT) keeps the layer that it is in."""
+        return HostSink(memo.get(id(self.layer[0]), self.layer[0]))
 
     def forward(self, context: Context) -> SlotTerms:
         return SlotTerms(logit=getattr(self.layer[0], SINKS))

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from sinkscope.attention import Context, Operation, Visibility, adds_slots
+from sinkscope.attention import Context, Operation, Visibility, adds_slots, operation_of
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import Axis, Forward, Invocation, Layer, hosted
 from sinkscope.probes.calls.call import AttentionCall, Entries
@@ -55,7 +55,7 @@ def read(
     keys = min(key.shape[2], total) if shared else key.shape[2]  # a static cache hands out its whole buffer
     if shared and keys < total and not _slides(forward, layer):
         raise refuse(f"attends to {keys} of {total} tokens and does not say which")
-    scaling, operation = given.get("scaling"), _operation(invocation.module)
+    scaling, operation = given.get("scaling"), operation_of(invocation.module)
     mask = _mask(given, invocation, query.shape[2], keys, refuse, written or WrittenMasks())
     key_start = total - keys if shared else 0
     real_keys = _real_keys(forward, sides[1], mask, (len(query), key_start, total if shared else keys), known, refuse)
@@ -238,11 +238,6 @@ def _fitting(lse: Tensor | None, query: Tensor) -> Tensor | None:
 
 def _detached(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.detach()
-
-
-def _operation(module: nn.Module) -> Operation | None:
-    operation = getattr(module, "operation", None)
-    return operation if isinstance(operation, Operation) else None
 
 
 def _with_operation(

@@ -16,16 +16,20 @@ from sinkscope.probes.observers.rows import checked_count, lower_median, whole, 
 @in_every
 @dataclass(frozen=True)
 class MassiveActivations(Observer):
-    """The `top` largest |h| of a row per depth, and the median |h| over its real tokens × dimensions.
+    """The largest |h| of a row per depth, and the median |h| over its real tokens × dimensions.
 
+    Every entry above `ratio` medians and the next one, at least `top` of them and at most one for each token: so the
+    definition loses none, in O(tokens) memory.
     `hidden_top` (signed values, largest magnitude first), `hidden_top_position` (counting real tokens),
-    `hidden_top_dimension`, each (sample, depth, top), and `hidden_median` (sample, depth), the lower one of two middle
-    values. The thresholds of the definition are applied later, by `metrics.massive_entries`. NaN for rows that a cache
-    continues: neither can be added up over passes. Cost: O(T · width) a block, a few passes over the activations;
-    memory O(T · width) for a moment, O(top) kept. Source: Sun et al. 2024.
+    `hidden_top_dimension`, each (sample, depth, top), NaN where a row has fewer, and `hidden_median` (sample, depth),
+    the lower one of two middle values. The thresholds of the definition are applied later, by
+    `metrics.massive_entries`. NaN for rows that a cache continues: neither can be added up over passes. Cost:
+    O(T · width) a block, a few passes over the activations; memory O(T · width) for a moment, O(T) kept. Source: Sun et
+    al. 2024.
     """
 
     top: int = 8
+    ratio: float = 1000.0
 
     def __post_init__(self) -> None:
         checked_count("top", self.top)
@@ -54,17 +58,20 @@ class MassiveActivations(Observer):
         magnitudes = values.abs()
         width = values.shape[1]
         peaks = magnitudes.amax(1)
+        median = lower_median(magnitudes.flatten()).where(peaks.isfinite().all(), torch.nan)
+        massive = int((magnitudes[peaks > self.ratio * median] > self.ratio * median).sum())
+        count = max(self.top, min(massive + 1, len(values)))
         # The largest entries of all stand in the tokens with the largest peaks.
-        tokens = peaks.topk(min(self.top, len(values))).indices
-        index = magnitudes[tokens].flatten().topk(min(self.top, len(tokens) * width)).indices
+        tokens = peaks.topk(min(count, len(values))).indices
+        index = magnitudes[tokens].flatten().topk(min(count, len(tokens) * width)).indices
         position, dimension = tokens[index // width], index % width
-        blank = values.new_zeros(self.top - len(index))
+        blank = values.new_zeros(count - len(index))
         return {
             "value": torch.cat([values[position, dimension], blank]),
             "position": torch.cat([position.float(), blank]),
             "dimension": torch.cat([dimension.float(), blank]),
             "shown": torch.cat([torch.ones_like(index, dtype=torch.float32), blank]),
-            "median": lower_median(magnitudes.flatten()).where(peaks.isfinite().all(), torch.nan),
+            "median": median,
         }
 
 

@@ -128,14 +128,15 @@ class LayerSums:
     """A batch's sums at one place, with the tokens they belong to.
 
     `queries`, `keys`: real tokens over absolute positions. Queries before `first` were not observed (they came from a
-    cache that was filled earlier).
+    cache that was filled earlier). `visible_queries`: how many of the observed real queries the layer's masks let see
+    each key, one head for all where the masks are; None where no attention call was seen.
     """
 
     sums: Mapping[str, Float[Tensor, "batch heads *n"]]
-    causal: bool
     queries: Bool[Tensor, "batch query"]
     keys: Bool[Tensor, "batch key"]
     first: int = 0
+    visible_queries: Float[Tensor, "batch #heads key"] | None = None
 
     @property
     def observed(self) -> Bool[Tensor, "batch query"]:
@@ -144,13 +145,6 @@ class LayerSums:
     @property
     def query_count(self) -> Int[Tensor, "batch"]:
         return self.observed.sum(-1)
-
-    @property
-    def queries_per_key(self) -> Int[Tensor, "batch key"]:
-        """T − k for causal layers (whatever further mask is on), T for bidirectional ones."""
-        if not self.causal:
-            return self.query_count[:, None].expand(-1, self.keys.shape[1])
-        return self.observed.flip(-1).cumsum(-1).flip(-1)
 
 
 @dataclass(frozen=True)
@@ -255,8 +249,10 @@ def every() -> tuple[Observer, ...]:
     return tuple(kind() for kind in OBSERVERS.values())
 
 
-def divide(sums: Tensor, counts: Tensor) -> Tensor:
+def divide(sums: Tensor, counts: Tensor | None) -> Tensor:
     """sums / counts, NaN where nothing was counted; sums may end before the counts do (nothing was added there)."""
+    if counts is None:
+        return torch.full_like(sums, torch.nan)
     if (missing := counts.shape[-1] - sums.shape[-1]) > 0:
         sums = torch.nn.functional.pad(sums, (0, missing))
     return torch.where(counts > 0, sums / counts.clamp(min=1), torch.nan)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sinkscope.errors import InputError
@@ -26,13 +27,14 @@ from sinkscope.probes.observers.observer import (
 @in_every
 @dataclass(frozen=True)
 class AttentionReceived(Observer):
-    """alpha_k = Σ_t A[t, k] / (T − k) over real queries t (/ T in bidirectional layers): `attention_received`.
+    """alpha_k = Σ_t A[t, k] / how many real queries t the masks let see k: `attention_received`.
 
     `positions`: "all", "first:8", or real positions such as [0, 3]. Cost: for softmax whose kernel gives its
     log-sum-exp, n positions take O(T · n) time; all positions, other kernels and operations without a softmax take one
     pass over the scores in chunks, O(T²) time; memory is O(T) always. Raises `InputError` for positions of another
-    form. Source: Gu et al. 2025, section 3. Strictly a mean over the queries that were observed: with a prefix cached
-    before observation began, only later queries count.
+    form. Source: Gu et al. 2025, section 3, where the denominator is T − k: the same in plain causal layers, but not
+    under windows, packed documents or prefixes (`denominator="paper"` of a measurement's rates gives theirs). Strictly
+    a mean over the queries that were observed: with a prefix cached before observation began, only later queries count.
     """
 
     positions: str | Sequence[int] = "all"
@@ -76,10 +78,11 @@ class AttentionReceived(Observer):
     def arrays(self, found: LayerSums) -> dict[str, Array]:
         if (sums := found.sums.get("attention")) is None:
             return {}
-        counts = found.queries_per_key
+        counts = found.visible_queries
         if self.chosen is None:
-            return {"attention_received": Array(divide(sums, counts[:, None]), "key")}
-        return {"attention_received": Array(divide(sums, _at(counts, found.keys, self.chosen)[:, None]), self.chosen)}
+            return {"attention_received": Array(divide(sums, counts), "key")}
+        chosen = None if counts is None else _at(counts, found.keys, self.chosen)
+        return {"attention_received": Array(divide(sums, chosen), self.chosen)}
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class QueriesAbove(WeightsObserver):
     def arrays(self, found: LayerSums) -> dict[str, Array]:
         if (sums := found.sums.get("above")) is None:
             return {}
-        return {"queries_above": Array(divide(sums, found.queries_per_key[:, None]), "key")}
+        return {"queries_above": Array(divide(sums, found.visible_queries), "key")}
 
 
 @dataclass(frozen=True)
@@ -166,8 +169,8 @@ class EntriesReceived(Observer):
 
     (sample, layer, head, entry): Σ_t A[t, e] / T, in the order of the keys; a query that may not see an entry gives 0.
     Such entries are the compressed keys of DeepSeek-V4, or an encoder's states in a decoder that reads them in the
-    softmax of its own tokens (T5Gemma 2). With `attention_received` · (T − k) / T over tokens and `slot_received` they
-    sum to one. Absent where no layer has any. Cost: O(T · entries).
+    softmax of its own tokens (T5Gemma 2). With `attention_received` · `visible_queries` / T over tokens and
+    `slot_received` they sum to one. Absent where no layer has any. Cost: O(T · entries).
     """
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
@@ -197,9 +200,12 @@ def _parsed(positions: str | Sequence[int]) -> str | tuple[int, ...]:
     return tuple(sorted(set(numbers)))
 
 
-def _at(counts: Tensor, real: Tensor, positions: tuple[int, ...]) -> Tensor:
+def _at(
+    counts: Float[Tensor, "batch heads key"], real: Bool[Tensor, "batch key"], positions: tuple[int, ...]
+) -> Float[Tensor, "batch heads chosen"]:
     """Counts at each row's p-th real token; 0 where the row is shorter."""
     order = torch.argsort((~real).int(), dim=-1, stable=True)
     wanted = torch.tensor(positions, device=counts.device).expand(len(counts), -1)
-    picked = counts.gather(1, order.gather(1, wanted.clamp(max=order.shape[1] - 1)))
-    return picked.where(wanted < real.sum(-1, keepdim=True), 0)
+    index = order.gather(1, wanted.clamp(max=order.shape[1] - 1))
+    picked = counts.gather(2, index[:, None].expand(-1, counts.shape[1], -1))
+    return picked.where((wanted < real.sum(-1, keepdim=True))[:, None], 0)

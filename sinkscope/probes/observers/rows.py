@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from sinkscope.errors import InputError
 from sinkscope.probes.observers.observer import Hidden, LayerSums, Piece
@@ -30,7 +31,10 @@ def whole_rows(hidden: Hidden, statistics: Statistics) -> Iterable[Piece]:
         return
     rows = [statistics(values) if len(values) else _of_nothing(values, statistics) for values in real_rows(hidden)]
     for name in rows[0]:
-        yield Piece(name, torch.stack([row[name] for row in rows])[:, None])
+        values = [row[name] for row in rows]
+        if len({value.shape for value in values}) > 1:  # lists of as many entries as a row has
+            values = list(pad_sequence(values, batch_first=True))
+        yield Piece(name, torch.stack(values)[:, None])
 
 
 def _of_nothing(values: Float[Tensor, "0 width"], statistics: Statistics) -> Mapping[str, Tensor]:

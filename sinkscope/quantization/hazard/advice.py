@@ -1,60 +1,81 @@
-"""What to spare, and why, from the numbers at the sites."""
+"""What to protect, and why, from the numbers at the sites."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
-WIDE = 1.0  # bits that spared tokens take from the others' range, from which on sparing them is worth a line
-CHANNEL = 10.0  # medians of the channels, from which on one stands out
+from sinkscope.quantization.hazard.statistics import CHANNEL
+
+WIDE = 1.0  # bits that protected tokens take from the others' range, from which on protecting them is worth a line
+COMMON = 0.1  # of the tokens that are left: a channel that stands out in fewer is a matter of these tokens
 LOST_SHARE = 0.01  # of attention weights, from which on a cast is worth a line
 LOST_MASS = 1e-3  # of a query's attention
 SHOWN = 4  # places named in a line
 
 
-def advice_of(table: pd.DataFrame, casts: pd.DataFrame, tokens: pd.DataFrame, said: str) -> pd.DataFrame:
+def advice_of(
+    table: pd.DataFrame, casts: pd.DataFrame, tokens: pd.DataFrame, ranked: pd.DataFrame, record: Mapping[str, Any]
+) -> pd.DataFrame:
     """A row per finding: `what` to do, `where`, and `why`."""
-    rows = [*_tokens(table, tokens, said), *_others(table), *_channels(table), *_casts(casts)]
+    left = record["tokens_left"]
+    rows = [*_tokens(table, tokens, ranked, record), *_others(table, left), *_channels(table, left), *_casts(casts)]
     return pd.DataFrame(rows, columns=["what", "where", "why"])
 
 
-def _tokens(table: pd.DataFrame, tokens: pd.DataFrame, said: str) -> list[tuple[str, str, str]]:
+def _tokens(
+    table: pd.DataFrame, tokens: pd.DataFrame, ranked: pd.DataFrame, record: Mapping[str, Any]
+) -> list[tuple[str, str, str]]:
+    rows = [(f"protect no token as {words}", "everywhere", why) for words, why in record["nothing_chosen"].items()]
     if tokens.empty:
-        return [("spare no token for its attention", "everywhere", said)]
+        return rows
     wide = table[table["bits_lost"] >= WIDE].sort_values("bits_lost", ascending=False)
     named = _positions(tokens)
     if wide.empty:
         worst = table.loc[table["bits_lost"].idxmax()]
         why = f"its range is no wider anywhere for them than {2 ** worst['bits_lost']:.1f} ×, at {_place(worst)}"
-        return [(f"sparing {named} buys nothing in activations with a shared range", "every linear map", why)]
+        return [(f"protecting {named} buys nothing in activations with a shared range", "every linear map", why), *rows]
     worst = wide.iloc[0]
     why = (
         f"there they are {worst['max_median']:.0f} medians of the tokens, all others at most "
         f"{worst['max_median_without']:.1f}: a shared range loses {worst['bits_lost']:.1f} bits to them"
     )
-    return [(f"spare {named}, or give each token a range of its own", _places(wide), why)]
+    if len(ranked) > 1:
+        why += "; " + ", ".join(
+            f"{row.protected} ({row.tokens_a_row:.1f} tokens a text) alone gives back {row.bits_back:.2f} bits"
+            for row in ranked.itertuples()
+        )
+    return [(f"protect {named}, or give each token a range of its own", _places(wide), why), *rows]
 
 
-def _others(table: pd.DataFrame) -> list[tuple[str, str, str]]:
-    """Sites whose range is set by a token that is not spared."""
-    wide = table[(table["max_median_without"] >= 2 ** (WIDE + 2)) & ~table["set_by_spared"]]
+def _others(table: pd.DataFrame, left: int) -> list[tuple[str, str, str]]:
+    """Sites whose range a token sets that is not protected, after the protected ones are."""
+    wide = table[(table["max_median_without"] >= 2 ** (WIDE + 2)) & ~_by_channel(table)]
     if wide.empty:
         return []
     worst = wide.sort_values("max_median_without", ascending=False).iloc[0]
     why = (
-        f"position {worst['set_by_position']} is {worst['max_median_without']:.0f} medians of the tokens there, and is "
-        "none of the spared ones: OutlyingTokens finds such tokens"
+        f"of the {left} tokens that are left, one at position {worst['then_by_position']} is "
+        f"{worst['max_median_without']:.0f} medians there: a lower ratio (outliers:8) protects it"
     )
     return [("look at other tokens as well", _places(wide), why)]
 
 
-def _channels(table: pd.DataFrame) -> list[tuple[str, str, str]]:
-    wide = table[table["channel_ratio"] >= CHANNEL].sort_values("channel_ratio", ascending=False)
+def _by_channel(table: pd.DataFrame) -> pd.Series:
+    """Sites at which a channel stands out over the tokens that are left, not in a few of them alone."""
+    return (table["channel_ratio"] >= CHANNEL) & (table["channel_share"] >= COMMON)
+
+
+def _channels(table: pd.DataFrame, left: int) -> list[tuple[str, str, str]]:
+    wide = table[_by_channel(table)].sort_values("channel_ratio", ascending=False)
     if wide.empty:
         return []
     worst = wide.iloc[0]
     why = (
-        f"one channel is {worst['channel_ratio']:.0f} medians of the channels in all other tokens at {_place(worst)}: "
-        "no spared token changes that"
+        f"one channel is {worst['channel_ratio']:.0f} medians of the channels at {_place(worst)}, and stands out in "
+        f"{100 * worst['channel_share']:.0f} % of the {left} tokens left: protecting tokens does not change that"
     )
     return [("smooth or rotate channels, or keep the outlying ones", _places(wide), why)]
 
@@ -82,7 +103,7 @@ def _casts(casts: pd.DataFrame) -> list[tuple[str, str, str]]:
 def _positions(tokens: pd.DataFrame) -> str:
     always = tokens[tokens["share"] >= 0.5]
     if always.empty:
-        return f"the measured tokens (elsewhere in each row; {len(tokens)} places)"
+        return f"the chosen tokens (elsewhere in each row; {len(tokens)} places)"
     return "the token" + "s" * (len(always) > 1) + " at " + ", ".join(str(place) for place in always["position"])
 
 

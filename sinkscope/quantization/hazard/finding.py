@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sinkscope.errors import InputError
 from sinkscope.hooks import Stream, checked_inputs, family, unwrapped
 from sinkscope.measurements import Measurement
+from sinkscope.measuring.evidence import find_tokens
 from sinkscope.measuring.peaks import BATCH, Site, cached_sites, check_whole, read_sites, sites
 from sinkscope.model.columns import Columns, columns_of
 from sinkscope.probes import measure
@@ -20,50 +21,77 @@ from sinkscope.quantization.hazard.advice import advice_of
 from sinkscope.quantization.hazard.result import Hazards
 from sinkscope.quantization.hazard.statistics import SiteNumbers, bits_lost
 from sinkscope.quantization.hazard.underflow import Fp8Underflow
-from sinkscope.quantization.spared import MeasuredSinks, Spared
+from sinkscope.quantization.protected import Protect, among, reads_spared
+from sinkscope.sinks import Measured, NothingChosenError, Outliers, Sum, Tokens
 
 
-def hazards(model: nn.Module, inputs: Any, spared: Spared | None = None, *, batch_size: int = BATCH) -> Hazards:
+@reads_spared
+def hazards(model: nn.Module, inputs: Any, protect: Protect | None = None, *, batch_size: int = BATCH) -> Hazards:
     """Where a range would be set by a few tokens or channels, and what would be lost in 8-bit attention weights.
 
     For what goes into every linear map, and for the keys and values that are cached: the largest entry in medians of
-    the tokens, and over the 99.9th percentile of the entries, with the tokens of `spared` (default `MeasuredSinks()`)
-    and without them; how many bits of a shared range these tokens take from the others; which token sets it; and
-    whether a channel stands out over all other tokens. Where no sink is found the table says so and stands without.
+    the tokens, and over the 99.9th percentile of the entries, with the tokens of `protect` and without them; how many
+    bits of a shared range these tokens take from the others; which token sets it, before and after they are protected;
+    and whether a channel stands out over the tokens that are left. `protect` is Measured(by="row") + Outliers() unless
+    given: attention sinks and outlying activations are not the same tokens. The parts of a sum are ranked by the bits
+    that each gives back alone. A part that chooses nothing is named, and the table stands without it.
     Raises `InputError` as `measure` does.
     """
     model = unwrapped(model)
     given, _ = checked_inputs(model, inputs, batch_size)
     check_whole(given)
     columns = columns_of(model, given)
-    mask, said = _spared(model, given, MeasuredSinks() if spared is None else spared, columns)
+    chosen = Measured(by="row") + Outliers() if protect is None else protect
+    masks, nothing = _masks(model, given, chosen, columns)
+    mask = torch.stack([torch.zeros_like(columns.real.cpu()), *masks.values()]).any(0)
     places = [*sites(model), *cached_sites(model)]
-    found = {place: SiteNumbers(columns.real.cpu(), mask.cpu()) for place in places}
+    found = {place: SiteNumbers(columns.real.cpu(), mask) for place in places}
     unread = read_sites(model, given, {place: numbers.read for place, numbers in found.items()})
     kept = {place: numbers for place, numbers in found.items() if place.name not in unread and _has_tokens(numbers)}
     if not kept:
         raise InputError(f"family '{family(model)}': no linear map is given the tokens of a row, so it has no range")
-    table = pd.DataFrame([_row(names, place, numbers, columns) for names, place, numbers in _merged(kept)])
+    lines = _merged(kept)
+    table = pd.DataFrame([_row(names, place, numbers, columns) for names, place, numbers in lines])
     casts = _casts(model, given, batch_size)
     record = {
         "model": getattr(getattr(model, "config", None), "name_or_path", "") or type(model).__name__,
         "rows": len(columns.real),
         "tokens_a_row": int(columns.real.sum(-1).max()),
-        "spared": said,
+        "tokens_left": int((columns.real.cpu() & ~mask).sum()),
+        "protected": "+".join(masks) or "none",
+        "nothing_chosen": nothing,
         "unread": list(unread),
     }
-    tokens = _tokens(mask.cpu(), columns)
-    return Hazards(table, casts, advice_of(table, casts, tokens, said), tokens, record)
+    ranked = _ranked(masks, [numbers for _, place, numbers in lines if place.side == "input"])
+    tokens = _tokens(mask, columns)
+    return Hazards(table, casts, advice_of(table, casts, tokens, ranked, record), tokens, ranked, record)
 
 
-def _spared(model: nn.Module, given: Mapping[str, Any], spared: Spared, columns: Columns) -> tuple[Tensor, str]:
-    """The mask, and in words how it was found."""
-    try:
-        return spared.mask(model, given), f"found by {spared.describe()['name']}"
-    except InputError as error:
-        if not isinstance(spared, MeasuredSinks):
-            raise
-        return torch.zeros_like(columns.real), str(error)
+def _masks(
+    model: nn.Module, given: Mapping[str, Any], protect: Protect, columns: Columns
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Which columns each part of a choice protects, by its words; and why a part protects none."""
+    parts = protect.parts if isinstance(protect, Sum) else (protect,)
+    masks, nothing = dict[str, Tensor](), dict[str, str]()
+    for part in parts:
+        words = part.chosen_by if isinstance(part, Tokens) else str(part)
+        try:
+            tokens = part if isinstance(part, Tokens) else find_tokens(model, given, part)
+        except NothingChosenError as error:
+            nothing[words] = str(error)
+        else:
+            masks[words] = among(tokens, columns).cpu()
+    return masks, nothing
+
+
+def _ranked(masks: Mapping[str, Tensor], numbers: Sequence[SiteNumbers]) -> pd.DataFrame:
+    """A row per part of the choice, the one first that gives back most bits, a mean over what goes into linear maps."""
+    rows = []
+    for words, mask in masks.items():
+        bits = [bits_lost(one.largest(one.real), one.largest(one.real & ~mask)) for one in numbers]
+        rows.append((words, float(mask.sum(-1).float().mean()), float(np.mean(bits)), float(np.max(bits))))
+    frame = pd.DataFrame(rows, columns=["protected", "tokens_a_row", "bits_back", "most_bits_back"])
+    return frame.sort_values("bits_back", ascending=False, ignore_index=True)
 
 
 def _has_tokens(numbers: SiteNumbers) -> bool:
@@ -92,21 +120,28 @@ def _merged(found: Mapping[Site, SiteNumbers]) -> list[tuple[str, Site, SiteNumb
 
 
 def _row(kinds: str, place: Site, numbers: SiteNumbers, columns: Columns) -> dict[str, Any]:
-    row, column = numbers.set_by()
-    token = -1 if columns.ids is None else int(columns.ids[row, column])
+    def token(row: int, column: int) -> tuple[int, int]:
+        return int(columns.order[row, column]), -1 if columns.ids is None else int(columns.ids[row, column])
+
+    first, after = numbers.set_by(numbers.real), numbers.set_by(numbers.left)
+    ratio, share = numbers.channel()
+    (position, ids), (left_position, left_ids) = token(*first), token(*after)
     return {
         "block": place.block,
         "site": f"into {kinds}" if place.side == "input" else f"cached {kinds}",
         "path": place.path,
-        "max_median": numbers.over_median(without=False),
-        "max_median_without": numbers.over_median(without=True),
-        "max_p999": numbers.over_quantile(without=False),
-        "max_p999_without": numbers.over_quantile(without=True),
-        "bits_lost": bits_lost(numbers.largest(False), numbers.largest(True)),
-        "channel_ratio": numbers.channel_ratio(),
-        "set_by_position": int(columns.order[row, column]),
-        "set_by_token": token,
-        "set_by_spared": bool(numbers.spared[row, column]),
+        "max_median": numbers.over_median(numbers.real),
+        "max_median_without": numbers.over_median(numbers.left),
+        "max_p999": numbers.over_quantile(left=False),
+        "max_p999_without": numbers.over_quantile(left=True),
+        "bits_lost": bits_lost(numbers.largest(numbers.real), numbers.largest(numbers.left)),
+        "channel_ratio": ratio,
+        "channel_share": share,
+        "set_by_position": position,
+        "set_by_token": ids,
+        "set_by_protected": bool(numbers.protected[first]),
+        "then_by_position": left_position,
+        "then_by_token": left_ids,
     }
 
 
@@ -138,7 +173,7 @@ def _casts(model: nn.Module, given: Mapping[str, Any], batch_size: int) -> pd.Da
 
 
 def _tokens(mask: Tensor, columns: Columns) -> pd.DataFrame:
-    """The spared tokens, by position and id, with the share of rows in which they are."""
+    """The protected tokens, by position and id, with the share of rows in which they are."""
     places = mask.nonzero().tolist()
     ids = columns.ids
     seen = [(int(columns.order[row, at]), -1 if ids is None else int(ids[row, at])) for row, at in places]

@@ -6,72 +6,84 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 BINS_PER_OCTAVE = 64  # a quantile is read within 1.1 %
 LOWEST, HIGHEST = -40, 24  # powers of two between which sizes are told apart
 QUANTILE = 0.999
+CHANNEL = 10.0  # medians of the channels, from which on one stands out
 
 
 @dataclass
 class SiteNumbers:
     """Sizes |x| at one site: of each token the largest, of all entries a histogram, of channels the largest.
 
-    `real` and `spared` (row, position) are those of the inputs. Entries of spared tokens count apart.
+    `real` and `protected` (row, position) are those of the inputs; tokens that are real and not protected are *left*.
     """
 
     real: Bool[Tensor, "row position"]
-    spared: Bool[Tensor, "row position"]
+    protected: Bool[Tensor, "row position"]
     peaks: Float[Tensor, "row position"] = field(init=False)
+    widest: Int[Tensor, "row position"] = field(init=False)
     channels: Float[Tensor, " channel"] | None = None
 
     def __post_init__(self) -> None:
         self.peaks = torch.full(self.real.shape, torch.nan)
+        self.widest = torch.full(self.real.shape, -1)  # the channel of each token's largest entry
         self._counts = torch.zeros(2, (HIGHEST - LOWEST) * BINS_PER_OCTAVE, dtype=torch.int64)
+
+    @property
+    def left(self) -> Bool[Tensor, "row position"]:
+        return self.real & ~self.protected
 
     def read(self, x: Float[Tensor, "row position width"], start: int) -> None:
         """Take in the tokens of rows from `start` on."""
         rows, size = slice(start, start + len(x)), x.abs().float().cpu()
-        own = self.peaks[rows]
-        own.copy_(torch.fmax(own, size.amax(-1)))
-        real, spared = self.real[rows], self.spared[rows]
-        for index, mask in enumerate((real & ~spared, real & spared)):
+        peak, channel = size.max(-1)
+        larger = ~(self.peaks[rows] >= peak)  # NaN where nothing was read yet
+        self.peaks[rows] = torch.where(larger, peak, self.peaks[rows])
+        self.widest[rows] = torch.where(larger, channel, self.widest[rows])
+        for index, mask in enumerate((self.left[rows], (self.real & self.protected)[rows])):
             self._counts[index] += _histogram(size[mask])
-        others = size[real & ~spared]
+        others = size[self.left[rows]]
         if len(others):
             largest = others.amax(0)
             self.channels = largest if self.channels is None else torch.maximum(self.channels, largest)
 
-    def largest(self, without: bool) -> float:
-        """The largest entry, of all real tokens or of those that are not spared."""
-        return float(self.peaks[self._mask(without)].max())
+    def largest(self, among: Bool[Tensor, "row position"]) -> float:
+        """The largest entry of these tokens; 0 where there is none."""
+        return float(self.peaks[among].max()) if bool(among.any()) else 0.0
 
-    def over_median(self, without: bool) -> float:
-        """The largest token in medians of all tokens that are not spared."""
-        median = self.peaks[self._mask(True)].median()
-        return self.largest(without) / max(float(median), 1e-30)
+    def over_median(self, among: Bool[Tensor, "row position"]) -> float:
+        """The largest of these tokens in medians of the tokens that are left."""
+        return self.largest(among) / max(float(self.peaks[self.left].median()), 1e-30)
 
-    def over_quantile(self, without: bool) -> float:
-        """The largest entry over the 99.9th percentile of all entries."""
-        counts = self._counts[0] if without else self._counts.sum(0)
+    def over_quantile(self, left: bool) -> float:
+        """The largest entry over the 99.9th percentile of all entries, of all real tokens or of those that are left."""
+        counts = self._counts[0] if left else self._counts.sum(0)
         edge = int((counts.cumsum(0) >= QUANTILE * counts.sum()).int().argmax())
         middle = LOWEST + (edge + 0.5) / BINS_PER_OCTAVE
-        return self.largest(without) / 2**middle
+        return self.largest(self.left if left else self.real) / 2**middle
 
-    def channel_ratio(self) -> float:
-        """The largest channel in medians of the channels, over tokens that are not spared."""
+    def channel(self) -> tuple[float, float]:
+        """The largest channel in medians of the channels, and in what share of the tokens it stands out.
+
+        Both over the tokens that are left. A channel has, of a token, the largest entry in it; it stands out in a token
+        where it is that token's largest and at least 10 medians of the channels. One that stands out in a few tokens
+        alone is no matter of channels: these tokens outlie.
+        """
         if self.channels is None:
-            return float("nan")
-        return float(self.channels.max() / self.channels.median().clamp(min=1e-30))
+            return float("nan"), float("nan")
+        median = self.channels.median().clamp(min=1e-30)
+        top = int(self.channels.argmax())
+        out = (self.widest == top) & (self.peaks >= CHANNEL * median) & self.left
+        return float(self.channels[top] / median), float(out.sum() / self.left.sum())
 
-    def set_by(self) -> tuple[int, int]:
-        """Row and column of the token that sets the range."""
-        size = self.peaks.masked_fill(~self.real, -1).nan_to_num(-1)
+    def set_by(self, among: Bool[Tensor, "row position"]) -> tuple[int, int]:
+        """Row and column of the token among these that sets the range."""
+        size = self.peaks.masked_fill(~among, -1).nan_to_num(-1)
         return divmod(int(size.argmax()), size.shape[1])
-
-    def _mask(self, without: bool) -> Tensor:
-        return self.real & ~self.spared if without else self.real
 
 
 def bits_lost(with_all: float, without: float) -> float:

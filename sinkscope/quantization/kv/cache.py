@@ -1,11 +1,11 @@
-"""A quantized cache that spares what was chosen, for anybody's unmodified `generate()`."""
+"""A quantized cache that keeps chosen tokens in full precision, for an unmodified `generate()`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer
@@ -14,11 +14,12 @@ from sinkscope.caches import FollowingCache
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Forward, family, text_config, unobserved, unwrapped
 from sinkscope.model import LabForCausalLM
-from sinkscope.model.columns import Columns, every_column, own_columns
+from sinkscope.model.columns import every_column, own_columns
 from sinkscope.quantization.grid import Grid
 from sinkscope.quantization.kv.layer import HybridSinkQuantizedLayer, SinkQuantizedLayer
 from sinkscope.quantization.kv.scheme import Scheme
-from sinkscope.quantization.spared import Known, Spared
+from sinkscope.quantization.protected import Protect, among, in_a_pass, reads_spared, resolved
+from sinkscope.sinks import Measured, Sum, Tokens
 
 READ = ("input_ids", "inputs_embeds", "attention_mask", "document_ids")  # of a first pass, to find tokens in
 
@@ -31,7 +32,7 @@ class SinkQuantizedCache(FollowingCache):
 
     drops = False
 
-    def __init__(self, model: nn.Module, scheme: Scheme, spared: Spared | None = None) -> None:
+    def __init__(self, model: nn.Module, scheme: Scheme, protect: Protect | None = None) -> None:
         scheme.check_stored()
         super().__init__(model)
         model = unwrapped(model)
@@ -41,7 +42,7 @@ class SinkQuantizedCache(FollowingCache):
                 f"family '{family(model)}' has layers that read another layer's keys, not from the cache: use a "
                 "DynamicCache"
             )
-        self.scheme, self.spared = scheme, spared
+        self.scheme, self.protect = scheme, protect
         width = config.head_dim if isinstance(model, LabForCausalLM) else None
         kinds = full_layers(model)
         if not kinds:
@@ -67,9 +68,9 @@ class SinkQuantizedCache(FollowingCache):
 
     def begin(self, forward: Forward, given: Mapping[str, Any]) -> dict[str, Any]:
         added = super().begin(forward, given)
-        mask = None if self.spared is None else self._chosen(self.spared, forward, {**given, **added})
+        mask = None if self.protect is None else self._chosen(self.protect, forward, {**given, **added})
         for layer in self.quantized:
-            layer.spare(mask)
+            layer.protect(mask)
         return added
 
     def crop(self, *args: Any, **kwargs: Any) -> None:
@@ -95,43 +96,43 @@ class SinkQuantizedCache(FollowingCache):
         self._ids = None if self._ids is None else self._ids.index_select(0, beam_idx.to(self._ids.device))
 
     def _chosen(
-        self, spared: Spared, forward: Forward, given: Mapping[str, Any]
+        self, protect: Protect, forward: Forward, given: Mapping[str, Any]
     ) -> Bool[Tensor, "batch position"] | None:
-        """Which tokens of the coming pass are spared."""
+        """Which tokens of the coming pass are protected."""
         model = self._the_model()
-        if spared.of_inputs:
+        if not in_a_pass(protect):
             if forward.seen:
                 return None
             text = {name: given[name] for name in READ if isinstance(given.get(name), Tensor)}
-            return spared.mask(unobserved(model), text)
+            protect = resolved(_by_text(protect), unobserved(model), text)
         every = every_column(model, forward, given, self._ids)
-        own = own_columns(every, forward)
-        if not isinstance(spared, Known):
-            return spared.among(own) & own.real
-        self._ids = every.ids
-        return _of_known(spared, own)
+        if isinstance(protect, Tokens) and protect.rows is not None:
+            self._ids = every.ids
+        return among(protect, own_columns(every, forward))
 
 
+@reads_spared
 def quantized_cache(
     model: nn.Module,
     keys: Grid,
     values: Grid,
-    spared: Spared | None = None,
+    protect: Protect | None = None,
     window: int = 0,
     *,
     before_rotation: bool = False,
 ) -> SinkQuantizedCache:
     """A cache for `model.generate(..., past_key_values=cache)` that holds packed codes.
 
-        cache = quantized_cache(model, Grid(2, "channel", group=32), Grid(2, "token"), MeasuredSinks())
+        cache = quantized_cache(model, Grid(2, "channel", group=32), Grid(2, "token"), Measured())
 
-    `keys`, `values`: grids of 1 to 8 bits over a "token" or over a "channel" with a group of tokens; 16 bits leave
-    them as they are. Tokens close in blocks, once (`Scheme`): a block is rounded when all of its tokens are there and
-    behind the newest `window`, from what the model made, and never again. Spared tokens and those that are not closed
-    stay in full precision. A prompt sees itself in full precision. Ranges are stored in 16 bits.
+    `keys`, `values`: grids of 1 to 8 bits over a "token" or over a "channel" with a group of tokens; 16 bits leave them
+    as they are. Tokens close in blocks, once (`Scheme`): a block is rounded when all of its tokens are there and behind
+    the newest `window`, from what the model made, and never again. Protected tokens and those that are not closed stay
+    in full precision. A prompt sees itself in full precision. Ranges are stored in 16 bits.
 
-    `spared`: choices by place or by id hold for all tokens that come; those that are found in inputs (`MeasuredSinks`
-    …) are looked for in the first pass, which costs a further pass of the model. Rows may be padded on the left: each
+    `protect`: choices by place or by id hold for all tokens that come; those that need a look at texts (`Measured`
+    …) are looked for in the first pass, which costs a further pass of the model, in each row by itself, so that no row
+    depends on those beside it. Rows may be padded on the left: each
     is rounded as it would be alone. Beams may reorder it; it cannot be cropped, and gradients do not go through it.
 
     With KIVI's grids, keys over a channel and values over a token, this is KIVI but for two things: values wait for
@@ -144,19 +145,19 @@ def quantized_cache(
     of them, at every token. `QuantizeCache` simulates them.
 
     Raises `InputError` for grids that cannot be stored, and `UnsupportedModelError` for models in whose cache no layer
-    holds keys and values of all tokens. Source: Liu et al. 2024 (KIVI), and Hooper et al. 2024 for sparing tokens.
+    holds keys and values of all tokens. Source: Liu et al. 2024 (KIVI), and Hooper et al. 2024 for protecting tokens.
     """
     if not isinstance(model, nn.Module):
         raise InputError(
             f"quantized_cache needs the model, not its {type(model).__name__}: from its passes the cache learns "
-            "padding and which tokens are spared"
+            "padding and which tokens are protected"
         )
     if before_rotation:
         raise InputError(
             "keys before rotation cannot be stored: a cache is given keys that positions have turned, and attention "
             "reads them as they come back; QuantizeCache(..., before_rotation=True) simulates it"
         )
-    return SinkQuantizedCache(model, Scheme(keys, values, window), spared)
+    return SinkQuantizedCache(model, Scheme(keys, values, window), protect)
 
 
 def full_layers(model: nn.Module) -> list[int]:
@@ -183,21 +184,8 @@ def no_full_layer(model: nn.Module) -> UnsupportedModelError:
     )
 
 
-def _of_known(known: Known, columns: Columns) -> Bool[Tensor, "batch position"]:
-    """Which columns a choice in known texts spares, where rows may have gone on behind them: nothing there."""
-    if known.text is None or columns.text is None:
-        return known.among(columns) & columns.real
-    texts, mine = known.text.to(columns.text.device), columns.text
-    counted = torch.arange(texts.shape[1], device=mine.device)
-    lengths = ((texts >= 0) * (counted + 1)).amax(-1)
-    both = min(texts.shape[1], mine.shape[1])
-    compared = (counted[:both] < lengths[:, None])[None] & (counted[:both] < columns.so_far[:, None])[:, None]
-    alike = ((mine[:, None, :both] == texts[None, :, :both]) | ~compared).all(-1)
-    if not bool(alike.any(-1).all()):
-        return known.among(columns)  # which says what is wrong
-    rows = torch.arange(len(mine), device=mine.device)
-    paired = len(texts) == len(mine) and bool(alike[rows, rows].all())
-    of = rows if paired else alike.int().argmax(-1)
-    chosen = known.chosen.to(mine.device)[of]
-    index = columns.index.clamp(0, chosen.shape[1] - 1)
-    return chosen.gather(1, index) & (columns.index < lengths[of][:, None]) & columns.real
+def _by_text(protect: Protect) -> Protect:
+    """Sinks of each text by itself: there are no other texts from which positions could be known."""
+    if isinstance(protect, Sum):
+        return Sum(tuple(replace(one, by="row") if isinstance(one, Measured) else one for one in protect.parts))
+    return replace(protect, by="row") if isinstance(protect, Measured) else protect

@@ -22,9 +22,16 @@ from sinkscope.quantization.kv.codebooks import Codebooks
 from sinkscope.quantization.kv.rounding import Front, rounded
 from sinkscope.quantization.kv.scheme import Scheme
 from sinkscope.quantization.kv.softmax import TwoVersions, check_same, two_versions
-from sinkscope.quantization.spared import Spared, SparedInPass, others_of
+from sinkscope.quantization.protected import (
+    Protect,
+    ProtectedInPass,
+    described,
+    random_tokens,
+    reads_spared,
+)
 
 
+@reads_spared
 @dataclass(frozen=True)
 class QuantizeCache(Intervention):
     """Every query meets the keys and values that a quantized cache would hold when its token comes.
@@ -32,7 +39,7 @@ class QuantizeCache(Intervention):
     In all layers of full attention, whose cache holds all tokens; sliding windows are left alone. Key and value of
     token j are rounded for the queries t ≥ j for which ⌈(j + 1) / block⌉ · block + window ≤ t + 1, positions counted in
     real tokens: the text is read as if its tokens came one by one (`Scheme` says when ranges close). So nothing looks
-    ahead, and logits are those of `quantized_cache` fed a token at a time. Spared tokens stay as they are, and count
+    ahead, and logits are those of `quantized_cache` fed a token at a time. Protected tokens stay as they are, and count
     for no range.
 
     `before_rotation`: keys are rounded as they are before positions turn them (KVQuant), by the rotation that is
@@ -42,15 +49,15 @@ class QuantizeCache(Intervention):
 
     `codebooks`: levels that are not evenly spaced, and outliers aside, in place of the grids' (`find_codebooks`).
 
-    Control: as many random other tokens spared. Raises `UnsupportedModelError` for models without such a cache, with a
-    latent in it (MLA, whose `quantized_cache` works) or with attention of another kind where a block is open, and
+    Control: as many random other tokens protected. Raises `UnsupportedModelError` for models without such a cache, with
+    a latent in it (MLA, whose `quantized_cache` works) or with attention of another kind where a block is open, and
     `InputError` for passes over a cache that dropped or rounded keys itself, and for packed documents with
     `before_rotation`. Sources: Liu et al. 2024 (KIVI), Hooper et al. 2024 (KVQuant).
     """
 
     keys: Grid
     values: Grid
-    spared: Spared | None = None
+    protect: Protect | None = None
     window: int = 0
     before_rotation: bool = False
     codebooks: Codebooks | None = None
@@ -63,9 +70,9 @@ class QuantizeCache(Intervention):
             raise InputError("codebooks have grids of their own, and keys before rotation: QuantizeCache.of(codebooks)")
 
     @classmethod
-    def of(cls, codebooks: Codebooks, spared: Spared | None = None) -> QuantizeCache:
-        """Keys and values on the levels of `codebooks` (KVQuant), with these tokens spared."""
-        return cls(*codebooks.grids, spared, before_rotation=True, codebooks=codebooks)
+    def of(cls, codebooks: Codebooks, protect: Protect | None = None) -> QuantizeCache:
+        """Keys and values on the levels of `codebooks` (KVQuant), with these tokens protected."""
+        return cls(*codebooks.grids, protect, before_rotation=True, codebooks=codebooks)
 
     @property
     def scheme(self) -> Scheme:
@@ -75,20 +82,20 @@ class QuantizeCache(Intervention):
         _check(model)
         opened = OpenStream(model, stack)
         modules = full_modules(model, opened)
-        spared = SparedInPass(model, self.spared, stack)
+        protected = ProtectedInPass(model, self.protect, stack)
         rotations = rotations_of(model) if self.before_rotation else {}
         turned = {module: rotations.get(index) for module, index in modules.items()}
         codes = None if self.codebooks is None else {module: (self.codebooks, at) for module, at in modules.items()}
-        opened.edit_attention(_Rounding(self.scheme, opened, spared, turned, self.before_rotation, codes))
+        opened.edit_attention(_Rounding(self.scheme, opened, protected, turned, self.before_rotation, codes))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> QuantizeCache:
-        return replace(self, spared=others_of(self.spared, generator, model, inputs))
+        return replace(self, protect=random_tokens(self.protect, generator, model, inputs))
 
     def describe(self) -> dict[str, Any]:
         return {
             "name": "QuantizeCache",
             **self.scheme.describe(),
-            "spared": None if self.spared is None else self.spared.describe(),
+            "protect": described(self.protect),
             "before_rotation": self.before_rotation,
             "codebooks": None if self.codebooks is None else self.codebooks.describe(),
         }
@@ -100,7 +107,7 @@ class _Rounding(Editor):
 
     scheme: Scheme
     opened: OpenStream
-    spared: SparedInPass
+    protected: ProtectedInPass
     turned: Mapping[nn.Module, Rotation | None]
     before_rotation: bool
     codes: Mapping[nn.Module, tuple[Codebooks, int]] | None = None
@@ -125,7 +132,7 @@ class _Rounding(Editor):
         tokens = self.opened.tokens(0, total, key.device)
         real = torch.ones_like(tokens.order, dtype=torch.bool) if tokens.valid is None else tokens.valid
         front = Front(tokens.valid)
-        left = front.mask((self.spared.so_far.to(key.device) | ~real).expand(len(key), -1))
+        left = front.mask((self.protected.so_far.to(key.device) | ~real).expand(len(key), -1))
         new_key = self._keys(module, key, front, left)
         new_value = front.back(self._rounded(module, front.to(value), left, keys=False))
         if not self.scheme.at_once:
@@ -156,7 +163,7 @@ class _Rounding(Editor):
         keys, rotation = front.to(key), self.turned[module]
         if not self.before_rotation or rotation is None:
             return front.back(self._rounded(module, keys, left, keys=True))
-        columns = self.spared.every
+        columns = self.protected.every
         if not torch.equal(columns.order, columns.index):
             raise InputError("packed documents count their positions anew: before_rotation needs one document a row")
         places = torch.arange(keys.shape[2], device=keys.device)

@@ -29,20 +29,20 @@ class Closed:
     def write(
         self,
         x: Float[Tensor, "n heads block dim"],
-        spared: Bool[Tensor, "n 1 block 1"] | None,
+        protected: Bool[Tensor, "n 1 block 1"] | None,
         rows: Int[Tensor, " n"],
         blocks: Int[Tensor, " n"],
         batch: int,
     ) -> None:
         """Close blocks, each of a row and by its number; those of a row are closed in their order."""
         self._width = x.shape[-1]
-        new = {"plain": x} if self.grid.exact else self._encoded(x.float(), spared)
+        new = {"plain": x} if self.grid.exact else self._encoded(x.float(), protected)
         self._make_room(int(blocks.max()) + 1, batch, new)
         for name, part in new.items():
             self.parts[name][rows, :, blocks] = part
 
     def read(self, out: Float[Tensor, "batch heads blocks block dim"]) -> None:
-        """Write what the first blocks stand for into `out`, spared tokens as whatever their codes say."""
+        """Write what the first blocks stand for into `out`, protected tokens as whatever their codes say."""
         count = out.shape[2]
         if self.grid.exact:
             out.copy_(self.parts["plain"][:, :, :count])
@@ -74,8 +74,8 @@ class Closed:
         """Rows chosen, repeated or permuted."""
         self.parts = {name: change(part) for name, part in self.parts.items()}
 
-    def _encoded(self, x: Tensor, spared: Tensor | None) -> dict[str, Tensor]:
-        steps = stored_steps(x, self.grid, spared)
+    def _encoded(self, x: Tensor, protected: Tensor | None) -> dict[str, Tensor]:
+        steps = stored_steps(x, self.grid, protected)
         codes = encode(x, steps, self.grid) + (self.grid.top if self.grid.symmetric else 0)
         found = {"codes": pack(codes.flatten(-2), self.grid.bits), "step": steps.step.to(torch.float16)}
         return found if steps.low is None else found | {"low": steps.low.to(torch.float16)}

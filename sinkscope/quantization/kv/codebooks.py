@@ -39,7 +39,7 @@ class Codebooks:
     all heads, of which the share `outliers` that lies farthest from the token's median is set aside. Nothing looks
     ahead: a token is rounded when it comes.
 
-    Levels minimize Σ F (x̂ − x)² over calibration tokens, with F = (∂ loss / ∂ x)², by k-means; spared tokens are no
+    Levels minimize Σ F (x̂ − x)² over calibration tokens, with F = (∂ loss / ∂ x)², by k-means; protected tokens are no
     part of them. The paper's code weighs scaled numbers by F alone; here errors count in the numbers' own size. It also
     leaves levels and ranges of values to calibration by token classes; ours finds ranges of values token by token.
     """

@@ -1,4 +1,4 @@
-"""A cache layer that holds most of its tokens as packed codes: spared tokens and the newest in full precision."""
+"""A cache layer that holds most of its tokens as packed codes: protected tokens and the newest in full precision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Pair = tuple[Tensor, Tensor]  # keys and values
 class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
     """Keys and values of a layer of full attention, rounded block by block as a `Scheme` says.
 
-    A block is rounded once, from the numbers that the model made. Spared tokens are kept beside the codes as they
+    A block is rounded once, from the numbers that the model made. Protected tokens are kept beside the codes as they
     came, and are no part of any range; neither is padding, which is in no block. A pass of one token is given what is
     stored once its token is in; a pass of several sees its own tokens in full precision, as a prompt does in KIVI and
     in transformers' `QuantizedCache`.
@@ -31,16 +31,16 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
     is_sliding = False
     is_croppable = False
     pads: Int[Tensor, " batch"] | None
-    _spares: Bool[Tensor, "batch query"] | None
+    _protects: Bool[Tensor, "batch query"] | None
 
     def __init__(self, scheme: Scheme, width: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.scheme, self.width = scheme, width
         self._forget()
 
-    def spare(self, mask: Bool[Tensor, "batch query"] | None) -> None:
-        """Which tokens of the coming pass are spared."""
-        self._spares = mask
+    def protect(self, mask: Bool[Tensor, "batch query"] | None) -> None:
+        """Which tokens of the coming pass are protected."""
+        self._protects = mask
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Pair:
         coming = self.taken(key_states)
@@ -48,12 +48,12 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         new = key_states.detach(), value_states.detach()
-        spares, self._spares = self._spares, None
-        if spares is not None and bool(spares.any()):
-            self._keep_spared(new, spares.to(key_states.device))
+        mask, self._protects = self._protects, None
+        if mask is not None and bool(mask.any()):
+            self._keep_protected(new, mask.to(key_states.device))
         else:
-            spares = None
-        self._append(new, spares)
+            mask = None
+        self._append(new, mask)
         before = self._closed_tokens(coming.batch)
         self.seen, self.pads = coming.total, coming.pads
         now = self._closed_tokens(coming.batch)
@@ -115,10 +115,10 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         scheme = self.scheme
         self._sides = Closed(scheme.keys, scheme.block), Closed(scheme.values, scheme.block)
         self._open: Pair | None = None  # the last columns, which hold all that is not closed
-        self._open_spared: Tensor | None = None
-        self._spares = None
-        self._spared_at: tuple[Tensor, Tensor] | None = None  # rows and columns
-        self._spared: Pair | None = None  # (token, heads, dim)
+        self._open_protected: Tensor | None = None
+        self._protects = None
+        self._protected_at: tuple[Tensor, Tensor] | None = None  # rows and columns
+        self._protected: Pair | None = None  # (token, heads, dim)
 
     def _check(self, coming: Coming, keys: Tensor) -> None:
         if coming.seen != self.seen:
@@ -140,26 +140,26 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         """The column of each row's first token."""
         return [0] * rows if self.pads is None else self.pads.tolist()
 
-    def _append(self, new: Pair, spares: Tensor | None) -> None:
+    def _append(self, new: Pair, mask: Tensor | None) -> None:
         """Put new columns behind those that are open."""
         before = self._open
         self._open = new if before is None else tuple(torch.cat(both, 2) for both in zip(before, new, strict=True))  # type: ignore[assignment]
-        if spares is None and self._open_spared is None:
+        if mask is None and self._open_protected is None:
             return
         shape = len(new[0]), 0 if before is None else before[0].shape[2]
-        old = self._open_spared
+        old = self._open_protected
         old = torch.zeros(shape, dtype=torch.bool, device=new[0].device) if old is None else old
-        fresh = torch.zeros_like(new[0][:, 0, :, 0], dtype=torch.bool) if spares is None else spares.to(old.device)
-        self._open_spared = torch.cat([old, fresh], 1)
+        fresh = torch.zeros_like(new[0][:, 0, :, 0], dtype=torch.bool) if mask is None else mask.to(old.device)
+        self._open_protected = torch.cat([old, fresh], 1)
 
-    def _keep_spared(self, new: Pair, spares: Bool[Tensor, "batch query"]) -> None:
-        rows, columns = spares.nonzero(as_tuple=True)
+    def _keep_protected(self, new: Pair, mask: Bool[Tensor, "batch query"]) -> None:
+        rows, columns = mask.nonzero(as_tuple=True)
         found = tuple(part[rows, :, columns].clone() for part in new)
         where = rows, columns + self.seen
-        if self._spared is not None and self._spared_at is not None:
-            found = tuple(torch.cat(both) for both in zip(self._spared, found, strict=True))
-            where = tuple(torch.cat(both) for both in zip(self._spared_at, where, strict=True))  # type: ignore[assignment]
-        self._spared, self._spared_at = found, where  # type: ignore[assignment]
+        if self._protected is not None and self._protected_at is not None:
+            found = tuple(torch.cat(both) for both in zip(self._protected, found, strict=True))
+            where = tuple(torch.cat(both) for both in zip(self._protected_at, where, strict=True))  # type: ignore[assignment]
+        self._protected, self._protected_at = found, where  # type: ignore[assignment]
 
     def _close(self, before: list[int], now: list[int]) -> None:
         """Round the blocks that are there now and were not before."""
@@ -173,22 +173,22 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         first = self.seen - self._open[0].shape[2]
         columns = torch.tensor(self._starts(batch), device=device)[rows] + blocks * block - first
         at = rows[:, None], columns[:, None] + torch.arange(block, device=device)
-        spared = None if self._open_spared is None else self._open_spared[at][:, None, :, None]
+        protected = None if self._open_protected is None else self._open_protected[at][:, None, :, None]
         for side, x in zip(self._sides, self._open, strict=True):
-            side.write(x[at[0], :, at[1]].transpose(1, 2), spared, rows, blocks, batch)
+            side.write(x[at[0], :, at[1]].transpose(1, 2), protected, rows, blocks, batch)
 
     def _returned(self, closed: list[int]) -> Pair:
         """Keys and values of all columns, of which so many are closed."""
         keys, values = (self._whole(side, x, closed) for side, x in zip(self._sides, self._open or (), strict=True))
-        if self._spared is not None and self._spared_at is not None:
-            rows, columns = self._spared_at
-            keys[rows, :, columns], values[rows, :, columns] = self._spared
+        if self._protected is not None and self._protected_at is not None:
+            rows, columns = self._protected_at
+            keys[rows, :, columns], values[rows, :, columns] = self._protected
         return keys, values
 
     def _whole(self, side: Closed, x: Tensor, closed: list[int]) -> Float[Tensor, "batch heads column dim"]:
         block, most = self.scheme.block, max(closed)
         if not most:
-            return x.clone() if self._spared is not None else x
+            return x.clone() if self._protected is not None else x
         batch, heads, there, width = x.shape
         whole = x.new_empty(batch, heads, self.seen, width)
         if self.pads is None:
@@ -212,9 +212,9 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         begin = self._open[0].shape[2] - keep
         if begin or any(part.untyped_storage().nbytes() > part.nbytes for part in self._open):
             self._open = self._open[0][:, :, begin:].clone(), self._open[1][:, :, begin:].clone()
-        if begin and self._open_spared is not None:
-            kept = self._open_spared[:, begin:].clone()
-            self._open_spared = kept if bool(kept.any()) else None
+        if begin and self._open_protected is not None:
+            kept = self._open_protected[:, begin:].clone()
+            self._open_protected = kept if bool(kept.any()) else None
 
     def _choose(self, indices: Tensor) -> None:
         """Keep these rows, in this order."""
@@ -229,12 +229,12 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
             for side in self._sides:
                 side.over_batch(change)
         self._open = change(self._open[0]), change(self._open[1])
-        self._open_spared = None if self._open_spared is None else change(self._open_spared)
+        self._open_protected = None if self._open_protected is None else change(self._open_protected)
         self.pads = None if self.pads is None else change(self.pads)
-        if self._spared is not None and self._spared_at is not None:
-            rows, tokens = (index[:, None] == self._spared_at[0]).nonzero(as_tuple=True)
-            self._spared_at = rows, self._spared_at[1][tokens]
-            self._spared = self._spared[0][tokens], self._spared[1][tokens]
+        if self._protected is not None and self._protected_at is not None:
+            rows, tokens = (index[:, None] == self._protected_at[0]).nonzero(as_tuple=True)
+            self._protected_at = rows, self._protected_at[1][tokens]
+            self._protected = self._protected[0][tokens], self._protected[1][tokens]
 
 
 class HybridSinkQuantizedLayer(SinkQuantizedLayer, LinearAttentionAndFullAttentionLayer):

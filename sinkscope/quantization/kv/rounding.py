@@ -21,30 +21,30 @@ def rounded(
     """
     if grid.exact:
         return x
-    wide, spared = x.detach().float(), left[:, None, :, None]
+    wide, protected = x.detach().float(), left[:, None, :, None]
     if grid.over == "token" or grid.group is not None:
         whole = x.shape[2] if grid.over == "token" else x.shape[2] // grid.group * grid.group  # type: ignore[operator]
         if not whole:
             return x
-        wide, spared = wide[:, :, :whole], spared[:, :, :whole]
-        steps = stored_steps(wide, grid, spared)
+        wide, protected = wide[:, :, :whole], protected[:, :, :whole]
+        steps = stored_steps(wide, grid, protected)
     else:
         whole = x.shape[2]
-        steps = halved(_so_far(wide, grid, spared), grid)
+        steps = halved(_so_far(wide, grid, protected), grid)
     found = decode(encode(wide, steps, grid), steps, grid).to(x.dtype)
-    found = torch.where(spared, x[:, :, :whole].detach(), found)
+    found = torch.where(protected, x[:, :, :whole].detach(), found)
     found = torch.cat([found, x[:, :, whole:].detach()], 2)
     return x + (found - x.detach()) if x.requires_grad else found
 
 
-def _so_far(x: Tensor, grid: Grid, spared: Tensor) -> Steps:
+def _so_far(x: Tensor, grid: Grid, protected: Tensor) -> Steps:
     """The ranges of all tokens up to each, (batch, 1 or heads, token, 1 or dim)."""
-    steps_of(x, grid, spared.expand(x.shape))  # refuses what is not finite
+    steps_of(x, grid, protected.expand(x.shape))  # refuses what is not finite
     axes = {"head": (-1,), "tensor": (1, -1), "channel": ()}[grid.over]
     if grid.symmetric:
-        size = x.abs().masked_fill(spared, 0)
+        size = x.abs().masked_fill(protected, 0)
         return Steps((size.amax(axes, keepdim=True) if axes else size).cummax(2).values / grid.top)
-    high, low = x.masked_fill(spared, -torch.inf), x.masked_fill(spared, torch.inf)
+    high, low = x.masked_fill(protected, -torch.inf), x.masked_fill(protected, torch.inf)
     if axes:
         high, low = high.amax(axes, keepdim=True), low.amin(axes, keepdim=True)
     high, low = high.cummax(2).values, low.cummin(2).values

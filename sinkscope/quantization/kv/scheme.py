@@ -88,13 +88,13 @@ class Scheme:
         )
 
 
-def stored_steps(x: Float[Tensor, "..."], grid: Grid, spared: Bool[Tensor, "..."] | None = None) -> Steps:
+def stored_steps(x: Float[Tensor, "..."], grid: Grid, protected: Bool[Tensor, "..."] | None = None) -> Steps:
     """The ranges of x as 16-bit numbers, which hold all of it: lower ends rounded down, steps rounded up.
 
     So a number moves by half of a stored step at most. Raises `InputError` as `steps_of`, and for ends beyond 65,504,
     the largest number of 16 bits.
     """
-    return halved(steps_of(x, grid, spared), grid)
+    return halved(steps_of(x, grid, protected), grid)
 
 
 def halved(steps: Steps, grid: Grid) -> Steps:

@@ -24,16 +24,23 @@ from sinkscope.quantization.kv.codebooks import (
     token_range,
 )
 from sinkscope.quantization.kv.rounding import Front
-from sinkscope.quantization.spared import Spared, SparedInPass
+from sinkscope.quantization.protected import (
+    Protect,
+    ProtectedInPass,
+    in_a_pass,
+    reads_spared,
+    resolved,
+)
 
 
+@reads_spared
 def find_codebooks(
     model: nn.Module,
     inputs: Any,
     bits: int,
     *,
     outliers: float = SHARE,
-    spared: Spared | None = None,
+    protect: Protect | None = None,
     batch_size: int = 8,
 ) -> Codebooks:
     """`Codebooks` for a model's keys and values, from texts as it will read them: one pass and its gradient.
@@ -44,13 +51,13 @@ def find_codebooks(
     check(bits, outliers)
     model = unwrapped(model)
     given, samples = checked_inputs(model, inputs, batch_size)
-    if spared is not None and spared.of_inputs:
-        spared = spared.known(model, given)
+    if protect is not None and not in_a_pass(protect):
+        protect = resolved(protect, model, given)
     rotations = rotations_of(model)
     with ExitStack() as stack, evaluating(model), torch.enable_grad():
         opened = OpenStream(model, stack)
         modules = full_modules(model, opened)
-        reading = _Reading(opened, SparedInPass(model, spared, stack), modules, rotations)
+        reading = _Reading(opened, ProtectedInPass(model, protect, stack), modules, rotations)
         opened.edit_attention(reading)
         options = {"use_cache": False} if "use_cache" in parameters(model).parameters else {}
         for batch in batches(model, given, samples, batch_size):
@@ -74,7 +81,7 @@ class _Reading(Editor):
     """Adds nothing to keys and values, so that the loss has a gradient there."""
 
     opened: OpenStream
-    spared: SparedInPass
+    protected: ProtectedInPass
     modules: Mapping[nn.Module, int]
     rotations: Mapping[int, Rotation | None]
     met: dict[nn.Module, tuple[Tensor, Tensor, Tensor, Tensor]] = field(default_factory=dict)
@@ -93,7 +100,7 @@ class _Reading(Editor):
         tokens = self.opened.tokens(0, key.shape[2], key.device)
         real = torch.ones_like(tokens.order, dtype=torch.bool) if tokens.valid is None else tokens.valid
         self.front = Front(tokens.valid)
-        self.kept = self.front.mask((real & ~self.spared.so_far.to(key.device)).expand(len(key), -1))
+        self.kept = self.front.mask((real & ~self.protected.so_far.to(key.device)).expand(len(key), -1))
         return arguments | {"key": key + probes[0], "value": value + probes[1]}
 
     def note(self, loss: Tensor) -> None:
@@ -124,7 +131,7 @@ class _Reading(Editor):
 
 def _codes(rows: _Rows, outliers: float, count: int) -> LayerCodes:
     if not len(rows.key):
-        raise InputError("every token is spared, so there is nothing to find levels on")
+        raise InputError("every token is protected, so there is nothing to find levels on")
     key, grad = rows.key, rows.key_grad
     low = torch.quantile(key, outliers / 2, 0, interpolation="higher")
     high = torch.quantile(key, 1 - outliers / 2, 0, interpolation="lower")

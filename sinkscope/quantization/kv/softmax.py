@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from sinkscope.attention import AttentionSpec, Operation, Visibility, name_of
+from sinkscope.attention import AttentionSpec, Visibility, name_of, operation_of
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import family
 
@@ -93,18 +93,18 @@ def two_versions(
     assert isinstance(query, Tensor)
     assert isinstance(key, Tensor)
     assert isinstance(value, Tensor)
-    operation = getattr(module, "operation", None)
-    if isinstance(operation, Operation) and not (operation.spec.is_plain_softmax and not operation.slots):
+    operation = operation_of(module)
+    if operation is not None and not (operation.spec.is_plain_softmax and not operation.slots):
         spec = operation.spec
         name = name_of(spec) if isinstance(spec, AttentionSpec) else type(spec).__name__
         raise refuse(module, f"attention '{name}' is no plain softmax")
-    if isinstance(operation, Operation) and given.get("bias") is not None:
+    if operation is not None and given.get("bias") is not None:
         raise refuse(module, "a bias is added to its scores")
     if given.get("position_bias") is not None or given.get("sinks") is not None:
         raise refuse(module, "numbers are added to its scores")
     if isinstance(mask, Visibility):
         mask = mask.dense()
-    elif isinstance(operation, Operation) or implementation not in (None, *HOSTS):
+    elif operation is not None or implementation not in (None, *HOSTS):
         raise refuse(module, f"attn_implementation='{implementation}' says nothing of who sees whom: use sdpa or eager")
     elif mask is None and implementation == "sdpa" and query.shape[2] > 1 and _is_causal(module, given):
         shape = query.shape[2], key.shape[2]

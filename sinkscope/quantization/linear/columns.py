@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
@@ -18,26 +18,34 @@ from sinkscope.quantization.linear.experts import Routing
 from sinkscope.quantization.linear.maps import HEAD, LinearMap, linear_maps
 from sinkscope.quantization.linear.tokens import LeftAlone, check_read, read_inputs
 from sinkscope.quantization.linear.transform import check_unrounded
-from sinkscope.quantization.spared import Spared, others_of
+from sinkscope.quantization.protected import (
+    Protect,
+    described,
+    random_tokens,
+    reads_spared,
+)
 
 INT8 = Grid(8, "token", symmetric=True)
 
 
+@reads_spared
 @dataclass(frozen=True)
 class OutlyingColumns(Intervention):
-    """y = Q(W)_R Q(x_R) + W_O x_O: inputs O that any token of the call takes to |x_j| ≥ threshold stay as they are.
+    """y = Q(W)_R Q(x_R) + W_O x_O: inputs O that any token of a text takes to |x_j| ≥ threshold stay as they are.
 
-    The rest R is rounded to 8 bits, x per token and W per output, symmetric. O is found anew in every call, among real
-    tokens that are not spared; spared tokens stay whole. The threshold is absolute, so a model of small activations
-    keeps few columns and one of large activations most: `kept` says how many, without which a result says nothing.
-    threshold 0 keeps everything, infinity nothing.
+    The rest R is rounded to 8 bits, x per token and W per output, symmetric. O is found anew in every call, for each
+    row of the batch, among real tokens that are not protected; protected tokens stay whole. bitsandbytes has one O for
+    all rows of a call, so that a text's result depends on its batch. The threshold is absolute, so a model of small
+    activations keeps few columns and one of large activations most: `kept` returns the share, without which a result
+    says nothing. threshold 0 keeps everything, infinity nothing.
 
-    Control: as many random tokens spared, where some are. Raises `UnsupportedModelError` for stacked experts (name them
-    in `skip`). Source: Dettmers et al. 2022, section 3; bitsandbytes takes W_O from 8 bits where it has stored W so.
+    Control: as many random tokens protected, where some are. Raises `UnsupportedModelError` for stacked experts (name
+    them in `skip`). Source: Dettmers et al. 2022, section 3; bitsandbytes takes W_O from 8 bits where it has stored W
+    so.
     """
 
     threshold: float = 6.0
-    spared: Spared | None = None
+    protect: Protect | None = None
     skip: Sequence[str] = (HEAD,)
 
     def __post_init__(self) -> None:
@@ -48,7 +56,7 @@ class OutlyingColumns(Intervention):
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         maps = _plain(linear_maps(model, self.skip))
         check_unrounded(maps.values())
-        alone = LeftAlone(model, self.spared, stack)
+        alone = LeftAlone(model, self.protect, stack)
         for one in maps.values():
             weight = one.weight
             split = _Split(one, weight, alone, self.threshold)
@@ -57,27 +65,26 @@ class OutlyingColumns(Intervention):
             stack.callback(one.module.register_forward_hook(split.leaving, prepend=True).remove)
             one.replace(fake_quantize(weight, INT8), stack, rounded=True)
 
-    def kept(self, model: nn.Module, inputs: Any, batch_size: int = 8) -> dict[str, float]:
-        """The share of each map's columns that stay in full precision, on average over the calls for `inputs`."""
+    def kept(self, model: nn.Module, inputs: Any) -> dict[str, float]:
+        """The share of each map's columns that stay in full precision, on average over the rows of `inputs`."""
         maps = _plain(linear_maps(model, self.skip))
         shares: dict[str, list[float]] = {}
 
         def read(path: str, rows: Tensor, experts: Tensor | None) -> None:
             shares.setdefault(path, []).append(float((rows.abs() >= self.threshold).any(0).float().mean()))
 
-        read_inputs(model, inputs, maps.values(), read, self.spared, None, batch_size)
+        read_inputs(model, inputs, maps.values(), read, self.protect, None, batch_size=1)
         check_read(maps, shares)
         return {path: sum(shares[path]) / len(shares[path]) for path in maps}
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> OutlyingColumns:
-        return replace(self, spared=others_of(self.spared, generator, model, inputs))
+        return replace(self, protect=random_tokens(self.protect, generator, model, inputs))
 
     def describe(self) -> dict[str, Any]:
-        spared = None if self.spared is None else self.spared.describe()
         return {
             "name": "OutlyingColumns",
             "threshold": self.threshold,
-            "spared": spared,
+            "protect": described(self.protect),
             "skip": list(self.skip),
             "grid": asdict(INT8),
         }
@@ -93,7 +100,7 @@ class _Split:
     def entering(self, x: Tensor, routing: Routing | None) -> Tensor:
         self.alone.uses.used(self.one)
         left = self.alone.rows(self.one, x, routing)
-        high = self._high(x, left)
+        high = self._high(x, left, self.alone.texts(self.one, x, routing))
         whole = high if left is None else high | left
         self.aside.append(torch.where(whole, x, 0))
         return fake_quantize(torch.where(whole, 0, x), INT8)
@@ -101,10 +108,14 @@ class _Split:
     def leaving(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         return output + self.aside.pop() @ self.weight.mT
 
-    def _high(self, x: Tensor, left: Tensor | None) -> Bool[Tensor, "in"]:
+    def _high(self, x: Tensor, left: Tensor | None, texts: Int[Tensor, " first"] | None) -> Bool[Tensor, "*first in"]:
         high = x.abs() >= self.threshold
         high = high if left is None else high & ~left
-        return high.flatten(0, -2).any(0)
+        if texts is None:
+            return high.flatten(1, -2).any(1).view(len(x), *[1] * (x.ndim - 2), -1)
+        flat = high.flatten(1, -2).any(1) if high.ndim > 2 else high
+        found = torch.zeros(int(texts.max()) + 1, x.shape[-1], device=x.device).index_add_(0, texts, flat.float()) > 0
+        return found[texts].view(len(x), *[1] * (x.ndim - 2), -1)
 
 
 def _plain(maps: Mapping[str, LinearMap]) -> Mapping[str, LinearMap]:

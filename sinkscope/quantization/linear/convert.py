@@ -26,7 +26,7 @@ def converted(
 
     What `QuantizeLinear(weights, activations, skip=skip)` simulates, with torchao's kernels and its roundings:
     `weights` of 8 symmetric bits over "token" with `activations` of 8 symmetric bits over "token" or "tensor" multiply
-    in int8 (scales found in each call; nothing is spared); any grid of 2 to 8 bits over "token", with or without
+    in int8 (scales found in each call; nothing is protected); any grid of 2 to 8 bits over "token", with or without
     groups, without activations is unpacked to floats at each use, and below 8 bits stored one number to a byte, so no
     smaller than 8 bits. torchao's asymmetric ranges always hold 0, and its symmetric ones of Intx weights (all but 8
     bits without groups) have steps of max |w| / (2^(bits−1) − ½).

@@ -19,7 +19,10 @@ from sinkscope.quantization.linear.rotation import RotateInputs, random_orthogon
 from sinkscope.quantization.linear.smoothing import SmoothQuant
 from sinkscope.quantization.linear.tokens import check_read, read_inputs
 from sinkscope.quantization.linear.transform import Blocks, Change, InputTransform, Order
-from sinkscope.quantization.spared import Spared
+from sinkscope.quantization.protected import (
+    Protect,
+    reads_spared,
+)
 
 BLOCK, STEPS, ROWS = 128, 256, 2048
 
@@ -46,6 +49,7 @@ class DuQuant(InputTransform):
     alpha: float | None = 0.5
 
     @classmethod
+    @reads_spared
     def of(
         cls,
         model: nn.Module,
@@ -55,17 +59,17 @@ class DuQuant(InputTransform):
         steps: int = STEPS,
         alpha: float | None = 0.5,
         seed: int = 0,
-        spared: Spared | None = None,
+        protect: Protect | None = None,
         skip: Sequence[str] = (HEAD,),
         batch_size: int = 8,
     ) -> DuQuant:
-        """Calibrated on the first 2048 real tokens of `inputs` but those spared; `alpha` None is without smoothing.
+        """Calibrated on the first 2048 real tokens of `inputs` but protected ones; `alpha` None is without smoothing.
 
         Raises `InputError` for blocks below 2, a negative number of steps, and maps that no token reached.
         """
         if block < 2 or steps < 0:
             raise InputError(f"block = {block}, steps = {steps}: expected blocks from 2 on and steps from 0 on")
-        options: dict[str, Any] = {"spared": spared, "skip": skip, "batch_size": batch_size}
+        options: dict[str, Any] = {"protect": protect, "skip": skip, "batch_size": batch_size}
         scales: Mapping[str, Tensor] = {} if alpha is None else SmoothQuant.of(model, inputs, alpha, **options).scales
         maps = linear_maps(model, skip)
         found: dict[str, Tensor] = {}
@@ -74,7 +78,7 @@ class DuQuant(InputTransform):
             before = found.get(path, rows[:0])
             found[path] = torch.cat([before, rows[: ROWS - len(before)]])
 
-        read_inputs(model, inputs, maps.values(), read, spared, None, batch_size)
+        read_inputs(model, inputs, maps.values(), read, protect, None, batch_size)
         check_read(maps, [path for path, rows in found.items() if len(rows)])
         generator = torch.Generator().manual_seed(seed)
         made: dict[str, Change] = {}

@@ -16,7 +16,10 @@ from sinkscope.quantization.linear.maps import HEAD, linear_maps
 from sinkscope.quantization.linear.quantize import Rounding
 from sinkscope.quantization.linear.tokens import check_read, read_inputs
 from sinkscope.quantization.linear.transform import Transform
-from sinkscope.quantization.spared import Spared
+from sinkscope.quantization.protected import (
+    Protect,
+    reads_spared,
+)
 
 BLOCK = 128  # inputs whose errors reach those behind them in one product
 DAMP = 0.01
@@ -42,18 +45,19 @@ class GPTQ(Rounding):
     transform: Transform | None = None
 
     @classmethod
+    @reads_spared
     def of(
         cls,
         model: nn.Module,
         inputs: Any,
         damp: float = DAMP,
         *,
-        spared: Spared | None = None,
+        protect: Protect | None = None,
         skip: Sequence[str] = (HEAD,),
         transform: Transform | None = None,
         batch_size: int = 8,
     ) -> GPTQ:
-        """Calibrated on all real tokens of `inputs` but those spared, under `transform`.
+        """Calibrated on all real tokens of `inputs` but protected ones, under `transform`.
 
         Raises `InputError` where no token reaches a map, and for a damping that is none.
         """
@@ -69,7 +73,7 @@ class GPTQ(Rounding):
                 total = sums.setdefault(path, [(0, 0)] * counts[path])
                 total[number] = total[number][0] + product, total[number][1] + len(own)
 
-        read_inputs(model, inputs, maps.values(), read, spared, transform, batch_size)
+        read_inputs(model, inputs, maps.values(), read, protect, transform, batch_size)
         check_read(maps, sums)
         widths = {path: one.weight.shape[-1] for path, one in maps.items()}
         hessians = {path: [_mean(pair, widths[path]) for pair in total] for path, total in sums.items()}

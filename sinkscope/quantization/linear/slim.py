@@ -17,7 +17,10 @@ from sinkscope.quantization.linear.maps import HEAD, linear_maps
 from sinkscope.quantization.linear.quantize import Rounding
 from sinkscope.quantization.linear.tokens import read_inputs
 from sinkscope.quantization.linear.transform import Transform
-from sinkscope.quantization.spared import Spared
+from sinkscope.quantization.protected import (
+    Protect,
+    reads_spared,
+)
 
 ROWS = 256  # of calibration tokens that bits are chosen on
 SALIENT = 2.0  # standard deviations above the mean of a group's salience
@@ -48,6 +51,7 @@ class SliM(Rounding):
     transform: Transform | None = None
 
     @classmethod
+    @reads_spared
     def of(
         cls,
         model: nn.Module,
@@ -55,13 +59,13 @@ class SliM(Rounding):
         damp: float = DAMP,
         *,
         salient: float = 1.0,
-        spared: Spared | None = None,
+        protect: Protect | None = None,
         skip: Sequence[str] = (HEAD,),
         transform: Transform | None = None,
         batch_size: int = 8,
     ) -> SliM:
         """Calibrated as `GPTQ.of`; bits are chosen on the first 256 tokens that each map is given."""
-        options: dict[str, Any] = {"spared": spared, "skip": skip, "transform": transform, "batch_size": batch_size}
+        options: dict[str, Any] = {"protect": protect, "skip": skip, "transform": transform, "batch_size": batch_size}
         hessians = GPTQ.of(model, inputs, damp, **options).hessians
         maps = linear_maps(model, skip)
         samples = {path: [torch.empty(0, one.weight.shape[-1])] * len(hessians[path]) for path, one in maps.items()}
@@ -71,7 +75,7 @@ class SliM(Rounding):
                 before = samples[path][number]
                 samples[path][number] = torch.cat([before.to(own), own[: ROWS - len(before)]])
 
-        read_inputs(model, inputs, maps.values(), read, spared, transform, batch_size)
+        read_inputs(model, inputs, maps.values(), read, protect, transform, batch_size)
         return cls(hessians, samples, damp, salient, transform)
 
     def rounded(

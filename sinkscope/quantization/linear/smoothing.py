@@ -17,7 +17,11 @@ from sinkscope.quantization.linear.norms import Source, changes_nothing, gain_of
 from sinkscope.quantization.linear.tokens import check_read, read_inputs
 from sinkscope.quantization.linear.transform import Change, Transform, change_map, check_unedited, check_unrounded
 from sinkscope.quantization.linear.uses import Uses
-from sinkscope.quantization.spared import Spared
+from sinkscope.quantization.protected import (
+    Protect,
+    described,
+    reads_spared,
+)
 
 SMALLEST = 1e-5
 
@@ -32,7 +36,7 @@ class SmoothQuant(Transform):
     is one at run time. α = .5 is usual, more where the outliers of x are larger. A choice of calibration tokens that
     lacks what is served, such as the first token, makes s small where x is large: calibrate on what is served.
 
-    `spared`: the choice of tokens that calibration left out, as data.
+    `protect`: the choice of tokens that calibration left out, as data.
 
     Control: the same factors on other channels. Source: Xiao et al. 2023; mit-han-lab/smoothquant,
     smoothquant/smooth.py, which smooths behind norms alone.
@@ -42,20 +46,21 @@ class SmoothQuant(Transform):
     scales: Mapping[str, Float[Tensor, "in"]] = field(repr=False)
     shared: Sequence[Source] = field(repr=False)
     seed: int | None = None
-    spared: Mapping[str, Any] | None = None
+    protect: Mapping[str, Any] | None = None
 
     @classmethod
+    @reads_spared
     def of(
         cls,
         model: nn.Module,
         inputs: Any,
         alpha: float = 0.5,
         *,
-        spared: Spared | None = None,
+        protect: Protect | None = None,
         skip: Sequence[str] = (HEAD,),
         batch_size: int = 8,
     ) -> SmoothQuant:
-        """Calibrated on all real tokens of `inputs` but those spared.
+        """Calibrated on all real tokens of `inputs` but protected ones.
 
         Raises `InputError` for α outside 0…1 and for maps that no token reached.
         """
@@ -69,7 +74,7 @@ class SmoothQuant(Transform):
                 size = rows.abs().amax(0)
                 largest[path] = torch.maximum(largest.get(path, size), size)
 
-        read_inputs(model, inputs, maps.values(), read, spared, None, batch_size)
+        read_inputs(model, inputs, maps.values(), read, protect, None, batch_size)
         check_read(maps, largest)
         shared = _foldable(model, inputs, maps)
         scales: dict[str, Tensor] = {}
@@ -78,7 +83,7 @@ class SmoothQuant(Transform):
             weights = torch.stack([_by_input(maps[path].weight) for path in source.maps]).amax(0).clamp(min=SMALLEST)
             scale = (size.pow(alpha) / weights.pow(1 - alpha)).clamp(min=SMALLEST)
             scales |= dict.fromkeys(source.maps, scale)
-        return cls(alpha, scales, shared, spared=None if spared is None else spared.describe())
+        return cls(alpha, scales, shared, protect=described(protect))
 
     @property
     def gains(self) -> tuple[str, ...]:
@@ -115,7 +120,7 @@ class SmoothQuant(Transform):
             "gains": list(self.gains),
             "divided": list(self.divided),
             "seed": self.seed,
-            "spared": self.spared,
+            "protect": self.protect,
         }
 
     def _scale(self, source: Source) -> Tensor:

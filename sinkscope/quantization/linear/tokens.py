@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,12 @@ from sinkscope.hooks import Passes, Stream, batches, checked_inputs, evaluating,
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.linear.maps import LinearMap
 from sinkscope.quantization.linear.uses import Uses
-from sinkscope.quantization.spared import Spared, SparedInPass
+from sinkscope.quantization.protected import (
+    Protect,
+    ProtectedInPass,
+    in_a_pass,
+    resolved,
+)
 
 if TYPE_CHECKING:
     from sinkscope.quantization.linear.experts import Routing
@@ -25,14 +30,14 @@ Read = Callable[[str, Float[Tensor, "row in"], Int[Tensor, "row"] | None], objec
 
 
 class LeftAlone:
-    """The rows of a map's input that count for no range and stay as they are: spared tokens, and padding.
+    """The rows of a map's input that count for no range and stay as they are: protected tokens, and padding.
 
-    Follows the passes of `model` for as long as `stack` is open. Spared tokens are those of the stack that writes the
-    text (`Stream.of`); of what an encoder or an image gives, padding alone is left.
+    Follows the passes of `model` for as long as `stack` is open. Protected tokens are those of the stack that writes
+    the text (`Stream.of`); of what an encoder or an image gives, padding alone is left.
     """
 
-    def __init__(self, model: nn.Module, spared: Spared | None, stack: ExitStack) -> None:
-        self._spared = None if spared is None else SparedInPass(model, spared, stack)
+    def __init__(self, model: nn.Module, protect: Protect | None, stack: ExitStack) -> None:
+        self._protected = None if protect is None else ProtectedInPass(model, protect, stack)
         self._axis = Stream.of(model).axis
         self._passes = Passes(model)
         self._passes.attach(stack, first=True)
@@ -58,14 +63,34 @@ class LeftAlone:
             return left[:, None, :, None]  # latents, as one head
         raise UnsupportedModelError(
             f"family '{family(self._passes.model)}': '{one.path}' is given {tuple(x.shape)} in a pass over {len(left)} "
-            f"rows of {left.shape[1]} tokens (routed to an expert, or cut otherwise), so which of them are spared or "
-            "padding cannot be told: name it in skip, or spare nothing and give rows of one length"
+            f"rows of {left.shape[1]} tokens (routed to an expert, or cut otherwise), so which are protected or "
+            "padding cannot be told: name it in skip, or protect nothing and give rows of one length"
+        )
+
+    def texts(self, one: LinearMap, x: Tensor, routing: Routing | None) -> Int[Tensor, " first"] | None:
+        """Which row of the batch each entry of x's first axis is of; None where that axis is the batch.
+
+        Raises `UnsupportedModelError` where that cannot be told.
+        """
+        batch = self._passes.now.forward.batch
+        if routing is not None:
+            token = routing.token if routing.paired else torch.arange(routing.tokens, device=x.device)
+            return token * batch // routing.tokens
+        text = one.axis in ("tokens", "memory")
+        if not one.routed and x.ndim > 2 and (len(x) == batch or not text):  # an image, a sound: a range each
+            return None
+        if batch == 1 or (not one.routed and text and len(x) % batch == 0):
+            return torch.arange(len(x), device=x.device) * batch // len(x)
+        raise UnsupportedModelError(
+            f"family '{family(self._passes.model)}': '{one.path}' is given {tuple(x.shape)} in a pass over {batch} "
+            "rows (routed to an expert, or cut otherwise), so which row they are of cannot be told and a range has no "
+            "row: give one row at a time, name it in skip, or share a range among all rows (per_call=True)"
         )
 
     def _columns(self, one: LinearMap, x: Tensor, routing: Routing | None) -> Bool[Tensor, "batch position"] | None:
         forward = self._passes.now.forward
-        if self._spared is not None and one.axis == self._axis:
-            return self._spared.now | ~self._spared.real
+        if self._protected is not None and one.axis == self._axis:
+            return self._protected.now | ~self._protected.real
         if one.axis not in forward.real and one.axis not in forward.elsewhere:
             return None
         by_row = x[:, 0] if x.ndim == 4 and x.shape[1] == 1 else x
@@ -76,30 +101,27 @@ class LeftAlone:
         return ~real.expand(forward.batch, -1)
 
 
-def known(spared: Spared | None, model: nn.Module, inputs: Mapping[str, Any]) -> Spared | None:
-    """The same choice, fixed for these inputs where only whole inputs tell it."""
-    return spared.known(model, inputs) if spared is not None and spared.of_inputs else spared
-
-
 def read_inputs(
     model: nn.Module,
     inputs: Any,
     maps: Iterable[LinearMap],
     read: Read,
-    spared: Spared | None = None,
+    protect: Protect | None = None,
     under: Intervention | None = None,
     batch_size: int = 8,
 ) -> None:
-    """Show what goes into each map to `read(path, rows, experts)`, spared tokens and padding left out.
+    """Show what goes into each map to `read(path, rows, experts)`, protected tokens and padding left out.
 
     `experts`: which expert each row goes to, None for a map that is none of stacked experts. `under`: what changes the
     model meanwhile; what is shown is what it makes of the inputs. `inputs` as in `measure`.
     """
     model = unwrapped(model)
     given, samples = checked_inputs(model, inputs, batch_size)
+    if protect is not None and not in_a_pass(protect):
+        protect = resolved(protect, model, given)
     options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
     with torch.compiler.set_stance("force_eager"), evaluating(model), torch.no_grad(), ExitStack() as stack:
-        alone = LeftAlone(model, known(spared, model, given), stack)
+        alone = LeftAlone(model, protect, stack)
         if under is not None:
             under.attach(model, stack)
         for one in maps:

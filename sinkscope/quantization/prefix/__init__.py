@@ -7,3 +7,4 @@ from sinkscope.quantization.prefix.intact import calibrate_prefix as calibrate_p
 from sinkscope.quantization.prefix.prefix import Prefix as Prefix
 from sinkscope.quantization.prefix.search import Outlier as Outlier
 from sinkscope.quantization.prefix.search import find_prefix as find_prefix
+from sinkscope.quantization.prefix.search import prefix_cost as prefix_cost

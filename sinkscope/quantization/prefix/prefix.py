@@ -132,6 +132,11 @@ class Prefix(Intervention):
         self.check(model)
         Serving(self, model).attach(stack)
 
+    @property
+    def in_text(self) -> Intervention:
+        """Passes read the same tokens before their texts without a cache, as any text: a quantizer rounds them too."""
+        return _InText(self)
+
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> Prefix:
         """As many tokens, drawn from those of the inputs, BOS and the prefix's own left out."""
         given, _ = checked_inputs(model, inputs)
@@ -211,6 +216,23 @@ class Prefix(Intervention):
             "model": dict(self.made_with),
             "tokenizer_sha256": self.tokenizer,
         }
+
+
+@dataclass(frozen=True, eq=False)
+class _InText(Intervention):
+    """A prefix as the beginning of the text."""
+
+    prefix: Prefix
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        self.prefix.check(model)
+        Serving(self.prefix, model, as_text=True).attach(stack)
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> Intervention:
+        return _InText(self.prefix.control(generator, model, inputs))
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.prefix.describe(), "read": "as text"}
 
 
 def _check_reading(model: nn.Module, ids: tuple[int, ...], cache: Cache) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,11 +14,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.hooks import checked_inputs, evaluating, unwrapped
-from sinkscope.measuring.peaks import Site, peaks, sites
+from sinkscope.hooks import batches, checked_inputs, evaluating, unwrapped
+from sinkscope.measuring.peaks import BATCH, Site, peaks, sites
 from sinkscope.model.columns import columns_of
 from sinkscope.quantization.prefix.identity import bos_of, check_decoder, room_of
 from sinkscope.quantization.prefix.prefix import Prefix
+from sinkscope.quantization.prefix.serving import own_tokens
+from sinkscope.statistics import mean_interval
 
 Objective = Literal["outliers", "peak", "bos"]
 Progress = Callable[[int, int], object]
@@ -27,6 +30,8 @@ MOST = 8  # tokens of a prefix that is searched for by its peak
 TRIED = 24  # tokens that are tried for each place of it
 ENOUGH = 0.95  # of the peak before: a further token must bring it below
 TEXTS = 8  # behind which each candidate is tried
+CHEAP = 4  # tokens of least peak among which one that costs nothing is looked for
+TOLERANCE = 0.02  # nats a token that a prefix may cost in full precision
 MEDIAN_FLOOR = 1e-30
 
 
@@ -68,6 +73,11 @@ def find_prefix(
       (8). `candidates`: those that are tried, by default the BOS and the 24 most frequent tokens; each costs a pass.
     - "bos" (Liu et al. 2024b): the BOS alone.
 
+    A prefix changes what the model reads, so it may cost something before anything is rounded. `found["cost"]` is that
+    (`prefix_cost`), and of several prefixes one that costs nothing is preferred: "peak" takes, for each place, the
+    token of least peak among those that do not cost, "outliers" falls back to the BOS or to one of its tokens alone. A
+    `UserWarning` says where all of them cost.
+
     `bos`: the token that begins a text, where the configuration does not name it; "outliers" needs none. `tokenizer`
     adds the tokens' names and a fingerprint. Raises `InputError` for unknown objectives and sites, and as `Prefix.of`.
     """
@@ -90,11 +100,80 @@ def find_prefix(
     if objective == "outliers":
         ids, more = _by_outliers(found, threshold, bos)
         ids = ids if length is None else ids[-length:]
+        alone = [(token,) for token in reversed(ids)] if len(ids) > 1 else []
+        ids, cost = _cheapest(model, given, [ids, *alone], bos)
     elif objective == "peak":
         ids, more = _by_peak(model, given, places, bos, candidates, length or MOST, progress)
+        ids, cost = _cheapest(model, given, [ids], bos)
     else:
-        ids, more = (_bos(bos),), {}
-    return Prefix.of(model, ids, found={**report, **more}, tokenizer=tokenizer, bos=bos)
+        ids, cost = _cheapest(model, given, [(_bos(bos),)], bos)
+        more = {}
+    if _costs(cost):
+        warnings.warn(
+            f"behind the prefix {ids} the model in full precision loses {cost['nats']:+.3f} nats a token on "
+            f"{cost['texts']} texts, before anything is rounded",
+            UserWarning,
+            stacklevel=2,
+        )
+    return Prefix.of(model, ids, found={**report, **more, "cost": cost}, tokenizer=tokenizer, bos=bos)
+
+
+def prefix_cost(model: nn.Module, inputs: Any, prefix: Prefix) -> dict[str, Any]:
+    """What reading behind a prefix costs the model in full precision: nothing is rounded on either side.
+
+    `nats`: −log p of the next token behind the prefix less that without it, a mean over texts of the mean over a text's
+    tokens that are not the prefix's own, with its 95 % interval over texts as `low` and `high` (NaN for one text);
+    `texts`: how many. 0 where every text begins with the prefix.
+    """
+    model = unwrapped(model)
+    given, samples = checked_inputs(model, inputs, BATCH)
+    given = {name: given[name] for name in ("input_ids", "attention_mask") if given.get(name) is not None}
+    if (room := room_of(model)) is not None:
+        given = {name: value[:, : room - len(prefix.ids)] for name, value in given.items()}
+    first = given["input_ids"][:, 0]
+    anew = int(prefix.bos in prefix.ids[:-1] and bool((first == prefix.bos).all()))  # the prefix has the rows' BOS
+    differences: list[Tensor] = []
+    with evaluating(model), torch.no_grad():
+        for batch in batches(model, given, samples, BATCH):
+            plain = _next_losses(model, batch)[:, anew:]
+            batch = {name: value[:, anew:] for name, value in batch.items()}
+            ids, mask = batch["input_ids"], batch.get("attention_mask")
+            real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+            counted = (real & ~own_tokens(prefix, batch))[:, :-1] & real[:, 1:]
+            with prefix.applied(model):
+                behind = _next_losses(model, batch)
+            apart = torch.where(counted, behind - plain, 0.0).sum(-1) / counted.sum(-1)
+            differences.append(apart[counted.any(-1)])
+    each = torch.cat(differences).double().cpu().numpy()
+    if not len(each):
+        raise InputError("no token of these texts is predicted behind the prefix: give longer texts")
+    cost = mean_interval(each)
+    return {"nats": cost.value, "low": cost.low, "high": cost.high, "texts": len(each)}
+
+
+def _next_losses(model: nn.Module, batch: Mapping[str, Tensor]) -> Float[Tensor, "row position"]:
+    log_p = model(**batch).logits[:, :-1].float().log_softmax(-1)
+    return -log_p.gather(-1, batch["input_ids"][:, 1:, None])[..., 0]
+
+
+def _costs(cost: Mapping[str, Any]) -> bool:
+    """Whether a prefix costs more than the tolerance beyond chance; of one text, by its value."""
+    low = cost["low"]
+    return (cost["nats"] if low != low else low) > TOLERANCE
+
+
+def _cheapest(
+    model: nn.Module, given: Mapping[str, Any], prefixes: Sequence[tuple[int, ...]], bos: int | None
+) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """The first of these prefixes that does not cost, else the one that costs least, and its cost."""
+    texts = {name: value[:TEXTS] for name, value in given.items() if name in ("input_ids", "attention_mask")}
+    costs: list[dict[str, Any]] = []
+    for ids in prefixes:
+        costs.append(prefix_cost(model, texts, Prefix.of(model, ids, bos=bos)))
+        if not _costs(costs[-1]):
+            return ids, costs[-1]
+    best = min(range(len(costs)), key=lambda at: costs[at]["nats"])
+    return prefixes[best], costs[best]
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +218,7 @@ def _by_outliers(texts: _Texts, threshold: float, bos: int | None) -> tuple[tupl
             f"no token exceeds {threshold:g} medians at the {len(counts)} maps that were looked at: the largest is "
             f"{top.ratio:.1f}, token {top.token} at position {top.position}, where '{top.site}' is given it; lower the "
             f"threshold (the largest of another token is {top.largest_other:.1f}), or take the BOS (objective='bos', "
-            "--spare prefix:bos)"
+            "--protect prefix:bos)"
         )
     number = ceil(max(counts.values()))
     outlying = torch.stack([ratio > threshold for ratio in texts.ratios.values()]).any(0) & (texts.order > 0)
@@ -191,9 +270,10 @@ def _by_peak(
                 progress(done, length * len(tried))
         if not found:
             break
-        best = min(found, key=found.__getitem__)
-        if found[best] > ENOUGH * peak:
+        lower = sorted((token for token in found if found[token] <= ENOUGH * peak), key=found.__getitem__)
+        if not lower:
             break
+        (*_, best), _ = _cheapest(model, given, [(*chosen, token) for token in lower[:CHEAP]], bos)
         chosen, peak = (*chosen, best), found[best]
         steps.append({"token": best, "peak": peak})
     if not chosen:

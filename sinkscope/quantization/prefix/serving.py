@@ -38,8 +38,8 @@ class Front(Protocol):
     def cache(self, rows: int = 1) -> Cache: ...
 
 
-def joined_inputs(prefix: Front, given: dict[str, Any]) -> dict[str, Tensor]:
-    """The rows behind the prefix's ids, and their mask."""
+def joined_inputs(prefix: Front, given: dict[str, Any], *, masked: bool = True) -> dict[str, Tensor]:
+    """The rows behind the prefix's ids, and their mask, unless there is none and none is asked for."""
     ids, mask = _ids(given), given.get("attention_mask")
     real = _real(ids, mask)
     if not bool(real[:, 0].all()):
@@ -51,7 +51,7 @@ def joined_inputs(prefix: Front, given: dict[str, Any]) -> dict[str, Tensor]:
     whole = torch.cat([ids.new_tensor(prefix.ids).expand(len(ids), -1), ids[:, shared:]], 1)
     _check_room(prefix, whole.shape[1])
     if mask is None:
-        return {"input_ids": whole, "attention_mask": torch.ones_like(whole)}
+        return {"input_ids": whole} | ({"attention_mask": torch.ones_like(whole)} if masked else {})
     return {"input_ids": whole, "attention_mask": _wider(mask[:, shared:], len(prefix.ids))}
 
 
@@ -92,10 +92,14 @@ def own_tokens(prefix: Front, given: Mapping[str, Any]) -> Bool[Tensor, "row pos
 
 @dataclass(eq=False)
 class Serving:
-    """Gives passes of a model a prefix, for as long as a stack is open."""
+    """Gives passes of a model a prefix, for as long as a stack is open.
+
+    In a cache, made in full precision, or `as_text`, as more tokens of the pass.
+    """
 
     prefix: Front
     model: nn.Module
+    as_text: bool = False
 
     def attach(self, stack: ExitStack) -> None:
         self._shared: list[Bool[Tensor, "row token"] | int] = []
@@ -113,6 +117,11 @@ class Serving:
         real = _real(ids, mask)
         shared, count = overlap(self.prefix, ids, real), len(self.prefix.ids)
         _check_room(self.prefix, count + ids.shape[1] - shared)
+        if self.as_text:
+            self._added = count - shared
+            return (), given | joined_inputs(
+                self.prefix, {"input_ids": ids, "attention_mask": mask}, masked=mask is not None
+            )
         if bool(real[:, :1].all()):
             self._shared.append(shared)
             given |= {"input_ids": ids[:, shared:]}
@@ -150,6 +159,10 @@ class Serving:
         """Put the prefix's own predictions where its tokens were cut off."""
         shared = self._shared.pop() if self._shared else 0
         logits = getattr(output, "logits", None)
+        if self.as_text:
+            if isinstance(logits, Tensor) and logits.shape[1] > self._added:
+                output.logits = logits[:, self._added :]
+            return output
         if not isinstance(logits, Tensor) or (isinstance(shared, int) and not shared):
             return None
         known = self.prefix.logits.to(logits)

@@ -22,8 +22,9 @@ from sinkscope.measurements import (
     strongest_position,
 )
 from sinkscope.measurements.depths import TOP
+from sinkscope.measurements.finding import INTERVENE, answer
+from sinkscope.measurements.rates import interval_words, rate_words
 from sinkscope.report import sections
-from sinkscope.report.observatory.answer import INTERVENE, answer
 from sinkscope.report.observatory.head_section import head_section
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.model_sections import angle_section, depth_sections, sweep_section
@@ -174,9 +175,10 @@ def _rates(data: xr.Dataset, epsilon: float) -> list[Headline]:
     if has_position(data, 0):
         rates = stack_rates(data, epsilon)
         for stack, rate in rates.items():
-            interval = f"95 % interval {rate.low:.1f} to {rate.high:.1f}"
+            interval = interval_words(rate.low, rate.high, data.sizes["sample"])
             of = f" of {stack} layers" if len(rates) > 1 else ""
-            cards.append(Headline(f"{rate.value:.1f} %", f"sink rate{of} at position 0 (ε = {epsilon:g}; {interval})"))
+            about = f"sink rate{of} at position 0 (ε = {epsilon:g}; {interval})"
+            cards.append(Headline(rate_words(data, rate.value, epsilon, 0, stack), about))
     found = strongest_position(data, epsilon)
     if found is None:
         about = "strongest sink: no position that more than half of the tokens see has a number"

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from sinkscope.measurements import CAUSAL, PER_HEAD, TokenTexts, layer_labels, layers_of, sample_lengths
-from sinkscope.metrics import comparable, layer_rates, nanmean, token_rates
+from sinkscope.measurements import PER_HEAD, TokenTexts, comparable_places, layer_labels, layers_of, sample_lengths
+from sinkscope.metrics import layer_rates, nanmean, token_rates
 from sinkscope.report.observatory.numbers import short
 from sinkscope.report.page import Section, Widget
 from sinkscope.theme import SEQUENTIAL
@@ -77,7 +77,7 @@ def strip_payload(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> d
     by_layer = nanmean(received, 2)
     mean = np.concatenate([nanmean(by_layer, 1)[:, None], by_layer], 1)
     share = np.concatenate([token_rates(received, epsilon)[:, None], layer_rates(received, epsilon)], 1)
-    counted = comparable(lengths, part["position"].values, stack == CAUSAL)
+    counted = np.asarray(comparable_places(part).any(1))
     ids = part["token_id"].transpose("sample", "position").values
     norms = _largest_norms(part, stack)
     samples = [_sample(number, ids, mean, share, counted, norms, part) for number in range(len(ids))]

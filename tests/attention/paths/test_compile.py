@@ -67,7 +67,6 @@ def test_every_kind_of_operation_in_one_graph():
 
 
 @pytest.mark.long
-@pytest.mark.matrix
 def test_the_rest_of_the_catalog_in_one_graph_each():
     rest = [name for name in CATALOG if name not in KINDS]
     assert compiled("aot_eager", "5", *rest) == rest

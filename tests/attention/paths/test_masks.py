@@ -13,7 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import sinkscope.attention as zoo
 from sinkscope.attention.paths import chunked, flash, sdpa
-from tests.thinning import thinned
 
 from ..problems import HEADS, assert_close, build
 
@@ -85,9 +84,14 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(chunked, "SMALL", 32)
 
 
-@pytest.mark.in_part(2)
+@pytest.mark.slow_except(
+    "softmax-causal-none-4-77",
+    "sink_logit-documents without order-none-4-77",
+    "softmax_off_by_one-window to both sides-left-4-41",
+    "differential-without-left-4-41",
+)
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize(("name", "mask", "padding", "kv_heads", "queries"), thinned(CASES, 24), ids=str)
+@pytest.mark.parametrize(("name", "mask", "padding", "kv_heads", "queries"), CASES, ids=str)
 def test_blocks_equal_the_reference(name, mask, padding, kv_heads, queries):
     visibility = bound(mask, padding, queries)
     found, expected = (both_ways(name, visibility, kv_heads, path) for path in ("sdpa", "reference"))
@@ -113,7 +117,6 @@ def test_blocks_of_the_size_in_use_equal_the_reference(name, monkeypatch):
         assert_close(other, expected, 1e-9)
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("mask", ["window", "document", "prefix"])
 @pytest.mark.parametrize("name", ["softmax", "sink_logit", "kv_bias", "differential"])
@@ -162,7 +165,7 @@ def largest(run: Callable[[], Tensor]) -> int:
     return mode.elements
 
 
-@pytest.mark.in_part(6)
+@pytest.mark.slow_except("softmax-mask0-True", "softmax-mask2-True", "kv_bias-mask4-True", "differential-mask6-True")
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("fits", [True, False])
 @pytest.mark.parametrize(

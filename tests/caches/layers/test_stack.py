@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sinkscope.caches import POLICIES, EvictingCache, EvictionCall, Policy, Protect, SinkSet, evicting
+from sinkscope.caches import POLICIES, EvictingCache, EvictionCall, Policy, Protect, evicting
 from sinkscope.caches.layers.stack import Stack
 from sinkscope.caches.notes import Note
 from sinkscope.caches.policies import H2O, VATP, FastV, KeyNorm, Streaming
 from sinkscope.errors import InputError
 from sinkscope.hooks import Editor, editing
 from sinkscope.probes import observe
+from sinkscope.sinks import First, Online, TokenIds
 from tests.caches import naive_scores, reference
 from tests.families.registry import FAMILIES
 
@@ -37,9 +38,9 @@ LOOPS: dict[str, tuple[Policy, reference.Score]] = {
 MORE: dict[str, Policy] = {
     "skipping": KeyNorm(skipped_layers=1),
     "skipping, fastv": FastV(IMAGE, 1),
-    "tokens": Protect(H2O(), SinkSet.tokens(IMAGE[:2]), 2),
-    "online": Protect(KeyNorm(), SinkSet.online(0.3), 2),
-    "first": Protect(POLICIES["tova"](), SinkSet.first(2), 2),
+    "tokens": Protect(H2O(), TokenIds(*IMAGE[:2]), 2),
+    "online": Protect(KeyNorm(), Online(0.3), 2),
+    "first": Protect(POLICIES["tova"](), First(2), 2),
 }
 
 
@@ -155,7 +156,8 @@ def test_other_precisions(dtype: torch.dtype) -> None:
     for policy in (POLICIES["tova"](), Alone(POLICIES["tova"]())):
         with evicting(model, policy, BUDGET, "always") as cache:
             found.append((torch.stack(read(model, cache)), sets_of(cache)))
-    torch.testing.assert_close(found[0][0], found[1][0])
+    # Processors add up products of bfloat16 in other orders for one row than for several.
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-3 if dtype == torch.bfloat16 else 1e-7, rtol=0.016)
     assert found[0][1] == found[1][1]
 
 

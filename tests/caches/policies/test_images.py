@@ -80,7 +80,6 @@ def test_borders_of_an_image_stay(name: str) -> None:
         assert all(head == wanted for row in rows for head in row)
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize(
     "policy", [FastV((IMAGE_TOKEN,), 1), LookM((IMAGE_TOKEN,), 2, 3), ImageEdges((BEGIN,), (END,), 2, 3)]
 )

@@ -64,7 +64,7 @@ class Killed(BaseException):
     """As a kill is, nothing may catch it."""
 
 
-@pytest.mark.in_part(4)
+@pytest.mark.slow_except("0", "4")
 @pytest.mark.parametrize("at", range(6))
 def test_a_kill_loses_nothing(queue, tmp_path, at):
     """After a run was made, and before its record was written."""

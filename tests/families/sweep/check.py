@@ -225,7 +225,7 @@ def _row(
             weights = only(weights, queries, keys)
     else:
         weights = only(weights, queries, keys)
-    wanted = received(weights, found.said, found.crosses)
+    wanted = received(weights)
     if tokens != wanted.shape[1]:
         raise Different(f"{where}: T = {tokens}, not {wanted.shape[1]}{note}")
     mine = values[: wanted.shape[0], : wanted.shape[1]]

@@ -84,16 +84,9 @@ def returned(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[Maps, A
     return found, output
 
 
-def received(weights: Float[Tensor, "heads query key"], said: bool, crosses: bool) -> Float[Tensor, "heads key"]:
-    """alpha_k = sum over queries / (T − k) where no query sees a later key, / T else.
-
-    Where some queries see the key behind them and others do not, what the module says of itself decides.
-    """
-    queries, keys = weights.shape[1:]
-    counts = torch.full((keys,), float(queries))
-    if queries == keys and not crosses and is_causal(weights, said):
-        counts = torch.arange(keys, 0, -1).float()
-    return weights.sum(1) / counts
+def received(weights: Float[Tensor, "heads query key"]) -> Float[Tensor, "heads key"]:
+    """alpha_k = sum over queries / how many of them give the key any weight in some head."""
+    return weights.sum(1) / (weights > 0).any(0).sum(0)
 
 
 def is_causal(weights: Float[Tensor, "heads query key"], said: bool) -> bool:

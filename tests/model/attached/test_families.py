@@ -10,14 +10,14 @@ from sinkscope.attention import Causal, Full
 from sinkscope.model.attached import FAMILIES
 from sinkscope.model.attached import layer as attached_layer
 from tests.model.attached.hosts import HOSTS, TOLERANCE, host, inputs, output, stir
-from tests.thinning import thinned
 
 
 def test_every_supported_family_is_tested() -> None:
     assert set(HOSTS) == set(FAMILIES)
 
 
-@pytest.mark.parametrize("name", thinned(HOSTS, 3))
+@pytest.mark.slow_except("llama", "mixtral", "gpt2", "bert")
+@pytest.mark.parametrize("name", HOSTS)
 def test_softmax_attached_is_the_host(name: str) -> None:
     """Against the family's own eager attention: windows of Mistral and Gemma, softcap, grouped heads, no causality."""
     model, given = host(name), inputs(name)
@@ -26,7 +26,7 @@ def test_softmax_attached_is_the_host(name: str) -> None:
     torch.testing.assert_close(output(model, given), output(host(name, "eager"), given), atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("name", thinned([name for name in HOSTS if name != "vit"], 3))
+@pytest.mark.parametrize("name", [name for name in HOSTS if name != "vit"])
 def test_padded_rows_are_the_same_alone(name: str) -> None:
     model, ids = host(name), inputs(name)["input_ids"][:1]
     ss.attach(model, "sink_logit", start="as_is")
@@ -43,8 +43,7 @@ def test_padded_rows_are_the_same_alone(name: str) -> None:
     torch.testing.assert_close(output(model, given)[real][None], alone, atol=1e-5, rtol=0)
 
 
-@pytest.mark.in_part(2)
-@pytest.mark.parametrize("name", thinned(HOSTS, 3))
+@pytest.mark.parametrize("name", HOSTS)
 def test_taken_off_nothing_is_left(name: str) -> None:
     model, given = host(name), inputs(name)
     before, state = output(model, given), list(model.state_dict())

@@ -12,7 +12,6 @@ import torch
 import sinkscope as ss
 from sinkscope.errors import InputError
 from tests.model.attached.hosts import HOSTS, TOLERANCE, host, inputs, output, stir
-from tests.thinning import thinned
 
 
 def per_layer(name: str, model: torch.nn.Module) -> list[torch.Tensor]:
@@ -26,8 +25,8 @@ def per_layer(name: str, model: torch.nn.Module) -> list[torch.Tensor]:
     return seen
 
 
-@pytest.mark.in_part(3)
-@pytest.mark.parametrize("name", thinned(HOSTS, 3))
+@pytest.mark.slow_except("llama", "olmo2")
+@pytest.mark.parametrize("name", HOSTS)
 def test_only_the_chosen_layer_is_changed(name: str) -> None:
     """In layer 1 alone: the output of layer 0 is the plain model's, that of layer 1 is of the operation everywhere."""
     plain, one, both = host(name), host(name), host(name)

@@ -16,7 +16,6 @@ from sinkscope.errors import UnsupportedModelError
 from sinkscope.interventions import ForbidSink
 from sinkscope.model.attached import layer as attached_layer
 from tests.model.attached.hosts import HOSTS, host, inputs, output, stir
-from tests.thinning import thinned
 
 BOTH = [ss.AttentionReceived(), ss.SlotReceived()]
 
@@ -45,8 +44,8 @@ SPECS = ["softmax", "softmax_off_by_one", "kv_bias", "sigmoid", "gated_head", "s
 DECODERS = ["llama", "mistral", "gemma2", "gemma3_text", "gpt_oss", "phi3", "mixtral", "olmo2"]
 
 
-@pytest.mark.in_part(5)
-@pytest.mark.parametrize(("name", "spec"), thinned(list(product(DECODERS, SPECS)), 3))
+@pytest.mark.slow_except("llama-softmax", "gemma2-gated_head", "phi3-softmax_off_by_one", "olmo2-sigmoid")
+@pytest.mark.parametrize(("name", "spec"), list(product(DECODERS, SPECS)))
 def test_what_is_measured_are_the_weights_of_the_operation(name: str, spec: str) -> None:
     if (name, spec) == ("gpt_oss", "sigmoid"):
         pytest.skip("refused: a host's own sink competes with nothing under sigmoid weights")
@@ -60,8 +59,8 @@ def test_what_is_measured_are_the_weights_of_the_operation(name: str, spec: str)
         torch.testing.assert_close(ours, received(weights, causal=True), atol=1e-5, rtol=0)
 
 
-@pytest.mark.in_part(2)
-@pytest.mark.parametrize("name", thinned(HOSTS, 3))
+@pytest.mark.slow_except("llama", "mixtral", "gpt2")
+@pytest.mark.parametrize("name", HOSTS)
 def test_observation_changes_no_bit(name: str) -> None:
     model, given = attached(name, AttentionSpec(slots=(LogitSlot(),), output=(HeadGate(),))), inputs(name)
     before = output(model, given)
@@ -75,7 +74,6 @@ def test_observation_changes_no_bit(name: str) -> None:
         assert abs(float(total.mean()) - 1) < 1e-4
 
 
-@pytest.mark.in_part(3)
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gemma3_text", "gpt2"])
 def test_decoding_is_measured_like_the_full_forward(name: str) -> None:
     model = attached(name, "sink_logit")

@@ -18,7 +18,6 @@ from transformers.masking_utils import sdpa_mask
 
 import sinkscope as ss
 from tests.model.attached.hosts import HOSTS, host, inputs, stir
-from tests.thinning import thinned
 
 NAME = "written_out"
 Learned = dict[str, Tensor]
@@ -150,8 +149,8 @@ def padded(name: str) -> dict[str, Tensor]:
     return {**given, "attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
 
 
-@pytest.mark.in_part(10)
-@pytest.mark.parametrize(("name", "operation"), thinned(list(product(HOSTS, FORMULAS)), 3))
+@pytest.mark.slow_except("llama-softmax_off_by_one", "gemma2-softmax_off_by_one", "phi3-softmax_off_by_one")
+@pytest.mark.parametrize(("name", "operation"), list(product(HOSTS, FORMULAS)))
 def test_values_and_gradients_follow_the_formula(name: str, operation: str) -> None:
     if (name, operation) == ("gpt_oss", "sigmoid"):
         pytest.skip("refused: a host's own sink competes with nothing under sigmoid weights")
@@ -161,8 +160,8 @@ def test_values_and_gradients_follow_the_formula(name: str, operation: str) -> N
     compare(model, reference(name, model, FORMULAS[operation]), inputs(name))
 
 
-@pytest.mark.in_part(2)
-@pytest.mark.parametrize("name", thinned([name for name in HOSTS if name != "vit"], 3))
+@pytest.mark.slow_except("llama", "mixtral", "gpt2")
+@pytest.mark.parametrize("name", [name for name in HOSTS if name != "vit"])
 def test_under_padding(name: str) -> None:
     model = wide(host(name))
     ss.attach(model, "kv_bias", start="as_is", seed=0)
@@ -201,7 +200,6 @@ FUSED: dict[str, tuple[str, Callable[..., list[Tensor]], Callable[[list[Tensor]]
 }
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("operation", ["qk_norm", "gated_value"])
 @pytest.mark.parametrize("name", FUSED)
 def test_fused_maps_are_changed_in_the_part_that_is_meant(name: str, operation: str) -> None:

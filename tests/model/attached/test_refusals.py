@@ -58,7 +58,6 @@ def test_lab_models_and_modules_are_refused() -> None:
         ss.attach(torch.compile(host("llama"), backend="eager"), "softmax")
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize(
     ("name", "spec", "words"),
     [

@@ -14,7 +14,6 @@ from transformers import DynamicCache, PreTrainedModel
 import sinkscope as ss
 from sinkscope.errors import InputError, UnsupportedModelError
 from tests.model.attached.hosts import host, inputs, output, stir
-from tests.thinning import thinned
 
 RELATIVE = ["llama", "qwen2", "qwen3", "qwen3_moe", "mixtral", "gemma", "olmo2", "phi3", "stablelm", "gpt_neox"]
 COUNTED = ["gpt2", "opt"]
@@ -36,9 +35,8 @@ def tokens_of(model: PreTrainedModel) -> Tensor:
     return next(p for path, p in model.named_parameters() if path.endswith((".sink_tokens", ".register_tokens")))
 
 
-@pytest.mark.in_part(2)
 @torch.no_grad()
-@pytest.mark.parametrize("name", thinned(RELATIVE + COUNTED, 2))
+@pytest.mark.parametrize("name", RELATIVE + COUNTED)
 def test_they_are_three_tokens_in_front(name: str) -> None:
     """The plain host on a sequence that begins with three embeddings more, of which nothing is read afterwards."""
     model, plain, ids = equipped(name), host(name, "eager"), inputs(name)["input_ids"]
@@ -53,7 +51,7 @@ def test_they_are_three_tokens_in_front(name: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", thinned(RELATIVE + COUNTED, 2))
+@pytest.mark.parametrize("name", RELATIVE + COUNTED)
 def test_caches_and_padding_change_nothing(name: str) -> None:
     model, ids = equipped(name, "kv_bias"), inputs(name)["input_ids"]
     whole, past = model(ids).logits, DynamicCache()
@@ -66,7 +64,6 @@ def test_caches_and_padding_change_nothing(name: str) -> None:
     torch.testing.assert_close(found, whole, atol=5e-5, rtol=1e-4)
 
 
-@pytest.mark.in_part(2)
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["llama", "gpt2", "opt", "phi3"])
 def test_generation_with_a_cache_is_generation_without(name: str) -> None:
@@ -111,7 +108,6 @@ def test_registers_stand_behind_cls_and_are_dropped() -> None:
     assert seen.data.sizes["position"] == longer.shape[1]
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", ["llama", "opt", "vit"])
 def test_they_are_saved_copied_and_taken_off(name: str, tmp_path: Path) -> None:
     model, given = equipped(name, "gated_head"), inputs(name)

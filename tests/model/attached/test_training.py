@@ -17,12 +17,11 @@ from sinkscope.attention import AttentionSpec, HeadGate, ZeroSlot
 from sinkscope.errors import InputError
 from sinkscope.model import LabConfig, LabForCausalLM
 from tests.model.attached.hosts import HOSTS, host, inputs, output
-from tests.thinning import thinned
 
 GATED = AttentionSpec(slots=(ZeroSlot(),), output=(HeadGate(),))
 
 
-@pytest.mark.parametrize("name", thinned(HOSTS, 3))
+@pytest.mark.parametrize("name", HOSTS)
 def test_only_the_operation_learns(name: str) -> None:
     model = host(name)
     ss.attach(model, "gated_head")

@@ -122,7 +122,6 @@ def test_a_lab_model_decodes_as_its_llama_does(heads: int, shuffled: bool) -> No
     assert (mine[:, 1:] - decoded(model, DynamicCache(config=model.config))[:, 1:]).abs().max() > 0.01
 
 
-@pytest.mark.in_part(2)
 @torch.no_grad()
 @pytest.mark.parametrize(
     "name", ["softmax_off_by_one", "sigmoid", "sigmoid_bias", "k_bias", "gated_head", "kernel_elu"]

@@ -11,7 +11,6 @@ from sinkscope.probes import AttentionBefore, SelfAttention, measure, observe
 from tests.probes.observers.naive import ALL, close, look
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", ALL)
 def test_it_is_the_diagonal_of_the_whole_map(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data, layers = look(name, monkeypatch, SelfAttention())
@@ -31,7 +30,6 @@ def lab(attention: str, **options) -> LabForCausalLM:
     return LabForCausalLM(LabConfig(vocab_size=31, attention=attention, **sizes, **options)).eval()
 
 
-@pytest.mark.in_part(3)
 @pytest.mark.parametrize("attention", ["softmax", "first_key_logit", "latent_sinks", "exclusive", "softpick"])
 @torch.no_grad()
 def test_padding_and_cache_leave_it_alone(attention: str) -> None:
@@ -56,7 +54,6 @@ def test_a_metric_per_head_beside_the_sink() -> None:
     assert abs(measured.heads()["self_attention"].to_numpy() - wanted).max() < 1e-6
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("distance", [0, 1, 7])
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss", "lab:sigmoid", "lab:kv_bias"])
 def test_what_is_given_to_the_token_before_is_a_diagonal_of_the_map(name: str, distance: int, monkeypatch) -> None:

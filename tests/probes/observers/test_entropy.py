@@ -46,7 +46,6 @@ def test_no_random_logits_violate_the_bound() -> None:
     assert bool((entropy_bound(spread, torch.tensor(30.0)) <= entropy + 1e-9).all())
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", ALL)
 def test_entropy_is_that_of_the_whole_map(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data, layers = look(name, monkeypatch, AttentionEntropy())
@@ -60,7 +59,6 @@ def test_entropy_is_that_of_the_whole_map(name: str, monkeypatch: pytest.MonkeyP
         close(data["attention_entropy"][:, index], wanted, 2e-5)
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", [name for name in ALL if name != "lab:sigmoid"])
 def test_the_bound_is_that_of_each_rows_logits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data, layers = look(name, monkeypatch, AttentionEntropy())
@@ -83,7 +81,6 @@ def test_the_bound_is_that_of_each_rows_logits(name: str, monkeypatch: pytest.Mo
             assert float(data["entropy_bound"][1, index, head]) == pytest.approx(np.mean(bounds), abs=2e-5)
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", ALL)
 def test_maximal_logits_are_those_of_visible_pairs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data, layers = look(name, monkeypatch, *BOTH)

@@ -20,7 +20,7 @@ def of(observer: Observer, values: torch.Tensor) -> dict[str, float]:
     """The statistics of one row (position, width)."""
     sums = {piece.name: piece.values for piece in observer.on_hidden(Hidden(values[None], 0, Depth(0, "decoder")))}
     real = torch.ones(1, len(values), dtype=torch.bool)
-    return {name: float(array.values) for name, array in observer.arrays(LayerSums(sums, True, real, real)).items()}
+    return {name: float(array.values) for name, array in observer.arrays(LayerSums(sums, real, real)).items()}
 
 
 @pytest.mark.parametrize("tokens", [256, 16, 5])

@@ -1,4 +1,4 @@
-"""Largest weights, votes and uniform attention, key by key."""
+"""Votes, how many queries see a key, and uniform attention, key by key."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from sinkscope.probes import AttentionReceived, measure
 from sinkscope.probes.observers.incoming import IncomingAttention
 from tests.planted.factory import NULL, Plant, null_model, planted_ids, planted_model
 from tests.probes.conftest import build
-from tests.probes.observers.naive import ALL, close, look
+from tests.probes.observers.naive import ALL, Whole, close, look
 from tests.probes.test_batches import padded
 
 GOLDEN = {8: 0.339732, 16: 0.211296, 32: 0.126828, 64: 0.0741233}
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", ALL)
-def test_peaks_and_votes_are_those_of_the_whole_map(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_votes_are_those_of_the_whole_map(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data, layers = look(name, monkeypatch, IncomingAttention())
     for index, layer in enumerate(layers):
         weights, visible = layer.weights, layer.visible
@@ -26,7 +25,6 @@ def test_peaks_and_votes_are_those_of_the_whole_map(name: str, monkeypatch: pyte
         if name == "lab:sigmoid":
             weights, slot = weights / (weights.sum(-1, keepdim=True) + 1e-8), torch.zeros_like(slot)
         keys = weights.shape[-1]
-        close(data["attention_peak"][:, index, :, :keys], weights.amax(-2))
         for head in range(weights.shape[1]):
             votes = np.zeros(keys)
             for query in range(weights.shape[2]):
@@ -36,17 +34,25 @@ def test_peaks_and_votes_are_those_of_the_whole_map(name: str, monkeypatch: pyte
             close(data["most_attended"][1, index, head, :keys], votes / visible.sum(0).numpy())
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", ALL)
 def test_uniform_attention_is_spread_over_what_a_query_sees(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, layers = look(name, monkeypatch, IncomingAttention())
+    data, layers = look(name, monkeypatch, AttentionReceived())
     assert data["uniform_received"].dims == ("sample", "layer", "position")
     for index, layer in enumerate(layers):
         visible = layer.visible.double()
-        queries, keys = visible.shape
-        counts = torch.arange(keys, 0, -1) if layer.call.causal else torch.full((keys,), queries)
-        wanted = (visible / visible.sum(-1, keepdim=True)).sum(0) / counts
+        keys = visible.shape[1]
+        wanted = (visible / visible.sum(-1, keepdim=True)).sum(0) / visible.sum(0)
         close(data["uniform_received"][:, index, :keys], wanted.expand(3, -1))
+        close(data["visible_queries"][:, index, :keys], visible.sum(0).expand(3, -1))
+        close(data["attention_received"][:, index, :, :keys], _raw(name, layer).sum(-2) / visible.sum(0))
+        assert bool(data["causal"][index]) == (layer.call.layer.stack == "decoder")
+
+
+def _raw(name: str, layer: Whole) -> torch.Tensor:
+    """The weights that the metric reads."""
+    if name != "lab:sigmoid":
+        return layer.weights
+    return layer.weights / (layer.weights.sum(-1, keepdim=True) + 1e-8)
 
 
 @pytest.mark.parametrize("tokens", GOLDEN)
@@ -70,7 +76,6 @@ def test_a_tie_is_the_first_keys(ids: torch.Tensor) -> None:
     close(data["attention_received"], np.broadcast_to(data["uniform_received"].values[:, :, None], (3, 2, 4, 24)))
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", ["mistral", "lab:sigmoid", "lab:sink_logit"])
 def test_a_padded_row_equals_the_same_row_alone(name: str, side: str, ids: torch.Tensor) -> None:
@@ -79,18 +84,14 @@ def test_a_padded_row_equals_the_same_row_alone(name: str, side: str, ids: torch
     for row, length in enumerate(lengths):
         text = ids[row : row + 1, -length:] if side == "left" else ids[row : row + 1, :length]
         alone = measure(model, text, [IncomingAttention()]).data
-        for variable in ("attention_peak", "most_attended", "uniform_received"):
+        for variable in ("most_attended", "uniform_received", "visible_queries"):
             close(together[variable][row, ..., :length], alone[variable][0], 2e-5)
             assert bool(together[variable][row, ..., length:].isnull().all())
 
 
 @pytest.mark.parametrize("plant", [Plant(), Plant(sinks=(0, 9)), Plant(sinks=(7,)), NULL])
-def test_planted_sinks_have_the_peaks_and_the_votes(plant: Plant) -> None:
+def test_planted_sinks_have_the_votes(plant: Plant) -> None:
     model = planted_model(plant) if plant.sinks else null_model()
     data = measure(model, planted_ids(plant), [IncomingAttention()]).data.isel(layer=slice(1, None))
     votes = data["most_attended"].mean(("sample", "layer", "head")).values[:16]
-    peaks = data["attention_peak"].mean(("sample", "layer", "head")).values[1:16]
     assert set(np.flatnonzero(votes > 0.4)) == set(plant.sinks)
-    if plant.sinks == (0, 9):
-        assert peaks[8] > 0.4
-        assert np.delete(peaks, 8).max() < 0.3

@@ -19,7 +19,7 @@ def of(values: torch.Tensor, *sigmas: float) -> dict[str, np.ndarray]:
     pieces = observer.on_hidden(Hidden(values[None], 0, Depth(0, "decoder")))
     sums = {piece.name: piece.values for piece in pieces}
     real = torch.ones(1, len(values), dtype=torch.bool)
-    arrays = observer.arrays(LayerSums(sums, True, real, real))
+    arrays = observer.arrays(LayerSums(sums, real, real))
     return {name: array.values[0, 0].numpy() for name, array in arrays.items()}
 
 

@@ -29,7 +29,6 @@ def written(layer: Whole) -> torch.Tensor:
     return layer.weights @ layer.values
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", WITHOUT_VALUE_SLOTS)
 def test_outputs_are_weights_times_values(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data, layers = look(name, monkeypatch, HeadOutputs())
@@ -61,7 +60,6 @@ def test_outputs_are_what_the_projection_receives(name: str, site: str, ids: tor
         close(data["output_norm"][:, index], flat.unflatten(-1, (4, -1)).norm(dim=-1).mT.detach(), 1e-5)
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", ALL)
 def test_the_sinks_part_and_the_rest_are_the_whole_output(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     positions = [0, 3]
@@ -85,7 +83,6 @@ def test_with_all_positions_nothing_is_left(ids: torch.Tensor) -> None:
     close(data["sink_output_constancy"], data["output_mean_share"], 1e-5)
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize(
     ("name", "side"),
     [

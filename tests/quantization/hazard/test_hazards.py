@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import InputError
-from sinkscope.quantization import FirstTokens, MeasuredSinks, Positions, hazards
+from sinkscope.quantization import hazards
 from sinkscope.quantization.hazard.statistics import SiteNumbers
+from sinkscope.sinks import First, Measured, Positions
 from tests.families.registry import FAMILIES
 from tests.planted.factory import null_model
-from tests.quantization.studies.quantizers import by_channel, by_token
+from tests.quantization.quantizers import by_channel, by_token
 
 
 def test_an_outlying_token_is_found_where_it_was_planted() -> None:
@@ -23,28 +24,28 @@ def test_an_outlying_token_is_found_where_it_was_planted() -> None:
     assert worst["bits_lost"] > 3
     assert worst["max_median"] > 30 > 10 > worst["max_median_without"]
     assert worst["set_by_position"] in (0, 12)
-    assert worst["set_by_spared"]
+    assert worst["set_by_protected"]
     assert sorted(found.tokens["position"]) == [0, 12]
     assert (found.tokens["share"] == 1).all()
     first = found.advice.iloc[0]
-    assert "spare the tokens at" in first["what"]
+    assert "protect the tokens at" in first["what"]
     assert "block 1, into down" in first["where"]
     assert not found.advice["what"].str.contains("smooth").any()
 
 
 def test_an_outlying_channel_is_told_apart() -> None:
-    found = hazards(*by_channel(), FirstTokens(1))
+    found = hazards(*by_channel(), First(1))
     down = found.sites[found.sites["site"] == "into down"]
     assert (down["bits_lost"].abs() < 1).all()
     assert (down["channel_ratio"] > 30).all()
     advice = found.advice[found.advice["what"].str.contains("smooth or rotate")]
     assert len(advice) == 1
-    assert "no spared token changes that" in advice.iloc[0]["why"]
+    assert "protecting tokens does not change that" in advice.iloc[0]["why"]
     assert "buys nothing" in found.advice.iloc[0]["what"]
 
 
-def test_a_token_that_nobody_spared_is_named() -> None:
-    found = hazards(*by_token(sinks=(0, 12)), FirstTokens(1))
+def test_a_token_that_is_left_is_named() -> None:
+    found = hazards(*by_token(sinks=(0, 12)), First(1))
     named = found.advice[found.advice["what"] == "look at other tokens as well"].iloc[0]
     assert "position 12" in named["why"]
     assert "block 1, into down" in named["where"]
@@ -52,13 +53,13 @@ def test_a_token_that_nobody_spared_is_named() -> None:
 
 def test_no_sink_is_said_and_the_table_stands() -> None:
     _, ids = by_token()
-    found = hazards(null_model(), ids, MeasuredSinks(0.9))
-    assert "no sink found" in found.advice.iloc[0]["why"]
+    found = hazards(null_model(), ids, Measured(0.9))
+    assert "no sink" in found.advice.iloc[0]["why"]
     assert found.tokens.empty
     assert len(found.sites) > 20
     json.dumps(found.to_json(), allow_nan=False)
     with pytest.raises(InputError, match="different numbers"):
-        hazards(null_model(), ids, Positions((0, 0)))
+        hazards(null_model(), ids, Positions(0, 0))
 
 
 def test_the_lines_are_those_of_what_is_given_to_maps() -> None:
@@ -89,7 +90,7 @@ def test_a_quantile_is_read_within_a_bin(rows: int) -> None:
     for start in range(0, 3, rows):
         numbers.read(x[start : start + rows], start)
     plain = x[real].abs().flatten()
-    assert numbers.over_quantile(False) == pytest.approx(float(plain.max() / plain.quantile(0.999)), rel=0.03)
+    assert numbers.over_quantile(left=False) == pytest.approx(float(plain.max() / plain.quantile(0.999)), rel=0.03)
 
 
 def test_padding_is_no_token() -> None:
@@ -109,7 +110,7 @@ def test_families_have_their_sites(name: str) -> None:
     if name not in FAMILIES:
         pytest.skip(f"no family '{name}' in the registry")
     family = FAMILIES[name]
-    found = hazards(family.build("eager"), _inputs(name), FirstTokens(1))
+    found = hazards(family.build("eager"), _inputs(name), First(1))
     assert len(found.sites)
     assert found.sites["bits_lost"].notna().all()
 

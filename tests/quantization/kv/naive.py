@@ -75,11 +75,11 @@ def of_block(x: Tensor, counted: list[bool], side: Side) -> Tensor:
 
 
 class NaiveLayer(DynamicLayer):
-    """`spared`: (batch, column) of everything that will ever come; `pads`: padding of each row."""
+    """`protected`: (batch, column) of everything that will ever come; `pads`: padding of each row."""
 
-    def __init__(self, keys: Side, values: Side, window: int, pads: list[int], spared: Tensor) -> None:
+    def __init__(self, keys: Side, values: Side, window: int, pads: list[int], protected: Tensor) -> None:
         super().__init__()
-        self.sides, self.window, self.pads, self.spared = (keys, values), window, pads, spared
+        self.sides, self.window, self.pads, self.protected = (keys, values), window, pads, protected
         self.block = max(side.group or 1 if side.over == "channel" else 1 for side in self.sides)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -95,7 +95,7 @@ class NaiveLayer(DynamicLayer):
             closed = max(0, tokens - pad - self.window) // self.block * self.block
             for start in range(pad, pad + closed, self.block):
                 part = slice(start, start + self.block)
-                counted = [not bool(one) for one in self.spared[row, part]]
+                counted = [not bool(one) for one in self.protected[row, part]]
                 for head in range(x.shape[1]):
                     out[row, head, part] = of_block(x[row, head, part], counted, side)
         return out

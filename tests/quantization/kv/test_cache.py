@@ -11,24 +11,18 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 import sinkscope as ss
+from sinkscope.caches.memory import held_bytes
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.evaluate import arm, full, held_bytes
-from sinkscope.evaluate.harness import summed
+from sinkscope.measuring.evidence import find_tokens
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.quantization import (
-    FirstTokens,
-    Grid,
-    MeasuredSinks,
-    Positions,
-    SinkQuantizedCache,
-    Spared,
-    Tokens,
-    effective_bits,
-    quantized_cache,
-)
+from sinkscope.quantization import Grid, SinkQuantizedCache, effective_bits, quantized_cache, resolved
+from sinkscope.sinks import Choice, First, Measured, Positions, TokenIds
+from sinkscope.trials import cached, unchanged
+from sinkscope.trials.harness import summed
 from tests.caches.families import slow_but
 from tests.families.registry import COLLECTED, FAMILIES
 from tests.quantization.kv.naive import NaiveLayer, Side, naive_cache
+from tests.quantization.test_protected import mask as columns_of_choice
 
 IDS = torch.randint(3, 90, (2, 19), generator=torch.Generator().manual_seed(3))
 KEYS, VALUES = Grid(2, "channel", group=4), Grid(3, "token")
@@ -57,11 +51,11 @@ def read(model: Any, cache: DynamicCache, ids: Tensor, mask: Tensor | None = Non
     return torch.cat(found, 1)
 
 
-def naive(model: Any, ids: Tensor, spared: Tensor | None = None, pads: list[int] | None = None) -> DynamicCache:
-    spared = torch.zeros_like(ids, dtype=torch.bool) if spared is None else spared
+def naive(model: Any, ids: Tensor, protect: Tensor | None = None, pads: list[int] | None = None) -> DynamicCache:
+    protect = torch.zeros_like(ids, dtype=torch.bool) if protect is None else protect
     which = quantized_cache(model, KEYS, VALUES)
     indices = [index for index in range(len(which.layers)) if index not in which.left_alone]
-    return naive_cache(model.config, lambda: NaiveLayer(*SIDES, 0, pads or [0] * len(ids), spared), indices)
+    return naive_cache(model.config, lambda: NaiveLayer(*SIDES, 0, pads or [0] * len(ids), protect), indices)
 
 
 @pytest.mark.parametrize("name", slow_but(("llama", "gpt_oss"), ("llama", "gpt_oss", "gemma2", "qwen3_moe", "olmo2")))
@@ -77,15 +71,14 @@ def test_logits_are_those_over_naive_layers(name: str) -> None:
     assert torch.equal(found[:, :7], full[:, :7])
 
 
-@pytest.mark.in_part(2)
-@pytest.mark.parametrize("spared", [FirstTokens(2), Positions((0, 5)), Tokens((7,))])
-def test_what_is_spared_with_padding_is_spared_row_by_row(model: PreTrainedModel, spared: Spared) -> None:
+@pytest.mark.parametrize("protect", [First(2), Positions(0, 5), TokenIds(7)])
+def test_what_is_protected_with_padding_is_protected_row_by_row(model: PreTrainedModel, protect: Choice) -> None:
     ids, mask = IDS.clone(), torch.ones_like(IDS)
     ids[0, 11] = ids[1, 9] = 7
     mask[1, :3] = 0
-    chosen = spared.mask(model, {"input_ids": ids, "attention_mask": mask})
+    chosen = columns_of_choice(protect, model, {"input_ids": ids, "attention_mask": mask})
     assert chosen.any(1).all()
-    found = read(model, quantized_cache(model, KEYS, VALUES, spared), ids, mask)
+    found = read(model, quantized_cache(model, KEYS, VALUES, protect), ids, mask)
     wanted = read(model, naive(model, ids, chosen, [0, 3]), ids, mask)
     torch.testing.assert_close(found[mask.bool()], wanted[mask.bool()], atol=2e-5, rtol=1e-4)
     other = read(model, quantized_cache(model, KEYS, VALUES), ids, mask)
@@ -97,17 +90,17 @@ def test_with_room_for_all_generate_writes_what_it_would(model: PreTrainedModel)
         torch.manual_seed(0)
         wanted = generated(model, DynamicCache(config=model.config), **options)
         torch.manual_seed(0)
-        cache = quantized_cache(model, KEYS, VALUES, FirstTokens(1), window=60)
+        cache = quantized_cache(model, KEYS, VALUES, First(1), window=60)
         assert torch.equal(generated(model, cache, **options), wanted)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_generate_writes_what_it_writes_over_naive_layers(model: PreTrainedModel, beams: int) -> None:
     """Blocks close while beams are permuted: a naive layer rounds whatever rows it has."""
-    spared = torch.zeros(2 * beams, 40, dtype=torch.bool)
+    protect = torch.zeros(2 * beams, 40, dtype=torch.bool)
     cache = naive_cache(
         model.config,
-        lambda: NaiveLayer(*SIDES, 0, [0] * 2 * beams, spared),
+        lambda: NaiveLayer(*SIDES, 0, [0] * 2 * beams, protect),
         list(range(model.config.num_hidden_layers)),
     )
     options = {"num_beams": beams, "output_scores": True, "return_dict_in_generate": True}
@@ -120,13 +113,13 @@ def test_generate_writes_what_it_writes_over_naive_layers(model: PreTrainedModel
 def test_padded_rows_are_written_as_they_would_be_alone(model: PreTrainedModel) -> None:
     mask = torch.ones_like(IDS)
     mask[1, :5] = 0
-    together = generated(model, quantized_cache(model, KEYS, VALUES, FirstTokens(1)), attention_mask=mask)
-    alone = generated(model, quantized_cache(model, KEYS, VALUES, FirstTokens(1)), IDS[1:, 5:])
+    together = generated(model, quantized_cache(model, KEYS, VALUES, First(1)), attention_mask=mask)
+    alone = generated(model, quantized_cache(model, KEYS, VALUES, First(1)), IDS[1:, 5:])
     assert torch.equal(together[1, 5:], alone[0])
 
 
 def test_copies_and_reset(model: PreTrainedModel) -> None:
-    cache = quantized_cache(model, KEYS, VALUES, FirstTokens(1))
+    cache = quantized_cache(model, KEYS, VALUES, First(1))
     first = read(model, cache, IDS)
     twin = deepcopy(cache)
     with torch.no_grad():
@@ -150,7 +143,7 @@ def test_inference_mode_can_be_left(model: PreTrainedModel) -> None:
 def test_it_holds_what_the_formula_says() -> None:
     nano = ss.load("nano")
     for bits, group in ((2, 32), (4, 16)):
-        cache = quantized_cache(nano, Grid(bits, "channel", group=group), Grid(bits, "token"), FirstTokens(1))
+        cache = quantized_cache(nano, Grid(bits, "channel", group=group), Grid(bits, "token"), First(1))
         nano(torch.randint(3, 2000, (4, 120)), past_key_values=cache)
         closed = 120 // group * group
         per_token = len(cache.layers) * 4 * nano.config.kv_heads * 32
@@ -168,21 +161,21 @@ def test_measured_sinks_are_found_in_the_first_pass_wherever_they_stand() -> Non
     bos = nano.config.bos_token_id
     ids[:, 0] = bos
     ids[1, 30] = bos
-    cache = quantized_cache(nano, KEYS, VALUES, MeasuredSinks(0.3))
+    cache = quantized_cache(nano, KEYS, VALUES, Measured(0.3))
     with ss.observe(nano) as seen:
         nano(ids, past_key_values=cache)
         nano(ids[:, 5:6], past_key_values=cache)
     assert seen.measurement().data.sizes["sample"] == 2  # the pass that looks for sinks is nobody else's
-    wanted = MeasuredSinks(0.3).mask(nano, {"input_ids": ids})
+    wanted = columns_of_choice(find_tokens(nano, ids, Measured(0.3, by="row")), nano, {"input_ids": ids})
     assert wanted[1].nonzero().flatten().tolist() == [0, 30]
     for layer in cache.quantized:
-        rows, columns = layer._spared_at  # type: ignore[misc]
+        rows, columns = layer._protected_at  # type: ignore[misc]
         assert torch.equal(torch.stack([rows, columns], 1), wanted.nonzero())
 
 
 @torch.no_grad()
 def test_a_choice_in_known_texts_holds_for_them_and_for_nothing_behind(model: PreTrainedModel) -> None:
-    known = Positions((1, 11)).known(model, {"input_ids": IDS[:, :12]})
+    known = resolved(Positions(1, 11), model, {"input_ids": IDS[:, :12]})
     wanted = torch.zeros_like(IDS, dtype=torch.bool)
     wanted[:, [1, 11]] = True
     found = read(model, quantized_cache(model, KEYS, VALUES, known), IDS)
@@ -279,10 +272,10 @@ def test_numbers_that_travel_with_keys_are_not_rounded() -> None:
 def test_tasks_are_scored_through_it(model: PreTrainedModel) -> None:
     """What lm-eval's adapter asks: log p of a continuation, read token by token behind the context."""
     context, continuation = IDS[0, :12].tolist(), IDS[0, 12:].tolist()
-    total, _ = summed(model, arm("ours", lambda model: quantized_cache(model, KEYS, VALUES)), context, continuation)
+    total, _ = summed(model, cached("ours", lambda model: quantized_cache(model, KEYS, VALUES)), context, continuation)
     logs = read(model, quantized_cache(model, KEYS, VALUES), IDS[:1], prompt=12).double().log_softmax(-1)[0]
     assert total == pytest.approx(float(sum(logs[11 + n, token] for n, token in enumerate(continuation))), abs=1e-4)
-    plain, _ = summed(model, full(), context, continuation)
+    plain, _ = summed(model, unchanged(), context, continuation)
     assert abs(total - plain) > 1e-3
 
 

@@ -12,19 +12,12 @@ from transformers import DynamicCache, PreTrainedModel
 import sinkscope as ss
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Invocation, attention_layers, key_projection, watching
-from sinkscope.interventions import All, effect
-from sinkscope.quantization import (
-    FirstTokens,
-    Grid,
-    Known,
-    MeasuredSinks,
-    Positions,
-    QuantizeCache,
-    fake_quantize,
-    quantized_cache,
-)
+from sinkscope.interventions import All
+from sinkscope.quantization import Grid, QuantizeCache, fake_quantize, quantized_cache
 from sinkscope.quantization.kv.rounding import rounded
 from sinkscope.quantization.kv.scheme import stored_steps
+from sinkscope.sinks import First, Measured, Positions, Tokens
+from sinkscope.trials.changes import changed
 from tests.caches.families import slow_but
 from tests.families.registry import COLLECTED, FAMILIES
 from tests.quantization.kv.test_cache import IDS, lab, read
@@ -45,7 +38,7 @@ def simulated(model: Any, ids: Tensor, how: QuantizeCache, mask: Tensor | None =
         return model(ids, **given).logits
 
 
-@pytest.mark.in_part(3)
+@pytest.mark.slow_except("kivi-sdpa", "token-eager")
 @pytest.mark.parametrize("host", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["kivi", "token"])
 def test_it_is_the_real_cache_read_a_token_at_a_time(name: str, host: Any) -> None:
@@ -53,10 +46,10 @@ def test_it_is_the_real_cache_read_a_token_at_a_time(name: str, host: Any) -> No
     model = FAMILIES["llama"].build(host)
     mask = torch.ones_like(IDS)
     mask[1, :5] = 0
-    for spared, window in ((None, 0), (FirstTokens(2), 3)):
+    for protect, window in ((None, 0), (First(2), 3)):
         for padding in (None, mask):
-            found = simulated(model, IDS, QuantizeCache(*grids, spared, window), padding)
-            wanted = read(model, quantized_cache(model, *grids, spared, window), IDS, padding, prompt=1)
+            found = simulated(model, IDS, QuantizeCache(*grids, protect, window), padding)
+            wanted = read(model, quantized_cache(model, *grids, protect, window), IDS, padding, prompt=1)
             real = slice(None) if padding is None else padding.bool()
             torch.testing.assert_close(found[real], wanted[real], atol=2e-5, rtol=1e-4)
     plain = read(model, DynamicCache(config=model.config), IDS, prompt=1)
@@ -70,14 +63,14 @@ SOFTMAXES = ("gpt_oss", "gemma2", "qwen3_moe", "gpt2", "gpt_neox", "olmo2", "coh
 def test_learned_sinks_softcaps_and_windows_are_the_models_own(name: str) -> None:
     family = (FAMILIES | COLLECTED)[name]
     model = family.build(family.hosts[0])
-    found = simulated(model, IDS, QuantizeCache(*KIVI, Positions((0, 3))))
-    wanted = read(model, quantized_cache(model, *KIVI, Positions((0, 3))), IDS, prompt=1)
+    found = simulated(model, IDS, QuantizeCache(*KIVI, Positions(0, 3)))
+    wanted = read(model, quantized_cache(model, *KIVI, Positions(0, 3)), IDS, prompt=1)
     torch.testing.assert_close(found, wanted, atol=2e-5, rtol=1e-4)
 
 
 @torch.no_grad()
 def test_a_pass_over_a_cache_goes_on_where_it_was(model: PreTrainedModel) -> None:
-    how = QuantizeCache(*KIVI, FirstTokens(1), window=2)
+    how = QuantizeCache(*KIVI, First(1), window=2)
     whole = simulated(model, IDS, how)
     with how.applied(model):
         for cuts in ((7, 8, 9, 15, 19), (19,), (1, 19)):
@@ -119,9 +112,9 @@ def test_ranges_that_grow_are_those_of_the_text_so_far() -> None:
             found = rounded(x, grid, left)
             for t in range(9):
                 for row in range(2):
-                    text, spared = x[row, :, : t + 1], left[row, : t + 1, None]
-                    steps = stored_steps(text, grid, spared)
-                    wanted = fake_quantize(text[:, -1:], grid, spared[-1:], steps)
+                    text, protect = x[row, :, : t + 1], left[row, : t + 1, None]
+                    steps = stored_steps(text, grid, protect)
+                    wanted = fake_quantize(text[:, -1:], grid, protect[-1:], steps)
                     assert torch.equal(found[row, :, t : t + 1], wanted)
 
 
@@ -129,7 +122,7 @@ def test_sixteen_bits_and_everything_spared_change_nothing(model: PreTrainedMode
     with torch.no_grad():
         plain = model(IDS).logits
     assert torch.equal(simulated(model, IDS, QuantizeCache(Grid(16), Grid(16))), plain)
-    every = Positions(tuple(range(19)))
+    every = Positions(*range(19))
     for grids in (KIVI, TOKEN, (Grid(2, "head"), Grid(2, "head"))):
         torch.testing.assert_close(simulated(model, IDS, QuantizeCache(*grids, every)), plain, atol=1e-6, rtol=1e-4)
     error = [
@@ -179,19 +172,20 @@ def test_keys_before_rotation_are_those_of_the_projection(model: PreTrainedModel
 
 
 def test_it_is_an_intervention_as_any_other(model: PreTrainedModel) -> None:
-    how = QuantizeCache(*KIVI, Positions((0,)))
-    found = effect(model, IDS, how, controls=2)
-    assert found.intervened.kl > 0
-    names = [described["spared"]["name"] for described in found.interventions]
-    assert names == ["Positions", "Known", "Known"]
+    how = QuantizeCache(*KIVI, Positions(0))
+    found = changed(model, IDS, how, controls=2)
+    assert found.mean("QuantizeCache").value > 0
+    facts = found.record["arms"]
+    names = [facts[arm]["protect"]["chosen_by"] for arm in ("QuantizeCache", *found.controls("QuantizeCache"))]
+    assert names == ["positions:0", *2 * ["random, as many as positions:0"]]
     with torch.no_grad(), All((how,)).applied(model):
         both = model(IDS).logits
     assert torch.equal(both, simulated(model, IDS, how))
     generator = torch.Generator().manual_seed(0)
     control = how.control(generator, model, {"input_ids": IDS})
-    assert isinstance(control.spared, Known)
-    assert control.spared.count.tolist() == [1, 1]
-    with pytest.raises(InputError, match="nothing is spared"):
+    assert isinstance(control.protect, Tokens)
+    assert control.protect.any_head().sum(-1).tolist() == [1, 1]
+    with pytest.raises(InputError, match="nothing is protected"):
         QuantizeCache(*KIVI).control(generator, model, {"input_ids": IDS})
 
 
@@ -207,8 +201,8 @@ def test_gradients_pass_straight_through(model: PreTrainedModel) -> None:
 
 def test_lab_models_and_operations(model: PreTrainedModel) -> None:
     softmax = lab("softmax")
-    found = simulated(softmax, IDS, QuantizeCache(*KIVI, FirstTokens(1)))
-    wanted = read(softmax, quantized_cache(softmax, *KIVI, FirstTokens(1)), IDS, prompt=1)
+    found = simulated(softmax, IDS, QuantizeCache(*KIVI, First(1)))
+    wanted = read(softmax, quantized_cache(softmax, *KIVI, First(1)), IDS, prompt=1)
     torch.testing.assert_close(found, wanted, atol=2e-5, rtol=1e-4)
     sigmoid = lab("sigmoid")
     at_once = simulated(sigmoid, IDS, QuantizeCache(*TOKEN))
@@ -219,8 +213,8 @@ def test_lab_models_and_operations(model: PreTrainedModel) -> None:
 
 
 def test_what_cannot_be_simulated_is_refused(model: PreTrainedModel) -> None:
-    with pytest.raises(InputError, match=r"spared\.known"):
-        simulated(model, IDS, QuantizeCache(*KIVI, MeasuredSinks()))
+    with pytest.raises(InputError, match="find_tokens"):
+        simulated(model, IDS, QuantizeCache(*KIVI, Measured()))
     with pytest.raises(InputError, match="one must divide"):
         QuantizeCache(Grid(2, "channel", group=4), Grid(2, "channel", group=6))
     with ss.evicting(model, "streaming", 8) as cache, torch.no_grad():

@@ -11,8 +11,10 @@ from transformers import DynamicCache, PreTrainedModel
 
 from sinkscope.errors import InputError
 from sinkscope.hooks import attention_layers
-from sinkscope.quantization import FirstTokens, Grid, QuantizeCache, find_codebooks, quantized_cache, study
+from sinkscope.quantization import Grid, QuantizeCache, find_codebooks, quantized_cache
 from sinkscope.quantization.kv.codebooks import Codebooks, LayerCodes, levels_of, on_levels, outlying
+from sinkscope.sinks import First
+from sinkscope.trials import scheme_trial
 from tests.families.registry import FAMILIES
 from tests.quantization.kv.test_cache import IDS
 from tests.quantization.kv.test_cached import simulated
@@ -124,7 +126,7 @@ def test_in_a_model_more_bits_cost_less_and_chunks_do_not_matter(model: PreTrain
     full = model(IDS).logits
     errors = []
     for bits in (1, 3, 6):
-        how = QuantizeCache.of(find_codebooks(model, IDS, bits), FirstTokens(1))
+        how = QuantizeCache.of(find_codebooks(model, IDS, bits), First(1))
         found = simulated(model, IDS, how)
         errors.append(float((found - full).abs().mean()))
         cache = DynamicCache(config=model.config)
@@ -147,8 +149,8 @@ def test_padding_counts_nowhere(model: PreTrainedModel) -> None:
 
 
 def test_it_is_a_scheme_by_its_name(model: PreTrainedModel) -> None:
-    found = study(model, IDS, "kv2-kvquant", FirstTokens(1), controls=1, context=8)
-    assert found.cost("nothing", by="kl").value > 0
+    found = scheme_trial(model, IDS, "kv2-kvquant", First(1), controls=0, context=8, in_sample=True)
+    assert found.mean("kv2-kvquant").value > 0
     assert found.record["quantizer"]["codebooks"]["outliers"] == 0.01
 
 

@@ -27,14 +27,18 @@ def numbers(batch: int, tokens: int, seed: int = 0) -> Pair:
 
 
 def feed(
-    layer: SinkQuantizedLayer, both: Pair, cuts: list[int], pads: list[int] | None = None, spared: Tensor | None = None
+    layer: SinkQuantizedLayer,
+    both: Pair,
+    cuts: list[int],
+    pads: list[int] | None = None,
+    protected: Tensor | None = None,
 ) -> Pair:
     """Keys and values in passes that end at `cuts`; what the last one was handed."""
     told = None if pads is None else torch.tensor(pads)
     start = layer.seen
     for stop in cuts:
         layer.expect(Coming(start, stop - start, len(both[0]), told))
-        layer.spare(None if spared is None else spared[:, start:stop])
+        layer.protect(None if protected is None else protected[:, start:stop])
         out = layer.update(both[0][:, :, start:stop], both[1][:, :, start:stop])
         start = stop
     return out
@@ -54,22 +58,22 @@ GRIDS = {
 }
 
 
-@pytest.mark.in_part(2)
+@pytest.mark.slow_except("0-kivi", "0-keys alone", "5-halves", "5-values alone")
 @pytest.mark.parametrize("name", GRIDS)
 @pytest.mark.parametrize("window", [0, 5])
 def test_a_layer_is_the_naive_one(name: str, window: int) -> None:
-    """In loops over ranges, from full precision, anew at each step; rows with padding and spared tokens."""
+    """In loops over ranges, from full precision, anew at each step; rows with padding and protected tokens."""
     grids, tokens, pads = GRIDS[name], 19, [0, 3]
     sides = [Side(grid.bits, grid.over, grid.group, grid.symmetric) for grid in grids]
     both = numbers(2, tokens)
-    spared = torch.zeros(2, tokens, dtype=torch.bool)
-    spared[0, [0, 7]] = spared[1, 5] = True
+    protected = torch.zeros(2, tokens, dtype=torch.bool)
+    protected[0, [0, 7]] = protected[1, 5] = True
     for cuts in (one_by_one(tokens), [7, 8, 9, 15, *range(16, tokens + 1)]):
         layer = SinkQuantizedLayer(Scheme(*grids, window))
-        naive = NaiveLayer(*sides, window, pads, spared)
+        naive = NaiveLayer(*sides, window, pads, protected)
         start = 0
         for stop in cuts:
-            out = feed(layer, both, [stop], pads, spared)
+            out = feed(layer, both, [stop], pads, protected)
             wanted = naive.update(*(x[:, :, start:stop] for x in both))
             for found, other in zip(out, wanted, strict=True):
                 torch.testing.assert_close(found[0], other[0], atol=1e-6, rtol=1e-5)
@@ -152,19 +156,19 @@ def test_a_prompt_sees_itself_as_it_was_made_and_later_tokens_what_is_stored() -
         assert torch.equal(found[:, :, 12:], x[:, :, 12:])
 
 
-def test_a_first_token_beyond_all_others_spoils_nothing_where_it_is_spared() -> None:
+def test_a_first_token_beyond_all_others_spoils_nothing_where_it_is_protected() -> None:
     """A BOS alone in the first pass, a thousand times as large."""
     both = numbers(1, 13)
     both[0][:, :, 0] *= 1000
-    spared = torch.zeros(1, 13, dtype=torch.bool)
-    spared[:, 0] = True
+    protected = torch.zeros(1, 13, dtype=torch.bool)
+    protected[:, 0] = True
     errors = {}
-    for name, mask in (("spared", spared), ("not", None)):
-        out = feed(SinkQuantizedLayer(KIVI), both, one_by_one(13), spared=mask)
+    for name, mask in (("protected", protected), ("not", None)):
+        out = feed(SinkQuantizedLayer(KIVI), both, one_by_one(13), protected=mask)
         errors[name] = float((out[0] - both[0])[:, :, 1:4].abs().mean())
         if mask is not None:
             assert torch.equal(out[0][:, :, 0], both[0][:, :, 0])
-    assert errors["not"] > 20 * errors["spared"]
+    assert errors["not"] > 20 * errors["protect"]
 
 
 def test_padding_counts_for_nothing() -> None:
@@ -186,32 +190,32 @@ def test_padding_counts_for_nothing() -> None:
 
 def test_rows_chosen_repeated_and_permuted_go_on_as_they_would() -> None:
     both, pads = numbers(3, 22), [0, 2, 6]
-    spared = torch.zeros(3, 22, dtype=torch.bool)
-    spared[0, 1] = spared[2, 8] = spared[2, 17] = True
+    protected = torch.zeros(3, 22, dtype=torch.bool)
+    protected[0, 1] = protected[2, 8] = protected[2, 17] = True
     layer = SinkQuantizedLayer(KIVI)
-    feed(layer, both, [13, 14, 15, 18], pads, spared)
+    feed(layer, both, [13, 14, 15, 18], pads, protected)
     order = torch.tensor([2, 0, 2])
     twins = [deepcopy(layer) for _ in range(3)]
     twins[0].reorder_cache(order)
     twins[1].batch_select_indices(order)
     twins[2].batch_select_indices(torch.tensor([True, False, True]))
-    wanted = feed(layer, both, list(range(19, 23)), pads, spared)
+    wanted = feed(layer, both, list(range(19, 23)), pads, protected)
     for twin, rows in zip(twins, (order, order, torch.tensor([0, 2])), strict=True):
         chosen = [pads[row] for row in rows.tolist()]
-        found = feed(twin, (both[0][rows], both[1][rows]), list(range(19, 23)), chosen, spared[rows])
+        found = feed(twin, (both[0][rows], both[1][rows]), list(range(19, 23)), chosen, protected[rows])
         for row, pad in enumerate(chosen):
             assert all(torch.equal(a[row, :, pad:], b[rows[row], :, pad:]) for a, b in zip(found, wanted, strict=True))
 
 
 def test_a_row_repeated_is_twice_the_row() -> None:
     both = numbers(1, 12)
-    spared = torch.zeros(1, 12, dtype=torch.bool)
-    spared[0, 2] = True
+    protected = torch.zeros(1, 12, dtype=torch.bool)
+    protected[0, 2] = True
     layer = SinkQuantizedLayer(KIVI)
-    feed(layer, both, [9], spared=spared)
+    feed(layer, both, [9], protected=protected)
     layer.batch_repeat_interleave(2)
     twice = tuple(x.repeat_interleave(2, 0) for x in both)
-    out = feed(layer, twice, [10, 11, 12], spared=spared.repeat(2, 1))  # type: ignore[arg-type]
+    out = feed(layer, twice, [10, 11, 12], protected=protected.repeat(2, 1))  # type: ignore[arg-type]
     assert all(torch.equal(x[0], x[1]) for x in out)
     assert torch.equal(out[0][1, :, 2], both[0][0, :, 2])
 
@@ -250,14 +254,14 @@ def _uncut(layer: SinkQuantizedLayer) -> Steps:
     return Steps(steps.step.squeeze(-3), steps.low.squeeze(-3))
 
 
-def test_constant_blocks_and_blocks_of_spared_tokens_alone() -> None:
+def test_constant_blocks_and_blocks_of_protected_tokens_alone() -> None:
     both = torch.full((1, HEADS, 8, DIM), 3.7), torch.zeros(1, HEADS, 8, DIM)
     out = feed(SinkQuantizedLayer(KIVI), both, one_by_one(8))
     torch.testing.assert_close(out[0], both[0], rtol=1e-3, atol=0)
     assert torch.equal(out[1], both[1])
-    all_spared = torch.ones(1, 8, dtype=torch.bool)
+    all_protected = torch.ones(1, 8, dtype=torch.bool)
     random = numbers(1, 8)
-    out = feed(SinkQuantizedLayer(KIVI), random, one_by_one(8), spared=all_spared)
+    out = feed(SinkQuantizedLayer(KIVI), random, one_by_one(8), protected=all_protected)
     assert all(torch.equal(a, b) for a, b in zip(out, random, strict=True))
 
 

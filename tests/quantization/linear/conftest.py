@@ -67,12 +67,12 @@ class _ByHand(nn.Module):
         return functional.linear(self.entering(x), self.matrix, self.add)
 
 
-def symmetric(bits: int, axes: int | None = -1) -> Round:
-    """Rounding to whole multiples of max |x| / (2^(bits−1) − 1), over the last axis, or over everything (None)."""
+def symmetric(bits: int, axes: int | tuple[int, ...] = -1) -> Round:
+    """Rounding to whole multiples of max |x| / (2^(bits−1) − 1), over the last axis, or over several."""
     top = 2 ** (bits - 1) - 1
 
     def rounded(x: Tensor) -> Tensor:
-        size = x.abs().max() if axes is None else x.abs().amax(axes, keepdim=True)
+        size = x.abs().amax(axes, keepdim=True)
         return torch.round(x / (size / top)).clamp(-top, top) * (size / top)
 
     return rounded

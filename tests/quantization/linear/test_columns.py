@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.quantization import FirstTokens, Grid, OutlyingColumns, QuantizeLinear
+from sinkscope.quantization import Grid, OutlyingColumns, QuantizeLinear
+from sinkscope.sinks import First
 from tests.quantization.linear.conftest import a_model, distance, inputs_of, logits
 
 INT8 = Grid(8, symmetric=True)
@@ -44,14 +45,16 @@ def test_it_is_an_integer_product_and_an_exact_one() -> None:
     x[0, 2, 7] = 9
     x[1, 1, 30] = -6  # just reaches the threshold
     weight = model.get_submodule(path).weight.detach()
-    kept = torch.zeros(48, dtype=torch.bool)
-    kept[[7, 30]] = True
-    x_codes, x_scale = codes(x[..., ~kept])
     whole_codes, w_scale = codes(weight)
-    product = torch.einsum("bti,oi->bto", x_codes, whole_codes[:, ~kept])
-    assert product.dtype == torch.int32
-    expected = product * x_scale * w_scale[:, 0] + x[..., kept] @ weight[:, kept].T
-    torch.testing.assert_close(through(model, path, x, OutlyingColumns(6.0)), expected, rtol=1e-4, atol=1e-5)
+    found = through(model, path, x, OutlyingColumns(6.0))
+    for text, column in enumerate((7, 30)):  # each text has its own column
+        kept = torch.zeros(48, dtype=torch.bool)
+        kept[column] = True
+        x_codes, x_scale = codes(x[text, :, ~kept])
+        product = torch.einsum("ti,oi->to", x_codes, whole_codes[:, ~kept])
+        assert product.dtype == torch.int32
+        expected = product * x_scale * w_scale[:, 0] + x[text, :, kept] @ weight[:, kept].T
+        torch.testing.assert_close(found[text], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
@@ -79,7 +82,7 @@ def test_an_outlying_channel_costs_almost_nothing_and_what_is_kept_is_said() -> 
     assert float((kept - exact).norm()) < 1e-2 * float((none - exact).norm())
 
 
-def test_the_share_is_of_real_tokens_that_are_not_spared() -> None:
+def test_the_share_is_of_real_tokens_that_are_not_protected() -> None:
     model, ids = a_model("llama"), torch.randint(5, 97, (2, 12), generator=torch.Generator().manual_seed(4))
     ids[:, 0] = 2
     with torch.no_grad():
@@ -90,10 +93,10 @@ def test_the_share_is_of_real_tokens_that_are_not_spared() -> None:
     mask = torch.cat([torch.zeros(2, 1, dtype=torch.long), torch.ones_like(ids)], 1)
     given, path = {"input_ids": padded, "attention_mask": mask}, "model.layers.0.self_attn.q_proj"
     assert OutlyingColumns(6.0).kept(model, given)[path] == pytest.approx(1 / 32)
-    assert OutlyingColumns(6.0, spared=FirstTokens(1)).kept(model, given)[path] == 0
+    assert OutlyingColumns(6.0, protect=First(1)).kept(model, given)[path] == 0
     plain = logits(model, **given)
     for threshold in (6.0, float("inf")):
-        with OutlyingColumns(threshold, spared=FirstTokens(12)).applied(model):
+        with OutlyingColumns(threshold, protect=First(12)).applied(model):
             torch.testing.assert_close(logits(model, **given)[:, 1:], plain[:, 1:], rtol=1e-4, atol=1e-5)
 
 
@@ -105,12 +108,12 @@ def test_what_is_refused() -> None:
         assert torch.isfinite(logits(model, **inputs_of("qwen3_moe"))).all()
     with pytest.raises(InputError, match="threshold = -1"):
         OutlyingColumns(-1)
-    with pytest.raises(InputError, match="nothing is spared"):
+    with pytest.raises(InputError, match="nothing is protected"):
         OutlyingColumns().control(torch.Generator(), model, {})
 
 
 def test_what_spared_tokens_reach_keeps_no_column_for_others() -> None:
-    model, path, first = a_model("llama"), "model.layers.0.mlp.down_proj", FirstTokens(1)
+    model, path, first = a_model("llama"), "model.layers.0.mlp.down_proj", First(1)
     x = numbers(2, 4, model.get_submodule(path).in_features).clamp(-2, 2)
     x[:, 0] *= 100
     alone, none = (through(model, path, x, OutlyingColumns(threshold, first)) for threshold in (5.0, math.inf))

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import InputError
-from sinkscope.quantization import GPTQ, FirstTokens, Grid, QuantizeLinear, fake_quantize, linear_maps, steps_of
+from sinkscope.quantization import GPTQ, Grid, QuantizeLinear, fake_quantize, linear_maps, steps_of
 from sinkscope.quantization.linear.gptq import gptq
+from sinkscope.sinks import First
 from tests.quantization.linear.conftest import a_model, distance, inputs_of, logits
 
 GRIDS = [Grid(3), Grid(4, symmetric=True), Grid(2, "tensor"), Grid(3, group=4), Grid(2, group=6, symmetric=True)]
@@ -68,7 +69,7 @@ def test_it_errs_less_than_the_nearest_on_correlated_inputs(seed: int) -> None:
     assert error(gptq(weight, hessian, grid)) < 0.5 * error(fake_quantize(weight, grid))
 
 
-def test_the_hessian_is_of_real_tokens_that_are_not_spared() -> None:
+def test_the_hessian_is_of_real_tokens_that_are_not_protected() -> None:
     model, inputs = a_model("llama"), inputs_of("llama")
     ids = inputs["input_ids"]
     mask = torch.ones_like(ids)
@@ -82,7 +83,7 @@ def test_the_hessian_is_of_real_tokens_that_are_not_spared() -> None:
     kept[:, 0] = False
     kept[0, 7] = False
     rows = seen[0][kept].double()
-    found = GPTQ.of(model, {"input_ids": ids, "attention_mask": mask}, spared=FirstTokens(1), batch_size=2)
+    found = GPTQ.of(model, {"input_ids": ids, "attention_mask": mask}, protect=First(1), batch_size=2)
     torch.testing.assert_close(found.hessians[path][0], 2 / len(rows) * rows.T @ rows, rtol=1e-4, atol=1e-7)
 
 

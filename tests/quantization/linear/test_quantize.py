@@ -1,4 +1,4 @@
-"""Quantized linear maps against models written by hand, and what is spared, padded, frozen and refused."""
+"""Quantized linear maps against models written by hand, and what is protected, padded, frozen and refused."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from torch import Tensor, nn
 from transformers import DynamicCache, LlamaForCausalLM
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.interventions import All, SetActivations, effect
+from sinkscope.interventions import All, SetActivations
 from sinkscope.probes import AttentionReceived, observe
 from sinkscope.quantization import (
     GPTQ,
-    FirstTokens,
     Grid,
-    Positions,
+    OutlyingColumns,
     QuantizeLinear,
-    RandomTokens,
     RotateInputs,
     calibrated,
     linear_maps,
+    random_tokens,
 )
+from sinkscope.sinks import First, Positions
+from sinkscope.trials.changes import changed
 from tests.families.registry import FAMILIES
 from tests.quantization.linear.conftest import a_model, by_hand, distance, inputs_of, logits, symmetric
 
@@ -45,7 +46,7 @@ BLOCKS = {"llama": "layers", "gpt2": "h", "phi3": "layers", "bert": "layer"}
 def test_it_is_what_is_written_by_hand(name: str, which: str) -> None:
     model, inputs = a_model(name), inputs_of(name)
     activations = {"weights": None, "by token": FOUR, "by tensor": T4}[which]
-    entering = {"weights": same, "by token": symmetric(4), "by tensor": symmetric(4, None)}[which]
+    entering = {"weights": same, "by token": symmetric(4), "by tensor": symmetric(4, (-2, -1))}[which]
     plain = logits(model, **inputs)
     with QuantizeLinear(W4, activations).applied(model):
         found = logits(model, **inputs)
@@ -75,15 +76,15 @@ def test_experts_are_what_is_written_by_hand() -> None:
 
 
 @pytest.mark.parametrize("grid", [FOUR, T4])
-@pytest.mark.parametrize("spared", [None, FirstTokens(2)])
-def test_padding_counts_for_nothing(tiny_llama: LlamaForCausalLM, grid: Grid, spared: FirstTokens | None) -> None:
+@pytest.mark.parametrize("protected", [None, First(2)])
+def test_padding_counts_for_nothing(tiny_llama: LlamaForCausalLM, grid: Grid, protected: First | None) -> None:
     ids = torch.randint(5, 101, (1, 9), generator=torch.Generator().manual_seed(2))
     padded = torch.cat([torch.full((1, 4), 3), ids], 1)
     mask = torch.cat([torch.zeros(1, 4, dtype=torch.long), torch.ones_like(ids)], 1)
     with torch.no_grad():
         tiny_llama.model.embed_tokens.weight[3] *= 50  # a range that counted it would be wide
     try:
-        with QuantizeLinear(W8, grid, spared=spared).applied(tiny_llama):
+        with QuantizeLinear(W8, grid, protect=protected).applied(tiny_llama):
             alone = logits(tiny_llama, input_ids=ids)
             beside = logits(tiny_llama, input_ids=padded, attention_mask=mask)
     finally:
@@ -123,7 +124,7 @@ def rows() -> Tensor:
     return ids
 
 
-def test_a_spared_outlier_costs_nothing_and_a_random_token_saves_nothing() -> None:
+def test_a_protected_outlier_costs_nothing_and_a_random_token_saves_nothing() -> None:
     model, ids = an_outlier(a_model("llama")), rows()
     plain = logits(model, input_ids=ids)
 
@@ -131,23 +132,23 @@ def test_a_spared_outlier_costs_nothing_and_a_random_token_saves_nothing() -> No
         with quantizer.applied(model):
             return distance(logits(model, input_ids=ids)[:, 1:], plain[:, 1:])
 
-    first = FirstTokens(1)
+    first = First(1)
     plainly = QuantizeLinear(Grid(16), T8)
-    nothing, spared = cost(plainly), cost(replace(plainly, spared=first))
-    random = cost(replace(plainly, spared=RandomTokens(first, 0).known(model, {"input_ids": ids})))
-    assert spared < 0.1 * nothing
+    nothing, protected = cost(plainly), cost(replace(plainly, protect=first))
+    random = cost(replace(plainly, protect=random_tokens(first, torch.Generator(), model, {"input_ids": ids})))
+    assert protected < 0.1 * nothing
     assert abs(random - nothing) < 0.1 * nothing
 
 
-def test_everything_spared_is_full_precision() -> None:
+def test_everything_protected_is_full_precision() -> None:
     model, ids = a_model("llama"), rows()
-    with QuantizeLinear(Grid(16), T4, spared=Positions(tuple(range(24)))).applied(model):
+    with QuantizeLinear(Grid(16), T4, protect=Positions(*range(24))).applied(model):
         assert torch.equal(logits(model, input_ids=ids), logits(a_model("llama"), input_ids=ids))
 
 
-def test_spared_tokens_are_theirs_in_a_cache_too() -> None:
+def test_protected_tokens_are_theirs_in_a_cache_too() -> None:
     model, ids = an_outlier(a_model("llama")), rows()
-    with QuantizeLinear(W8, Grid(4), spared=Positions((0, 9, 13))).applied(model), torch.no_grad():
+    with QuantizeLinear(W8, Grid(4), protect=Positions(0, 9, 13)).applied(model), torch.no_grad():
         whole = model(ids).logits
         cache = DynamicCache(config=model.config)
         parts = [
@@ -174,10 +175,10 @@ def test_frozen_ranges_are_those_of_what_they_were_calibrated_on() -> None:
     for path, one in static.steps.items():
         assert float(one.step) == pytest.approx(float(seen[path].abs().max()) / 127)
     assert distance(frozen, plain) > 1e-3
-    without = calibrated(model, ids, T8, spared=FirstTokens(1))
+    without = calibrated(model, ids, T8, protect=First(1))
     path = "model.layers.0.mlp.down_proj"
     assert float(without.of(path).step) < 0.1 * float(static.of(path).step)
-    assert without.describe()["spared"] == FirstTokens(1).describe()
+    assert without.describe()["protect"] == {"chosen_by": "first:1"}
 
 
 def test_an_asymmetric_frozen_range_holds_its_ends() -> None:
@@ -192,10 +193,11 @@ def test_an_asymmetric_frozen_range_holds_its_ends() -> None:
 
 def test_it_stands_among_interventions_and_observers() -> None:
     model, ids = an_outlier(a_model("llama")), rows()
-    quantizer = QuantizeLinear(Grid(16), T8, spared=FirstTokens(1))
-    found = effect(model, ids, quantizer, controls=2, batch_size=6)
-    assert found.intervened.kl < 0.2 * min(control.kl for control in found.controls)
-    assert found.interventions[1]["spared"]["found_by"]["like"] == quantizer.spared.describe()
+    quantizer = QuantizeLinear(Grid(16), T8, protect=First(1))
+    found = changed(model, ids, quantizer, controls=2, batch_size=6)
+    controls = found.controls("QuantizeLinear")
+    assert found.mean("QuantizeLinear").value < 0.2 * min(found.mean(name).value for name in controls)
+    assert found.record["arms"][controls[0]]["protect"]["chosen_by"] == "random, as many as first:1"
     both = All((quantizer, SetActivations(((1, 3, 2),))))
     with both.applied(model), observe(model, AttentionReceived("all")) as seen:
         logits(model, input_ids=ids)
@@ -240,7 +242,7 @@ REFUSED |= {"zamba", "recurrent_gemma", "longt5"}  # matrices that are no linear
 REFUSED |= {"jamba", "zamba2"}  # maps that are not called
 
 
-@pytest.mark.in_part(6)
+@pytest.mark.slow_except("llama")
 @pytest.mark.parametrize(
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 )
@@ -278,12 +280,12 @@ def test_what_is_refused_when_it_is_made() -> None:
     with pytest.raises(InputError, match="no kernel"):
         QuantizeLinear(W8, Grid(8, "channel"))
     with pytest.raises(InputError, match="give activations"):
-        QuantizeLinear(W8, spared=FirstTokens(1))
+        QuantizeLinear(W8, protect=First(1))
     with pytest.raises(InputError, match="one number for all tokens"):
         calibrated(model, ids, W8)
     with pytest.raises(InputError, match="static scales are of"):
         QuantizeLinear(W8, T4, static=calibrated(model, ids, T8))
-    with pytest.raises(InputError, match="nothing is spared"):
+    with pytest.raises(InputError, match="nothing is protected"):
         QuantizeLinear(W8, T8).control(torch.Generator(), model, {"input_ids": ids})
     rotation = RotateInputs()
     with pytest.raises(InputError, match="different transforms"):
@@ -301,3 +303,53 @@ def test_what_is_refused_when_it_is_made() -> None:
         broken.model.layers[0].mlp.up_proj.weight[0, 0] = torch.nan
     with pytest.raises(InputError, match="not a number"), QuantizeLinear(W8).applied(broken):
         pass
+
+
+def ragged() -> tuple[Tensor, Tensor]:
+    """Nine rows of which three are shorter, padded on the right; every other one has an outlier."""
+    ids = torch.randint(5, 97, (9, 16), generator=torch.Generator().manual_seed(8))
+    mask = torch.ones_like(ids)
+    for row, pads in ((2, 5), (4, 1), (7, 9)):
+        ids[row, 16 - pads :], mask[row, 16 - pads :] = 2, 0
+    ids[::2, 3] = 2
+    return ids, mask
+
+
+PER_ROW = {
+    "asymmetric": QuantizeLinear(Grid(16), Grid(6, "tensor")),
+    "symmetric": QuantizeLinear(W8, Grid(6, "tensor", symmetric=True)),
+    "columns": OutlyingColumns(3.0),
+}
+
+
+@pytest.mark.parametrize("quantizer", PER_ROW.values(), ids=PER_ROW)
+@pytest.mark.parametrize("name", ["llama", "qwen3_moe"])
+def test_what_a_text_gets_does_not_depend_on_its_batch(name: str, quantizer: QuantizeLinear | OutlyingColumns) -> None:
+    if name == "qwen3_moe" and isinstance(quantizer, OutlyingColumns):
+        quantizer = replace(quantizer, skip=("lm_head", "experts"))
+    model = a_model(name, torch.float64)
+    model = an_outlier(model) if name == "llama" else model
+    ids, mask = ragged()
+    with quantizer.applied(model):
+        whole = logits(model, input_ids=ids, attention_mask=mask)
+        for size in (1, 3, 8):
+            for start in range(0, len(ids), size):
+                part = slice(start, start + size)
+                found = logits(model, input_ids=ids[part], attention_mask=mask[part])
+                real = mask[part].bool()
+                torch.testing.assert_close(found[real], whole[part][real], rtol=1e-5, atol=1e-6)
+        for row in (2, 4, 7):
+            alone = logits(model, input_ids=ids[row : row + 1][:, mask[row].bool()])
+            torch.testing.assert_close(alone[0], whole[row][mask[row].bool()], rtol=1e-5, atol=1e-6)
+
+
+def test_a_range_for_a_whole_call_is_asked_for() -> None:
+    model = an_outlier(a_model("llama"))
+    ids, _ = ragged()
+    quantizer = QuantizeLinear(Grid(16), Grid(6, "tensor"), per_call=True)
+    with quantizer.applied(model):
+        alone, among = logits(model, input_ids=ids[3:4]), logits(model, input_ids=ids)[3:4]
+    assert distance(alone, among) > 1e-3  # row 3 has no outlier, others have one
+    for wrong in (None, Grid(8)):
+        with pytest.raises(InputError, match="per_call"):
+            QuantizeLinear(Grid(8), wrong, per_call=True)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.quantization import FirstTokens, Grid, QuantizeLinear, SmoothQuant, linear_maps
+from sinkscope.quantization import Grid, QuantizeLinear, SmoothQuant, linear_maps
+from sinkscope.sinks import First
 from tests.quantization.linear.conftest import a_model, distance, inputs_of, logits, parameters
 
 W8, T8 = Grid(8, symmetric=True), Grid(8, "tensor", symmetric=True)
@@ -95,13 +96,13 @@ def test_ends_of_alpha() -> None:
 
 
 def an_outlying_channel(model: nn.Module) -> nn.Module:
-    """Channel 9 of what enters block 1's attention is 60 times the others, for every token."""
+    """Channel 9 of what enters block 1's attention is 240 times the others, for every token."""
     with torch.no_grad():
-        model.model.layers[1].input_layernorm.weight[9] *= 60
+        model.model.layers[1].input_layernorm.weight[9] *= 240
     return model
 
 
-def test_it_recovers_a_channel_that_sparing_tokens_does_not() -> None:
+def test_it_recovers_a_channel_that_protecting_tokens_does_not() -> None:
     model = an_outlying_channel(a_model("llama"))
     ids = torch.randint(5, 97, (6, 24), generator=torch.Generator().manual_seed(4))
     plain = logits(model, input_ids=ids)
@@ -110,12 +111,12 @@ def test_it_recovers_a_channel_that_sparing_tokens_does_not() -> None:
         with quantizer.applied(model):
             return distance(logits(model, input_ids=ids)[:, 1:], plain[:, 1:])
 
-    nothing, spared = cost(QuantizeLinear(W8, T8)), cost(QuantizeLinear(W8, T8, spared=FirstTokens(1)))
+    nothing, protected = cost(QuantizeLinear(W8, T8)), cost(QuantizeLinear(W8, T8, protect=First(1)))
     smooth = SmoothQuant.of(model, ids)
     smoothed, control = (
         cost(QuantizeLinear(W8, T8, transform=one)) for one in (smooth, smooth.control(torch.Generator(), model, {}))
     )
-    assert spared > 0.8 * nothing
+    assert protected > 0.8 * nothing
     assert smoothed < 0.5 * nothing
     assert control > 2 * smoothed
 

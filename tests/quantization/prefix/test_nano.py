@@ -10,7 +10,8 @@ from sinkscope.calibration import scores
 from sinkscope.data import build_inputs
 from sinkscope.interventions import All
 from sinkscope.model import load, load_tokenizer
-from sinkscope.quantization import Grid, Positions, Prefix, QuantizeLinear, find_prefix
+from sinkscope.quantization import Grid, Prefix, QuantizeLinear, find_prefix
+from sinkscope.sinks import Positions
 
 W8A8 = QuantizeLinear(Grid(8, "token", symmetric=True), Grid(8, "tensor"))
 
@@ -33,7 +34,7 @@ def test_the_bos_in_the_cache_recovers_most_of_w8a8_and_other_tokens_nothing():
     none = lost(W8A8)
     assert none > 0.01
     assert lost(prefix, W8A8) < none / 2
-    in_place = QuantizeLinear(W8A8.weights, W8A8.activations, spared=Positions((0,)))
+    in_place = QuantizeLinear(W8A8.weights, W8A8.activations, protect=Positions(0))
     # In place, the sink's own row goes through rounded weights.
     assert lost(prefix, W8A8) == pytest.approx(lost(in_place), abs=0.15 * none)
     for seed in range(2):

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Passes, projections
-from sinkscope.interventions import All, effect
+from sinkscope.interventions import All
 from sinkscope.model import LabConfig, LabForCausalLM, load, load_tokenizer
-from sinkscope.quantization import Grid, Positions, Prefix, SparedInPass, fake_quantize
+from sinkscope.quantization import Grid, Prefix, ProtectedInPass, fake_quantize
+from sinkscope.sinks import Positions
+from sinkscope.trials.changes import changed
 from tests.families.registry import FAMILIES
 from tests.interventions.conftest import hooks, logits
 
@@ -134,17 +136,17 @@ def test_generate_is_unmodified():
 
 
 class Rounded:
-    """Activations of all maps rounded per tensor, but for what is spared and padding."""
+    """Activations of all maps rounded per tensor, but for what is protected and padding."""
 
     def __init__(self, positions: tuple[int, ...] | None) -> None:
-        self.spared = None if positions is None else Positions(positions)
+        self.protect = None if positions is None else Positions(*positions)
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        spared = SparedInPass(model, self.spared, stack)
+        protected = ProtectedInPass(model, self.protect, stack)
         passes = Passes(model)
         passes.attach(stack)
         for one in projections(model):
-            one.edit_input(lambda x: fake_quantize(x, Grid(4, "tensor"), spared.exempt(x)), passes, stack)
+            one.edit_input(lambda x: fake_quantize(x, Grid(4, "tensor"), protected.exempt(x)), passes, stack)
 
 
 def test_exempt_in_place_is_in_the_cache():
@@ -166,11 +168,11 @@ def test_exempt_in_place_is_in_the_cache():
 def test_it_is_an_intervention_with_a_control():
     model, ids = model_of("llama"), texts()
     prefix = Prefix.of(model, (BOS,), bos=BOS)
-    found = effect(model, ids, prefix, controls=2, position=3)
-    assert found.intervened.kl < 1e-7
-    assert found.intervened.loss == pytest.approx(found.baseline.loss, abs=1e-6)
-    assert min(control.kl for control in found.controls) > 1e-4
-    assert json.loads(json.dumps(found.to_json()))["interventions"][0]["ids"] == [BOS]
+    found = changed(model, ids, prefix, controls=2, position=3)
+    assert found.mean("Prefix").value < 1e-7
+    assert found.cost("Prefix", "nats").value == pytest.approx(0, abs=1e-6)
+    assert min(found.mean(name).value for name in found.controls("Prefix")) > 1e-4
+    assert found.record["arms"]["Prefix"]["ids"] == [BOS]
     with All((prefix,)).applied(model):
         torch.testing.assert_close(logits(model, input_ids=ids), logits(model, input_ids=ids))
 

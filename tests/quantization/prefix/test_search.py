@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from sinkscope.errors import InputError
 from sinkscope.model import load
-from sinkscope.quantization import find_prefix
+from sinkscope.quantization import Prefix, find_prefix, prefix_cost
 from sinkscope.quantization.prefix import search
 from tests.families.registry import FAMILIES
 
@@ -92,6 +92,39 @@ def test_the_least_peak_is_that_of_trying_them_all(monkeypatch):
     assert found.ids == (best, second)
     assert found.found["steps"][1]["peak"] == pytest.approx(peak([best, second]), rel=1e-5)
     assert found.found["peak_without"] == pytest.approx(peak([]), rel=1e-5)
+
+
+def loss_behind(model: PreTrainedModel, prefix: list[int], ids: Tensor) -> Tensor:
+    """−log p of each text's tokens from the second on, read behind a prefix in one pass: a mean a text."""
+    whole = torch.cat([torch.tensor([prefix]).expand(len(ids), -1).long(), ids], 1)
+    with torch.no_grad():
+        log_p = model(whole).logits.log_softmax(-1)[:, len(prefix) : -1]
+    return -log_p.gather(-1, ids[:, 1:, None])[..., 0].mean(-1)
+
+
+def test_the_cost_of_a_prefix_is_that_of_what_it_changes_in_full_precision():
+    model, ids = FAMILIES["llama"].build("sdpa"), texts(())[:, 1:]
+    cost = prefix_cost(model, ids, Prefix.of(model, [8, 61], bos=BOS))
+    each = loss_behind(model, [8, 61], ids) - loss_behind(model, [], ids)
+    assert cost["nats"] == pytest.approx(float(each.mean()), abs=1e-5)
+    assert cost["low"] < cost["nats"] < cost["high"]
+    begun = prefix_cost(model, texts(()), Prefix.of(model, [BOS], bos=BOS))
+    assert begun["nats"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_prefix_that_costs_nothing_is_preferred_and_a_cost_is_not_silent(monkeypatch):
+    model, ids, tried = FAMILIES["llama"].build("sdpa"), texts(())[:, 1:], [5, 8, 30, 61]
+    monkeypatch.setattr(search, "ENOUGH", 100.0)
+    by_peak = find_prefix(model, ids, "peak", candidates=tried, length=1).ids[0]
+    costs = {token: prefix_cost(model, ids, Prefix.of(model, [token]))["low"] for token in tried}
+    least = min(costs, key=costs.__getitem__)
+    assert least != by_peak  # else this shows nothing
+    monkeypatch.setattr(search, "TOLERANCE", costs[least])
+    assert find_prefix(model, ids, "peak", candidates=tried, length=1).ids == (least,)
+    monkeypatch.setattr(search, "TOLERANCE", costs[least] - 1e-6)
+    with pytest.warns(UserWarning, match="before anything is rounded"):
+        found = find_prefix(model, ids, "peak", candidates=tried, length=1)
+    assert found.found["cost"]["low"] == pytest.approx(costs[found.ids[0]])
 
 
 def test_a_peak_that_nothing_lowers_is_said(monkeypatch):

@@ -9,7 +9,6 @@ from sinkscope.report.page import render, write_page
 from sinkscope.theme import SINK
 from tests.measurements.planted import EVIL, edited_record, measured
 from tests.report.test_page import Elements
-from tests.thinning import thinned
 
 EPSILON = 0.3
 TITLES = {
@@ -51,8 +50,8 @@ def test_all_sections_are_there(page):
     assert {"The shape of the hidden states", "Energy by band of the unembedding"} <= {*titles(page)}
 
 
-@pytest.mark.in_part(3)
-@pytest.mark.parametrize("variable", thinned(TITLES, 3))
+@pytest.mark.slow_except("attention_received")
+@pytest.mark.parametrize("variable", TITLES)
 def test_a_variable_that_is_missing_omits_its_sections_alone(complete, plain_titles, variable):
     rest = {*titles(observatory_page(without(complete, variable), "planted", EPSILON))}
     assert rest == {*plain_titles} - {*TITLES[variable]}

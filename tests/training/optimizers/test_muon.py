@@ -77,7 +77,6 @@ def test_muon_takes_the_linear_layers_of_the_blocks_and_nothing_else(name: str) 
     assert taken(build(**options))[0] == expected
 
 
-@pytest.mark.in_part(2)
 @pytest.mark.parametrize("name", CATALOG)
 def test_what_an_operation_learns_is_a_map_only_where_it_says_so(name: str) -> None:
     muon, _ = taken(build(attention=name))

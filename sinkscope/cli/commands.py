@@ -1,0 +1,131 @@
+"""What all commands share, whatever they do: how options are read, which of them help shows first, early refusals."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperCommand, TyperOption
+
+from sinkscope.errors import InputError
+from sinkscope.names import names_a_path, no_such_folder, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ADVANCED = "Advanced"  # the second panel of help
+FIRST = 15  # options that the first panel shows at most, --help among them
+SELDOM = {
+    "attn",
+    "audio",
+    "batch_size",
+    "config",
+    "device_map",
+    "dtype",
+    "epsilon",
+    "field",
+    "figure",
+    "images",
+    "revision",
+    "seed",
+    "split",
+    "tables",
+    "trust_remote_code",
+    "windows",
+}
+"""Options of the second panel in every command."""
+ALWAYS = {"as_json", "out", "plan_only", "full"}
+"""Options of the first panel, however many there are."""
+MODEL = "MODEL"  # in the metavar of arguments that name models, or a file that lists them
+RENAMED = {"--spare": "--protect"}
+"""Old names of options, which commands that have the new one take for one release, with a remark."""
+LISTS = (".yaml", ".yml", ".json")
+READS = {"text"}
+"""Options that name a file or folder to read."""
+
+
+class Command(TyperCommand):
+    """A command that refuses what it would otherwise pass over, and paths that lead nowhere before torch is imported.
+
+    An option that takes one value may be given once. Help has two panels, of which the first is short.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        first = []
+        for param in self.params:
+            if not isinstance(param, TyperOption) or param.hidden:
+                continue
+            if param.name in SELDOM:
+                param.rich_help_panel = param.rich_help_panel or ADVANCED
+            if param.rich_help_panel is None:
+                first.append(param)
+        movable = [param for param in first if param.name not in ALWAYS and not param.required]
+        for param in movable[len(movable) - max(0, len(first) + 1 - FIRST) :]:
+            param.rich_help_panel = ADVANCED
+
+    def make_parser(self, ctx: Any) -> Any:
+        parser = super().make_parser(ctx)
+        parse = parser.parse_args
+
+        def parse_once(args: list[str]) -> Any:
+            values, rest, order = parse([self._renamed(arg) for arg in args])
+            for param, times in Counter(order).items():
+                once = isinstance(param, TyperOption) and not (param.multiple or param.is_flag or param.count)
+                if once and times > 1:
+                    raise InputError(f"{param.opts[0]} is given {times} times and takes one value")
+            return values, rest, order
+
+        parser.parse_args = parse_once  # type: ignore[method-assign]
+        return parser
+
+    def _renamed(self, argument: str) -> str:
+        name, sign, value = argument.partition("=")
+        there = {option for param in self.params for option in param.opts}
+        if name not in RENAMED or name in there or RENAMED[name] not in there:
+            return argument
+        warnings.warn(f"{name} is called {RENAMED[name]} now", DeprecationWarning, stacklevel=2)
+        return f"{RENAMED[name]}{sign}{value}"
+
+    def invoke(self, ctx: Any) -> Any:
+        for param in self.params:
+            value = ctx.params.get(param.name)
+            values = value if isinstance(value, list | tuple) else [value]
+            if isinstance(param, TyperOption):
+                if param.name in READS and isinstance(value, Path) and not value.exists():
+                    raise InputError(f"cannot read {value}: no such file or folder")
+                continue
+            for name in (each for each in values if isinstance(each, str) and not each.endswith(LISTS)):
+                if MODEL in (param.metavar or ""):
+                    resolve(name)
+                elif names_a_path(name) and not Path(name).expanduser().exists():
+                    raise no_such_folder(name)
+        if ctx.params.get("text") is not None:
+            refuse_unread(ctx, "and --text exclude each other: both say what is read", "corpus")
+        return super().invoke(ctx)
+
+
+class App(typer.Typer):
+    """A group of commands, each a `Command`."""
+
+    def command(self, name: str | None = None, *, cls: Any = Command, **named: Any) -> Callable[..., Any]:
+        return super().command(name, cls=cls, **named)
+
+
+def was_given(context: Any, name: str) -> bool:
+    """Whether an option stands on the command line or in the file of --config."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name in ("COMMANDLINE", "DEFAULT_MAP")
+
+
+def refuse_unread(context: Any, why: str, *names: str) -> None:
+    """Raise `InputError` for the first of the options that was given although this run does not read it.
+
+    `why` completes the line: "goes with --stream".
+    """
+    for param in context.command.params:
+        if param.name in names and was_given(context, param.name):
+            raise InputError(f"{param.opts[0]} {why}")

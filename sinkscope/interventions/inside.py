@@ -1,0 +1,389 @@
+"""Changes inside attention: what a query takes from some keys, with the layer's own weights.
+
+The layer runs as it is. Then its weights are computed from its queries, keys and masks as a measurement computes them
+(checked against the layer's output, or refused), and the difference that the change makes is added to its output.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from sinkscope.attention.aggregation import aggregated
+from sinkscope.attention.slots import SlotTerms
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import (
+    ARGUMENTS,
+    Editor,
+    Invocation,
+    Layer,
+    OpenStream,
+    Stream,
+    arguments,
+    attention_layers,
+    axes,
+    device_of,
+    evaluating,
+    family,
+    has_attention,
+    hosted,
+    is_encoder_decoder,
+    part,
+    row_length,
+    samples_of,
+    watching,
+)
+from sinkscope.interventions.intervention import Intervention, draw, whole
+from sinkscope.interventions.targets import AFTER, NEVER, Places, Targets, check_after, document_starts
+from sinkscope.probes.calls import guard
+from sinkscope.probes.calls.arithmetic import full_precision, rounding
+from sinkscope.probes.calls.call import AttentionCall
+from sinkscope.probes.calls.reading import read
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Some queries of a call: their weights in fp32, and which keys are changed for which of them.
+
+    `layer`: running number in its stack; `scores`: logits on keys, −inf where masked, None where weights are no plain
+    softmax; `rest`: logits on learned slots; `token`, `slot`: the weights; `hit`: keys that are changed.
+    """
+
+    call: AttentionCall
+    layer: int
+    rows: slice
+    query: Places
+    key: Places
+    hit: Bool[Tensor, "_ 1 query key"]
+    scores: Float[Tensor, "batch heads query key"] | None
+    rest: Float[Tensor, "batch heads query slots"]
+    token: Float[Tensor, "batch heads query key"]
+    slot: Float[Tensor, "batch heads query slots"]
+
+    @property
+    def logits(self) -> Float[Tensor, "batch heads query key"]:
+        """`scores`. Raises `UnsupportedModelError` where weights are no softmax of them."""
+        if self.scores is None:
+            raise UnsupportedModelError(
+                f"layer '{self.call.layer.name}': its weights are no plain softmax, so no logit can be put in place of "
+                "another and no mass moved; hide-sink, mute-sink and mean-sink work there"
+            )
+        return self.scores
+
+    def softmax(
+        self, scores: Float[Tensor, "batch heads query key"]
+    ) -> tuple[Float[Tensor, "batch heads query key"], Float[Tensor, "batch heads query slots"]]:
+        """Weights of these scores, with the slots that there are."""
+        weights = torch.cat([scores, self.rest], -1).softmax(-1).nan_to_num(0.0)
+        return weights[..., : scores.shape[-1]], weights[..., scores.shape[-1] :]
+
+    def scores_on(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Float[Tensor, "batch heads query key"]:
+        """Scores of these queries on other keys at the same places, softcap, bias and mask as they are."""
+        call = replace(self.call, key=key)
+        return call.scores(slice(0, len(call.query)), self.rows, slice(0, key.shape[2]))
+
+    def others(self, targets: Targets) -> Bool[Tensor, "_ 1 query key"]:
+        """Keys that are neither targets nor the query's own."""
+        query, key = self.query, self.key
+        own = query.position[:, :, None] == key.position[:, None, :]
+        own = own & (query.document[:, :, None] == key.document[:, None, :])
+        return (~own & (targets.starts(key) == NEVER)[:, None, :])[:, None]
+
+    def movable(self, targets: Targets) -> Float[Tensor, "batch heads query"]:
+        """½ · min(mass of hit keys, mass of the others): what `TrimMass` moves."""
+        on_hit = self.token.masked_fill(~self.hit, 0.0).sum(-1)
+        return torch.minimum(on_hit, self.token.masked_fill(~self.others(targets), 0.0).sum(-1)) / 2
+
+    def output(
+        self,
+        token: Float[Tensor, "batch heads query key"],
+        slot: Float[Tensor, "batch heads query slots"],
+        instead: Float[Tensor, "batch kv_heads key value_dim"] | None = None,
+    ) -> Float[Tensor, "batch heads query value_dim"]:
+        """Σ_k w_k v_k as it leaves attention; `instead`: values that take the place of those of hit keys."""
+        call, terms = self.call, _terms(self.call)
+        if instead is None:
+            total = aggregated(token, slot, call.wide_value, terms)
+        else:
+            kept = aggregated(token.masked_fill(self.hit, 0.0), slot, call.wide_value, terms)
+            total = kept + aggregated(token.masked_fill(~self.hit, 0.0), slot, instead, ())
+        operation, known = call.operation, call.context
+        if operation is None or known is None:
+            return total
+        if operation.difference is not None:
+            total = operation.difference(total)
+        own = operation.own_values(call.query, call.wide_value)
+        hidden = None if known.hidden is None else known.hidden[:, self.rows]
+        return operation.leaving(total, hidden, None if own is None else own[:, :, self.rows])
+
+
+@dataclass(frozen=True)
+class Inside(Intervention):
+    """Base of what changes attention to some keys for some queries. To write one: `changed`, and what its control has.
+
+    `on`: positions of a document (padding counts nowhere), `Tokens` of a choice, or `Targets`; each is changed for
+    queries from `after` tokens behind it on. `layers`: running numbers, None for all of the changed stack. Packed
+    documents are told apart by each layer's mask. In cached decoding positions go on; what a cache dropped is no
+    longer there to be changed. Control: as many other keys, for the same queries. No gradients flow through.
+    """
+
+    on: Any = (0,)
+    after: int = AFTER
+    layers: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        check_after(self.after)
+        object.__setattr__(self, "on", Targets.of(self.on, self.after))
+        if self.layers is not None:
+            object.__setattr__(self, "layers", whole("layers", self.layers))
+
+    @property
+    def targets(self) -> Targets:
+        return self.on
+
+    @property
+    def positions_named(self) -> tuple[int, ...]:
+        return self.targets.positions
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        opened, chosen = opened_layers(model, self.layers, stack)
+        if not has_attention(model):
+            raise UnsupportedModelError(
+                f"family '{family(model)}' computes attention in code of its own, where weights cannot be changed for "
+                f"some queries; of these interventions hide-sink works there, not {type(self).__name__}"
+            )
+        opened.edit_attention(Changing(Calls(model, opened, chosen), self))
+
+    @abstractmethod
+    def changed(self, rows: Rows) -> Float[Tensor, "batch heads query value_dim"]:
+        """The output of these queries under the change."""
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> Inside:
+        return replace(self, on=other_keys(generator, self.targets, row_length(model, inputs)))
+
+    def describe(self) -> dict[str, Any]:
+        layers = None if self.layers is None else list(self.layers)
+        return {"name": type(self).__name__, "on": self.targets.describe(), "after": self.after, "layers": layers}
+
+
+def other_keys(generator: torch.Generator, targets: Targets, length: int) -> Targets:
+    """For each target another key before its first query, at random, for the same queries. For rows that agree.
+
+    Raises `InputError` where there are too few.
+    """
+    first = np.full((1, max(length, 1)), NEVER)
+    taken = set(targets.positions)
+    for _, start in targets.pairs():
+        (key,) = draw(generator, [k for k in range(min(start, length)) if k not in taken], 1, "keys before it")
+        taken.add(key)
+        first[0, key] = start
+    return Targets(first)
+
+
+def check_places(model: nn.Module, stack: ExitStack) -> None:
+    """Until `stack` closes, refuse in an `InputError` rows that begin with padding and come without positions.
+
+    Keys of other texts are turned by their position; in such rows a first token stands elsewhere.
+    """
+    mask_name = Stream.of(model).mask_name
+
+    def check(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        named = arguments(called, args, kwargs)
+        mask = named.get(mask_name)
+        if isinstance(mask, Tensor) and mask.ndim == 2 and named.get("position_ids") is None and not mask[:, 0].all():
+            raise InputError(
+                "rows begin with padding and no position_ids are given, so keys of other texts stand at other places: "
+                "give position_ids that count real tokens, or pad on the right"
+            )
+
+    stack.callback(model.register_forward_pre_hook(check, with_kwargs=True).remove)
+
+
+def opened_layers(
+    model: nn.Module, layers: Sequence[int] | None, stack: ExitStack
+) -> tuple[OpenStream, dict[nn.Module, int]]:
+    """The changed stack, and its chosen attention layers with their running numbers; each must be used in a pass.
+
+    Raises `InputError` for a layer that does not exist.
+    """
+    opened = OpenStream(model, stack)
+    numbers = range(len(opened.stream.attention(model))) if layers is None else layers
+    chosen = {opened.stream.layer(number): number for number in numbers}
+    if layers is None:
+        opened.require(chosen)
+    else:
+        opened.require(*([module] for module in chosen))
+    for module in chosen:
+        opened.only_once(module)
+    return opened, chosen
+
+
+class Calls:
+    """Attention calls of the changed layers, read exactly: from arguments to `AttentionCall`."""
+
+    def __init__(self, model: nn.Module, opened: OpenStream, layers: Mapping[nn.Module, int]) -> None:
+        self.opened, self.layers = opened, layers
+        self._family = family(model)
+        self._sides = axes(opened.stream.stack, is_encoder_decoder(model))
+        self._labels: Mapping[nn.Module, Layer] = attention_layers(model) if has_attention(model) else {}
+        self._verified: set[tuple[nn.Module, bool]] = set()
+
+    def of(self, invocation: Invocation) -> tuple[AttentionCall, Places, Places]:
+        """The call, and where its queries and keys stand. Raises `UnsupportedModelError` where it cannot be read."""
+        module, forward = invocation.module, self.opened.passes.now.forward
+        label = self._labels[module]
+        if len(invocation.output) != forward.batch:
+            raise UnsupportedModelError(
+                f"family '{self._family}', layer '{label.name}': its {len(invocation.output)} rows are not the model's "
+                f"{forward.batch} samples, so their tokens cannot be told"
+            )
+        call = read(invocation, label, forward, self._sides, self._family)
+        if call.entries is not None:
+            raise UnsupportedModelError(
+                f"family '{self._family}', layer '{label.name}': it attends to keys that are no tokens beside those "
+                "that are, so its attention cannot be changed key by key"
+            )
+        kind = module, call.query.shape[2] > 1
+        if kind not in self._verified and not invocation.arguments.get("dropout"):
+            host = rounding(invocation.output, invocation.arguments["query"])
+            if call.operation is None:
+                guard.verified(call, invocation.output, self._family, host)
+            else:
+                guard.verified_by_operation(call, self._family)
+                if hosted(module):
+                    guard.verified_output(call, self._family, host)
+            self._verified.add(kind)
+        queries, keys = call.query.shape[2], call.key.shape[2]
+        tokens = self.opened.tokens(call.key_start, call.key_start + keys, call.query.device)
+        starts = document_starts(invocation.arguments.get("attention_mask"), queries, keys)
+        known = Places.of(tokens, starts)
+        start = call.query_start - call.key_start
+        return call, known.part(slice(start, start + queries)), known
+
+    def rows(self, invocation: Invocation, targets: Targets) -> Iterator[Rows]:
+        """The queries for which something is changed, a few at a time."""
+        targets.check_rows(len(invocation.output))
+        call, query, key = self.of(invocation)
+        for rows in call.row_parts():
+            asking = query.part(rows)
+            hit = targets.hit(asking, key)[:, None]
+            if bool(hit.any()):
+                yield _rows(call, self.layers[invocation.module], rows, asking, key, hit)
+
+
+def _rows(call: AttentionCall, layer: int, rows: slice, query: Places, key: Places, hit: Tensor) -> Rows:
+    samples, columns = slice(0, len(call.query)), slice(0, call.key.shape[2])
+    rest = call.wide_query.new_empty(*call.query.shape[:2], rows.stop - rows.start, 0)
+    if not call.is_softmax:
+        weights = call.operation_weights(rows)
+        return Rows(call, layer, rows, query, key, hit, None, rest, weights.token, weights.slot)
+    scores = call.scores(samples, rows, columns)
+    if call.operation is not None and call.context is not None and call.operation.slots:
+        rest = call.operation.slot_logits(call.wide_query, call.context)[:, :, rows]
+    elif call.sink is not None:
+        rest = call.sink.expand(call.query.shape[:3])[:, :, rows, None]
+    rest = rest.masked_fill((scores == -torch.inf).all(-1, keepdim=True), -torch.inf)  # who sees no token sees no slot
+    bare = Rows(call, layer, rows, query, key, hit, scores, rest, scores, rest)
+    token, slot = bare.softmax(scores)
+    return replace(bare, token=token, slot=slot)
+
+
+def _terms(call: AttentionCall) -> tuple[SlotTerms, ...]:
+    """Slots of an operation, which may have values; a learned sink of a model's own has none."""
+    if call.operation is None or call.context is None:
+        return ()
+    return call.operation.slot_terms(call.context)
+
+
+@dataclass(frozen=True, eq=False)
+class Changing(Editor):
+    """Adds what an `Inside` changes to what attention functions return."""
+
+    calls: Calls
+    change: Inside
+    _running: dict[nn.Module, Any] = field(default_factory=dict)
+
+    def edits(self, module: nn.Module) -> bool:
+        return module in self.calls.layers
+
+    def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
+        self._running[module] = implementation
+        return arguments
+
+    def attending(self, module: nn.Module, attend: Any) -> Any:
+        implementation = self._running.pop(module, None)
+
+        def noted(owner: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            result = attend(owner, *args, **kwargs)
+            named = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
+            self._running.setdefault(owner, Invocation(owner, implementation, named, result[0], None))
+            return result
+
+        return noted
+
+    def returned(self, module: nn.Module, output: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and output.requires_grad:
+            raise UnsupportedModelError(
+                f"{type(self.change).__name__} passes on no gradients: call the model under torch.no_grad()"
+            )
+        self.calls.opened.edited(module)
+        invocation: Invocation = self._running.pop(module)
+        output = output.clone()
+        with full_precision(output.device):
+            for rows in self.calls.rows(invocation, self.change.targets):
+                before = rows.output(rows.token, rows.slot)
+                difference = self.change.changed(rows) - before
+                touched = rows.hit.any(-1).transpose(1, 2)[..., None]  # rows without a hit stay to the last bit
+                difference = difference.transpose(1, 2).where(touched, 0.0)
+                output[:, rows.rows] += difference.to(output.dtype)
+        return output
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Shows the calls of the changed layers to `show`, and changes nothing."""
+
+    calls: Calls
+    show: Callable[[Invocation], object]
+
+    def watches(self, module: nn.Module) -> bool:
+        return module in self.calls.layers
+
+    def attended(self, invocation: Invocation) -> None:
+        self.calls.opened.edited(invocation.module)
+        with full_precision(invocation.output.device):
+            self.show(invocation)
+
+
+def mean_masses(
+    model: nn.Module, inputs: Mapping[str, Any], targets: Sequence[Targets], layers: Sequence[int] | None = None
+) -> Float[np.ndarray, "target number"]:
+    """Attention of the changed queries to each set of targets, and last the mass that trimming the first one moves.
+
+    A row each: the sum over samples, heads, layers and queries, and how many of these there are.
+    """
+    totals = np.zeros((len(targets) + 1, 2))
+    with evaluating(model), torch.no_grad(), ExitStack() as stack:
+        opened, chosen = opened_layers(model, layers, stack)
+        calls = Calls(model, opened, chosen)
+
+        def show(invocation: Invocation) -> None:
+            for number, each in enumerate(targets):
+                for rows in calls.rows(invocation, each):
+                    awake = rows.hit.any(-1).expand(rows.token.shape[:3])
+                    mass = rows.token.masked_fill(~rows.hit, 0.0).sum(-1)
+                    totals[number] += float(mass[awake].double().sum()), int(awake.sum())
+                    if number == 0 and rows.scores is not None:
+                        totals[-1] += float(rows.movable(each)[awake].double().sum()), int(awake.sum())
+
+        stack.enter_context(watching(Reading(calls, show)))
+        model(**part(inputs, slice(0, samples_of(inputs)), samples_of(inputs), device_of(model)))
+    return totals

@@ -1,0 +1,130 @@
+"""What a sink is for: its value taken away, its value made a constant, another text's sink in its place, equal mass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError
+from sinkscope.interventions.fold import Constants
+from sinkscope.interventions.inside import Inside, Rows, check_places
+
+Side = Literal["sink", "others"]
+ENOUGH = 0.02  # mean mass that must be there to be moved
+
+
+@dataclass(frozen=True)
+class MuteSink(Inside):
+    """v_p = 0 with the weight A_tp kept: o_t ← o_t − A_tp v_p, for queries t ≥ p + `after` of the keys p in `on`."""
+
+    def changed(self, rows: Rows) -> Float[Tensor, "batch heads query value_dim"]:
+        return rows.output(rows.token, rows.slot, torch.zeros_like(rows.call.wide_value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanSink(Inside):
+    """v_p ← its mean over *other* texts with the weight A_tp kept, for queries t ≥ p + `after` of the keys p in `on`.
+
+    The mean is one vector per layer, key-value head and position (`Constants`). If nothing is lost, the value is needed
+    and says nothing about the text.
+    """
+
+    constants: Constants
+
+    def changed(self, rows: Rows) -> Float[Tensor, "batch heads query value_dim"]:
+        _, value = self.constants.vectors(rows)
+        return rows.output(rows.token, rows.slot, value)
+
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | {"constants": self.constants.describe()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwapSink(Inside):
+    """k_p and v_p ← those of position p in *another* text, for queries t ≥ p + `after` of the keys p in `on`.
+
+    `donors`: for each row of the inputs, which of the texts of `constants` gives them.
+    """
+
+    constants: Constants
+    donors: tuple[int, ...] = (0,)
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        check_places(model, stack)
+        super().attach(model, stack)
+
+    def changed(self, rows: Rows) -> Float[Tensor, "batch heads query value_dim"]:
+        key, value = self.constants.vectors(rows, self.donors)
+        scores = torch.where(rows.hit & (rows.logits > -torch.inf), rows.scores_on(key), rows.logits)
+        return rows.output(*rows.softmax(scores), value)
+
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | {"constants": self.constants.describe(), "donors": list(self.donors)}
+
+
+@dataclass(eq=False)
+class Mass:
+    """Mean of the mass that was moved, over samples, heads, layers and queries behind the sink."""
+
+    total: float = 0.0
+    count: int = 0
+
+    @property
+    def mean(self) -> float:
+        """NaN where nothing was moved yet."""
+        return self.total / self.count if self.count else float("nan")
+
+
+@dataclass(frozen=True)
+class TrimMass(Inside):
+    """Move mass off the sink, or as much off the other tokens: the same mass, the same amplification.
+
+    For each head and query t ≥ p + `after`: m = ½ · min(A_sink, A_others), A_others the mass of the visible tokens but
+    the sinks and the query's own. `off="sink"`: A_tk ← A_tk (1 − m / A_sink) for the sinks; `off="others"`: A_tk ←
+    A_tk (1 − m / A_others) for the others; then the row, slots as well, is divided by 1 − m. `mass.mean` tells m after
+    the passes; below .02 there was too little mass to move. Control: the other side, no other keys.
+    """
+
+    off: Side = "sink"
+    mass: Mass = field(default_factory=Mass, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.off not in ("sink", "others"):
+            raise InputError(f"off = '{self.off}': choose 'sink' or 'others'")
+
+    def changed(self, rows: Rows) -> Float[Tensor, "batch heads query value_dim"]:
+        token, slot, moved = trimmed(rows, self)
+        awake = rows.hit.any(-1) & (rows.token.sum(-1) > 0)
+        self.mass.total += float(moved[awake].double().sum())
+        self.mass.count += int(awake.sum())
+        return rows.output(token, slot)
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> TrimMass:
+        return replace(self, off="others" if self.off == "sink" else "sink", mass=Mass())
+
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | {"off": self.off}
+
+
+def trimmed(
+    rows: Rows, trim: TrimMass
+) -> tuple[
+    Float[Tensor, "batch heads query key"], Float[Tensor, "batch heads query slots"], Float[Tensor, "batch heads query"]
+]:
+    """Weights on tokens and slots after `trim`, and the mass that was moved. Raises `UnsupportedModelError` where
+    weights are no softmax."""
+    _ = rows.logits
+    among = rows.hit if trim.off == "sink" else rows.others(trim.targets)
+    source = rows.token.masked_fill(~among, 0.0).sum(-1)
+    moved = rows.movable(trim.targets)
+    kept = 1 - moved / source.clamp(min=torch.finfo(source.dtype).tiny)
+    token = torch.where(among, rows.token * kept[..., None], rows.token)
+    whole = (1 - moved)[..., None]
+    return token / whole, rows.slot / whole, moved

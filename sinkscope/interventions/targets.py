@@ -1,0 +1,159 @@
+"""Which keys an intervention changes, and for which queries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from sinkscope.attention import Tokens as Columns
+from sinkscope.attention import Visibility
+from sinkscope.errors import InputError
+from sinkscope.interventions.intervention import whole
+from sinkscope.sinks import Tokens as Chosen
+
+AFTER = 8  # queries behind a sink that keep it: they would make the next token the sink
+NEVER = np.iinfo(np.int64).max
+MASKED = -9e3  # what is added to a score at or below this hides it
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """Keys, each with the first query that it is changed for: queries t ≥ first[row, k], and t > k.
+
+    `first` (row or 1, token), int64: positions in the document of the key, `NEVER` for keys that are left alone. Rows
+    are those of the model's inputs; one row stands for all.
+    """
+
+    first: Int[np.ndarray, "row token"]
+
+    @classmethod
+    def behind(cls, positions: Sequence[int], after: int = AFTER) -> Targets:
+        """These positions of every row, for queries from `after` tokens behind each on."""
+        first = np.full((1, max(positions) + 1), NEVER)
+        first[0, list(positions)] = np.asarray(positions) + after
+        return cls(first)
+
+    @classmethod
+    def of(cls, on: Any, after: int = AFTER) -> Targets:
+        """Targets as they are; positions; or the `Tokens` that a choice resolved into, any over layers and heads.
+
+        Raises `InputError` for tokens of packed documents that differ from text to text.
+        """
+        if isinstance(on, Targets):
+            return on
+        if isinstance(on, Chosen):
+            return cls._of_tokens(on, after)
+        return cls.behind(whole("on", on), after)
+
+    @classmethod
+    def _of_tokens(cls, tokens: Chosen, after: int) -> Targets:
+        if tokens.rows is None:
+            return cls.behind(whole("on", tokens.positions), after)
+        if bool((tokens.rows.document > 0).any()):
+            raise InputError("tokens of packed documents, each text its own: choose them by position")
+        return cls(np.where(tokens.any_head() & tokens.rows.real, tokens.rows.order + after, NEVER).astype(np.int64))
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Positions that are a target in any row."""
+        return tuple(int(p) for p in np.flatnonzero((self.first < NEVER).any(0)))
+
+    @property
+    def rows_agree(self) -> bool:
+        """Whether all rows have the same targets."""
+        return bool((self.first == self.first[:1]).all())
+
+    def check_rows(self, batch: int) -> None:
+        """Raises `InputError` where a model is called with other rows."""
+        if len(self.first) not in (1, batch):
+            raise InputError(f"targets of {len(self.first)} rows: the model was called with {batch}")
+
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """(key, first query) of targets that all rows share. Raises `InputError` where rows differ."""
+        if not self.rows_agree:
+            raise InputError(
+                "the tokens stand at other positions in other texts, so what is measured at a position of other texts "
+                "is not about them: choose by position (positions:0, first:1, measured by position)"
+            )
+        return tuple((int(k), int(self.first[0, k])) for k in np.flatnonzero(self.first[0] < NEVER))
+
+    def starts(self, key: Places) -> Int[Tensor, "_ key"]:
+        """The first query for which each key is changed, `NEVER` for none."""
+        first = torch.as_tensor(self.first, device=key.position.device)
+        columns = key.position.clamp(0, first.shape[1] - 1)
+        rows = max(len(first), len(columns))
+        starts = first.expand(rows, -1).gather(1, columns.expand(rows, -1))
+        return starts.masked_fill(~key.real | (key.position >= first.shape[1]), NEVER)
+
+    def every(self) -> set[tuple[int, int]]:
+        """(key, first query) of the targets of any row."""
+        return {(int(k), int(self.first[row, k])) for row, k in np.argwhere(self.first < NEVER)}
+
+    def hit(self, query: Places, key: Places) -> Bool[Tensor, "_ query key"]:
+        """Which keys are changed for which queries."""
+        starts = self.starts(key)
+        asking, known = query.position[:, :, None], key.position[:, None, :]
+        together = query.document[:, :, None] == key.document[:, None, :]
+        return (asking >= starts[:, None, :]) & (asking > known) & together & query.real[:, :, None]
+
+    def describe(self) -> list[Any]:
+        """(key, first query) for each row, or once where all rows agree."""
+        rows = self.first[:1] if self.rows_agree else self.first
+        found = [[(int(k), int(row[k])) for k in np.flatnonzero(row < NEVER)] for row in rows]
+        return found[0] if self.rows_agree else found
+
+
+def check_after(after: Any) -> None:
+    """Raises `InputError` for anything but a whole number from 1 on."""
+    if not isinstance(after, int) or isinstance(after, bool) or after < 1:
+        raise InputError(f"after = {after}: a whole number from 1 on, since a token keeps its own key")
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where columns stand: the position in their document, the document's number, whether they are real tokens."""
+
+    position: Int[Tensor, "batch token"]
+    document: Int[Tensor, "batch token"]
+    real: Bool[Tensor, "batch token"]
+
+    @classmethod
+    def of(cls, tokens: Columns, starts: Bool[Tensor, "_ token"] | None = None) -> Places:
+        """Columns of a row; `starts`: those that begin a document, None where a row is one."""
+        order = tokens.order
+        real = torch.ones_like(order, dtype=torch.bool) if tokens.valid is None else tokens.valid
+        if starts is None:
+            return cls(order, torch.zeros_like(order), real)
+        order, starts, real = torch.broadcast_tensors(order, starts, real)
+        begun = torch.where(starts & real, order, 0).cummax(-1).values
+        return cls(order - begun, (starts & real).long().cumsum(-1), real)
+
+    def part(self, columns: slice) -> Places:
+        return Places(self.position[:, columns], self.document[:, columns], self.real[:, columns])
+
+
+def document_starts(mask: Any, queries: int, keys: int) -> Bool[Tensor, "_ token"] | None:
+    """Columns that do not see the one before them in an attention layer's own mask: a document begins there.
+
+    `mask`: as the layer is given it, a `Visibility`, (batch, heads, query, key), or None. None where it says nothing:
+    in a cached step, and where every column sees the one before (padding begins no document: a row's first token does).
+    """
+    if queries != keys or queries < 2:
+        return None
+    if isinstance(mask, Visibility):
+        visible = mask.dense()
+    elif isinstance(mask, Tensor) and mask.ndim == 4 and mask.shape[2] in (1, queries):
+        visible = mask[..., :keys].expand(-1, -1, queries, -1)
+        visible = visible if visible.dtype == torch.bool else visible > MASKED
+    else:
+        return None
+    before = visible.any(1).diagonal(-1, 1, 2)
+    if bool(before.all()) or not bool(before.any()):  # no documents, or a layer that sees nothing but itself
+        return None
+    return torch.nn.functional.pad(~before, (1, 0), value=True)

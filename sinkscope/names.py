@@ -1,0 +1,70 @@
+"""Names of models: which are shipped, which are paths, and whether a path leads to a model. Needs no torch."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from sinkscope.errors import InputError
+
+GGUF = ".gguf"
+_GGUF_MAGIC = b"GGUF"
+_PATH_STARTS = ("./", "../", "/", "~")
+FOLDER = Path(__file__).parent / "model" / "shipped"
+SHIPPED: dict[str, Path] = {path.parent.name: path.parent for path in sorted(FOLDER.glob("*/config.json"))}
+
+
+def resolve(name: str | Path) -> str:
+    """Where the model is: the shipped folder, the local folder, a GGUF file, or the hub id as it is.
+
+    Raises `InputError` for a folder without a model, for another file, and for a path that leads nowhere. `a/b`, which
+    may be either, is a hub id where there is no such folder.
+    """
+    if str(name) in SHIPPED:
+        return str(SHIPPED[str(name)])
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if (path / "model" / "config.json").exists():  # a run folder holds its model one level down
+            return str(path / "model")
+        if not (path / "config.json").exists():
+            files = sorted(path.glob(f"*{GGUF}"))
+            hint = f"; did you mean '{files[0]}'?" if files else ""
+            raise InputError(f"no model in folder '{name}': config.json is missing{hint}")
+        return str(path)
+    if path.exists() and not is_gguf(path):
+        raise InputError(
+            f"'{name}' is a file: expected a model folder, a {GGUF} file, a hub id, or one of {', '.join(SHIPPED)}"
+        )
+    if path.exists():
+        with path.open("rb") as stream:
+            if stream.read(len(_GGUF_MAGIC)) != _GGUF_MAGIC:
+                raise InputError(f"'{name}' is no GGUF file: it does not begin with the letters GGUF")
+        return str(path)
+    if names_a_path(name):
+        raise no_such_folder(name)
+    return str(name)
+
+
+def is_gguf(name: str | Path) -> bool:
+    """Whether a name is that of a GGUF file, which need not exist."""
+    return Path(name).suffix.lower() == GGUF
+
+
+def names_a_path(name: str | Path) -> bool:
+    """Whether a name can only be a path: a hub id is NAME or OWNER/NAME."""
+    text = str(name)
+    starts = text.startswith(_PATH_STARTS) or text in (".", "..")
+    return isinstance(name, Path) or starts or text.count("/") > 1 or is_gguf(text)
+
+
+def no_such_folder(name: str | Path) -> InputError:
+    """The error for a path that leads nowhere; a folder or GGUF file of a near name in the same place is suggested."""
+    return InputError(f"no such {'file' if is_gguf(name) else 'folder'}: '{name}'{_near(Path(name).expanduser())}")
+
+
+def _near(path: Path) -> str:
+    """What was probably meant."""
+    entries = path.parent.iterdir() if path.parent.is_dir() else ()
+    there = [entry.name for entry in entries if entry.is_dir() or is_gguf(entry)]
+    near = difflib.get_close_matches(path.name, there, n=1)
+    return f"; did you mean '{path.parent / near[0]}'?" if near else ""

@@ -1,0 +1,263 @@
+"""Protected tokens: kept in full precision, and no part of any range. Which columns of a pass they are.
+
+What is protected is a choice of `sinkscope.sinks`, or the `Tokens` that it chose in certain texts. Quantizers protect a
+token in all layers and heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import wraps
+from typing import Any, TypeVar, cast
+from warnings import warn
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import Pass, Passes, Samples, arguments, cache_of, check_order, unwrapped
+from sinkscope.measuring.evidence import find_tokens, rows_of
+from sinkscope.model.columns import UNKNOWN, Columns, columns_of, every_column, own_columns
+from sinkscope.sinks import Choice, Measured, Tokens
+
+Protect = Choice | Tokens
+Kind = TypeVar("Kind")
+Called = TypeVar("Called", bound=Callable[..., Any])
+
+
+def resolved(protect: Protect, model: nn.Module, inputs: Mapping[str, Any]) -> Tokens:
+    """The tokens of these texts, whole rows. Raises `InputError` as `find_tokens`."""
+    tokens = protect if isinstance(protect, Tokens) else find_tokens(model, inputs, protect)
+    return tokens.on(rows_of(columns_of(model, inputs)))
+
+
+def in_a_pass(protect: Protect) -> bool:
+    """Whether a pass tells them by itself: positions and ids do, and so do tokens that were chosen already."""
+    if isinstance(protect, Tokens):
+        return True
+    return protect.in_a_pass or (isinstance(protect, Measured) and protect.measurement is not None)
+
+
+def described(protect: Protect | None) -> dict[str, Any] | None:
+    """What is protected, as JSON-able data."""
+    if protect is None or isinstance(protect, Tokens):
+        return None if protect is None else protect.describe()
+    return {"chosen_by": str(protect)}
+
+
+def among(protect: Protect, columns: Columns) -> Bool[Tensor, "batch position"]:
+    """Which columns of a pass are protected; padding never is.
+
+    Raises `InputError` for a choice that needs a look at whole texts, and for tokens of texts that the pass does not
+    read: it must be over these rows, whole, in chunks or through a cache. A pass over the beginning of several rows in
+    which different tokens are protected is refused. Tokens written after the end of a known row are not protected.
+    """
+    if isinstance(protect, Measured) and protect.measurement is not None:
+        protect = protect.measurement.sinks(epsilon=protect.epsilon, by=protect.by)
+    if not isinstance(protect, Tokens):
+        return cast(Tensor, protect.places(columns.order, columns.ids, columns.real))
+    chosen = torch.from_numpy(np.array(protect.any_head())).to(columns.order.device)
+    if protect.rows is None:
+        inside = (columns.order >= 0) & (columns.order < chosen.shape[1])
+        return chosen[0][columns.order.clamp(0, chosen.shape[1] - 1)] & inside & columns.real
+    alike = _alike(protect, columns)
+    if not bool(alike.any(-1).all()):
+        row = int((~alike.any(-1)).nonzero()[0])
+        raise InputError(
+            f"row {row} of this pass is none of the {len(chosen)} texts in which tokens were chosen: choose them in "
+            "the texts that the model reads (find_tokens)"
+        )
+    index = columns.index.clamp(0, chosen.shape[1] - 1)
+    inside = columns.real & (columns.index >= 0) & (columns.index < chosen.shape[1])
+    found = chosen[alike.int().argmax(-1)].gather(1, index) & inside
+    _check_one(chosen, alike, index, inside, found, protect, columns)
+    return found
+
+
+def random_tokens(
+    protect: Protect | None, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]
+) -> Tokens:
+    """As many random tokens as are protected in each row of `inputs`: the control of protecting them.
+
+    Raises `InputError` where nothing is protected, and for rows with too few other tokens.
+    """
+    if protect is None:
+        raise InputError(
+            "nothing is protected, so no random tokens can be protected instead: give protect=..., such as First(1)"
+        )
+    rng = np.random.default_rng(int(torch.randint(2**31, (1,), generator=generator)))
+    return resolved(protect, model, inputs).random(rng)
+
+
+class ProtectedInPass:
+    """Which tokens of each pass are protected, for as long as `stack` is open: whole passes, chunks, cached decoding.
+
+        protected = ProtectedInPass(model, self.protect, stack)
+        ... inside a hook: fake_quantize(x, grid, protected.exempt(x))
+
+    `protect` None protects nothing. The columns are those of the changed stack (`Stream.of`), so ask for tensors of its
+    blocks alone. Raises `InputError` at once for a choice that needs a look at whole texts, in a pass that is not over
+    the texts of chosen `Tokens`, and where beam search permuted the cache.
+    """
+
+    def __init__(self, model: nn.Module, protect: Protect | None, stack: ExitStack) -> None:
+        if protect is not None and not in_a_pass(protect):
+            raise InputError(
+                f"'{protect}' is known after a look at whole texts, which a pass does not show: give "
+                "protect=find_tokens(model, texts, choice)"
+            )
+        self.protect = protect
+        self._model = unwrapped(model)
+        self._samples: Samples | None = None
+        self._every: Columns | None = None  # from the first in the cache on
+        self._own: Columns | None = None
+        self._now: Tensor | None = None
+        self._passes = Passes(self._model, self._begin, self._end)
+        self._passes.attach(stack, first=True)
+
+    @property
+    def now(self) -> Bool[Tensor, "batch position"]:
+        """Which columns of this pass are protected; padding is not."""
+        return self._of_pass(self._now)
+
+    @property
+    def real(self) -> Bool[Tensor, "batch position"]:
+        """Which columns of this pass are no padding."""
+        return self._of_pass(self._own).real
+
+    @property
+    def so_far(self) -> Bool[Tensor, "batch column"]:
+        """Which columns are protected, from the first in the cache on; padding is not."""
+        return self._among(self._of_pass(self._every))
+
+    @property
+    def every(self) -> Columns:
+        """All columns so far, from the first in the cache on."""
+        return self._of_pass(self._every)
+
+    @property
+    def real_so_far(self) -> Bool[Tensor, "batch column"]:
+        """Which columns are no padding, from the first in the cache on."""
+        return self._of_pass(self._every).real
+
+    def exempt(self, x: Tensor) -> Bool[Tensor, "..."]:
+        """What a quantizer leaves alone in x (batch, position, …) or (batch · position, …): protected tokens, padding.
+
+        Broadcasts to x. Raises `UnsupportedModelError` for a tensor over other tokens, such as routed ones.
+        """
+        left = (self.now | ~self.real).to(x.device)
+        if x.shape[:2] == left.shape:
+            return left.view(*left.shape, *[1] * (x.ndim - 2))
+        if x.shape[0] == left.numel():
+            return left.view(-1, *[1] * (x.ndim - 1))
+        raise UnsupportedModelError(
+            f"a tensor {tuple(x.shape)} in a pass of {left.shape[0]} rows of {left.shape[1]} columns: it is over other "
+            "tokens (routed to an expert, or of another stack), so which of them are protected cannot be told"
+        )
+
+    def _of_pass(self, known: Kind | None) -> Kind:
+        """What is known of the pass under way. Raises `InputError` where there is none."""
+        self._passes.now  # noqa: B018
+        assert known is not None
+        return known
+
+    def _begin(self, begun: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        forward = begun.forward
+        check_order(forward)
+        if self._samples is None or not self._samples.continues(forward):
+            self._samples = Samples(forward.batch, forward.seen, prefix=forward.prefix)
+        given = arguments(self._model, args, kwargs)
+        self._every = every_column(self._model, forward, given, self._earlier(self._samples))
+        self._own = own_columns(self._every, forward)
+        self._now = self._among(self._own)
+
+    def _end(self, done: Pass, output: Any) -> None:
+        assert self._samples is not None
+        assert self._every is not None
+        self._samples.extend(done.forward, self._every.index.shape[1], cache_of(output))
+
+    def _among(self, columns: Columns) -> Bool[Tensor, "batch position"]:
+        return torch.zeros_like(columns.real) if self.protect is None else among(self.protect, columns)
+
+    @staticmethod
+    def _earlier(samples: Samples) -> Int[Tensor, "batch seen"] | None:
+        """Ids of everything before this pass, where this has seen it all."""
+        if samples.first or not samples.ids:
+            return None
+        return functional.pad(torch.cat(samples.ids, 1), (samples.prefix, 0), value=UNKNOWN)
+
+
+def _alike(tokens: Tokens, columns: Columns) -> Bool[Tensor, "batch row"]:
+    """Which of the known texts each row of a pass can be; consecutive ones where the pass can be that.
+
+    By ids where both have them; else the pass must be over all of the texts, whole.
+    """
+    rows = tokens.rows
+    assert rows is not None
+    real = torch.from_numpy(np.array(rows.real)).to(columns.order.device)
+    if rows.ids is None or columns.text is None:
+        if columns.start or not np.array_equal(rows_of(columns).order, rows.order):
+            raise InputError(
+                "the tokens of these rows have no ids here, so a pass must be over the rows in which tokens were "
+                "chosen, all of them and whole: give tokens.part(...) of others, and whole rows"
+            )
+        return torch.eye(len(rows), dtype=torch.bool, device=real.device)
+    known = torch.from_numpy(np.array(rows.ids)).to(columns.text.device)
+    text = columns.text
+    width = max(text.shape[1], known.shape[1])
+    known, real = (functional.pad(x, (0, width - x.shape[1])) for x in (known, real))
+    text = functional.pad(text, (0, width - text.shape[1]), value=UNKNOWN)
+    there = torch.arange(width, device=text.device) < columns.so_far[:, None]
+    alike = ((text[:, None] == known[None]) | ~there[:, None] | ~real[None]).all(-1)
+    here, count = alike.shape
+    starts = count - here + 1
+    if starts < 1:
+        return alike
+    blocks = torch.stack([alike[row, row : row + starts] for row in range(here)]).all(0)
+    if not bool(blocks.any()):
+        return alike
+    together = torch.zeros_like(alike)
+    for start in blocks.nonzero().flatten().tolist():
+        together[torch.arange(here), torch.arange(start, start + here)] = True
+    return together
+
+
+def _check_one(
+    chosen: Tensor, alike: Tensor, index: Tensor, inside: Tensor, found: Tensor, tokens: Tokens, columns: Columns
+) -> None:
+    """Raises `InputError` where rows that begin alike protect different tokens, and the pass is but their beginning.
+
+    Where rows are alike to their ends, the first is as good as any.
+    """
+    assert tokens.rows is not None
+    lengths = torch.from_numpy(np.array(tokens.rows.real.sum(-1))).to(index.device)
+    for row in (alike.sum(-1) > 1).nonzero().flatten().tolist():
+        others = alike[row].nonzero().flatten()
+        masks = chosen[others][:, index[row]] & inside[row]
+        whole = bool((lengths[others] <= columns.so_far[row]).all())
+        if not whole and not bool((masks == found[row]).all()):
+            raise InputError(
+                f"rows {', '.join(map(str, others[:4].tolist()))} begin alike and protect different tokens there, so "
+                f"which of them row {row} of this pass will be is not known: give tokens.part(...) of one of them"
+            )
+
+
+def reads_spared(called: Called) -> Called:
+    """Read `spared=`, the name of `protect=` before this release, with a `DeprecationWarning`: for one release."""
+    target: Any = vars(called)["__init__"] if isinstance(called, type) else called
+
+    @wraps(target)
+    def read(*args: Any, **kwargs: Any) -> Any:
+        if "spared" in kwargs:
+            warn("spared= is now protect=", DeprecationWarning, stacklevel=2)
+            kwargs["protect"] = kwargs.pop("spared")
+        return target(*args, **kwargs)
+
+    if isinstance(called, type):
+        called.__init__ = read  # type: ignore[misc]
+        return called
+    return cast(Called, read)

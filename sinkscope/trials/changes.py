@@ -1,0 +1,591 @@
+"""Trials of changed models: does the sink matter, and what any named intervention costs against its controls."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from sinkscope import metrics
+from sinkscope.errors import InputError, unknown
+from sinkscope.hooks import Stream, row_length, unwrapped
+from sinkscope.interventions import (
+    Constants,
+    FoldSink,
+    HideSink,
+    Intervention,
+    MeanSink,
+    MuteSink,
+    SwapSink,
+    Targets,
+    TrimMass,
+    constants,
+)
+from sinkscope.interventions.inside import mean_masses
+from sinkscope.interventions.sink import ENOUGH
+from sinkscope.interventions.targets import AFTER, NEVER
+from sinkscope.measuring import find_tokens
+from sinkscope.probes import AttentionReceived, measure
+from sinkscope.sinks import EPSILON, Choice, Measured, Tokens, counted, parse
+from sinkscope.statistics import Interval
+from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Texts
+from sinkscope.trials.run import Progress, run
+from sinkscope.trials.texts import Split, split
+from sinkscope.trials.trial import SENTENCES, Trial
+from sinkscope.trials.words import TOLERANCE
+
+QUESTION = ("hide-sink", "mute-sink", "mean-sink", "fold-sink", "swap-sink", "trim-sink")
+"""The arms of "does the sink matter"."""
+OTHERS = "trim-others"
+CONSTANT = ("mean-sink", "fold-sink", "swap-sink")  # with numbers of other texts
+BEHIND = (1, 2, 4, 8, 16, 32)  # the curve over `after`
+LOOKED_AT = 16  # texts in which the sink is looked for afterwards
+By = Literal["after", "layer"]
+
+
+@dataclass(frozen=True, eq=False)
+class SinkArms:
+    """How the arms on one set of sink tokens are made for any of the texts.
+
+    `layers`: where; `known`: constants of other texts, None where no arm needs them; `length`: tokens of a text, for
+    inputs that are no token ids; `seed`: that of the trial, from which controls count their draws.
+    """
+
+    targets: Targets
+    after: int
+    layers: tuple[int, ...] | None = None
+    known: Constants | None = None
+    length: int | None = None
+    seed: int = 0
+    suffix: str = ""
+    series: bool = False
+
+    def arm(self, what: str) -> Arm:
+        """The arm of this name. Raises `InputError` for an unknown one."""
+        if what not in (*QUESTION, OTHERS):
+            raise unknown("arm", what, (*QUESTION, OTHERS))
+
+        def control(draw: int, texts: Texts) -> Arm | None:
+            others = other_targets(self.targets, texts, draw - self.seed, self.seed, self.length)
+            return None if others is None else replace(self, targets=others).arm(what)
+
+        facts = {"on": self.targets.describe(), "after": self.after, "layers": self.layers and list(self.layers)}
+        if what in CONSTANT and self.known is not None:
+            facts["constants"] = self.known.describe()
+        return Arm(
+            what + self.suffix,
+            lambda model, texts: self.change(what, texts).applied(model),
+            control=None if what.startswith("trim") else control,
+            touched=self.before,
+            series=what if self.series else "",
+            facts=facts,
+        )
+
+    def change(self, what: str, texts: Texts) -> Intervention:
+        """The intervention for some of the texts."""
+        first = self.targets.first
+        on = Targets(first if len(first) == 1 else first[texts.rows])
+        common: dict[str, Any] = {"on": on, "after": self.after, "layers": self.layers}
+        if what in CONSTANT:
+            assert self.known is not None
+            if what == "swap-sink":
+                donors = tuple(number % len(self.known.keys) for number in _digests(texts))
+                return SwapSink(**common, constants=self.known, donors=donors)
+            return (MeanSink if what == "mean-sink" else FoldSink)(**common, constants=self.known)
+        if what in ("trim-sink", OTHERS):
+            return TrimMass(**common, off="sink" if what == "trim-sink" else "others")
+        return (HideSink if what == "hide-sink" else MuteSink)(**common)
+
+    def before(self, texts: Texts) -> Bool[Tensor, "text token"]:
+        """Tokens whose predictions no change reaches: those before the last target's first query."""
+        real = _real(texts, self.length)
+        position = real.long().cumsum(-1) - 1
+        first = np.where(self.targets.first < NEVER, self.targets.first, 0).max(-1)
+        first = first if len(first) == 1 else first[texts.rows]
+        return (position < torch.as_tensor(first)[:, None]) & real
+
+
+def other_targets(targets: Targets, texts: Texts, index: int, seed: int, length: int | None = None) -> Targets | None:
+    """For each target another key before its first query, for the same queries: the control number `index`.
+
+    Each text draws its own order of these keys, from `seed` and what it says, and takes the next one for each control;
+    so controls differ, and depend neither on batches nor on other arms. None where a text has no such key left, and
+    where there are fewer than two for some target: then nothing is compared.
+    """
+    lengths = _real(texts, length).sum(-1).tolist()
+    first = np.broadcast_to(targets.first, (len(lengths), targets.first.shape[1]))
+    found = np.full((len(lengths), max(int(first[first < NEVER].max()), first.shape[1])), NEVER)
+    for row, digest in enumerate(_digests(texts)):
+        sinks = np.flatnonzero(first[row] < NEVER)
+        taken = set(sinks.tolist())
+        for sink in sinks.tolist():
+            keys = [k for k in range(min(int(first[row, sink]), lengths[row])) if k not in sinks]
+            if len(keys) < max(2, index + 1):
+                return None
+            order = np.random.default_rng([seed, digest, sink]).permutation(keys).tolist()
+            free = [key for key in [*order[index:], *order[:index]] if key not in taken]
+            if not free:
+                return None
+            taken.add(free[0])
+            found[row, free[0]] = first[row, sink]
+    return Targets(found)
+
+
+def matters(
+    model: nn.Module,
+    inputs: Any,
+    what: Sequence[str] = QUESTION,
+    *,
+    on: Any = None,
+    after: int = AFTER,
+    layers: Sequence[int] | None = None,
+    by: By | None = None,
+    calibrate_on: Any = None,
+    controls: int = 5,
+    epsilon: float = EPSILON,
+    tolerance: float = TOLERANCE,
+    seed: int = 0,
+    batch_size: int = 8,
+    out: Any = None,
+    about: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Trial:
+    """Does the sink matter? It is hidden, muted, made a constant, exchanged and trimmed, for the queries behind it.
+
+    The sinks are chosen, and constants measured, on texts that are not scored. Scored are predictions at tokens that
+    the change reaches. The record's `sink` says what is known besides: the mean attention that hiding takes (`mass`),
+    the mass that trimming moves (`moved`), and for each arm where the sink is afterwards (`afterwards`: the position
+    with the largest sink rate among those that enough queries see, its rate, and the rate of the old one; weights as
+    the layer has them before trimming and folding).
+
+    Args:
+        model: Any transformers model with logits.
+        inputs: Texts, as `measure` takes them; a fifth of them, at least eight, is for the choice and the constants.
+        what: Names of `QUESTION`.
+        on: Which tokens: positions, a choice or its words, `Tokens`. Default: the sinks, as measured.
+        after: Queries from so many tokens behind a sink on are changed.
+        layers: Running numbers of layers, None for all.
+        by: "after": a curve over 1, 2, 4, 8, 16, 32; "layer": each layer by itself.
+        calibrate_on: Texts of one's own for the choice and the constants; all of `inputs` are scored then.
+        controls: Draws of other keys; fewer where fewer keys come before the first query.
+        epsilon: Of the sink rate.
+        tolerance: τ of the words.
+        seed: Of controls.
+        batch_size: Texts that go through the model at once; no result depends on it.
+        out: A folder for finished batches.
+        about: More for the record.
+        progress: As in `run`.
+
+    Raises `InputError` for unknown arms and choices, where no token is chosen, and for texts without a token behind.
+    """
+    model = unwrapped(model)
+    if not what or (wrong := next((name for name in what if name not in QUESTION), None)):
+        raise unknown("arm", str(wrong or ""), QUESTION)
+    parts = split(model, inputs, uses(what, on), calibrate_on=calibrate_on)
+    tokens = _resolved(model, parts, on, epsilon, batch_size)
+    steps: tuple[int, ...] = BEHIND if by == "after" else (after,)
+    length = row_length(model, parts.scored.inputs)
+    wanted = [Targets.of(tokens, step) for step in steps]
+    steps = tuple(s for s, t in zip(steps, wanted, strict=True) if _last(t) < length - 1)
+    if not steps:
+        raise InputError(
+            f"the texts have {length} tokens, and none comes {after} behind position {max(wanted[0].positions)}: give "
+            "longer texts, or a smaller after"
+        )
+    notes: list[str] = []
+    chosen = list(dict.fromkeys(what))
+    sets: list[SinkArms] = []
+    for step in steps:
+        targets = Targets.of(tokens, step)
+        known = None
+        if any(name in CONSTANT for name in chosen):
+            known = constants(model, parts_inputs(parts.calibration), targets, step, batch_size=batch_size)
+            if {"mean-sink", "swap-sink"} & set(chosen) and not any(known.differ(p) for p in targets.positions):
+                chosen = [name for name in chosen if name not in ("mean-sink", "swap-sink")]
+                notes.append(
+                    "Key and value of the sink are the same in all texts (a constant first token), so mean-sink and "
+                    "swap-sink would change nothing: not run."
+                )
+        groups: list[tuple[tuple[int, ...] | None, str]] = [(None if layers is None else tuple(layers), "")]
+        if by == "layer":
+            numbers = range(len(Stream.of(model).attention(model))) if layers is None else layers
+            groups = [((number,), f"@layer {number}") for number in numbers]
+        elif by == "after":
+            groups = [(groups[0][0], f"@{step}")]
+        sets += [
+            SinkArms(targets, step, group, known, length, seed, suffix, by is not None) for group, suffix in groups
+        ]
+    if not chosen:
+        raise InputError(notes[-1] + " Name other arms.")
+    names = [name for each in chosen for name in ((each, OTHERS) if each == "trim-sink" else (each,))]
+    arms = [each.arm(name) for name in names for each in sets]
+    main = sets[0]
+    drawn = (other_targets(main.targets, parts.scored, index, seed, length) for index in range(controls))
+    others = [each for each in drawn if each is not None]
+    offered = len(others)
+    if by is None and 0 < offered < controls:
+        notes.append(f"Only {offered} controls: no more other keys come before the first query.")
+    elif by is None and controls and not offered:
+        notes.append("Fewer than two other keys come before the first query, so nothing is compared with others.")
+    sink: dict[str, Any] = {"positions": list(main.targets.positions), "after": main.after, "by": by or ""}
+    sink |= {"epsilon": epsilon, "chosen": tokens.describe() if isinstance(tokens, Tokens) else {}}
+    if by is None:
+        sink |= masses(model, parts.scored, main, others, batch_size)
+        changes = {name: partial(main.change, name) for name in names}
+        sink["afterwards"] = afterwards(model, parts.scored, changes, main.targets.positions, epsilon, batch_size)
+    record = {"kind": "changes", "sink": sink, "notes": notes, **dict(about or {})}
+    return run(
+        model,
+        parts.scored,
+        arms,
+        reading=OnePass(),
+        controls=controls,
+        calibrated_on=parts.record,
+        tolerance=tolerance,
+        seed=seed,
+        batch_size=batch_size,
+        out=out,
+        about=record,
+        progress=progress,
+    )
+
+
+def masses(
+    model: nn.Module, texts: Texts, arms: SinkArms, others: Sequence[Targets], batch_size: int
+) -> dict[str, float | None]:
+    """Mean attention of the changed queries to the sink (`mass`), to the keys of controls (`mass_of_controls`), and the
+    mass that trimming moves (`moved`)."""
+    totals = np.zeros((len(others) + 2, 2))
+    for start in range(0, texts.count, batch_size):
+        part = texts.part(slice(start, min(start + batch_size, texts.count)))
+        wanted = [_of_rows(each, part) for each in (arms.targets, *others)]
+        totals += mean_masses(model, part.inputs, wanted, arms.layers)
+    means = totals[:, 0] / np.maximum(totals[:, 1], 1)
+    control = float(means[1:-1].mean()) if others else None
+    return {"mass": float(means[0]), "mass_of_controls": control, "moved": float(means[-1])}
+
+
+def afterwards(
+    model: nn.Module,
+    texts: Texts,
+    changes: Mapping[str, Callable[[Texts], Intervention]],
+    positions: Sequence[int],
+    epsilon: float,
+    batch_size: int,
+) -> dict[str, dict[str, Any]]:
+    """Where the sink is in the unchanged model ("full") and under each change, in up to 16 of the texts.
+
+    `position`: the one with the largest sink rate of those that enough queries see; `rate`: that rate, %;
+    `rate_of_old`: the largest rate of `positions`. None where too few queries see a position.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    some = texts.part(slice(0, min(texts.count, LOOKED_AT)))
+    for name, change in {REFERENCE: None, **changes}.items():
+        rates = []
+        for start in range(0, some.count, batch_size):
+            part = some.part(slice(start, min(start + batch_size, some.count)))
+            with nullcontext() if change is None else change(part).applied(model):
+                rates.append(sink_rates(model, part.inputs, epsilon, batch_size))
+        width = min(each.shape[1] for each in rates)
+        rate = metrics.nanmean(np.concatenate([each[:, :width] for each in rates]), 0)
+        old = [float(rate[p]) for p in positions if p < width and np.isfinite(rate[p])]
+        seen = np.isfinite(rate).any()
+        best = int(np.nanargmax(rate)) if seen else None
+        largest = None if best is None else float(rate[best])
+        found[name] = {"position": best, "rate": largest, "rate_of_old": max(old, default=None)}
+    return found
+
+
+def sink_rates(model: nn.Module, inputs: Any, epsilon: float, batch_size: int) -> Float[np.ndarray, "sample position"]:
+    """Sink_k^ε of every position that enough queries see, %, NaN for the others."""
+    data = measure(model, inputs, [AttentionReceived()], batch_size=batch_size).data
+    own = data["stack"].values == Stream.of(model).stack
+    received = data["attention_received"].transpose("sample", "layer", "head", "position").values[:, own]
+    rates = metrics.sample_rates(received, epsilon)
+    if "visible_queries" in data:
+        visible = data["visible_queries"].transpose("sample", "layer", "position").values[:, own].max(1)
+    else:
+        real = ~np.isnan(rates)
+        visible = real[:, ::-1].cumsum(-1)[:, ::-1] * real
+    return np.where(counted(visible.astype(float)), rates, np.nan)
+
+
+def table(trial: Trial) -> pd.DataFrame:
+    """An arm per row: nats and KL with intervals, its controls' nats, by how much it costs more, the mass that is taken
+    and the nats for each unit of it, where the sink is afterwards, and the word."""
+    sink, rows = trial.record["sink"], []
+    for arm in trial.named("arm"):
+        cost, kl = trial.cost(arm, "nats"), trial.cost(arm)
+        row: dict[str, Any] = {"arm": arm, "nats": cost.value, "nats_low": cost.low, "nats_high": cost.high}
+        row |= {"kl": kl.value, "kl_low": kl.low, "kl_high": kl.high, "word": trial.grade(arm).word}
+        if trial.controls(arm):
+            values = trial.values(f"controls of {arm}", "nats") - trial.values("full", "nats")
+            more = trial.difference(arm, score="nats")
+            row |= {
+                "controls": float(np.mean(values)),
+                "more": more.value,
+                "more_low": more.low,
+                "more_high": more.high,
+            }
+        if (mass := _mass(sink, arm)) is not None:
+            row |= {"mass": mass, "nats_per_mass": cost.value / mass if mass > 0 else float("nan")}
+            row["word"] = (
+                "cannot tell: too little mass to move" if arm.startswith("trim") and mass < ENOUGH else row["word"]
+            )
+        if (place := sink.get("afterwards", {}).get(arm)) is not None:
+            row |= {"sink_at": place["position"], "sink_rate": place["rate"], "rate_of_old": place["rate_of_old"]}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _mass(sink: Mapping[str, Any], arm: str) -> float | None:
+    if arm.startswith("trim"):
+        return sink.get("moved")
+    return sink.get("mass") if arm == "hide-sink" else None
+
+
+WORDS = {
+    "hide-sink": "hiding it",
+    "mute-sink": "muting its value",
+    "mean-sink": "its mean value in its place",
+    "fold-sink": "a constant logit and value in its place",
+    "swap-sink": "another text's key and value in its place",
+}
+
+
+def sentences(trial: Trial) -> list[str]:
+    """What a trial of changes says: what each arm costs, against its controls, and where the sink is afterwards."""
+    sink = trial.record.get("sink", {})
+    if sink.get("by"):
+        return trial.sentences()
+    if "after" not in sink:
+        name = trial.named("arm")[0]
+        said = [f"'{name}' {trial.cost_in_words(name)}.", *_against_controls(trial, name)]
+        old, new = sink["afterwards"][REFERENCE], sink["afterwards"][name]
+        rates = f"{_rate(old['rate_of_old'])} → {_rate(new['rate_of_old'])}"
+        return [*said, f"Sink rate at position {sink['positions'][0]}: {rates}."]
+    arms = trial.named("arm")
+    broken = "hide-sink" in arms and trial.grade("hide-sink").word == "breaks"
+    said, parts = [], []
+    for arm in (arm for arm in WORDS if arm in arms):
+        breaks = " breaks the model," if trial.grade(arm).word == "breaks" else ""
+        parts.append(f"{WORDS[arm]}{breaks} {_signed(trial.cost(arm, 'nats'))}")
+    moved = sink.get("moved", float("nan"))
+    if "trim-sink" in arms and moved >= ENOUGH:
+        off, others = (_signed(trial.cost(arm, "nats")) for arm in ("trim-sink", OTHERS))
+        parts.append(f"the same mass ({moved:.2f}) off it {off}, off other tokens {others}")
+    elif "trim-sink" in arms:
+        parts.append(f"too little mass to move ({moved:.3f})")
+    where = ", ".join(map(str, sink["positions"][:8]))
+    head = f"The sink at position {where}, for queries from {sink['after']} tokens behind it on, nats a token"
+    said.append(f"{head}: {'; '.join(parts)}.")
+    if broken:
+        said.append("Hiding it breaks the model, so only equal mass, mean and fold are compared.")
+    for arm in arms:
+        if not (broken and arm in ("hide-sink", "mute-sink", "swap-sink")):
+            said += _against_controls(trial, arm)
+    if "trim-sink" in arms and moved >= ENOUGH:
+        more = trial.difference("trim-sink", OTHERS, "nats")
+        said.append(f"Mass on the sink costs {_compared(more)} the same mass on other tokens ({_signed(more)}).")
+    if "hide-sink" in arms:
+        old, new = sink["afterwards"][REFERENCE], sink["afterwards"]["hide-sink"]
+        said.append(
+            f"The largest sink rate is {_rate(old['rate'])} at position {old['position']}, and when that is hidden "
+            f"{_rate(new['rate'])} at position {new['position']}."
+        )
+    return said
+
+
+def _against_controls(trial: Trial, arm: str) -> list[str]:
+    if not trial.controls(arm):
+        return []
+    score: Any = "nats" if np.isfinite(trial.data["nats"].values).any() else "kl"
+    more = trial.difference(arm, score=score)
+    count = len(trial.controls(arm))
+    return [f"{arm} costs {_compared(more)} its {count} control{'s' if count > 1 else ''} ({_signed(more)})."]
+
+
+def _compared(more: Interval) -> str:
+    return "more than" if more.low > 0 else "less than" if more.high < 0 else "what cannot be told from"
+
+
+def _rate(value: float | None) -> str:
+    return "no rate" if value is None else f"{value:.1f} %"
+
+
+SENTENCES["changes"] = sentences
+
+
+def intervention_arm(
+    name: str, intervention: Intervention, model: nn.Module, inputs: Mapping[str, Any], seed: int = 0
+) -> Arm:
+    """Any intervention as an arm; its controls are those that it draws itself, each another one."""
+    drawn: list[Intervention] = []
+    generator = torch.Generator().manual_seed(seed)
+
+    def as_arm(change: Intervention, control: Callable[[int, Texts], Arm | None] | None) -> Arm:
+        facts = json.loads(json.dumps(change.describe(), default=str))
+        return Arm(name, lambda model, texts: change.applied(model), control=control, facts=facts)
+
+    def control(draw: int, texts: Texts) -> Arm | None:
+        tries = 0
+        while len(drawn) <= draw - seed and tries < DRAWS:
+            tries += 1
+            other = intervention.control(generator, model, inputs)
+            if other not in drawn:
+                drawn.append(other)
+        return as_arm(drawn[draw - seed], None) if len(drawn) > draw - seed else None
+
+    return as_arm(intervention, control)
+
+
+DRAWS = 20  # of a control, for each that is wanted
+
+
+def effect(
+    model: nn.Module,
+    inputs: Any,
+    intervention: Intervention,
+    *,
+    controls: int = 5,
+    seed: int = 0,
+    batch_size: int = 8,
+    progress: Progress | None = None,
+) -> Trial:
+    """The old name of a trial of one intervention, for one release."""
+    warnings.warn("effect() is now trials.changes.changed()", DeprecationWarning, stacklevel=2)
+    return changed(model, inputs, intervention, controls=controls, seed=seed, batch_size=batch_size, progress=progress)
+
+
+def changed(
+    model: nn.Module,
+    inputs: Any,
+    intervention: Intervention,
+    *,
+    name: str = "",
+    position: int = 0,
+    epsilon: float = EPSILON,
+    drawn_in: Mapping[str, Any] | None = None,
+    controls: int = 5,
+    seed: int = 0,
+    batch_size: int = 8,
+    about: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Trial:
+    """One intervention against its own controls on the same texts.
+
+    Args:
+        model: Any transformers model with logits.
+        inputs: The texts that are scored.
+        intervention: What is changed; its `control` draws what it is compared with.
+        name: Of the arm; by default the intervention's own.
+        position: Where the sink rate is read, in the unchanged model and under the change.
+        epsilon: Of the sink rate.
+        drawn_in: Inputs in which controls look for what they need; by default the texts.
+        controls: Draws of the control, each another one; fewer where fewer exist.
+        seed: Of the controls.
+        batch_size: Texts that go through the model at once; no result depends on it.
+        about: More for the record.
+        options: As in `run`.
+
+    Raises `InputError` for positions that a text does not have, and as `run` does.
+    """
+    model = unwrapped(model)
+    texts = inputs if isinstance(inputs, Texts) else Texts.of(model, inputs)
+    length = row_length(model, texts.inputs)
+    for named in (position, *intervention.positions_named):
+        if not 0 <= named < length:
+            raise InputError(f"position {named} is in no row: rows have positions 0 to {length - 1}")
+    name = name or type(intervention).__name__
+    arm = intervention_arm(name, intervention, model, drawn_in or texts.inputs, seed)
+    places = afterwards(model, texts, {name: lambda _: intervention}, (position,), epsilon, batch_size)
+    record = {"kind": "changes", "sink": {"positions": [position], "epsilon": epsilon, "afterwards": places}}
+    return run(
+        model,
+        texts,
+        [arm],
+        reading=OnePass(),
+        controls=controls,
+        seed=seed,
+        batch_size=batch_size,
+        about=record | dict(about or {}),
+        **options,
+    )
+
+
+def uses(what: Sequence[str], on: Any = None) -> Literal["nothing", "chooses"]:
+    """Whether these arms, on these tokens, need texts that are not scored: for a choice, or for constants."""
+    choice = _choice(on)
+    looks = isinstance(choice, Choice) and bool(choice.needs)
+    return "chooses" if looks or set(what) & set(CONSTANT) else "nothing"
+
+
+def _choice(on: Any) -> Any:
+    """A choice, or what is chosen already. Raises `InputError` for none."""
+    choice = parse(on) if isinstance(on, str) else Measured() if on is None else on
+    if choice is None:
+        raise InputError("on = 'none': an intervention acts on some tokens")
+    return choice
+
+
+def _resolved(model: nn.Module, parts: Split, on: Any, epsilon: float, batch_size: int) -> Any:
+    """Positions or `Tokens` as they are; a choice, on the texts that are not scored."""
+    choice = Measured(epsilon) if on is None else _choice(on)
+    if not isinstance(choice, Choice):
+        return choice
+    by_row = getattr(choice, "by", "position") == "row" or parts.calibration is None
+    texts = parts.scored if by_row else parts.calibration
+    return find_tokens(model, parts_inputs(texts), choice, batch_size=batch_size)
+
+
+def parts_inputs(texts: Texts | None) -> Mapping[str, Any]:
+    """The inputs of texts that there are."""
+    assert texts is not None
+    return texts.inputs
+
+
+def _of_rows(targets: Targets, texts: Texts) -> Targets:
+    return targets if len(targets.first) == 1 else Targets(targets.first[texts.rows])
+
+
+def _last(targets: Targets) -> int:
+    return int(targets.first[targets.first < NEVER].max())
+
+
+def _real(texts: Texts, length: int | None) -> Bool[Tensor, "text token"]:
+    """False for padding; texts that are no token ids have `length` tokens each."""
+    if texts.real is not None:
+        return texts.real
+    if texts.ids is not None:
+        return torch.ones_like(texts.ids, dtype=torch.bool)
+    return torch.ones(texts.count, length or 0, dtype=torch.bool)
+
+
+def _digests(texts: Texts) -> list[int]:
+    """A number for each text from what it says, its padding left out: whatever batch it is in."""
+    ids = texts.ids
+    if ids is not None:
+        rows = [row[keep].cpu() for row, keep in zip(ids, _real(texts, None), strict=True)]
+    else:
+        main = next(v for v in texts.inputs.values() if isinstance(v, Tensor) and len(v) == texts.count)
+        rows = [row.detach().cpu().float() for row in main]
+    found = (hashlib.sha256(np.ascontiguousarray(row.numpy()).tobytes()) for row in rows)
+    return [int.from_bytes(each.digest()[:6], "big") for each in found]
+
+
+def _signed(found: Interval) -> str:
+    """+.011 (.006 to .016)."""
+    if not np.isfinite([found.low, found.high]).all():
+        return f"{found.value:+.3f}"
+    return f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"

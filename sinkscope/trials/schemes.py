@@ -1,0 +1,468 @@
+"""What quantizing a model costs, and what protecting tokens gives back: the arms of such a trial."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
+from transformers import Cache, DynamicCache
+
+from sinkscope.caches.memory import held_bytes
+from sinkscope.errors import InputError
+from sinkscope.hooks import device_of, evaluating, part, unwrapped
+from sinkscope.interventions import All, Intervention
+from sinkscope.measuring.evidence import find_tokens, rows_of
+from sinkscope.measuring.peaks import check_whole
+from sinkscope.model.columns import columns_of
+from sinkscope.quantization import Prefix, QuantizationScheme, scheme_named
+from sinkscope.quantization.agreement import warn_of_choice, warn_of_inputs, warn_of_prefix
+from sinkscope.quantization.kv.cache import full_layers
+from sinkscope.quantization.memory import columns_kept, weight_bytes
+from sinkscope.quantization.prefix.serving import own_tokens
+from sinkscope.quantization.protected import Protect, among, described, reads_spared
+from sinkscope.sinks import Choice, First, Measured, NothingChosenError, Outliers, Sum, Tokens, parse
+from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Reading, Texts, ThroughCache
+from sinkscope.trials.run import Progress, run
+from sinkscope.trials.texts import Uses, split
+from sinkscope.trials.trial import SENTENCES, Trial, _nats, _negated, _percent
+from sinkscope.trials.words import TOLERANCE
+
+KIND = "schemes"
+Protected = Protect | Prefix
+
+
+@reads_spared
+def scheme_trial(
+    model: nn.Module,
+    inputs: Any,
+    scheme: str | QuantizationScheme | Intervention,
+    protect: str | Protected | Mapping[str, Protected] | None = None,
+    controls: int = 5,
+    *,
+    calibrate_on: Any = None,
+    calibrated_source: str = "",
+    in_sample: bool = False,
+    context: int | None = None,
+    tolerance: float = TOLERANCE,
+    batch_size: int = 8,
+    seed: int = 0,
+    out: str | Path | None = None,
+    about: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Trial:
+    """What `scheme` costs on these texts, and how much of it protecting tokens gives back.
+
+    Arms, on the same texts: the unchanged model; everything rounded (the baseline, named as the scheme); each choice of
+    tokens with `controls` random choices that match it text by text; and the first tokens of its budget. A `Prefix` is
+    compared with the unchanged model behind the same prefix, whose own cost is that of the changed text ("full behind
+    …"), and beside it stands the same prefix rounded as any text ("…, rounded"): what full-precision keys and values of
+    the prefix are worth. For caches a prefix must be what every text begins with, and protects those tokens.
+
+    Nothing is scored on what it was calibrated on: a scheme that fits weights or ranges takes half of the texts, a
+    choice of positions (`Measured`) a fifth, at least eight. `Outliers` and `Measured(by="row")` are found in the
+    scored texts themselves, in full precision, which the verdict says. Linear maps are read in one pass; caches through
+    the cache, `context` tokens at once and then one at a time, since one pass shows nothing of a cache.
+
+    Args:
+        model: Any transformers model with logits.
+        inputs: Texts, as `measure` takes them: those to score and those to calibrate on (`trials.needed`).
+        scheme: A name of `SCHEMES`, a scheme, or an intervention with a field `protect`.
+        protect: A choice, its words, a prefix, or several by name; {} for the cost alone. Default: for schemes that
+            round activations sinks, outliers and both; for caches sinks; nothing where weights alone are rounded.
+        controls: Random choices for each choice.
+        calibrate_on: Texts of one's own to calibrate on; all of `inputs` are scored then.
+        calibrated_source: What these are called in the record.
+        in_sample: Calibrate and score on all texts; the verdict says so.
+        context: Tokens of each text that a cache is filled with at once. Default: half of a text.
+        tolerance: τ in nats a token, for the words.
+        batch_size: Texts that go through the model at once; no result depends on it.
+        seed: Of the controls.
+        out: A folder for finished batches, from which an interrupted trial goes on.
+        about: More for the record.
+        progress: Called after each arm of each batch.
+
+    Warns where ranges were calibrated on other tokens than are served, and where nothing was rounded at all. Raises
+    `InputError` as `measure` does, for a choice without tokens or controls, and for padding where a cache is read
+    through.
+    """
+    model = unwrapped(model)
+    chosen = scheme_named(scheme) if isinstance(scheme, str) else QuantizationScheme.of(scheme)
+    choices = _choices(chosen, protect)
+    uses = takes(chosen, choices.values())
+    parts = split(model, inputs, uses, calibrate_on=calibrate_on, in_sample=in_sample, source=calibrated_source)
+    scored, calibration = parts.scored, parts.calibration or parts.scored
+    check_whole(scored.inputs)
+    built = _Builder(model, chosen, scored, calibration, seed)
+    arms = built.arms(choices, forgiving=protect is None)
+    baseline = built.made(None, None)
+    if not isinstance(scheme, str | QuantizationScheme):
+        _warn(arms, built, baseline)
+    if chosen.fits and calibrate_on is not None:
+        warn_of_inputs(model, calibration.inputs, scored.inputs)
+    reading: Reading = OnePass()
+    record: dict[str, Any] = {"kind": KIND, "scheme": chosen.name, "scheme_says": chosen.says, "fits": chosen.fits}
+    record |= {"quantizer": baseline.describe()} | weight_bytes(model, baseline)
+    record |= columns_kept(model, baseline, scored.inputs)
+    if chosen.caches:
+        reading = ThroughCache(_context(scored, context))
+        reading.check(scored)
+        record |= cache_share(model, scored) | {"stored": chosen.store is not None}
+    trial = run(
+        model,
+        scored,
+        arms,
+        reading=reading,
+        controls=controls,
+        calibrated_on=parts.record,
+        tolerance=tolerance,
+        seed=seed,
+        batch_size=batch_size,
+        out=out,
+        about={**record, "notes": [*_notes(record), *built.notes], **dict(about or {})},
+        progress=progress,
+    )
+    if not bool((np.nan_to_num(trial.values(chosen.name)) != 0).any()):
+        warnings.warn(
+            f"under '{chosen.name}' every prediction is what the unchanged model's is: nothing was rounded. A cache "
+            "closes groups of tokens: give texts long enough to close one",
+            UserWarning,
+            stacklevel=3,
+        )
+    return trial if chosen.store is not None or not chosen.caches else _without_bytes(trial)
+
+
+def cache_share(model: nn.Module, texts: Texts) -> dict[str, Any]:
+    """How much of a model's cache its layers of full attention hold, which are those that a scheme of caches rounds.
+
+    `layers_rounded` of `layers`, and `bytes_rounded`, their share of all bytes that a cache of one of these texts
+    holds: sliding windows, recurrent states and cross-attention are left whole.
+    """
+    kept = full_layers(model)
+    given = part(texts.inputs, slice(0, 1), texts.count, device_of(model))
+    with evaluating(model), torch.no_grad():
+        held = DynamicCache(config=model.config)
+        model(**given, past_key_values=held, use_cache=True)
+    sizes = [held_bytes(layer) for layer in held.layers]
+    rounded = sum(sizes[index] for index in kept)
+    return {"layers_rounded": len(kept), "layers": len(sizes), "bytes_rounded": rounded / max(1, sum(sizes))}
+
+
+@dataclass
+class _Builder:
+    """Builds the arms of one trial, on texts that are split already."""
+
+    model: nn.Module
+    scheme: QuantizationScheme
+    scored: Texts
+    calibration: Texts
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.notes: list[str] = []
+        self._columns = columns_of(self.model, self.scored.inputs)
+        self.by_arm: dict[str, tuple[Callable[[], Intervention], Protect | None, Prefix | None]] = {}
+
+    def arms(self, choices: Mapping[str, Protected], *, forgiving: bool) -> list[Arm]:
+        """The baseline, each choice and the first tokens of its budget. `forgiving`: leave out what chooses nothing."""
+        name = self.scheme.name
+        if wrong := {REFERENCE, name} & choices.keys():
+            raise InputError(f"a choice is named '{wrong.pop()}', which every trial has by itself: name it otherwise")
+        found = [self._arm(name, None, None, baseline=True)]
+        for word, choice in choices.items():
+            if isinstance(choice, Prefix) and not self.scheme.caches:
+                found += self._behind(word, choice)
+                continue
+            wanted = self._in_a_cache(word, choice) if isinstance(choice, Prefix) else choice
+            try:
+                tokens = self._tokens(wanted, self.scored)
+            except NothingChosenError as error:
+                if not forgiving:
+                    raise
+                self.notes.append(f"'{word}' protects nothing: {error}.")
+                continue
+            fitted = self._tokens(wanted, self.calibration) if self.scheme.fits else None
+            found.append(self._arm(word, tokens, fitted, choice=wanted))
+            first = self._first(tokens)
+            if self.scheme.protects != "nothing" and all(arm.name != first.name for arm in found):
+                found.append(first)
+        return found
+
+    def made(self, protect: Tokens | None, fitted: Tokens | None, behind: Prefix | None = None) -> Intervention:
+        """The intervention: fitted without the tokens `fitted`, serving `protect`."""
+        with ExitStack() as stack:
+            if behind is not None:
+                stack.enter_context(behind.applied(self.model))
+            made = self.scheme.make(self.model, self.calibration.inputs, fitted if self.scheme.fits else protect)
+        return serving(made, protect) if protect is not None and self.scheme.protects == "served" else made
+
+    def _tokens(self, choice: Protect, texts: Texts) -> Tokens:
+        """What a choice protects in these texts: positions as they were chosen in the texts for calibration."""
+        rows = rows_of(columns_of(self.model, texts.inputs))
+        if isinstance(choice, Tokens):
+            return choice.on(rows)
+        tokens, nothing = None, None
+        for one in choice.parts if isinstance(choice, Sum) else (choice,):
+            by_position = isinstance(one, Measured) and one.by == "position"
+            try:
+                own = find_tokens(self.model, (self.calibration if by_position else texts).inputs, one).on(rows)
+            except NothingChosenError as error:
+                nothing = nothing or error
+                continue
+            tokens = own if tokens is None else tokens | own
+            if not by_position and not one.in_a_pass:
+                said = f"The tokens of '{one}' are found in the scored texts themselves, in full precision."
+                self.notes += [] if said in self.notes else [said]
+        if tokens is None:
+            assert nothing is not None
+            raise nothing
+        if not tokens.mask.any():
+            raise InputError(f"'{choice}' protects no token of these texts, so there is nothing to compare")
+        return tokens
+
+    def _arm(
+        self, name: str, tokens: Tokens | None, fitted: Tokens | None, *, choice: Protect | None = None, **options: Any
+    ) -> Arm:
+        made = cache(lambda: self.made(tokens, fitted))
+        self.by_arm[name] = made, choice, None
+
+        @contextmanager
+        def opened(model: nn.Module, texts: Texts) -> Iterator[Cache | None]:
+            own = None if tokens is None else tokens.part(texts.rows)
+            if self.scheme.store is not None:
+                yield self.scheme.store(model, own)
+                return
+            intervention = made()
+            if own is not None and self.scheme.protects == "served":
+                intervention = serving(intervention, own)
+            with intervention.applied(model):
+                yield None
+
+        def control(draw: int, texts: Texts) -> Arm:
+            assert tokens is not None
+            random = tokens.random(np.random.default_rng([draw, 0]))
+            other = None if fitted is None else fitted.random(np.random.default_rng([draw, 1]))
+            return self._arm(f"{name} {draw}", random, other)
+
+        if tokens is None:
+            return Arm(name, opened, facts={"protects": None}, **options)
+        facts = {"protects": described(tokens), "tokens_per_text": tokens.count()}
+        same = (_digest(tokens), None if fitted is None else _digest(fitted))
+        touched = self._touched(tokens) if self.scheme.protects == "served" else None
+        return Arm(name, opened, control, touched, same=same, facts=facts, **options)
+
+    def _first(self, tokens: Tokens) -> Arm:
+        """As many first tokens of each text as are protected there."""
+        served, fitted = self._as_many_first(tokens), None
+        if self.scheme.fits:
+            count = math.ceil(tokens.any_head().sum(-1).mean())
+            fitted = self._tokens(First(count), self.calibration)
+        return replace(self._arm(f"first {tokens.count():.3g}", served, fitted), control=None)
+
+    def _as_many_first(self, tokens: Tokens) -> Tokens:
+        rows = tokens.rows
+        assert rows is not None
+        counts = tokens.any_head().sum(-1)
+        real = rows.real
+        mask = (np.arange(real.shape[1]) < counts[:, None]) & real
+        return Tokens(mask[:, None, None], rows, (), "as many first tokens")
+
+    def _behind(self, name: str, prefix: Prefix) -> list[Arm]:
+        """A prefix: the unchanged model behind it, everything rounded behind it, and the same prefix rounded too."""
+        own = own_tokens(prefix, self.scored.inputs)
+        full = f"{REFERENCE} behind {name}"
+        made = cache(lambda: self.made(None, None, prefix))
+        plain = cache(lambda: self.made(None, None))
+        self.by_arm[name] = made, None, prefix
+
+        @contextmanager
+        def opened(inside: Intervention, rounding: Callable[[], Intervention] | None) -> Iterator[None]:
+            intervention = None if rounding is None else rounding()  # calibrates before the prefix is there
+            with ExitStack() as stack:
+                stack.enter_context(inside.applied(self.model))
+                if intervention is not None:
+                    stack.enter_context(intervention.applied(self.model))
+                yield None
+
+        def touched(texts: Texts) -> Bool[Tensor, "text token"]:
+            return own[texts.rows]
+
+        facts = {"prefix": list(prefix.ids), "tokens_per_text": len(prefix.ids)}
+        return [
+            Arm(full, lambda model, texts: opened(prefix, None), touched=touched, facts=facts),
+            Arm(name, lambda model, texts: opened(prefix, made), touched=touched, against=full, facts=facts),
+            Arm(
+                f"{name}, rounded",
+                lambda model, texts: opened(prefix.in_text, plain),
+                touched=touched,
+                against=full,
+                facts=facts,
+            ),
+        ]
+
+    def _in_a_cache(self, name: str, prefix: Prefix) -> Choice:
+        """What a prefix protects in a cache: the tokens that every text begins with."""
+        if not bool((own_tokens(prefix, self.scored.inputs).sum(-1) == len(prefix.ids)).all()):
+            raise InputError(
+                f"'{name}': a scheme of caches reads texts from their first token on, and not all of them begin with "
+                f"the prefix {prefix.ids}: give texts that do (prefix.before(ids)), whose first tokens then stay as "
+                "they are"
+            )
+        return First(len(prefix.ids))
+
+    def _touched(self, tokens: Tokens) -> Callable[[Texts], Bool[Tensor, "text token"]] | None:
+        if self.scored.ids is None:
+            return None
+        mask = among(tokens, self._columns).cpu()[:, -self.scored.ids.shape[1] :]  # learned tokens before a sequence
+        return lambda texts: mask[texts.rows]
+
+
+def serving(made: Intervention, protect: Tokens) -> Intervention:
+    """An intervention that protects other tokens than those that it was made with."""
+    if isinstance(made, All):
+        return All(tuple(serving(one, protect) for one in made.parts))
+    if is_dataclass(made) and any(field.name == "protect" for field in fields(made)):
+        return replace(made, protect=protect)  # type: ignore[call-arg]
+    return made
+
+
+def default_choices(scheme: QuantizationScheme) -> dict[str, Protected]:
+    """What is protected unless it is said.
+
+    Where activations are rounded, attention sinks, outlying activations, and both: they are not the same tokens.
+    """
+    sinks, outliers = Measured(), Outliers()
+    if scheme.rounds_activations:
+        return {str(choice): choice for choice in (sinks + outliers, sinks, outliers)}
+    return {"measured": sinks} if scheme.caches else {}
+
+
+def takes(scheme: QuantizationScheme, choices: Iterable[Any] | None) -> Uses:
+    """What texts are needed for besides scoring; `choices` None for those that are made by default."""
+    if scheme.fits:
+        return "fits"
+    chosen = default_choices(scheme).values() if choices is None else choices
+    return "chooses" if any(map(_chooses, chosen)) else "nothing"
+
+
+def _choices(
+    scheme: QuantizationScheme, protect: str | Protected | Mapping[str, Protected] | None
+) -> dict[str, Protected]:
+    if protect is None:
+        return default_choices(scheme)
+    if isinstance(protect, str):
+        choice = parse(protect)
+        return {} if choice is None else {str(choice): choice}
+    if isinstance(protect, Choice | Tokens | Prefix):
+        name = "prefix" if isinstance(protect, Prefix) else protect.chosen_by if isinstance(protect, Tokens) else ""
+        return {name or str(protect): protect}
+    choices = dict(protect)
+    if not all(isinstance(choice, Choice | Tokens | Prefix) for choice in choices.values()):
+        raise InputError("protect: expected a choice of tokens such as Measured(), its words, or several by name")
+    return choices
+
+
+def _chooses(choice: object) -> bool:
+    """Whether it takes texts of its own: positions do, which must hold for other texts."""
+    parts = choice.parts if isinstance(choice, Sum) else (choice,)
+    return any(isinstance(one, Measured) and one.by == "position" and one.measurement is None for one in parts)
+
+
+def _context(texts: Texts, context: int | None) -> int:
+    ids = texts.ids
+    if ids is None:
+        raise InputError("a scheme of caches is read through a cache: give token ids")
+    return ids.shape[1] // 2 if context is None else context
+
+
+def _digest(tokens: Tokens) -> str:
+    return hashlib.sha256(np.packbits(tokens.any_head()).tobytes()).hexdigest()
+
+
+def _warn(arms: list[Arm], built: _Builder, baseline: Intervention) -> None:
+    """Warnings about an intervention that was calibrated before it came here."""
+    warn_of_choice(built.scheme.name, baseline, None)
+    for arm in arms:
+        made, choice, prefix = built.by_arm.get(arm.name, (None, None, None))
+        if made is not None and choice is not None:
+            warn_of_choice(arm.name, made(), choice)
+        if made is not None and prefix is not None:
+            warn_of_prefix(arm.name, made())
+
+
+def _notes(record: Mapping[str, Any]) -> list[str]:
+    """What of the model is rounded at all."""
+    found = []
+    if "columns_kept" in record:
+        found.append(
+            f"It leaves {100 * record['columns_kept']:.0f} % of the columns in full precision, of "
+            f"{record['columns_kept_in']} {100 * record['columns_kept_most']:.0f} %."
+        )
+    if record.get("layers_rounded") != record.get("layers"):
+        found.append(
+            f"{record['layers_rounded']} of {record['layers']} layers are rounded, "
+            f"{100 * record['bytes_rounded']:.0f} % of the cache's bytes at this length; the others (windows, states) "
+            "are left whole."
+        )
+    return found
+
+
+def _without_bytes(trial: Trial) -> Trial:
+    """A simulation holds everything in full precision: its arms have no bytes."""
+    reference = trial.data["arm"] == trial.arms[0]
+    return Trial(trial.data.assign(bytes=trial.data["bytes"].where(reference)))
+
+
+def _sentences(trial: Trial) -> list[str]:
+    """The cost of rounding everything; then the choices, the one first that gives back most; then prefixes."""
+    base = trial.baseline
+    assert base is not None
+    said = [f"'{base}' {trial.cost_in_words(base)}."]
+    if trial.word(base) == "breaks":
+        return [*said, "It breaks the model, so nothing is ranked against it."]
+    if not trial.cost(base).low > 0:
+        return [*said, "That cannot be told from 0, so there is nothing to give back."]
+    facts = trial.record.get("arms", {})
+    arms = trial.named("arm")
+    behind = [name for name in arms if "prefix" in facts.get(name, {})]
+    tokens = [name for name in arms if name not in behind]
+    ranked = sorted(tokens, key=lambda name: trial.mean(name).value)
+    said += [trial.sentence(name) for name in ranked]
+    chosen = [name for name in ranked if trial.controls(name)]
+    if len(chosen) > 1 and not np.array_equal(trial.values(chosen[0]), trial.values(chosen[1])):
+        gain = _negated(trial.difference(chosen[0], chosen[1]))
+        if gain.low > 0:
+            said.append(f"'{chosen[0]}' is better than '{chosen[1]}', by {_nats(gain)}.")
+        else:
+            said.append(f"'{chosen[0]}' and '{chosen[1]}' cannot be told apart (difference {_nats(gain)}).")
+    for name in behind:
+        if f"{REFERENCE} behind {name}" in behind:
+            said.append(_of_prefix(trial, name))
+    return said if tokens or behind else [*said, "No tokens were protected."]
+
+
+def _of_prefix(trial: Trial, name: str) -> str:
+    """What a prefix costs by itself, what it gives back, and what its full-precision keys and values are worth."""
+    full, null = f"{REFERENCE} behind {name}", f"{name}, rounded"
+    loss = trial.cost(full, "nats") if trial._has("nats") else trial.cost(full)
+    worth = _negated(trial.difference(name, null))
+    told = f"'{name}' gives back {_percent(trial.recovered(name))} of the KL; the text that it changes costs "
+    told += f"{_nats(loss, signed=True)} nats in full precision; "
+    if worth.low > 0:
+        return f"{told}kept in full precision it beats the same prefix rounded by {_nats(worth)}."
+    if worth.high < 0:
+        return f"{told}the same prefix rounded is better, by {_nats(_negated(worth))}."
+    return f"{told}it cannot be told from the same prefix rounded (difference {_nats(worth)})."
+
+
+SENTENCES[KIND] = _sentences
