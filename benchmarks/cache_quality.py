@@ -14,6 +14,7 @@ Run: python -m benchmarks.cache_quality [--save]
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -145,8 +146,7 @@ def protected(model: nn.Module, ids: Tensor, policy: str, details: Details, wher
         "a random place": protection.elsewhere,
     }
     arms = [
-        Arm(name, lambda model, kept=kept: evicting(model, Protect(scores, kept, RECENT), KEPT))
-        for name, kept in sinks.items()
+        Arm(name, partial(evicting, policy=Protect(scores, kept, RECENT), budget=KEPT)) for name, kept in sinks.items()
     ]
     found = compare_caches(model, ids, arms, context=CONTEXT, rounds=0, batch_size=50)
     where = f"{where}, {policy}"
