@@ -99,9 +99,9 @@ def _grouped(layers: Sequence[SinkWindow]) -> list[_Group]:
     firsts = [list(layer.first or ()) for layer in layers]
     groups = []
     for (rotation, *_), own in owners.items():
-        sinks = torch.stack([firsts[index][part] for index, part in own])
-        for (index, part), view in zip(own, sinks.unbind(0), strict=True):
-            firsts[index][part] = view
+        sinks = torch.stack([firsts[layer][part] for layer, part in own])
+        for (number, side), view in zip(own, sinks.unbind(0), strict=True):
+            firsts[number][side] = view
         groups.append(_Group(rotation, sinks, own))
     for layer, (keys, values) in zip(layers, firsts, strict=True):
         layer.first = keys, values

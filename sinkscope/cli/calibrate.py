@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from sinkscope.trials import Trial
 
 TOKENS, SAMPLES = 128, 64
-BASIC = ("method", "values", "heads", "objective", "choose_on", "text", "corpus", "tokens", "samples", "tolerance")
-BASIC += ("explain", "plan_only", "save", "out", "help")
+BASIC = (
+    *("method", "values", "heads", "objective", "choose_on", "text", "corpus", "tokens", "samples", "tolerance"),
+    *("explain", "plan_only", "save", "out", "help"),
+)
 
 Objective = Literal["loss", "entropy", "error"]
 

@@ -20,7 +20,7 @@ SENTENCE = (
 )
 LOSS = (
     "What each arm adds to the loss of the unchanged model, in nats a token, on the same texts: below 0 it predicts "
-    "better. Bars are 95 % intervals, Student's t over texts. Rings are the random controls of an arm, each with the same "
+    "better. Bars are 95 % intervals, Student's t over texts. Rings are an arm's random controls, each with the same "
     "budget; an arm that does not lie left of its rings does no more than chance."
 )
 MOST = 12  # arms on a terminal
@@ -74,7 +74,12 @@ def shown(trial: Trial, *, full: bool = False) -> pd.DataFrame:
         if name in frame:
             found[title] = frame[name]
             found[f"{title}, from"], found[f"{title}, to"] = frame[f"{name}_low"], frame[f"{name}_high"]
-    for name, title in (("agreement", "same token, %"), ("recall", "recall, %"), ("recovered", "given back, %")):
+    for name, title in (
+        ("agreement", "same token, %"),
+        ("recall", "recall, %"),
+        ("recall_seen", "recall, question seen, %"),
+        ("recovered", "given back, %"),
+    ):
         if name in frame and frame[name].notna().any():
             found[title] = 100 * frame[name]
             found[f"{title}, from"], found[f"{title}, to"] = 100 * frame[f"{name}_low"], 100 * frame[f"{name}_high"]

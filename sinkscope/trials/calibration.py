@@ -128,7 +128,8 @@ def calibration_of(trial: Trial) -> Intervention | None:
 
 def _arms(model: nn.Module, option: Option, chosen: Chosen, texts: Texts) -> tuple[list[Arm], list[str]]:
     everywhere = option.of_heads(None)
-    arms, notes = [], []
+    arms: list[Arm] = []
+    notes: list[str] = []
     if chosen.intervention is not None:
         same = ("chosen", json.dumps(chosen.intervention.describe()))
         by_heads = isinstance(chosen.intervention, HeadChange) and chosen.intervention.controlled_by_heads

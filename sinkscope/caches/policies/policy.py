@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from jaxtyping import Float
@@ -98,7 +98,7 @@ class Policy(ABC):
         """
         about: dict[str, Any] = {"policy": type(self).__name__}
         changed: dict[str, Any] = {}
-        own: tuple[Field[Any], ...] = fields(self) if is_dataclass(self) else ()
+        own: Any = fields(self) if is_dataclass(self) else ()
         for each in own:
             value = getattr(self, each.name)
             if isinstance(value, Policy):
