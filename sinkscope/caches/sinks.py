@@ -18,8 +18,7 @@ from torch import Tensor
 from sinkscope.caches.call import EvictionCall
 from sinkscope.caches.notes import Heads, KeyNote, Marked, Note
 from sinkscope.errors import InputError
-from sinkscope.sinks import Choice, First, Last, Measured, Online, Positions, Sum, TokenIds, Tokens
-from sinkscope.sinks.rule import chosen
+from sinkscope.sinks import Choice, First, Last, Measured, Online, Positions, Sum, TokenIds, Tokens, chosen
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from sinkscope.attention import SlotTerms
 from sinkscope.attention.aggregation import aggregated
-from sinkscope.attention.slots import SlotTerms
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
     ARGUMENTS,
@@ -43,10 +43,7 @@ from sinkscope.hooks import (
 )
 from sinkscope.interventions.intervention import Intervention, draw, whole
 from sinkscope.interventions.targets import AFTER, NEVER, Places, Targets, check_after, document_starts
-from sinkscope.probes.calls import guard
-from sinkscope.probes.calls.arithmetic import full_precision, rounding
-from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.calls.reading import read
+from sinkscope.probes import AttentionCall, full_precision, guard, read, rounding
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,11 @@ from sinkscope.measurements import Interval as Interval
 from sinkscope.measurements import Measurement as Measurement
 from sinkscope.measurements import compare as compare
 from sinkscope.probes import registering as registering  # so that entry points of observers are taken
+from sinkscope.probes.calls import guard as guard
+from sinkscope.probes.calls.arithmetic import full_precision as full_precision
+from sinkscope.probes.calls.arithmetic import rounding as rounding
+from sinkscope.probes.calls.call import AttentionCall as AttentionCall
+from sinkscope.probes.calls.reading import read as read
 from sinkscope.probes.choosing import chosen as chosen
 from sinkscope.probes.measuring import measure as measure
 from sinkscope.probes.observers.bands import SpectralBands as SpectralBands

@@ -3,6 +3,7 @@
 A line for each name, new methods too.
 """
 
+import importlib
 from typing import Any
 from warnings import warn
 
@@ -24,6 +25,7 @@ from sinkscope.quantization.kv import SinkQuantizedCache as SinkQuantizedCache
 from sinkscope.quantization.kv import SinkQuantizedLayer as SinkQuantizedLayer
 from sinkscope.quantization.kv import find_codebooks as find_codebooks
 from sinkscope.quantization.kv import quantized_cache as quantized_cache
+from sinkscope.quantization.kv.cache import full_layers as full_layers
 from sinkscope.quantization.linear import GPTQ as GPTQ
 from sinkscope.quantization.linear import DuQuant as DuQuant
 from sinkscope.quantization.linear import InputTransform as InputTransform
@@ -46,6 +48,7 @@ from sinkscope.quantization.prefix import Prefix as Prefix
 from sinkscope.quantization.prefix import calibrate_prefix as calibrate_prefix
 from sinkscope.quantization.prefix import find_prefix as find_prefix
 from sinkscope.quantization.prefix import prefix_cost as prefix_cost
+from sinkscope.quantization.prefix.serving import own_tokens as own_tokens
 from sinkscope.quantization.protected import ProtectedInPass as ProtectedInPass
 from sinkscope.quantization.protected import random_tokens as random_tokens
 from sinkscope.quantization.protected import resolved as resolved
@@ -71,11 +74,9 @@ _TRIALS = {"study": "scheme_trial", "Study": "Trial"}  # so were called before; 
 
 def __getattr__(name: str) -> Any:
     if name in _TRIALS:
-        import sinkscope
-
         new = _TRIALS[name]
         warn(f"sinkscope.quantization.{name} is now sinkscope.trials.{new}", DeprecationWarning, stacklevel=2)
-        return getattr(sinkscope.trials, new)
+        return getattr(importlib.import_module("sinkscope.trials"), new)
     if name not in _RENAMED:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     new, made = _RENAMED[name]

@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache
 
 from sinkscope.caches import (
+    POLICIES,
     EvictionCall,
     Policy,
     Protect,
+    RandomKeys,
     RandomLike,
     Renumbered,
     Uniform,
@@ -26,11 +28,10 @@ from sinkscope.caches import (
     policy_of,
 )
 from sinkscope.caches.memory import held_bytes
-from sinkscope.caches.policies import POLICIES, RandomKeys
 from sinkscope.caches.sinks import among
 from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import unwrapped
-from sinkscope.measuring.evidence import find_tokens
+from sinkscope.measuring import find_tokens
 from sinkscope.sinks import (
     Choice,
     Evidence,

@@ -22,14 +22,12 @@ from sinkscope.caches.memory import held_bytes
 from sinkscope.errors import InputError
 from sinkscope.hooks import device_of, evaluating, part, unwrapped
 from sinkscope.interventions import All, Intervention
-from sinkscope.measuring.evidence import find_tokens, rows_of
+from sinkscope.measuring import find_tokens, rows_of
 from sinkscope.measuring.peaks import check_whole
 from sinkscope.model.columns import columns_of
-from sinkscope.quantization import Prefix, QuantizationScheme, scheme_named
+from sinkscope.quantization import Prefix, QuantizationScheme, full_layers, own_tokens, scheme_named
 from sinkscope.quantization.agreement import warn_of_choice, warn_of_inputs, warn_of_prefix
-from sinkscope.quantization.kv.cache import full_layers
 from sinkscope.quantization.memory import columns_kept, weight_bytes
-from sinkscope.quantization.prefix.serving import own_tokens
 from sinkscope.quantization.protected import Protect, among, described, reads_spared
 from sinkscope.sinks import Choice, First, Measured, NothingChosenError, Outliers, Sum, Tokens, parse
 from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Reading, Texts, ThroughCache

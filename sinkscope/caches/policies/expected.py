@@ -40,7 +40,7 @@ class QueryMoments(RowNote):
         mean = (query * counts).sum(2, keepdim=True) / number.clamp(min=1)
         apart = (query - mean) * counts
         spread = apart.mT @ apart
-        if before is not None:  # the moments of both parts, Chan et al. 1979
+        if before is not None:  # the moments of both parts, joined pairwise
             old, old_mean = before[:, :, :1, :1].double(), before[:, :, :1, 1:].double()
             share = number / (old + number).clamp(min=1)
             between = mean - old_mean

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sinkscope.errors import InputError
 from sinkscope.hooks import Stream, checked_inputs, family, unwrapped
 from sinkscope.measurements import Measurement
-from sinkscope.measuring.evidence import find_tokens
+from sinkscope.measuring import find_tokens
 from sinkscope.measuring.peaks import BATCH, Site, cached_sites, check_whole, read_sites, sites
 from sinkscope.model.columns import Columns, columns_of
 from sinkscope.probes import measure
