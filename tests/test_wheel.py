@@ -20,12 +20,12 @@ import sinkscope
 
 PACKAGE = Path(sinkscope.__file__).parent
 TOOLS = PACKAGE.parent / "tools"
-NEEDED = ("pyproject.toml", "README.md", "LICENSE")
+NEEDED = ("pyproject.toml", "README.md", "LICENSE", "CITATION.cff")
 MOST = 7.5e6  # bytes of what is no record: the shipped models, mostly
 MOST_PER_RUN = 20e3  # bytes of the records, as the wheel compresses them, a run: they grow with what is known
 ALONE = (
     "measure nano --samples 2 --tokens 16",
-    "intervene nano --what forbid-sink --samples 2 --tokens 16 --controls 2",
+    "intervene nano --what hide-sink --samples 2 --tokens 16 --controls 2",
     "zoo softpick",
     "experiment verdict no-op",
     "theory --help",
@@ -52,6 +52,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(PACKAGE.parent / name, source)
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", built, ".", cwd=source)
     return next(built.glob("*.whl"))
+
+
+@pytest.mark.slow
+def test_the_wheel_says_how_to_cite_it(wheel: Path) -> None:
+    assert any(name.endswith("CITATION.cff") for name in zipfile.ZipFile(wheel).namelist())
 
 
 @pytest.mark.slow

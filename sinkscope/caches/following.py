@@ -82,7 +82,7 @@ class FollowedLayer:
     @property
     def uncroppable(self) -> str | None:
         """Why the newest tokens cannot be taken back; None where they can."""
-        raise NotImplementedError
+        return "cannot take tokens back"
 
     def state(self) -> dict[str, Any]:
         """What the layer holds, as tensors and plain values in lists and dictionaries."""

@@ -152,8 +152,9 @@ def weights_read(needs: Sequence[Note]) -> bool:
 class Pivotal(KeyNote):
     """Which of the last `window` queries gave a key at least what is even: A[t, k] ≥ 1 / (keys that t sees).
 
-    A is the mean over a head group, as it was when t came. One bit a query, 60 of them to a number: (batch, kv_heads,
-    key, ⌈window / 60⌉). The bit of the query in column t is number t modulo `window`.
+    A is the mean over a head group, as it was when t came. One bit a query, 60 of them to a number, and at last how
+    many are set: (batch, kv_heads, key, ⌈window / 60⌉ + 1). The bit of the query in column t is number t modulo
+    `window`.
     """
 
     window: int
@@ -165,7 +166,7 @@ class Pivotal(KeyNote):
 
     @property
     def _numbers(self) -> int:
-        return -(-self.window // BITS)
+        return -(-self.window // BITS) + 1
 
     def of_new(self, call: EvictionCall) -> Tensor:
         shape = *call.key.shape[:2], call.queries, self._numbers
@@ -179,18 +180,16 @@ class Pivotal(KeyNote):
             number, bit = divmod(slot, BITS)
             count = min(BITS - bit, self.window - slot, call.total - column)
             rows = self._rows(call, slice(column - first, column - first + count))
-            shifts = torch.arange(bit, bit + count, device=stored.device)[:, None]
-            bits = (rows.long() << shifts).sum(2) if count > 1 else rows[:, :, 0].long() << bit
-            kept = ~(((1 << count) - 1) << bit)
-            stored[..., number] = (stored[..., number] & kept) | bits
+            own = stored[..., number]
+            if call.queries == 1:
+                bits = rows[:, :, 0].long()
+                stored[..., -1] += bits - ((own >> bit) & 1)
+                stored[..., number] = (own & ~(1 << bit)) | (bits << bit)
+                return
+            bits = (rows.long() << torch.arange(bit, bit + count, device=stored.device)[:, None]).sum(2)
+            stored[..., number] = (own & ~(((1 << count) - 1) << bit)) | bits
             column += count
-
-    def counts(self, stored: Int[Tensor, "batch kv_heads key numbers"]) -> Float[Tensor, "batch kv_heads key"]:
-        """How many of the queries gave each key that much."""
-        pairs = stored - ((stored >> 1) & 0x5555555555555555)
-        fours = (pairs & 0x3333333333333333) + ((pairs >> 2) & 0x3333333333333333)
-        eights = (fours + (fours >> 4)) & 0x0F0F0F0F0F0F0F0F
-        return ((eights * 0x0101010101010101) >> 56).sum(-1).float()
+        stored[..., -1] = _ones(stored[..., :-1]).sum(-1)
 
     def _rows(self, call: EvictionCall, rows: slice) -> Bool[Tensor, "batch kv_heads n key"]:
         """For some queries of a pass, the keys to which they give at least what is even."""
@@ -201,3 +200,11 @@ class Pivotal(KeyNote):
         columns = torch.arange(call.total - call.queries, call.total, device=weights.device)[rows]
         seen = (call.places[:, :, None] <= columns[:, None]) & call.real[:, :, None]
         return (mean * seen.sum(-1, keepdim=True) >= 1) & (mean > 0)
+
+
+def _ones(x: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+    """How many of the bits of each number are set."""
+    pairs = x - ((x >> 1) & 0x5555555555555555)
+    fours = (pairs & 0x3333333333333333) + ((pairs >> 2) & 0x3333333333333333)
+    eights = (fours + (fours >> 4)) & 0x0F0F0F0F0F0F0F0F
+    return (eights * 0x0101010101010101) >> 56

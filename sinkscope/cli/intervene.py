@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 QUESTION = ("hide-sink", "mute-sink", "mean-sink", "fold-sink", "swap-sink", "trim-sink")
 
+AS_TOLD = ("first-view", "swap-position", "replace-position", "suppress-bands")  # nothing is looked for in texts
+
 
 class ListingNames(Command):
     """A command whose help lists the interventions, looked up only then: that imports torch."""
@@ -142,13 +144,15 @@ def intervene(
     from sinkscope.report.changes_page import changes_page, rows
     from sinkscope.trials import changed as run_changed
     from sinkscope.trials import matters, needed, split
+    from sinkscope.trials.changes import uses
 
     if named_one is not None and named_one not in NAMED:
         raise unknown("intervention", named_one, [*QUESTION, *NAMED])
     disable_progress_bar()
     with only_json(as_json):
         subject_model = loaded(model, device, runs)
-        more = replace(reads, samples=needed(reads.samples, "chooses"))
+        purpose = uses(asked, on) if named_one is None else "nothing" if named_one in AS_TOLD else "chooses"
+        more = replace(reads, samples=needed(reads.samples, purpose))
         read = reading_of(subject_model, model, kind, more, runs, medium, text)
         inputs, stack = of_one_size(read), Stream.of(subject_model).stack
         note(f"{model}: {read.description}; first: {read.first}")
@@ -172,13 +176,13 @@ def intervene(
                     **shared,
                 )
             else:
-                parts = split(subject_model, inputs, "chooses")
-                assert parts.calibration is not None
+                parts = split(subject_model, inputs, purpose)
+                found_in = (parts.calibration or parts.scored).inputs
                 length = row_length(subject_model, parts.scored.inputs)
                 _check_position(position, length)
                 subject = Subject(
                     subject_model,
-                    parts.calibration.inputs,
+                    found_in,
                     position,
                     length // 2 if to is None else to,
                     reads.epsilon,
@@ -192,14 +196,16 @@ def intervene(
                 )
                 chosen = named(named_one, subject)
                 note(f"{named_one}: {chosen.remark}")
-                said |= {"acts_on": chosen.remark} | ({"control": chosen.control} if chosen.control else {})
+                said |= {"acts_on": chosen.remark} | (
+                    {"notes": [f"Controls: {chosen.control}."]} if chosen.control else {}
+                )
                 trial = run_changed(
                     subject_model,
                     parts.scored,
                     chosen.intervention,
                     name=named_one,
                     position=position if chosen.position is None else chosen.position,
-                    drawn_in=parts.calibration.inputs,
+                    drawn_in=found_in,
                     calibrated_on=parts.record,
                     about=said,
                     progress=watch,

@@ -53,6 +53,9 @@ def measure(
     plan_only: Annotated[
         bool, typer.Option("--plan", help="Say what it would take in memory, disk and time; load and measure nothing.")
     ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print every layer, definition and metric, not the summary alone.")
+    ] = False,
     figure: options.Figure = None,
     tables: options.Tables = "csv",
     config: options.Config = None,
@@ -107,9 +110,12 @@ def measure(
                 _show_domains(rows, folder)
             return {"model": name, "input": job.input, "epsilon": job.epsilon, "domains": rows}
         if not as_json:
-            show_results(found, f"{name} on {job.input} input", reads.epsilon, _again("intervene", job, text))
-            show(plain(f"written: {', '.join(str(path) for path in written)}"))
+            show_results(found, f"{name} on {job.input} input", reads.epsilon, _again("intervene", job, text), full)
+            page = folder / "figure.html"
+            others = ", ".join(path.name for path in written if path != page)
+            show(plain(f"written: {page}, and in its folder {others}"))
         summary = found.to_json(reads.epsilon)
+        summary["answer"] = found.summary(reads.epsilon).to_json()
         return {**summary, "model": name, "input": job.input, "input_details": summary["input"]}
 
     summaries = [measured(name) for name in folders]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +16,8 @@ from sinkscope.report.terminal import flat, note, only_json, plain, show, show_j
 if TYPE_CHECKING:
     from sinkscope.cli.plan import TrainingPlan
     from sinkscope.training import Run
+
+NONE_YET = 1.0  # percent of heads: a sink rate below is no sink
 
 
 def train(
@@ -79,10 +82,31 @@ def _show_run(run: Run, as_json: bool) -> None:
     if as_json:
         show_json({"run": str(run.path), "record": run.record, "last": last})
         return
-    facts = [(name, f"{value:.4g}" if isinstance(value, float) else value) for name, value in last.items()]
-    show(table(("last row of the log", ""), facts))
-    show(plain(f"run folder: {run.path}"))
+    for line in ending(last, run.record, str(run.path)):
+        show(plain(line))
     note(f"next: sinkscope measure {run.path}")
+
+
+def ending(last: Mapping[str, Any], record: Mapping[str, Any], folder: str) -> list[str]:
+    """What a run came to, in four lines: loss, sink, time, folder. `last` is the last row of its log."""
+    losses = [f"{name.replace('_', ' ')} {last[name]:.3f}" for name in ("loss", "validation_loss") if name in last]
+    minutes = record.get("seconds", math.nan) / 60
+    return [
+        f"step {last['step']}: {', '.join(losses)} nats",
+        sink_of(last),
+        f"time: {minutes:.1f} min" if math.isfinite(minutes) else "time: unknown",
+        f"run folder: {folder} (log.jsonl has every row)",
+    ]
+
+
+def sink_of(last: Mapping[str, Any]) -> str:
+    """Where the sink is and how strong; "none yet" below one head in a hundred."""
+    rate, position = last.get("sink/strongest"), last.get("sink/strongest_position")
+    if rate is None or position is None or not math.isfinite(rate):
+        return "sink: not measured"
+    if rate < NONE_YET:
+        return f"sink: none yet (no position is one in {NONE_YET:g} % of heads)"
+    return f"sink: position {position:.0f}, in {rate:.1f} % of heads"
 
 
 def _show_plan(plan: TrainingPlan, as_json: bool) -> None:

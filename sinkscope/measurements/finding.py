@@ -49,7 +49,7 @@ def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE)
     if not found.rate > 0:
         no = f"No: on this input no position receives more than ε = {epsilon:g} of the attention of any head."
         return [" ".join([no, *_slots(data, epsilon)])]
-    command = f"{intervene} --what forbid-sink{f' --position {found.position}' if found.position else ''}"
+    command = f"{intervene} --on positions:{found.position}"
     chosen, who = _heads(measurement, found.position, epsilon)
     where = _where(
         data, found.position, found.rate, epsilon, bool((exceeds(chosen["alpha"].values, epsilon) == 1).any())
@@ -84,9 +84,9 @@ def _where(data: xr.Dataset, position: int, rate: float, epsilon: float, rests: 
 def bands(rates: Float[np.ndarray, "layer"]) -> list[tuple[int, int]]:
     """Runs of layers in which the sink is there, is gone and is there again, by their first and last index.
 
-    `rates`: percent of each layer's heads. A layer has lost the sink where its rate is below a quarter of the largest,
-    in a run of two layers or more between others; empty where no such run lies between runs of two layers or more that
-    have it, or more than two do (as where windows and full attention take turns).
+    `rates`: percent of each layer's heads. A layer has lost the sink where its rate is below a quarter of the largest.
+    Empty where no such layers lie between runs of two layers or more that have it, or where more than two runs of them
+    do (as where windows and full attention take turns).
     """
     known = np.nan_to_num(rates)
     there = known >= known.max(initial=0) / 4
@@ -96,7 +96,7 @@ def bands(rates: Float[np.ndarray, "layer"]) -> list[tuple[int, int]]:
     edges = [first, *(1 + first + np.flatnonzero(np.diff(there[first : last + 1].astype(int)))), last + 1]
     runs = [(int(start), int(stop) - 1) for start, stop in pairwise(edges)]
     lost = len(runs) // 2
-    return runs if 1 <= lost <= LOST and all(stop > start for start, stop in runs) else []
+    return runs if 1 <= lost <= LOST and all(stop > start for start, stop in runs[::2]) else []
 
 
 def collapse(data: xr.Dataset, position: int, epsilon: float) -> str:
@@ -113,7 +113,7 @@ def collapse(data: xr.Dataset, position: int, epsilon: float) -> str:
     numbers = data["layer_index"].values[own]
     parts = []
     for index, (start, stop) in enumerate(found):
-        named = f"layers {numbers[start]} to {numbers[stop]}"
+        named = f"layer {numbers[start]}" if start == stop else f"layers {numbers[start]} to {numbers[stop]}"
         inside = rates[start : stop + 1]
         amount = f"at most {inside.max():.0f} %" if index % 2 else f"{inside.min():.0f} to {inside.max():.0f} %"
         parts.append(f"{named}: {amount}")
@@ -163,7 +163,7 @@ def _mechanism(measurement: Measurement, chosen: pd.DataFrame, who: str, positio
 
 def _matters(chosen: pd.DataFrame, command: str) -> str:
     """What these heads take from the sink beside all else, as mean lengths over queries, and what tells the rest."""
-    asked = f"“{command}” hides it, beside random controls."
+    asked = f"“{command}” hides it, mutes its value and puts a constant in its place, compared with other tokens."
     if not {"sink_output_norm", "rest_output_norm"} <= {*chosen.columns}:
         return f"Whether the model needs it, no measurement says: {asked}"
     ratio = (chosen["sink_output_norm"] / chosen["rest_output_norm"]).replace(np.inf, np.nan)

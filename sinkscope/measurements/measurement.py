@@ -12,7 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
-from sinkscope.measurements import chosen, definitions, depths, finding, heads, rates, tables, tokens
+from sinkscope.measurements import chosen, definitions, depths, heads, rates, tables, tokens
 from sinkscope.measurements.selection import VISIBLE, denominator_of, record_of
 from sinkscope.metrics import EPSILONS, Interval
 from sinkscope.netcdf import read_netcdf, write_netcdf
@@ -23,6 +23,7 @@ from sinkscope.sinks.choice import By
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+SUMMARY = "sinkscope.measurements.summary:summary"  # by name: it reads measurements
 PAGE = "sinkscope.report.measured:write"  # pages stand on measurements: by name, since this leads upward
 
 
@@ -111,10 +112,6 @@ class Measurement:
         """
         return chosen.sinks(self.data, epsilon, by)
 
-    def summary(self, epsilon: float = EPSILON) -> str:
-        """The finding in a few sentences, as on the terminal."""
-        return "\n".join(finding.answer(self, epsilon))
-
     def definitions(self, epsilon: float = 0.3) -> pd.DataFrame:
         """Every published definition of a sink, side by side: a row per definition.
 
@@ -192,6 +189,13 @@ class Measurement:
     def super_experts(self) -> pd.DataFrame:
         """Experts of a mixture-of-experts model whose outputs are extreme (`metrics.super_experts`)."""
         return depths.super_experts(self.data)
+
+    def summary(self, epsilon: float = EPSILON) -> Any:
+        """What `sinkscope measure` prints, in at most thirty lines: the answer, layers as bands, the strongest heads.
+
+        A `measurements.summary.Summary`: its fields are the values, `str` the lines.
+        """
+        return imported(SUMMARY)(self, epsilon)
 
     def table(self, epsilon: float = 0.3) -> pd.DataFrame:
         """A row per layer: sink rate at position 0 with its interval, strongest position, norm ratios, mass on slots.

@@ -21,6 +21,7 @@ from sinkscope.measurements.selection import (
     comparable_places,
     denominator_of,
     layers_of,
+    most_queries,
     need,
     paper_queries,
     uniform_received,
@@ -189,9 +190,11 @@ def warn_if_short(data: xr.Dataset) -> None:
     sample = int(np.nanargmax(least))
     layer = int(np.nanargmin(uniform[sample]))
     share = f"{uniform[sample, layer]:.2f}".removeprefix("0")
+    seen = int(most_queries(data)[sample, layer])
+    few = f", of which {seen} see it," if seen < tokens[sample, layer] else ""
     warnings.warn(
         f"sink rates say little on texts so short: uniform attention itself gives position 0 of "
-        f"{tokens[sample, layer]} tokens {share}; attention over uniform (`lift`) allows for that",
+        f"{tokens[sample, layer]} tokens{few} {share}; attention over uniform (`lift`) allows for that",
         UserWarning,
         stacklevel=4,  # who called the method of the measurement
     )

@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args, no_type_check
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from sinkscope.attention import AttentionSpec, DotProduct, name_of
+from sinkscope.attention import AttentionSpec, DotProduct, Sizes, name_of
 from sinkscope.errors import InputError, unknown
 from sinkscope.model.choices import check_blocks, default_gain
-from sinkscope.model.operations import as_applied, as_data, per_layer
+from sinkscope.model.operations import as_applied, as_data, check_builds, per_layer
 from sinkscope.model.positions import Rope, check_even_width
 from sinkscope.model.visibility import longest_prefix
 
@@ -119,6 +119,8 @@ class LabConfig(PreTrainedConfig):
         check_blocks(self)
         self._check_positions()
         self.attention = as_data([one.within(self.max_position_embeddings) for one in self._given()])
+        for spec in self.specs:
+            check_builds(spec, Sizes(self.num_attention_heads, self.kv_heads, self.head_dim, self.hidden_size))
         if not self.shares_kv:  # another spelling of the same model
             self.kv_layers = None
         super().__post_init__(**kwargs)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from sinkscope.attention import AttentionSpec, resolve
+import torch
+
+from sinkscope.attention import AttentionSpec, Sizes, resolve
 from sinkscope.errors import InputError
 from sinkscope.model.visibility import bidirectional, causal
 
@@ -34,6 +37,15 @@ def as_data(operations: Sequence[AttentionSpec]) -> dict[str, Any] | list[dict[s
     if all(operation == first for operation in operations):
         return first.to_dict()
     return [operation.to_dict() for operation in operations]
+
+
+@cache
+def check_builds(operation: AttentionSpec, sizes: Sizes) -> None:
+    """Raises `InputError` for an operation that does not fit a layer of these sizes; allocates nothing."""
+    with torch.device("meta"):
+        operation.build(
+            heads=sizes.heads, kv_heads=sizes.kv_heads, head_dim=sizes.head_dim, hidden_size=sizes.hidden_size
+        )
 
 
 def as_applied(operation: AttentionSpec, is_causal: bool) -> AttentionSpec:

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from sinkscope.data import DataConfig
 from sinkscope.errors import InputError, unknown
 from sinkscope.training.optimizers import OPTIMIZERS
 from sinkscope.training.recipe import Recipe
@@ -24,7 +25,8 @@ def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Reci
     """A recipe by its name or from a YAML (or JSON) file, with fields changed by `key=value` overrides.
 
     A file may start from a named recipe (`base: nano`) and list only what differs; its `name` defaults to the
-    file's. An override's key is dotted (`optimizer.lr=1e-3`, `attention.alpha=0.2`), its value YAML. Raises
+    file's. An override's key is dotted (`optimizer.lr=1e-3`, `attention.alpha=0.2`), its value YAML; fields of `data`
+    may stand alone (`corpus=python`). Raises
     `InputError` in one line for an unknown recipe, field or value, with the nearest valid one.
     """
     fields = _fields(name_or_path)
@@ -36,8 +38,14 @@ def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Reci
             value = _parse(text)
         except yaml.YAMLError:
             value = text
-        _put(fields, key, value, override)
+        _put(fields, _whole(key), value, override)
     return Recipe(**fields)
+
+
+def _whole(key: str) -> str:
+    """The dotted name of a field; those of `data` may stand alone, as `corpus`, which other commands call so."""
+    alone = key not in Recipe.model_fields and key in DataConfig.model_fields
+    return f"data.{key}" if alone else key
 
 
 def changed(recipe: Recipe | str | Path, changes: Mapping[str, Any]) -> Recipe:

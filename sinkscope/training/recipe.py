@@ -221,8 +221,14 @@ class Recipe(Part):
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def folder(self, fingerprint: Mapping[str, Any]) -> str:
-        """The name of the run's folder: name, attention operation with its options, hash."""
-        return f"{self.name}-{_in_file_names(_names_or_dicts(self.attention))}-{self.hash(fingerprint)}"
+        """The name of the run's folder: name, attention operation with its options, hash.
+
+        Two spellings of one operation have one name, as they have one hash.
+        """
+        causal = self.model.get("is_causal", True)
+        applied = tuple(as_applied(one, True) if causal else one for one in self.operations)
+        named = _names_or_dicts(applied if isinstance(self.attention, tuple) else applied[0])
+        return f"{self.name}-{_in_file_names(named)}-{self.hash(fingerprint)}"
 
     def _masked(self, operation: AttentionSpec) -> AttentionSpec:
         """The operation under the masks that data and loss ask for."""

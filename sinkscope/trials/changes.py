@@ -35,6 +35,7 @@ from sinkscope.interventions import (
 from sinkscope.interventions.inside import mean_masses
 from sinkscope.interventions.sink import ENOUGH
 from sinkscope.interventions.targets import AFTER, NEVER
+from sinkscope.measuring import find_tokens
 from sinkscope.probes import AttentionReceived, measure
 from sinkscope.sinks import EPSILON, Choice, Measured, Tokens, counted, parse
 from sinkscope.statistics import Interval
@@ -57,14 +58,15 @@ By = Literal["after", "layer"]
 class SinkArms:
     """How the arms on one set of sink tokens are made for any of the texts.
 
-    `layers`: where; `known`: constants of other texts, None where no arm needs them; `seed`: that of the trial, from
-    which controls count their draws.
+    `layers`: where; `known`: constants of other texts, None where no arm needs them; `length`: tokens of a text, for
+    inputs that are no token ids; `seed`: that of the trial, from which controls count their draws.
     """
 
     targets: Targets
     after: int
     layers: tuple[int, ...] | None = None
     known: Constants | None = None
+    length: int | None = None
     seed: int = 0
     suffix: str = ""
     series: bool = False
@@ -75,7 +77,7 @@ class SinkArms:
             raise unknown("arm", what, (*QUESTION, OTHERS))
 
         def control(draw: int, texts: Texts) -> Arm | None:
-            others = other_targets(self.targets, texts, draw - self.seed, self.seed)
+            others = other_targets(self.targets, texts, draw - self.seed, self.seed, self.length)
             return None if others is None else replace(self, targets=others).arm(what)
 
         facts = {"on": self.targets.describe(), "after": self.after, "layers": self.layers and list(self.layers)}
@@ -107,21 +109,21 @@ class SinkArms:
 
     def before(self, texts: Texts) -> Bool[Tensor, "text token"]:
         """Tokens whose predictions no change reaches: those before the last target's first query."""
-        real = _real(texts)
+        real = _real(texts, self.length)
         position = real.long().cumsum(-1) - 1
         first = np.where(self.targets.first < NEVER, self.targets.first, 0).max(-1)
         first = first if len(first) == 1 else first[texts.rows]
         return (position < torch.as_tensor(first)[:, None]) & real
 
 
-def other_targets(targets: Targets, texts: Texts, index: int, seed: int) -> Targets | None:
+def other_targets(targets: Targets, texts: Texts, index: int, seed: int, length: int | None = None) -> Targets | None:
     """For each target another key before its first query, for the same queries: the control number `index`.
 
     Each text draws its own order of these keys, from `seed` and what it says, and takes the next one for each control;
     so controls differ, and depend neither on batches nor on other arms. None where a text has no such key left, and
     where there are fewer than two for some target: then nothing is compared.
     """
-    lengths = _real(texts).sum(-1).tolist()
+    lengths = _real(texts, length).sum(-1).tolist()
     first = np.broadcast_to(targets.first, (len(lengths), targets.first.shape[1]))
     found = np.full((len(lengths), max(int(first[first < NEVER].max()), first.shape[1])), NEVER)
     for row, digest in enumerate(_digests(texts)):
@@ -190,9 +192,9 @@ def matters(
     model = unwrapped(model)
     if not what or (wrong := next((name for name in what if name not in QUESTION), None)):
         raise unknown("arm", str(wrong or ""), QUESTION)
-    parts = split(model, inputs, "chooses", calibrate_on=calibrate_on)
+    parts = split(model, inputs, uses(what, on), calibrate_on=calibrate_on)
     tokens = _resolved(model, parts, on, epsilon, batch_size)
-    steps = BEHIND if by == "after" else (after,)
+    steps: tuple[int, ...] = BEHIND if by == "after" else (after,)
     length = row_length(model, parts.scored.inputs)
     wanted = [Targets.of(tokens, step) for step in steps]
     steps = tuple(s for s, t in zip(steps, wanted, strict=True) if _last(t) < length - 1)
@@ -221,13 +223,15 @@ def matters(
             groups = [((number,), f"@layer {number}") for number in numbers]
         elif by == "after":
             groups = [(groups[0][0], f"@{step}")]
-        sets += [SinkArms(targets, step, group, known, seed, suffix, by is not None) for group, suffix in groups]
+        sets += [
+            SinkArms(targets, step, group, known, length, seed, suffix, by is not None) for group, suffix in groups
+        ]
     if not chosen:
         raise InputError(notes[-1] + " Name other arms.")
     names = [name for each in chosen for name in ((each, OTHERS) if each == "trim-sink" else (each,))]
     arms = [each.arm(name) for name in names for each in sets]
     main = sets[0]
-    drawn = (other_targets(main.targets, parts.scored, index, seed) for index in range(controls))
+    drawn = (other_targets(main.targets, parts.scored, index, seed, length) for index in range(controls))
     others = [each for each in drawn if each is not None]
     offered = len(others)
     if by is None and 0 < offered < controls:
@@ -259,7 +263,7 @@ def matters(
 
 def masses(
     model: nn.Module, texts: Texts, arms: SinkArms, others: Sequence[Targets], batch_size: int
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """Mean attention of the changed queries to the sink (`mass`), to the keys of controls (`mass_of_controls`), and the
     mass that trimming moves (`moved`)."""
     totals = np.zeros((len(others) + 2, 2))
@@ -268,7 +272,7 @@ def masses(
         wanted = [_of_rows(each, part) for each in (arms.targets, *others)]
         totals += mean_masses(model, part.inputs, wanted, arms.layers)
     means = totals[:, 0] / np.maximum(totals[:, 1], 1)
-    control = float(means[1:-1].mean()) if others else float("nan")
+    control = float(means[1:-1].mean()) if others else None
     return {"mass": float(means[0]), "mass_of_controls": control, "moved": float(means[-1])}
 
 
@@ -279,13 +283,13 @@ def afterwards(
     positions: Sequence[int],
     epsilon: float,
     batch_size: int,
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, Any]]:
     """Where the sink is in the unchanged model ("full") and under each change, in up to 16 of the texts.
 
     `position`: the one with the largest sink rate of those that enough queries see; `rate`: that rate, %;
-    `rate_of_old`: the largest rate of `positions`, NaN where too few queries still see them.
+    `rate_of_old`: the largest rate of `positions`. None where too few queries see a position.
     """
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     some = texts.part(slice(0, min(texts.count, LOOKED_AT)))
     for name, change in {REFERENCE: None, **changes}.items():
         rates = []
@@ -295,9 +299,11 @@ def afterwards(
                 rates.append(sink_rates(model, part.inputs, epsilon, batch_size))
         width = min(each.shape[1] for each in rates)
         rate = metrics.nanmean(np.concatenate([each[:, :width] for each in rates]), 0)
-        best = int(np.nanargmax(rate))
         old = [float(rate[p]) for p in positions if p < width and np.isfinite(rate[p])]
-        found[name] = {"position": best, "rate": float(rate[best]), "rate_of_old": max(old, default=float("nan"))}
+        seen = np.isfinite(rate).any()
+        best = int(np.nanargmax(rate)) if seen else None
+        largest = None if best is None else float(rate[best])
+        found[name] = {"position": best, "rate": largest, "rate_of_old": max(old, default=None)}
     return found
 
 
@@ -395,8 +401,8 @@ def sentences(trial: Trial) -> list[str]:
     if "hide-sink" in arms:
         old, new = sink["afterwards"][REFERENCE], sink["afterwards"]["hide-sink"]
         said.append(
-            f"The largest sink rate is {_rate(old['rate'])} at position {old['position']:.0f}, and when that is hidden "
-            f"{_rate(new['rate'])} at position {new['position']:.0f}."
+            f"The largest sink rate is {_rate(old['rate'])} at position {old['position']}, and when that is hidden "
+            f"{_rate(new['rate'])} at position {new['position']}."
         )
     return said
 
@@ -406,15 +412,16 @@ def _against_controls(trial: Trial, arm: str) -> list[str]:
         return []
     score: Any = "nats" if np.isfinite(trial.data["nats"].values).any() else "kl"
     more = trial.difference(arm, score=score)
-    return [f"{arm} costs {_compared(more)} its {len(trial.controls(arm))} controls ({_signed(more)})."]
+    count = len(trial.controls(arm))
+    return [f"{arm} costs {_compared(more)} its {count} control{'s' if count > 1 else ''} ({_signed(more)})."]
 
 
 def _compared(more: Interval) -> str:
     return "more than" if more.low > 0 else "less than" if more.high < 0 else "what cannot be told from"
 
 
-def _rate(value: float) -> str:
-    return "none" if not np.isfinite(value) else f"{value:.1f} %"
+def _rate(value: float | None) -> str:
+    return "no rate" if value is None else f"{value:.1f} %"
 
 
 SENTENCES["changes"] = sentences
@@ -517,16 +524,27 @@ def changed(
     )
 
 
-def _resolved(model: nn.Module, parts: Split, on: Any, epsilon: float, batch_size: int) -> Any:
-    """Positions or `Tokens` as they are; a choice, on the texts that are not scored."""
-    choice = parse(on) if isinstance(on, str) else Measured(epsilon) if on is None else on
+def uses(what: Sequence[str], on: Any = None) -> Literal["nothing", "chooses"]:
+    """Whether these arms, on these tokens, need texts that are not scored: for a choice, or for constants."""
+    choice = _choice(on)
+    looks = isinstance(choice, Choice) and bool(choice.needs)
+    return "chooses" if looks or set(what) & set(CONSTANT) else "nothing"
+
+
+def _choice(on: Any) -> Any:
+    """A choice, or what is chosen already. Raises `InputError` for none."""
+    choice = parse(on) if isinstance(on, str) else Measured() if on is None else on
     if choice is None:
         raise InputError("on = 'none': an intervention acts on some tokens")
+    return choice
+
+
+def _resolved(model: nn.Module, parts: Split, on: Any, epsilon: float, batch_size: int) -> Any:
+    """Positions or `Tokens` as they are; a choice, on the texts that are not scored."""
+    choice = Measured(epsilon) if on is None else _choice(on)
     if not isinstance(choice, Choice):
         return choice
-    from sinkscope.measuring import find_tokens
-
-    by_row = getattr(choice, "by", "position") == "row"
+    by_row = getattr(choice, "by", "position") == "row" or parts.calibration is None
     texts = parts.scored if by_row else parts.calibration
     return find_tokens(model, parts_inputs(texts), choice, batch_size=batch_size)
 
@@ -545,20 +563,25 @@ def _last(targets: Targets) -> int:
     return int(targets.first[targets.first < NEVER].max())
 
 
-def _real(texts: Texts) -> Bool[Tensor, "text token"]:
+def _real(texts: Texts, length: int | None) -> Bool[Tensor, "text token"]:
+    """False for padding; texts that are no token ids have `length` tokens each."""
     if texts.real is not None:
         return texts.real
-    if texts.ids is None:
-        raise InputError("keys are drawn among the tokens of texts: give token ids")
-    return torch.ones_like(texts.ids, dtype=torch.bool)
+    if texts.ids is not None:
+        return torch.ones_like(texts.ids, dtype=torch.bool)
+    return torch.ones(texts.count, length or 0, dtype=torch.bool)
 
 
 def _digests(texts: Texts) -> list[int]:
-    """A number for each text, from its ids alone: whatever batch it is in."""
-    ids, real = texts.ids, _real(texts)
-    assert ids is not None
-    rows = (np.ascontiguousarray(row[keep].cpu().numpy()).tobytes() for row, keep in zip(ids, real, strict=True))
-    return [int.from_bytes(hashlib.sha256(row).digest()[:6], "big") for row in rows]
+    """A number for each text from what it says, its padding left out: whatever batch it is in."""
+    ids = texts.ids
+    if ids is not None:
+        rows = [row[keep].cpu() for row, keep in zip(ids, _real(texts, None), strict=True)]
+    else:
+        main = next(v for v in texts.inputs.values() if isinstance(v, Tensor) and len(v) == texts.count)
+        rows = [row.detach().cpu().float() for row in main]
+    found = (hashlib.sha256(np.ascontiguousarray(row.numpy()).tobytes()) for row in rows)
+    return [int.from_bytes(each.digest()[:6], "big") for each in found]
 
 
 def _signed(found: Interval) -> str:

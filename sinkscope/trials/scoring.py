@@ -138,23 +138,28 @@ def _places(
 ) -> tuple[Bool[Tensor, "text place"], Tensor | None]:
     """Which predictions count, and the tokens that they are of; None where the model predicts no next token.
 
-    Predictions at padding do not count, nor those of it, nor those at tokens that are left out.
+    Predictions at padding do not count, nor those of it, nor those at tokens that are left out. Raises
+    `UnsupportedModelError` for a model that is given a mask over other tokens than those that it predicts at.
     """
-    ids, places = texts.ids, logs.shape[1]
+    ids, known, places = texts.ids, texts.real, logs.shape[1]
+    if known is not None and not bool(known.all()) and first + places != known.shape[1]:
+        raise UnsupportedModelError(
+            f"it predicts at {places} places, and the mask is over {known.shape[1]} tokens, so which predictions are "
+            "of padding cannot be told: give texts of one length, without a mask"
+        )
     everything = torch.ones(logs.shape[:2], dtype=torch.bool)
-    if ids is None:
+    if (ids is None and known is None) or (ids is not None and first + places > ids.shape[1]):
         return everything, None
-    total = ids.shape[1]
     own = slice(first, first + places)
-    if first + places > total:
-        return everything, None
-    real = torch.ones_like(ids, dtype=torch.bool) if texts.real is None else texts.real
+    real = torch.ones_like(ids, dtype=torch.bool) if ids is not None and known is None else known
+    assert real is not None
     counted = real[:, own].cpu()
     if left_out is not None:
         counted = counted & ~left_out[:, own].cpu()
-    ahead = functional.pad(ids, (0, 1))[:, first + 1 : first + 1 + places].cpu()
     follows = functional.pad(real, (0, 1), value=False)[:, first + 1 : first + 1 + places].cpu()
-    return (counted & follows, ahead) if texts.predicts_next else (counted, None)
+    if ids is None or not texts.predicts_next:
+        return counted & follows if texts.predicts_next else counted, None
+    return counted & follows, functional.pad(ids, (0, 1))[:, first + 1 : first + 1 + places].cpu()
 
 
 def _mean(values: Tensor, counted: Tensor) -> Float[Tensor, " text"]:

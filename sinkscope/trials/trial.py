@@ -31,11 +31,14 @@ UNITS = {
     "nats": "nats a token",
     "agreement": "share of tokens",
     "recall": "share of answers",
+    "recall_seen": "share of answers",
     "scored": "predictions",
     "bytes": "bytes a text",
     "seconds": "s a text",
+    "prefill_seconds": "s",
     "step_seconds": "s a token",
 }
+SHARES = ("agreement", "recall", "recall_seen")
 NAN = Interval(float("nan"), float("nan"), float("nan"))
 
 
@@ -81,6 +84,11 @@ class Trial:
         return float(self.record.get("tolerance", TOLERANCE))
 
     @property
+    def leads(self) -> Score:
+        """What arms are compared with their controls by: KL, or nats where they are meant to predict better."""
+        return "nats" if self.record.get("leads") == "nats" else "kl"
+
+    @property
     def texts(self) -> int:
         """How many texts were scored."""
         return int(np.isfinite(self.data[self._main].values).any(0).sum())
@@ -95,12 +103,13 @@ class Trial:
         self._check(arm)
         if score not in self.data or not np.isfinite(self.data[score].values).any():
             raise InputError(f"this trial has no {score}: it has {', '.join(self._scores)}")
-        return np.asarray(self.data[score].sel(arm=arm).values, dtype=np.float64)
+        values = np.asarray(self.data[score].sel(arm=arm).values, dtype=np.float64)
+        return values.mean(tuple(range(1, values.ndim))) if values.ndim > 1 else values
 
     def mean(self, arm: str, score: str = "kl") -> Interval:
         """The mean of an arm's scores over texts."""
         values = self.values(arm, score)
-        return share_interval(values) if score in ("agreement", "recall") else mean_interval(values)
+        return share_interval(values) if score in SHARES else mean_interval(values)
 
     def difference(self, a: str, b: str = "controls", score: str = "kl") -> Interval:
         """By how much `a` scores higher than `b` on the same texts; b="controls": than the mean of its controls."""
@@ -179,7 +188,7 @@ class Trial:
         controls = self.controls(arm)
         if not controls:
             return f"{told}."
-        gain = _negated(self.difference(arm))
+        gain = _negated(self.difference(arm, score=self.leads))
         what = f"{len(controls)} random controls" if len(controls) > 1 else "its random control"
         if gain.low > 0:
             return f"{told}; it beats {what} of the same budget by {_nats(gain)}."
@@ -230,7 +239,8 @@ class Trial:
         from sinkscope.trials.figure import cost_figure  # plotly takes its time to load
 
         known = self.baseline is not None and self._has("kl")
-        return cost_figure(self.table(full=True), self.cost(str(self.baseline)).value if known else None)
+        base = self.cost(str(self.baseline)).value if known else None
+        return cost_figure(self.table(full=True), base, by="lost" if self.leads == "nats" else "kl")
 
     def save(self, path: str | Path) -> None:
         """Write everything to one netCDF file, whole or not at all."""
@@ -242,7 +252,7 @@ class Trial:
 
     @property
     def _scores(self) -> list[str]:
-        return [name for name in ("kl", "nats", "agreement", "recall") if self._has(name)]
+        return [name for name in ("kl", "nats", *SHARES) if self._has(name)]
 
     def _has(self, score: str) -> bool:
         return score in self.data and bool(np.isfinite(self.data[score].values).any())
@@ -271,9 +281,9 @@ class Trial:
             row |= _columns("kl", self.cost(arm))
         if self._has("nats"):
             row |= {"nats": self.mean(arm, "nats").value, **_columns("lost", self.cost(arm, "nats"))}
-        for score in ("agreement", "recall"):
+        for score in ("agreement", "recall", "recall_seen"):
             if self._has(score):
-                row |= _columns(score, self._share(arm, score))
+                row |= _columns(score, self.mean(arm, score))
         if "bytes" in self.data and np.isfinite(held := float(self.data["bytes"].sel(arm=arm))):
             full = float(self.data["bytes"].isel(arm=0))
             row |= {"bytes": held, "bytes_share": held / full if full else float("nan")}
@@ -290,16 +300,10 @@ class Trial:
             row |= _columns("recovered", self.recovered(arm))
         if self._has("kl") and self.controls(arm):
             row["controls"] = float(nanmean(self.values(f"controls of {arm}"), 0))
-            row |= _columns("beats_by", _negated(self.difference(arm)))
+            row |= _columns("beats_by", _negated(self.difference(arm, score=self.leads)))
         if self._has("kl") and row["role"] != "reference":
             row["word"] = self.word(arm)
         return row
-
-    def _share(self, arm: str, score: str) -> Interval:
-        values = self.data[score].sel(arm=arm)
-        while values.ndim > 1:
-            values = values.mean(str(values.dims[-1]))
-        return share_interval(values.values)
 
 
 def load(path: str | Path) -> Trial:

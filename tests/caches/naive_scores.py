@@ -228,3 +228,35 @@ def fastgen(marks: set[int], heavy: float, window: float, threshold: float, ids:
         return k if near or k in found[min(number, 2)] else -math.inf
 
     return score
+
+
+def adaptive(budget: int, alpha: float, window: int) -> reference.Spread:
+    """Ada-KV as its paper has it: the window in every head, and the rest of a layer's keys to its highest scores."""
+
+    def spread(layer: int, scores: reference.Scores) -> dict[reference.Head, int]:
+        limits = {}
+        for row in {row for row, _ in scores}:
+            heads = {head: sorted(found.values(), reverse=True) for (r, head), found in scores.items() if r == row}
+            before = {head: [s for s in ranked if s < math.inf] for head, ranked in heads.items()}
+            safe = int((budget - window) * alpha + 1e-9)
+            for head in heads:
+                limits[row, head] = window + min(safe, len(before[head]))
+            rest = sorted(((s, head) for head, ranked in before.items() for s in ranked[safe:]), reverse=True)
+            for _, head in rest[: budget * len(heads) - sum(limits[row, head] for head in heads)]:
+                limits[row, head] += 1
+        return limits
+
+    return spread
+
+
+def pyramid(budget: int, beta: float, window: int, layers: int) -> reference.Spread:
+    """PyramidKV as its paper has it: the window in every layer, and from twice the rest down to a β-th of it."""
+
+    def spread(layer: int, scores: reference.Scores) -> dict[reference.Head, int]:
+        rest, limits = budget - window, {}
+        for head, found in scores.items():
+            most = min(2 * rest - rest / beta, max(rest, len(found) - window))
+            limits[head] = round(window + most - (2 * most - 2 * rest) * layer / (layers - 1))
+        return limits
+
+    return spread

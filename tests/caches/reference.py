@@ -54,6 +54,8 @@ class History:
 
 
 Score = Callable[[History, int, int, int], float]  # history, row, key-value head, key
+Scores = dict[Head, dict[int, float]]  # of the kept keys
+Spread = Callable[[int, Scores], dict[Head, int]]  # layer, scores: how many keys each head may keep
 
 
 histories: dict[int, History] = {}
@@ -101,7 +103,7 @@ def run(
     pads: list[int],
     prompt: int,
     score: Score,
-    budget: int,
+    budget: int | Spread,
     always: bool,
     merges: str | None = None,
 ) -> tuple[Tensor, list[list[dict[Head, set[int]]]]]:
@@ -114,18 +116,22 @@ def run(
             out = model(ids[:, start:stop], position_ids=columns.clamp(min=0), past_key_values=cache)
             logits.append(out.logits[:, -1])
             if always or start == 0:
-                for history in histories:
-                    _evict(history, score, budget, merges)
+                for layer, history in enumerate(histories):
+                    _evict(history, score, budget, merges, layer)
             sets.append([{head: set(kept) for head, kept in history.kept.items()} for history in histories])
     return torch.stack(logits, 1), sets
 
 
-def _evict(history: History, score: Score, budget: int, merges: str | None) -> None:
+def _evict(history: History, score: Score, budget: int | Spread, merges: str | None, layer: int) -> None:
     chosen = {}
+    scores = {
+        (row, head): {k: score(history, row, head, k) for k in kept} for (row, head), kept in history.kept.items()
+    }
+    limits = dict.fromkeys(scores, budget) if isinstance(budget, int) else budget(layer, scores)
     for (row, head), kept in history.kept.items():
-        found = {k: score(history, row, head, k) for k in kept}
+        found = scores[row, head]
         ranked = sorted((k for k in kept if found[k] > -math.inf), key=lambda k: (found[k], k), reverse=True)
-        chosen[row, head] = set(ranked[:budget])
+        chosen[row, head] = set(ranked[: limits[row, head]])
         if merges is not None:
             _merge(history, row, head, chosen[row, head], kept, merges)
     history.kept = chosen

@@ -17,7 +17,7 @@ from sinkscope.caches import (
     StreamingCache,
     evicting,
 )
-from sinkscope.caches.policies import H2O, VATP, FastV
+from sinkscope.caches.policies import H2O, VATP, AdaKV, FastV, PyramidKV, SnapKV
 from sinkscope.quantization import Grid, QuantizeCache, quantized_cache
 from sinkscope.sinks import First, Online
 from tests.collector import left_by
@@ -28,6 +28,8 @@ BUDGET = 40
 POLICY: dict[str, Policy] = {name: POLICIES[name]() for name in POLICIES} | {
     "fastv": FastV(tuple(range(20, 37)), 1),
     "vatp": VATP(2, 0.25),
+    "ada-kv": AdaKV(SnapKV(4)),
+    "pyramidkv": PyramidKV(SnapKV(4), 4),
     "protected": Protect(H2O(), Online(0.3), 2),
 }
 

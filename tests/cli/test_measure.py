@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def whole(model, text, tmp_path_factory) -> tuple[str, Path]:
     """What is printed, and the folder that is written, where nothing is left out."""
     folder, out = tmp_path_factory.mktemp("whole") / "found", io.StringIO()
     with contextlib.redirect_stdout(out):
-        assert main(["measure", str(model), "--text", str(text), *map(str, FEW), "--out", str(folder)]) == 0
+        assert main(["measure", str(model), "--text", str(text), *map(str, FEW), "--out", str(folder), "--full"]) == 0
     return out.getvalue(), folder
 
 
@@ -51,6 +52,33 @@ def test_every_definition_is_printed_and_stored(whole):
     assert all(row["note"] == "" for row in rows)
     assert "massive" in out
     assert "agreement" in out
+
+
+@pytest.fixture(scope="module")
+def deep(model, tmp_path_factory) -> Path:
+    """Forty layers, with the tokenizer of `model`."""
+    folder = tmp_path_factory.mktemp("models") / "deep"
+    shutil.copytree(model, folder)
+    config = LabConfig.from_pretrained(model)
+    config.num_hidden_layers = 40
+    LabForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def test_a_deep_model_prints_no_more_lines(sinkscope, deep, text):
+    options = ("measure", deep, "--text", text, *FEW)
+    brief = sinkscope(*options)
+    assert len(brief.out.splitlines()) <= 30
+    assert "By layer: 0–39" in brief.out
+    assert len(sinkscope(*options, "--full").out.splitlines()) > 60
+
+
+def test_the_answer_is_in_the_json(sinkscope, model, text):
+    found = sinkscope("measure", model, "--text", text, *QUICK, "--json").json
+    (value, low, high) = found["answer"]["rates"]["decoder"]
+    assert low <= value <= high
+    assert value == pytest.approx(found["sink_rate"]["0"])
+    assert found["answer"]["sentences"]
 
 
 @pytest.mark.slow
@@ -234,12 +262,12 @@ def test_the_models_name_is_text_in_table_and_page(sinkscope, model, text, tmp_p
     assert "<img" not in (tmp_path / "m" / "figure.html").read_text()
 
 
-@pytest.mark.filterwarnings("always:sink rates over")
+@pytest.mark.filterwarnings("always:sink rates say little")
 def test_few_tokens_are_warned_about(sinkscope, model, text):
     answer = sinkscope("measure", model, "--text", text, "--observers", "few", "--tokens", 8, "--samples", 2)
     assert answer.code == 0
     assert "warning: " in answer.err
-    assert "below 10 tokens" in answer.err
+    assert "uniform attention itself gives position 0 of 8 tokens" in answer.err
 
 
 @pytest.mark.slow

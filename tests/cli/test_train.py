@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sinkscope.cli import main
+from sinkscope.cli.train import sink_of
 
 
 @pytest.fixture
@@ -44,11 +45,28 @@ def test_trains_and_says_where(once):
 
 
 @pytest.mark.slow
-def test_the_table_shows_the_last_row(sinkscope, tiny):
+def test_a_run_ends_in_five_lines(sinkscope, tiny):
     answer = sinkscope(*tiny)
     assert answer.code == 0
-    assert "validation_loss" in answer.out
-    assert "run folder: runs/tiny-softmax-" in answer.out
+    lines = answer.out.splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("step 4: loss ")
+    assert "validation loss" in lines[0]
+    assert "run folder: runs/tiny-softmax-" in lines[3]
+    assert answer.err.splitlines()[-1].startswith("next: sinkscope measure runs/tiny-softmax-")
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        ({}, "not measured"),
+        ({"sink/strongest": float("nan"), "sink/strongest_position": float("nan")}, "not measured"),
+        ({"sink/strongest": 0.0, "sink/strongest_position": 31}, "none yet"),
+        ({"sink/strongest": 62.5, "sink/strongest_position": 0}, "position 0, in 62.5 % of heads"),
+    ],
+)
+def test_no_sink_is_called_one(last, said):
+    assert said in sink_of(last)
 
 
 @pytest.mark.slow

@@ -12,16 +12,17 @@ from sinkscope.interventions import (
     AnyHeads,
     FirstTokenView,
     HeadControl,
+    Intervention,
     SameLayer,
     SameNorm,
     SetActivations,
     Subject,
     ZeroHeads,
-    effect,
     head_norms,
     largest_activations,
     named,
 )
+from sinkscope.trials import changed
 from tests.families.registry import COLLECTED
 from tests.families.test_own_attention import tiny
 from tests.interventions.conftest import a_model, generator, inputs_of, logits
@@ -94,18 +95,19 @@ def test_norms_leave_padding_out(side: str) -> None:
 
 
 @pytest.mark.slow
-def test_controls_of_an_effect_all_differ() -> None:
+def test_controls_of_a_trial_all_differ() -> None:
     model, inputs = a_model("llama"), inputs_of("llama")
-    found = effect(model, inputs, ZeroHeads(((0, 1),)), controls=7)
-    heads = [described["heads"] for described in found.interventions[1:]]
-    assert sorted(heads) == sorted(((layer, head),) for layer in (0, 1) for head in range(4) if (layer, head) != (0, 1))
-    with pytest.raises(InputError, match=r"8 controls were asked for.*only 7 different.*controls=7 at most"):
-        effect(model, inputs, ZeroHeads(((0, 1),)), controls=8)
-    only_three = ZeroHeads(((0, 1),), against=SameLayer())
-    with pytest.raises(InputError, match="only 3 different"):
-        effect(model, inputs, only_three)
-    assert effect(model, inputs, only_three, controls=3).interventions[0]["control"] == SameLayer().describe()
-    assert len({str(one) for one in effect(model, inputs, FirstTokenView(4), controls=15).interventions}) == 16
+
+    def heads(intervention: Intervention, controls: int) -> list[list[list[int]]]:
+        trial = changed(model, inputs, intervention, controls=controls)
+        return [trial.record["arms"][name]["heads"] for name in trial.controls("ZeroHeads")]
+
+    others = [[[layer, head]] for layer in (0, 1) for head in range(4) if (layer, head) != (0, 1)]
+    assert sorted(heads(ZeroHeads(((0, 1),)), 7)) == others
+    assert sorted(heads(ZeroHeads(((0, 1),)), 8)) == others, "as many as there are"
+    assert len(heads(ZeroHeads(((0, 1),), against=SameLayer()), 5)) == 3
+    trial = changed(model, inputs, FirstTokenView(4), controls=15)
+    assert len({str(trial.record["arms"][name]) for name in trial.arms[1:]}) == 16
 
 
 def subject(**options: object) -> Subject:
@@ -119,12 +121,13 @@ def test_where_most_heads_are_sinks_the_way_round_is_named() -> None:
     with pytest.raises(
         InputError, match=r"needs 16 other heads, and there are 0: choose fewer, at most 7 .*--strongest"
     ):
-        effect(planted_model(F3), planted_ids(F3), every.intervention)
+        changed(planted_model(F3), planted_ids(F3), every.intervention)
     found = named("zero-sink-heads", subject(strongest=7))
     assert len(found.intervention.heads) == 7
     assert "of 16 sink heads" in found.remark
     assert found.control == "as many other heads of any layer, of 9 that remain (9 of them sinks too)"
-    assert effect(planted_model(F3), planted_ids(F3), found.intervention, controls=3).intervened.kl > 0
+    trial = changed(planted_model(F3), planted_ids(F3), found.intervention, controls=3)
+    assert trial.cost("ZeroHeads").value > 0
 
 
 def test_heads_are_chosen_by_layer_strength_and_name() -> None:

@@ -15,15 +15,17 @@ from sinkscope.interventions import (
     NAMED,
     FirstTokenView,
     ForbidSink,
+    HideSink,
     Intervention,
+    MuteSink,
     RemoveContribution,
     SetActivations,
     Subject,
     ZeroHeads,
-    effect,
     named,
 )
 from sinkscope.probes import AttentionReceived, HeadOutputs, QueryKeyValueNorms, measure, observe
+from sinkscope.trials import changed
 from tests.families.registry import COLLECTED
 from tests.families.test_own_attention import OWN, padded, tiny
 from tests.interventions.conftest import hooks, logits
@@ -32,6 +34,7 @@ EVERY: list[Intervention] = [
     ZeroHeads(((0, 1), (1, 2))),
     ZeroHeads(((0, 1),), positions=(5, 6)),
     ForbidSink((0, 2)),
+    HideSink((0, 2), 4),
     FirstTokenView(4),
     SetActivations(((1, 2, 3), (0, 0, 1), (2, None, 5))),
     RemoveContribution(2, (0,)),
@@ -142,9 +145,20 @@ def test_every_name_has_an_effect_on_bloom(what: str) -> None:
     received = measure(model, inputs, [AttentionReceived([0])]).data["attention_received"].values.mean(0).ravel()
     threshold = float(sorted(received)[-3]) + 1e-4  # two heads are sinks
     chosen = named(what, Subject(model, model_ids, other=5, epsilon=threshold))
-    found = effect(model, model_ids, chosen.intervention, controls=2, epsilon=threshold)
-    assert found.intervened.kl > 1e-9
-    assert found.intervened.loss is not None
+    trial = changed(model, model_ids, chosen.intervention, name=what, controls=2, epsilon=threshold)
+    assert trial.cost(what).value > 1e-9
+    assert trial.cost(what, "nats").value != 0
+
+
+def test_what_needs_queries_and_values_is_refused_and_hiding_works() -> None:
+    model, inputs = tiny("bloom")
+    with pytest.raises(UnsupportedModelError, match="hide-sink works there, not MuteSink"), MuteSink().applied(model):
+        pass
+    plain = maps(model, **inputs)[0]
+    with HideSink((0,), 5).applied(model):
+        hidden = maps(model, **inputs)[0]
+    assert not hidden[:, :, 5:, 0].any()
+    assert torch.equal(hidden[:, :, :5], plain[:, :, :5])
 
 
 def test_bad_input_is_one_clear_line() -> None:

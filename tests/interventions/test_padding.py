@@ -1,4 +1,4 @@
-"""A padded row under an intervention is the same row alone, without padding: logits and every number of `Effect`."""
+"""A padded row under an intervention is the same row alone, without padding: logits and every number of a trial."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from sinkscope.interventions.outcome import METRICS
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -25,11 +24,11 @@ from sinkscope.interventions import (
     SuppressBands,
     SwapPositions,
     ZeroHeads,
-    effect,
     mean_values,
     named,
     perturbation_spread,
 )
+from sinkscope.trials import Trial, changed
 from tests.interventions.conftest import a_model, inputs_of, logits
 from tests.probes.conftest import lab_model
 
@@ -125,18 +124,17 @@ def test_effects_on_a_padded_row_are_those_on_the_row_alone(name: str, what: str
     for both in ((row, alone(row, side)), (embedded(model, row), alone(embedded(model, row), side))):
         chosen = [named(what, Subject(model, inputs, 0, other=5, epsilon=EPSILON)) for inputs in both]
         assert_alike(chosen[0].intervention.describe(), chosen[1].intervention.describe())
-        found = [effect(model, inputs, chosen[1].intervention, controls=2, epsilon=EPSILON) for inputs in both]
-        assert found[0].tokens == found[1].tokens == REAL
-        for one, other in zip(*(each.interventions for each in found), strict=True):
+        trials = [changed(model, inputs, chosen[1].intervention, controls=2, epsilon=EPSILON) for inputs in both]
+        for one, other in zip(*(trial.record["arms"].values() for trial in trials), strict=True):
             assert_alike(dict(one), dict(other))
-        for one, other in zip(*(outcomes(each) for each in found), strict=True):
-            assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
+        for one, other in zip(*(numbers(trial) for trial in trials), strict=True):
+            assert one == pytest.approx(other, rel=1e-3, abs=1e-5, nan_ok=True)
 
 
-def outcomes(found: Any) -> list[list[float]]:
-    """Every number of an effect; a loss that there is not is −1."""
-    every = (found.baseline, found.intervened, *found.controls)
-    return [[-1 if (value := getattr(one, name)) is None else value for name in METRICS] for one in every]
+def numbers(trial: Trial) -> list[float]:
+    """Every score, and where the sink is afterwards."""
+    scores = [float(value) for name in ("kl", "nats", "agreement") for value in trial.data[name].values.ravel()]
+    return scores + [value for place in trial.record["sink"]["afterwards"].values() for value in place.values()]
 
 
 def assert_alike(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
@@ -149,11 +147,11 @@ def assert_alike(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
 @pytest.mark.parametrize("side", SIDES)
 def test_the_effect_on_vectors_leaves_padding_out(side: str) -> None:
     model, given = a_model("llama"), padded("llama", side)
-    ids = effect(model, given, ZeroHeads(((0, 1),)), controls=1)
-    vectors = effect(model, embedded(model, given), ZeroHeads(((0, 1),)), controls=1)
-    assert vectors.intervened.kl == pytest.approx(ids.intervened.kl, rel=1e-5)
-    assert vectors.intervened.sink_rate == ids.intervened.sink_rate
-    assert vectors.intervened.loss is None
+    ids = changed(model, given, ZeroHeads(((0, 1),)), controls=1)
+    vectors = changed(model, embedded(model, given), ZeroHeads(((0, 1),)), controls=1)
+    assert vectors.values("ZeroHeads") == pytest.approx(ids.values("ZeroHeads"), rel=1e-5)
+    assert vectors.record["sink"]["afterwards"] == ids.record["sink"]["afterwards"]
+    assert vectors.data["nats"].isnull().all()
 
 
 def added(model: nn.Module, given: dict[str, Tensor]) -> Tensor:
@@ -259,7 +257,7 @@ def test_a_row_that_is_all_padding_is_one_clear_line() -> None:
     model, given = a_model("llama"), padded("llama", "left")
     given["attention_mask"][0] = 0
     with pytest.raises(InputError, match="row 0 of attention_mask is all padding"):
-        effect(model, given, ForbidSink((0,)))
+        changed(model, given, ForbidSink((0,)))
 
 
 def test_predictions_that_are_not_of_the_masked_tokens_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,4 +271,4 @@ def test_predictions_that_are_not_of_the_masked_tokens_are_refused(monkeypatch: 
 
     monkeypatch.setattr(type(model), "forward", shorter)
     with pytest.raises(UnsupportedModelError, match=r"it predicts at 19 places, .* is over 20 tokens"):
-        effect(model, given, ForbidSink((0,)), controls=1)
+        changed(model, given, ForbidSink((0,)), controls=1)

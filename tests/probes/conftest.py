@@ -26,6 +26,9 @@ DECODERS = ["llama", "mistral", "gpt2", "gpt_neox", "opt", "phi", "qwen3", "gemm
 DECODERS += ["jamba", "qwen3_next", "deepseek_v3", "cohere2"]
 
 
+MASKS = {"tokens", "queries", "most_queries", "visible_queries", "uniform_received"}  # whatever is observed
+
+
 def lab_model(attention: str | AttentionSpec, **options: object) -> LabForCausalLM:
     """A lab model with attention far from uniform and learned slots far from their start."""
     torch.manual_seed(0)

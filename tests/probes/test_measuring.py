@@ -15,7 +15,7 @@ from transformers import FNetConfig, FNetModel, LlamaForCausalLM, MaskFormerSwin
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.probes import AttentionReceived, HiddenNorms, SlotReceived, every, measure
 from tests.families.registry import FAMILIES
-from tests.probes.conftest import build
+from tests.probes.conftest import MASKS, build
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_default_observers(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
         "query_norm",
         "key_norm",
         "value_norm",
-        "tokens",
+        *MASKS,
     }
     everything = measure(llama, ids, "all")
     observed = {each["name"] for each in everything.record["observers"]}
@@ -243,7 +243,7 @@ def test_token_ids_and_texts_are_kept(llama: LlamaForCausalLM) -> None:
 
 def test_slots_alone_on_a_model_without_any(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
     measurement = measure(llama, ids, [SlotReceived()])
-    assert set(measurement.data.data_vars) == {"tokens"}
+    assert set(measurement.data.data_vars) == {"tokens", "queries", "most_queries"}
     with pytest.raises(InputError, match="no layer has slots"):
         measurement.slot_rate()
 

@@ -140,3 +140,10 @@ def test_an_absent_recipe(tmp_path: Path) -> None:
     (tmp_path / "image.yaml").write_bytes(b"\xff\xfe\x00\xd8")
     with pytest.raises(InputError, match="is not text"):
         load_recipe(tmp_path / "image.yaml")
+
+
+def test_fields_of_data_may_stand_alone():
+    """`measure` calls it --corpus."""
+    recipe = load_recipe("nano", ["corpus=text:*.md"])
+    assert recipe.data.corpus == "text:*.md"
+    assert recipe == load_recipe("nano", ["data.corpus=text:*.md"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from sinkscope.attention import CATALOG, AttentionSpec, Sigmoid
+from sinkscope.attention import CATALOG, AttentionSpec, Causal, Full, Sigmoid
 from sinkscope.data import DataConfig
 from sinkscope.data.tokenizer import train_bpe
 from sinkscope.errors import InputError
@@ -189,3 +189,11 @@ def test_recipes_share_a_model_s_configuration_only_where_they_say_the_same_of_i
     assert usual._resolved().config.max_position_embeddings == 128
     assert longer._resolved().config.max_position_embeddings == 256
     assert changed("nano", {"optimizer.lr": 1e-3})._resolved() is usual._resolved()
+
+
+@pytest.mark.parametrize("mask", [Full(), Full() & Causal(), Full() | Causal()])
+def test_a_mask_that_hides_nothing_is_the_run_without_it(mask):
+    plain, spelled = changed("nano", {}), changed("nano", {"attention": AttentionSpec(mask=mask)})
+    assert spelled.hash({}) == plain.hash({})
+    assert spelled.folder({}) == plain.folder({})
+    assert changed("nano", {"attention": ["softmax", AttentionSpec(mask=mask)]}).folder({}) == plain.folder({})

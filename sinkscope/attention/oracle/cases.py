@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 FEATURES = {
@@ -16,9 +17,12 @@ FEATURES = {
     "grouped": "fewer key-value heads than query heads",
     "bidirectional": "queries see what comes after them",
     "cached": "fewer queries than keys: the queries are the last",
+    "empty": "queries that see no key: their output is zero, and so are their gradients",
+    "packed": "several texts one after another in a row, which do not see each other",
     "values": "values of another width than keys",
     "gradients": "a backward pass",
     "lse": "a log-sum-exp beside the output",
+    "lse_gradient": "a backward pass through the log-sum-exp",
 }
 Level = Literal["beside", "closed", "far"]
 
@@ -26,7 +30,8 @@ Level = Literal["beside", "closed", "far"]
 @dataclass(frozen=True)
 class Case:
     """A problem. `sink`: logits beside the log-sum-exp of the tokens, so that the sink takes a fifth to four fifths of
-    the mass; "closed", far below it; "far", beside it where all logits are larger than fp32 can exponentiate.
+    the mass; "closed", far below it; "far", beside it where all logits are larger than fp32 can exponentiate. `texts`:
+    lengths of packed texts, () for one.
     """
 
     name: str
@@ -42,6 +47,7 @@ class Case:
     sink: Level | None = None
     offset: float = 0.0
     scaling: float | None = None
+    texts: tuple[int, ...] = ()
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -53,6 +59,8 @@ class Case:
             "grouped": self.kv_heads != self.heads,
             "bidirectional": not self.causal,
             "cached": self.queries != self.keys,
+            "empty": self.causal and self.queries > self.keys,
+            "packed": bool(self.texts),
             "values": self.value_width != self.width,
         }
         return tuple(name for name, is_needed in needed.items() if is_needed)
@@ -80,7 +88,15 @@ class Problem:
         given: dict[str, Any] = dict(inputs)
         return replace(self, **given)
 
-    def allowed(self, *, wider: int = 0, top_left: bool = False, sees_all: bool = False) -> Tensor:
+    @property
+    def ends(self) -> Int[Tensor, "texts_and_one"]:
+        """Where packed texts begin and the last one ends, as kernels of variable length take it (`cu_seqlens`)."""
+        ends = torch.tensor([0, *accumulate(self.case.texts)], dtype=torch.int32)
+        return ends.to(self.query.device)
+
+    def allowed(
+        self, *, wider: int = 0, top_left: bool = False, sees_all: bool = False, one_text: bool = False
+    ) -> Tensor:
         """Which keys a query sees, (query, key); the options make it wrong on purpose."""
         case = self.case
         shift = 0 if top_left else case.keys - case.queries
@@ -90,6 +106,9 @@ class Problem:
             seen &= distance >= 0
         if case.window is not None:
             seen &= distance.abs() < case.window + wider
+        if case.texts and not one_text:
+            text = torch.repeat_interleave(torch.arange(len(case.texts)), torch.tensor(case.texts))
+            seen &= text[:, None] == text
         return seen.to(self.query.device)
 
 
@@ -103,6 +122,8 @@ CASES = (
     Case("bidirectional", causal=False),
     Case("decoding", queries=1),
     Case("chunk of a prefill", queries=11),
+    Case("more queries than keys", queries=11, keys=5),
+    Case("packed texts", texts=(5, 19, 1, 12)),
     Case("wide values", value_width=64),
     Case("window", window=8),
     Case("window of one", window=1),
@@ -115,6 +136,8 @@ CASES = (
     Case("sink, large logits", sink="far", offset=200.0),
     Case("sink, grouped heads", sink="beside", kv_heads=2),
     Case("sink, decoding", sink="beside", queries=1),
+    Case("sink, more queries than keys", sink="beside", queries=11, keys=5),
+    Case("sink, packed texts", sink="beside", kv_heads=2, texts=(5, 19, 1, 12)),
     Case("sink, bidirectional", sink="beside", causal=False),
     Case("sink, window", sink="beside", window=8),
     Case("sink, window, bidirectional", sink="beside", window=8, causal=False),

@@ -40,11 +40,19 @@ def parity(
     means), or a `Style` of your own. `without`: names in `FEATURES` of what it does not do; a parameter that is not in
     its signature and a `NotImplementedError` say the same. Such cases are listed as not supported. `lse`: what its
     log-sum-exp sums over, "tokens" or "total" (tokens and sink); None accepts either, but the same in all cases, and
-    says which. `gradients`: of the output with respect to queries, keys, values and sinks.
+    says which. `gradients`: of the output with respect to queries, keys, values and sinks, and of the log-sum-exp with
+    respect to queries and keys: one that is detached trains silently without what is made of it.
 
     Sinks are large enough to be seen in each dtype: one at zero beside scores of some nats is lost in the rounding of
-    half precision, so that a function which drops it would pass. Raises `InputError` for unknown names.
+    half precision, so that a function which drops it would pass. Raises `InputError` for unknown names and for what is
+    no function.
     """
+    if not callable(function):
+        raise InputError(
+            f"parity: expected an attention function, got {function!r}; by name: `sinkscope kernels {function}`"
+            if isinstance(function, str)
+            else f"parity: expected an attention function, got a {type(function).__name__}"
+        )
     if isinstance(style, str):
         if style not in STYLES:
             raise unknown("style", style, STYLES)
@@ -115,9 +123,14 @@ class _Comparison:
             errors["lse"] = error * limit / within  # in units of the row's limit
             notes += [note] if note else []
         if self.gradients:
-            found, note = _gradients(problem, leaves, output)
+            read = lse is not None and not {"lse", "lse_gradient"} & {*self.without}
+            found, note = _gradients(problem, leaves, output, read)
             errors |= found
             notes += [note] if note else []
+            if read and lse is not None:
+                error, note = _lse_gradient(problem, leaves, lse, self.lse or "tokens")
+                errors["dlse"] = error
+                notes += [note] if note else []
         return errors, notes
 
     def _lse(self, lse: Tensor, wanted: Exact, problem: Problem, limit: float) -> tuple[float, str]:
@@ -125,7 +138,9 @@ class _Comparison:
         if lse.shape != wanted.total.shape:
             raise ValueError(f"lse {tuple(lse.shape)}, expected (batch, heads, query) = {tuple(wanted.total.shape)}")
         sides: dict[Convention, Tensor] = {"tokens": wanted.tokens, "total": wanted.total}
-        scale = 1 + wanted.tokens.abs().max().item()
+        some = wanted.tokens.isfinite()  # kernels differ in what they give for queries that see nothing
+        lse, sides = lse[some], {name: side[some] for name, side in sides.items()}
+        scale = 1 + wanted.tokens[some].abs().max().item()
         errors = {name: (lse.double() - side).abs().max().item() / scale for name, side in sides.items()}
         tellable = problem.case.sink in ("beside", "far")
         if self.lse is None and tellable:
@@ -150,14 +165,40 @@ def allowed(problem: Problem, dtype: torch.dtype) -> float:
     return 4 * torch.finfo(dtype).eps + fine * (16 + 2 * largest * problem.scaling)
 
 
-def _gradients(problem: Problem, leaves: dict[str, Tensor], output: Tensor) -> tuple[dict[str, float], str]:
-    """Errors of the gradient of a fixed combination of outputs; a note where there is no gradient."""
+def _lse_gradient(
+    problem: Problem, leaves: dict[str, Tensor], lse: Tensor, convention: Convention
+) -> tuple[float, str]:
+    """Error of the gradient of a fixed combination of log-sum-exps in queries and keys; infinite without a gradient."""
+    if not lse.requires_grad:
+        return math.inf, "its lse has no gradient: what is made of it (a sink's share, a z-loss) would not train"
+    wide = {name: tensor.double().requires_grad_() for name, tensor in problem.inputs.items()}
+    wanted = exact(problem.on(wide))
+    some = wanted.tokens.isfinite()
+    side = (wanted.tokens if convention == "tokens" else wanted.total)[some]
+    direction = torch.randn(side.shape, generator=torch.Generator().manual_seed(2)).to(lse.device)
+    names = ("query", "key")
+    found = torch.autograd.grad(lse[some], [leaves[name] for name in names], direction.to(lse.dtype), allow_unused=True)
+    expected = torch.autograd.grad(side, [wide[name] for name in names], direction.double())
+    given = [torch.zeros_like(other) if one is None else one for one, other in zip(found, expected, strict=True)]
+    size = {"query": problem.key, "key": problem.query}
+    least = {name: problem.scaling * size[name].double().norm(dim=-1).max().item() / 10 for name in names}
+    errors = [_error(one, other, least[name]) / 4 for name, one, other in zip(names, given, expected, strict=True)]
+    return max(errors), ""
+
+
+def _gradients(
+    problem: Problem, leaves: dict[str, Tensor], output: Tensor, keep: bool = False
+) -> tuple[dict[str, float], str]:
+    """Errors of the gradient of a fixed combination of outputs; a note where there is no gradient.
+
+    `keep`: the graph is used again.
+    """
     if not output.requires_grad:
         raise NotImplementedError("its output has no gradient: pass gradients=False to compare values alone")
     wide = {name: tensor.double().requires_grad_() for name, tensor in problem.inputs.items()}
     reference = exact(problem.on(wide)).output
     direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output.device, output.dtype)
-    found = torch.autograd.grad(output, list(leaves.values()), direction, allow_unused=True)
+    found = torch.autograd.grad(output, list(leaves.values()), direction, allow_unused=True, retain_graph=keep)
     wanted = torch.autograd.grad(reference, list(wide.values()), direction.double())
     least = _usual(problem, direction)
     given = [torch.zeros_like(other) if one is None else one for one, other in zip(found, wanted, strict=True)]

@@ -18,8 +18,9 @@ def drawn(case: Case, dtype: torch.dtype, device: torch.device, seed: int = 0) -
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=random).to(dtype)
 
-    query, key = draw(2, case.heads, case.queries, case.width), draw(2, case.kv_heads, case.keys, case.width)
-    value = draw(2, case.kv_heads, case.keys, case.value_width)
+    rows = 1 if case.texts else 2  # kernels of variable length have no batch: all texts are in one row
+    query, key = draw(rows, case.heads, case.queries, case.width), draw(rows, case.kv_heads, case.keys, case.width)
+    value = draw(rows, case.kv_heads, case.keys, case.value_width)
     scaling = case.width**-0.5 if case.scaling is None else case.scaling
     if case.offset:  # one channel that is the same for all tokens adds the same to all scores
         size = (case.offset / scaling) ** 0.5
@@ -32,7 +33,8 @@ def drawn(case: Case, dtype: torch.dtype, device: torch.device, seed: int = 0) -
 
 def _sink(problem: Problem) -> Tensor:
     """Logits a little below to well above what the tokens have, in the problem's dtype."""
-    beside = exact(problem).tokens.mean((0, 2))
+    tokens = exact(problem).tokens
+    beside = tokens.where(tokens.isfinite(), torch.nan).nanmean((0, 2))  # not of queries that see nothing
     spread = torch.linspace(-1.4, 1.4, len(beside), dtype=beside.dtype, device=beside.device)
     logits = beside - 1e4 if problem.case.sink == "closed" else beside + spread
     return logits.to(problem.query.dtype)

@@ -22,6 +22,7 @@ DEFECTS: dict[str, tuple[str, ...]] = {
     "caps after the mask, so that hidden keys are seen": ("softcap",),
     "gives query heads the key heads in turn (h mod n) instead of in groups": ("grouped",),
     "aligns the triangle at the top left": ("cached",),
+    "sees other packed texts": ("packed",),
     "sees later tokens": (),
     "hides later tokens": ("bidirectional",),
     "scales by width^-1/2 whatever it is told": (),
@@ -41,6 +42,8 @@ class Exact:
 def exact(problem: Problem, defect: str | None = None) -> Exact:
     """softmax([mask(c · tanh(scaling · q·k / c)); b]) [V; 0], the sink b neither scaled, capped nor masked.
 
+    A query that sees no key has output 0, and log-sum-exps −∞ over tokens and b over all.
+
     `defect`: one of `DEFECTS`, to compute that instead.
     """
     query, key, value = (tensor.double() for tensor in (problem.query, problem.key, problem.value))
@@ -50,10 +53,12 @@ def exact(problem: Problem, defect: str | None = None) -> Exact:
     key, value = key[:, own], value[:, own]
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if defect and "whatever" in defect else problem.scaling)
     seen = _seen(problem, defect)
+    empty = ~seen.any(-1, keepdim=True)
     late = defect is not None and defect.startswith("caps after")
     if case.softcap is not None and defect != "ignores the softcap":
         scores = case.softcap * torch.tanh(scores / case.softcap)
     scores = scores.masked_fill(~seen, -case.softcap if late and case.softcap is not None else -torch.inf)
+    scores = scores.masked_fill(empty, 0.0)  # any finite number: what comes of it is left out below
     sink = None if problem.sink is None or defect == "drops the sink" else problem.sink.double()[:, None, None]
     if sink is not None and defect == "adds the sink to the first key's score":
         first = torch.zeros_like(scores[..., :1, :])
@@ -65,7 +70,9 @@ def exact(problem: Problem, defect: str | None = None) -> Exact:
         sink = torch.zeros_like(sink)
     tokens = torch.logsumexp(scores, -1)
     total = tokens if sink is None else torch.logaddexp(tokens, sink[..., 0].expand_as(tokens))
-    return Exact((scores - total[..., None]).exp() @ value, tokens, total)
+    output = ((scores - total[..., None]).exp() @ value).masked_fill(empty, 0.0)
+    nothing = torch.full_like(tokens, -torch.inf) if sink is None else sink[..., 0].expand_as(tokens)
+    return Exact(output, tokens.masked_fill(empty[..., 0], -torch.inf), total.where(~empty[..., 0], nothing))
 
 
 def _seen(problem: Problem, defect: str | None) -> Tensor:
@@ -77,4 +84,5 @@ def _seen(problem: Problem, defect: str | None) -> Tensor:
         wider={"has a window one wider": 1, "has a window one narrower": -1}.get(defect or "", 0),
         top_left=defect == "aligns the triangle at the top left",
         sees_all=defect == "sees later tokens",
+        one_text=defect == "sees other packed texts",
     )

@@ -29,21 +29,23 @@ class Style(Protocol):
 
 
 class Plain:
-    """function(query, key, value, *, scaling, causal[, window, softcap, sink]) -> output or (output, lse).
+    """function(query, key, value, *, scaling, causal[, window, softcap, sink, cu_seqlens]) -> output or (output, lse).
 
     Heads come before tokens: query (B, H, T, D), key (B, K, S, D), value (B, K, S, E), output (B, H, T, E), lse (B, H,
     T) in nats. Query head h reads key head h // (H / K). Queries are the last of the keys. A query at position t sees
-    keys k ≤ t where causal, and |t − k| < window. `sink`: (H,), added to the denominator as it is. What a case does not
-    need is not passed, so a function may take less.
+    keys k ≤ t where causal, and |t − k| < window. `sink`: (H,), added to the denominator as it is. `cu_seqlens`: where
+    packed texts begin, and the end, int32; B is 1 then. What a case does not need is not passed, so a function may take
+    less.
     """
 
     def missing(self, function: Callable[..., Any], case: Case) -> str | None:
         wanted = [name for name in ("window", "softcap", "sink") if getattr(case, name) is not None]
-        return _untaken(function, wanted)
+        return _untaken(function, [*wanted, *(["cu_seqlens"] if case.texts else [])])
 
     def call(self, function: Callable[..., Any], problem: Problem) -> Returned:
         case = problem.case
-        further = {"window": case.window, "softcap": case.softcap, "sink": problem.sink}
+        further: dict[str, Any] = {"window": case.window, "softcap": case.softcap, "sink": problem.sink}
+        further["cu_seqlens"] = problem.ends if case.texts else None
         given = {name: value for name, value in further.items() if value is not None}
         found = function(
             problem.query, problem.key, problem.value, scaling=problem.scaling, causal=case.causal, **given
@@ -60,6 +62,8 @@ class Interface:
     """
 
     def missing(self, function: Callable[..., Any], case: Case) -> str | None:
+        if "empty" in case.features and type(self) is Interface:
+            return "a mask of numbers hides no whole row: what a query that sees nothing gets is not defined"
         return _untaken(function, ["softcap"] if case.softcap is not None else [])
 
     def call(self, function: Callable[..., Any], problem: Problem) -> Returned:
@@ -75,7 +79,7 @@ class Interface:
             object.__setattr__(module, name, value)
         further = {"sliding_window": case.window, "softcap": case.softcap, "s_aux": problem.sink}
         given = {name: value for name, value in further.items() if value is not None}
-        keywords = {"scaling": problem.scaling, "dropout": 0.0, "is_causal": case.causal, **given}
+        keywords = {"scaling": problem.scaling, "dropout": 0.0, "is_causal": case.causal, **given, **self.told(problem)}
         tensors = problem.query, problem.key, problem.value, self.mask(problem)
         found = function(module, *tensors, **_taken(function, keywords))
         return found[0].transpose(1, 2), None
@@ -86,6 +90,10 @@ class Interface:
         hidden = hidden.to(problem.query.device).masked_fill(~problem.allowed(), torch.finfo(hidden.dtype).min)
         return hidden[None, None].expand(len(problem.query), 1, -1, -1)
 
+    def told(self, problem: Problem) -> dict[str, Any]:
+        """What the function is told beside that."""
+        return {}
+
     def further(self) -> dict[str, Any]:
         """What the module has besides."""
         return {}
@@ -94,8 +102,8 @@ class Interface:
 class Unmasked(Interface):
     """As "transformers", without a mask, as functions are called that hide by `is_causal` and `sliding_window`.
 
-    These are the flash attentions. `module` has a `config` with `_attn_implementation`, by which transformers finds
-    their kernel.
+    These are the flash attentions; packed texts are told by `cu_seq_lens_q` and so on, as transformers does. `module`
+    has a `config` with `_attn_implementation`, by which transformers finds their kernel.
     """
 
     def __init__(self, implementation: str = "") -> None:
@@ -103,6 +111,12 @@ class Unmasked(Interface):
 
     def mask(self, problem: Problem) -> None:
         return None
+
+    def told(self, problem: Problem) -> dict[str, Any]:
+        if not problem.case.texts:
+            return {}
+        ends, longest = problem.ends, max(problem.case.texts)
+        return {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
 
     def further(self) -> dict[str, Any]:
         return {"config": SimpleNamespace(_attn_implementation=self.implementation)}
@@ -123,9 +137,9 @@ class Sdpa:
         given: dict[str, Any] = {"scale": problem.scaling}
         if case.kv_heads != case.heads:
             given["enable_gqa"] = True
-        if case.causal and case.window is None and case.queries == case.keys:
+        if case.causal and case.window is None and case.queries == case.keys and not case.texts:
             given["is_causal"] = True
-        elif case.causal or case.window is not None:
+        elif case.causal or case.window is not None or case.texts:
             given["attn_mask"] = problem.allowed()
         found = function(problem.query, problem.key, problem.value, **given)
         return found if isinstance(found, tuple) else (found, None)

@@ -244,30 +244,31 @@ class KeptSets(FollowedLayer, DynamicLayer):
     def crop(self, tokens_to_remove: int) -> None:
         self.leave()
         if self.is_initialized and tokens_to_remove < 0:
-            self.slots.used += tokens_to_remove
+            # A copy: rows may be held as they came, in memory that is not to be written to.
+            self.slots = Slots.of({name: self.slots[name][:, :, :tokens_to_remove] for name in self.slots.rows}, SPARE)
             self.seen += tokens_to_remove
 
     def state(self) -> dict[str, Any]:
         self.leave()
         own = {name: value for name, value in vars(self).items() if name not in UNSAVED}
-        groups = self.groups or [Group(torch.empty(0), self.slots, self.gaps)]
+        groups = self.groups or []
         return own | {
             "notes": {_name(name): rows for name, rows in self.rows.items()},
-            "heads": None if self.groups is None else [group.heads for group in groups],
-            "kept": [{_name(name): group.slots[name] for name in group.slots.rows} for group in groups],
+            "heads": [group.heads for group in groups],
             "empty": [group.gaps for group in groups],
+            "kept": [{_name(name): slots[name] for name in slots.rows} for slots in self._all_slots()],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         notes, heads, kept, empty = (state.pop(name) for name in ("notes", "heads", "kept", "empty"))
-        vars(self).update(state)
+        self.__dict__.update(state)
         self.rows = {self.note_names.get(name, name): rows for name, rows in notes.items()}
         if not kept[0]:
             return
         slots = [
             Slots.of({self.note_names.get(name, name): rows for name, rows in each.items()}, SPARE) for each in kept
         ]
-        if heads is None:
+        if not heads:
             self.slots = slots[0]
         else:
             self.groups = [Group(*each) for each in zip(heads, slots, empty, strict=True)]

@@ -109,8 +109,8 @@ class Scissorhands(Policy):
         return replace(self, recent=max(1, min(self.recent, newest)))
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
-        note = Pivotal(self.window)
-        return note.counts(call.notes[note]).masked_fill(call.places >= call.total - self.recent, torch.inf)
+        counts = call.notes[Pivotal(self.window)][..., -1].float()
+        return counts.masked_fill(call.places >= call.total - self.recent, torch.inf)
 
 
 @dataclass(frozen=True)

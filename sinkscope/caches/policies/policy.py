@@ -91,17 +91,21 @@ class Policy(ABC):
         return None
 
     def describe(self, keys: int | None = None) -> dict[str, Any]:
-        """The policy as it is used, as JSON: its name and fields.
+        """The policy as it is used, as JSON: its name and fields, and the policy that it is around (`of`).
 
         `changed_from`: the defaults of fields that have other values; `newest`: how many of the newest tokens it keeps
         by itself with a budget of so many `keys`.
         """
         about: dict[str, Any] = {"policy": type(self).__name__}
-        changed = {}
-        for each in fields(self) if is_dataclass(self) else ():
+        changed: dict[str, Any] = {}
+        own: Any = fields(self) if is_dataclass(self) else ()
+        for each in own:
             value = getattr(self, each.name)
-            about[each.name] = value.describe(keys) if isinstance(value, Policy) else _plain(value)
-            if each.default is not MISSING and not isinstance(value, Policy) and value != each.default:
+            if isinstance(value, Policy):
+                about["of"] = value.describe(keys)
+                continue
+            about[each.name] = _plain(value)
+            if each.default is not MISSING and each.default is not None and value != each.default:
                 changed[each.name] = _plain(each.default)
         about |= {"changed_from": changed} if changed else {}
         return about if keys is None else about | {"newest": self.newest(keys)}

@@ -11,11 +11,12 @@ from rich.text import Text
 
 from sinkscope.cli.measuring.folders import old_files
 from sinkscope.files import replacing
-from sinkscope.measurements import HEAD_METRICS, Measurement, TokenView, slot_mass, stack_rates
-from sinkscope.measurements.rates import interval_words, rate_words, warn_if_short
+from sinkscope.measurements import HEAD_METRICS, Measurement, TokenView
+from sinkscope.measurements.rates import warn_if_short
+from sinkscope.measurements.summary import summary
 from sinkscope.measurements.tables import write_tables
 from sinkscope.pictures import write_figure
-from sinkscope.report.observatory import HeadMaps, answer, observatory_page
+from sinkscope.report.observatory import HeadMaps, observatory_page
 from sinkscope.report.page import write_page
 from sinkscope.report.terminal import plain, show, table
 
@@ -57,28 +58,25 @@ def write_results(
     return [folder / name for name in ("measurement.nc", *(path.name for path in written), "figure.html", *static)]
 
 
-def show_results(measured: Measurement, title: str, epsilon: float, intervene: str) -> None:
-    """The answer in a few sentences, a row per layer, the definitions, the strongest heads, what first tokens did, and
-    the finding with its interval."""
-    for sentence in answer(measured, epsilon, intervene):
-        show(Text.assemble(plain(sentence), style="bold"))
+def show_results(measured: Measurement, title: str, epsilon: float, intervene: str, full: bool = False) -> None:
+    """The summary; with `full` a row per layer, the definitions and every metric of the strongest heads as well."""
+    found = summary(measured, epsilon, intervene=intervene, title=title)
+    for number, line in enumerate(found.lines()):
+        bold = number < len(found.sentences)
+        show(Text.assemble(plain(line), style="bold" if bold else ""))
+    warn_if_short(measured.data)
+    if measured.record["input"].get("kind") == "first-token":
+        _show_first_tokens(measured, epsilon)
+    if full:
+        _show_tables(measured, epsilon)
+    else:
+        show(plain("--full shows every layer, definition and metric"))
+
+
+def _show_tables(measured: Measurement, epsilon: float) -> None:
     _show_layers(measured, epsilon)
     _show_definitions(measured, epsilon)
     _show_heads(measured, epsilon)
-    if measured.record["input"].get("kind") == "first-token":
-        _show_first_tokens(measured, epsilon)
-    warn_if_short(measured.data)
-    rates = stack_rates(measured.data, epsilon)
-    for stack, rate in rates.items():
-        of = f", {stack} layers" if len(rates) > 1 else ""
-        sentence = (
-            f"{title}{of}: position 0 receives over {epsilon:g} of the attention in "
-            f"{rate_words(measured.data, rate.value, epsilon, 0, stack)} of (layer, head) pairs "
-            f"({interval_words(rate.low, rate.high, measured.data.sizes['sample'])})."
-        )
-        show(Text.assemble(plain(sentence), style="bold"))
-    if (slots := slot_mass(measured.data, epsilon)) is not None:
-        show(Text.assemble(plain(f"{title}: {slots.sentence(epsilon)}."), style="bold"))
     for name, reason in measured.record["not_measured"].items():
         show(plain(f"not measured: {name}: {reason}"))
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from sinkscope.errors import InputError
-from sinkscope.training.machine.products import wide_products
 from sinkscope.training.recipe import Recipe
 
 
@@ -24,8 +23,7 @@ def compiling(recipe: Recipe) -> Iterator[None]:
     from torch._dynamo.exc import TorchDynamoException  # the class of all failures to compile; slow to import
 
     try:
-        with wide_products():
-            yield
+        yield
     except TorchDynamoException as error:
         reason = " ".join((str(error).strip() or type(error).__name__).splitlines()[0].split())
         raise InputError(

@@ -33,6 +33,7 @@ def dense(
     window: int | None = None,
     softcap: float | None = None,
     sink: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
     wrong: str = "",
 ) -> tuple[Tensor, Tensor]:
     """Attention over whole maps in the dtype's fp32, and its log-sum-exp over tokens; `wrong` plants a mistake."""
@@ -45,15 +46,26 @@ def dense(
     hidden = (distance < 0) if causal else torch.zeros_like(distance, dtype=torch.bool)
     if window is not None:
         hidden = hidden | (distance.abs() >= window + (wrong == "wide window"))
+    if cu_seqlens is not None and wrong != "one text":
+        text = torch.bucketize(torch.arange(key.shape[2]), cu_seqlens[1:].long(), right=True)
+        hidden = hidden | (text[:, None] != text)
     if wrong == "cap last":
         scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if wrong != "cap last":
         scores = scores.masked_fill(hidden, -torch.inf)
+    empty = hidden.all(-1)[:, None]
+    if wrong != "not a number":
+        scores = scores.masked_fill(empty, 0.0)
     tokens = torch.logsumexp(scores, -1)
+    returned = tokens.detach() if wrong == "lse detached" else tokens
+
+    def left(output: Tensor) -> Tensor:
+        return (output if wrong in ("uniform", "not a number") else output.masked_fill(empty, 0.0)).to(query.dtype)
+
     if sink is None or wrong == "drop":
-        return (torch.softmax(scores, -1) @ value).to(query.dtype), tokens
+        return left(torch.softmax(scores, -1) @ value), returned
     column = sink.float()[:, None, None].expand(*scores.shape[:3], 1)
     if wrong == "detached":
         output = torch.softmax(scores, -1) @ value * torch.sigmoid(tokens.detach()[..., None] - column)
@@ -63,7 +75,7 @@ def dense(
         output = torch.softmax(torch.cat([scores, column], -1), -1)[..., :-1] @ value
     total = torch.logaddexp(tokens, column[..., 0])
     mixed = wrong == "lse both" and window is not None
-    return output.to(query.dtype), total if wrong == "lse total" or mixed else tokens
+    return left(output), total if wrong == "lse total" or mixed else returned
 
 
 def found(function: Callable, **options) -> zoo.Parity:
@@ -83,7 +95,57 @@ def test_a_right_function_agrees_in_all_cases(dtype):
         "dkey",
         "dvalue",
         "dsink",
+        "dlse",
     }
+
+
+def test_a_log_sum_exp_without_a_gradient_is_found():
+    cases = [BY_NAME[name] for name in ("plain", "sink")]
+    detached = functools.partial(dense, wrong="lse detached")
+    result = found(detached, cases=cases)
+    assert [row.outcome for row in result.rows] == ["differs", "differs"]
+    assert all("its lse has no gradient" in row.note for row in result.rows)
+    assert found(detached, cases=cases, without=["lse_gradient"]).ok
+    assert found(detached, cases=cases, gradients=False).ok
+
+
+def test_a_wrong_gradient_of_the_log_sum_exp_is_found():
+    def halved(*args: Tensor, **kwargs: object) -> tuple[Tensor, Tensor]:
+        output, lse = dense(*args, **kwargs)
+        return output, lse.detach() + 0.5 * (lse - lse.detach())
+
+    [row] = found(halved, cases=[BY_NAME["plain"]]).rows
+    assert (row.outcome, row.note.partition(" is off")[0]) == ("differs", "dlse")
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("more queries than keys", "uniform"),
+        ("more queries than keys", "not a number"),
+        ("sink, more queries than keys", "uniform"),
+    ],
+)
+def test_queries_that_see_nothing_get_nothing(name, wrong):
+    assert found(dense, cases=[BY_NAME[name]]).ok
+    [row] = found(functools.partial(dense, wrong=wrong), cases=[BY_NAME[name]]).rows
+    assert row.outcome == "differs"
+    assert wrong == "uniform" or row.note == "its output is not finite"
+
+
+@pytest.mark.parametrize("name", ["packed texts", "sink, packed texts"])
+def test_packed_texts_that_see_each_other_are_found(name):
+    assert found(dense, cases=[BY_NAME[name]]).ok
+    [row] = found(functools.partial(dense, wrong="one text"), cases=[BY_NAME[name]]).rows
+    assert (row.outcome, row.note.partition(";")[0]) == ("differs", "sees other packed texts")
+    plain = zoo.parity(lambda query, key, value, *, scaling, causal: query, cases=[BY_NAME[name]], quiet=True)
+    assert plain.rows[0].outcome == "not supported"
+
+
+@pytest.mark.parametrize("given", ["sdpa", 3])
+def test_what_is_no_function_is_refused_in_one_line(given):
+    with pytest.raises(InputError, match="expected an attention function, got"):
+        zoo.parity(given, quiet=True)
 
 
 @pytest.mark.slow
@@ -175,10 +237,10 @@ def test_what_is_not_supported_is_listed_and_never_passes():
     result = found(small)
     assert result.ok
     assert {row.case for row in result.missing} == {
-        case.name for case in CASES if case.sink or case.window or case.softcap
+        case.name for case in CASES if case.sink or case.window or case.softcap or case.texts
     }
     assert next(row for row in result.missing if row.case == "sink").note == "takes no 'sink'"
-    with pytest.raises(zoo.Disagreement, match="not supported; takes no 'window'"):
+    with pytest.raises(zoo.Disagreement, match="not supported; takes no 'cu_seqlens'"):
         result.check(complete=True)
 
     def picky(query, key, value, *, softcap=None, **options):
@@ -259,7 +321,7 @@ def ours(query, key, value, *, scaling, causal, window=None, sink=None):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_our_own_fast_paths_agree(dtype):
-    result = found(ours, dtypes=[dtype])
+    result = found(ours, dtypes=[dtype], without=["empty"])  # which are refused: queries are the last of the keys
     assert result.ok, str(result)
 
 

@@ -7,21 +7,25 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope.caches import POLICIES, EvictingCache, Policy, evicting
+from sinkscope.caches import POLICIES, EvictingCache, Policy, Protect, evicting
 from sinkscope.caches.policies import (
     H2O,
     VATP,
+    AdaKV,
     ExpectedAttention,
     FastGen,
     FastV,
     ImageEdges,
     LagKV,
     LookM,
+    PyramidKV,
     RandomKeys,
+    RandomLike,
     Scissorhands,
     SnapKV,
     Streaming,
 )
+from sinkscope.sinks import First
 from tests.caches import naive_scores, reference
 from tests.families.registry import FAMILIES
 
@@ -89,7 +93,72 @@ def run(
 
 
 def test_every_policy_has_a_reference() -> None:
-    assert CASES.keys() == POLICIES.own.keys()
+    assert CASES.keys() | SPREAD.keys() == POLICIES.own.keys()
+
+
+SPREAD: dict[str, tuple[Policy, reference.Spread]] = {
+    "ada-kv": (AdaKV(SnapKV(4, 3), 0.25), naive_scores.adaptive(BUDGET, 0.25, 4)),
+    "pyramidkv": (PyramidKV(SnapKV(4, 3), 4.0), naive_scores.pyramid(BUDGET, 4.0, 4, 2)),
+}
+
+
+@pytest.mark.parametrize("name", SPREAD)
+def test_a_budget_is_spread_as_by_the_paper(model: PreTrainedModel, name: str) -> None:
+    """The window stands outside of what is distributed."""
+    policy, spread = SPREAD[name]
+    score = naive_scores.snapkv(4, 3)
+    wanted, wanted_sets = reference.run(model, IDS, PADS, PROMPT, score, spread, False)
+    logits, sets = run(model, IDS, policy, "prefill")
+    assert sets == wanted_sets
+    assert len({len(head) for layer in sets[0] for head in layer.values()}) > 1
+    torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["ada-kv", "pyramidkv"])
+def test_the_papers_settings_run_at_96_keys(name: str) -> None:
+    model = FAMILIES["llama"].build("sdpa")
+    ids = torch.randint(3, 90, (1, 128), generator=torch.Generator().manual_seed(3))
+    with evicting(model, name, 96) as cache, torch.no_grad():
+        model(ids, past_key_values=cache)
+    counts = [(layer.places >= 0).sum(-1) for layer in cache.kept]
+    assert all(bool((layer.places >= 96).sum(-1).eq(32).all()) for layer in cache.kept)
+    assert sum(int(count.sum()) for count in counts) == 96 * 2 * 2
+
+
+def test_a_control_drops_where_its_policy_does_and_nowhere_else(model: PreTrainedModel) -> None:
+    for policy in (FastV(IMAGE, 1), Protect(Streaming(2), None, 3), H2O(), FastGen((), IMAGE, 1, 0.2, 0.2, 0.3)):
+        budget = 1.0 if isinstance(policy, FastGen) else BUDGET
+        sets = []
+        for one in (policy, RandomLike(policy, 1), RandomLike(policy, 2)):
+            with evicting(model, one, budget) as cache, torch.no_grad():
+                model(IDS, past_key_values=cache)
+            sets.append([{p for p in head if p >= 0} for layer in cache.kept for head in layer.places[0].tolist()])
+        assert [len(head) for head in sets[0]] == [len(head) for head in sets[1]] == [len(head) for head in sets[2]]
+        assert sets[1] != sets[2]
+        assert sets[0] != sets[1]
+        if isinstance(policy, FastV):  # the first layer keeps all, and text goes last
+            image = {k for k in range(TOTAL) if int(IDS[0, k]) in IMAGE}
+            assert all(len(head) == TOTAL for head in sets[1][:2])
+            assert all(len(image) >= TOTAL - BUDGET for _ in sets[1]) == all(
+                set(range(TOTAL)) - image <= head for head in sets[1][2:]
+            )
+        if isinstance(policy, Protect):
+            assert all({0, 1, TOTAL - 3, TOTAL - 2, TOTAL - 1} <= head for head in sets[1])
+
+
+def test_a_policy_says_what_is_used() -> None:
+    fitted = Protect(SnapKV(), First(1), 6).fitted(6)
+    assert fitted.describe(24) == {
+        "policy": "Protect",
+        "protect": "first:1",
+        "recent": 6,
+        "newest": 6,
+        "changed_from": {"recent": 32},
+        "of": {"policy": "SnapKV", "window": 6, "kernel": 5, "newest": 6, "changed_from": {"window": 32}},
+    }
+    assert H2O().describe(24) == {"policy": "H2O", "recent": 0.5, "newest": 12}
+    assert H2O().describe() == {"policy": "H2O", "recent": 0.5}
+    assert RandomLike(FastV(layers=1), 3).describe()["of"]["layers"] == 1
 
 
 FAST = {*((name, "always") for name in CASES if name != "expected"), ("key-norm", "prefill"), ("expected", "prefill")}

@@ -15,6 +15,7 @@ from sinkscope.probes.observers.massive import MassiveActivations, TokenPeaks
 from sinkscope.probes.observers.outliers import OutlierStatistics
 from sinkscope.probes.observers.rows import lower_median
 from sinkscope.probes.observers.spikes import SpikeDimensions
+from tests.probes.conftest import MASKS
 from tests.probes.observers.residual import close, decoded, outlying
 
 POSITIONS = (0, 3, 5)
@@ -42,7 +43,7 @@ def test_decoding_over_a_cache_gives_the_numbers_of_one_pass_or_none(ids: torch.
     data = decoded(model, ids, *STREAM)
     text = model.generate(ids[1:2, 2:6], max_new_tokens=5, min_new_tokens=5, do_sample=False, pad_token_id=0)
     whole = measure(model, text[:, :-1], STREAM).data
-    assert set(data.data_vars) - {"tokens"} == ADDED | OF_ROWS | {"cos_hidden_first"}
+    assert set(data.data_vars) - MASKS == ADDED | OF_ROWS | {"cos_hidden_first"}
     for name in ADDED:
         row = data[name][1]
         close(row[:, :8] if name == "hidden_max" else row, whole[name][0])
@@ -106,7 +107,7 @@ def test_a_prefix_from_before_observation_has_no_numbers(ids: torch.Tensor) -> N
         with observe(model, *STREAM) as seen:
             model(ids[:, 4:], past_key_values=cache)
     data, whole = seen.measurement().data, measure(model, ids, STREAM).data
-    assert set(data.data_vars) - {"tokens"} == ADDED
+    assert set(data.data_vars) - MASKS == ADDED
     close(data["hidden_max"][:, :, 4:], whole["hidden_max"][:, :, 4:])
     assert data["hidden_max"][:, :, :4].isnull().all()
     for name in ("spike_share", "spike_key_cosine", "band_energy"):

@@ -1,0 +1,125 @@
+"""How many queries see a key, over passes, padding, windows and masks that look ahead; and what follows from it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import DynamicCache
+
+from sinkscope.errors import InputError
+from sinkscope.measurements import Measurement, compare, strongest_position
+from sinkscope.probes import AttentionReceived, HiddenNorms, measure, observe
+from tests.planted.factory import Plant, planted_ids, planted_model
+from tests.probes.conftest import build
+from tests.probes.observers.naive import close
+from tests.probes.test_batches import padded
+
+TOKENS = 24
+MASKS = ("visible_queries", "uniform_received", "tokens", "queries", "most_queries")
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt_oss"])
+@pytest.mark.parametrize("steps", [(9, 10, 24), (1, 2, 23, 24), (20, 24)])
+def test_chunks_and_decoding_count_as_one_pass(name: str, steps: tuple[int, ...], ids: torch.Tensor) -> None:
+    model = build(name)
+    whole = measure(model, ids, [AttentionReceived()]).data
+    cache, start = DynamicCache(config=model.config), 0
+    with torch.no_grad(), observe(model, AttentionReceived()) as seen:
+        for stop in steps:
+            cache = model(ids[:, start:stop], past_key_values=cache, use_cache=True).past_key_values
+            start = stop
+    found = seen.measurement().data
+    for variable in (*MASKS, "attention_received", "causal"):
+        close(found[variable].values.astype(float), whole[variable].values.astype(float), 2e-5)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "bert"])
+def test_padding_sees_and_is_seen_by_nothing(name: str, side: str, ids: torch.Tensor) -> None:
+    model, lengths = build(name), [24, 19, 13]
+    together = measure(model, padded(ids, lengths, side), [HiddenNorms()]).data
+    for row, length in enumerate(lengths):
+        alone = measure(model, ids[:1, :length], [HiddenNorms()]).data
+        for variable in ("visible_queries", "uniform_received"):
+            close(together[variable].values[row, :, :length], alone[variable].values[0])
+            assert np.isnan(together[variable].values[row, :, length:]).all()
+        assert together["queries"].values[row].tolist() == [length] * together.sizes["layer"]
+
+
+NARROW = pytest.mark.filterwarnings("ignore:sink rates say little:UserWarning")  # of a window of a few tokens
+
+
+@NARROW
+def test_the_papers_denominator_follows_from_stored_arrays(ids: torch.Tensor) -> None:
+    plain, windowed = (measure(build(name), ids, [AttentionReceived()]) for name in ("llama", "mistral"))
+    for epsilon in (0.02, 0.05, 0.1):
+        assert plain.sink_rate(epsilon, denominator="paper").equals(plain.sink_rate(epsilon))
+    data = windowed.data
+    sums = data["attention_received"].values * data["visible_queries"].values[:, :, None]
+    paper = sums / np.arange(TOKENS, 0, -1)
+    for epsilon in (0.02, 0.05, 0.1):
+        wanted = 100 * (paper > epsilon).mean((0, 1, 2))
+        close(windowed.sink_rate(epsilon, denominator="paper").values, wanted)
+        assert windowed.sink_rate_interval(0, epsilon, denominator="paper").value == pytest.approx(wanted[0])
+        by_layer = windowed.layer_sink_rate(epsilon, denominator="paper").values
+        close(by_layer, 100 * (paper > epsilon).mean((0, 2)))
+    assert windowed.sink_rate(0.05, 0) > windowed.sink_rate(0.05, 0, denominator="paper")
+    with pytest.raises(InputError, match="denominator"):
+        windowed.sink_rate(denominator="theirs")
+
+
+def older(measurement: Measurement, **record: object) -> Measurement:
+    """As files were before: without what masks say, over T − k."""
+    data = measurement.data
+    sums = data["attention_received"].values * data["visible_queries"].values[:, :, None]
+    paper = (sums / np.arange(data.sizes["position"], 0, -1)).astype(np.float32)
+    kept = data.drop_vars(["visible_queries", "uniform_received", "queries", "most_queries", "causal", "row", "start"])
+    kept["attention_received"] = (("sample", "layer", "head", "position"), paper)
+    return Measurement(kept.assign_attrs(record=json.dumps(measurement.record | record)))
+
+
+@NARROW
+def test_files_of_before_read_as_the_papers_and_do_not_mix_where_they_differ(tmp_path, ids: torch.Tensor) -> None:  # type: ignore[no-untyped-def]
+    for name, mixes in (("llama", True), ("mistral", False)):
+        new = measure(build(name), ids, [AttentionReceived()])
+        older(new).save(tmp_path / f"{name}.nc")
+        old = Measurement.load(tmp_path / f"{name}.nc")
+        assert (old.record["denominator"], new.record["denominator"]) == ("paper", "visible")
+        for epsilon in (0.05, 0.1):
+            close(old.sink_rate(epsilon).values, new.sink_rate(epsilon, denominator="paper").values)
+        if mixes:
+            assert abs(compare(old, new).table(0.05)["difference"]).max() < 1e-4
+        else:
+            with pytest.raises(InputError, match="measure the older one anew"):
+                compare(old, new)
+        assert not compare(old, old).table(0.05).empty
+
+
+@torch.no_grad()
+def test_a_decoder_that_sees_everything_can_have_its_sink_late() -> None:
+    """Causality follows from masks: under an all-visible one position 24 of 32 is seen by all queries."""
+    plant = Plant(sinks=(24,))
+    model, ids = planted_model(plant), planted_ids(plant)
+    tokens = ids.shape[1]
+    everything = torch.ones(len(ids), 1, tokens, tokens, dtype=torch.bool)
+    ahead = measure(model, {"input_ids": ids, "attention_mask": everything}, [AttentionReceived()])
+    assert not ahead.data["causal"].values.any()
+    assert ahead.data["visible_queries"].values[..., 24].min() == tokens
+    found = strongest_position(ahead.data, 0.3)
+    assert found is not None
+    assert (found.position, found.rate > 50) == (24, True)
+    behind = measure(model, ids, [AttentionReceived()])
+    assert behind.data["causal"].values.all()
+    late = strongest_position(behind.data, 0.3)
+    assert late is None or late.position != 24, "eight of 32 queries see it"
+
+
+def test_the_warning_on_short_texts_names_what_uniform_attention_gives() -> None:
+    found = measure(build("llama"), torch.randint(3, 90, (2, 8)), [AttentionReceived()])
+    with pytest.warns(UserWarning, match=r"position 0 of 8 tokens \.34"):
+        found.sink_rate()
+    longer = measure(build("llama"), torch.randint(3, 90, (2, 12)), [AttentionReceived()])
+    assert longer.sink_rate(0.3, 0) >= 0  # a warning would be an error
