@@ -23,7 +23,6 @@ _ROOMS = (
     "calibration",
     "model",
     "data",
-    "evaluate",
     "quantization",
     "trials",
     "training",
@@ -113,7 +112,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        if name in _ROOMS:
+        if name in _ROOMS or name == "evaluate":  # the names of before, for one release
             return importlib.import_module(f"sinkscope.{name}")
         if name not in _HOME:
             raise AttributeError(f"module 'sinkscope' has no attribute '{name}'", name=name, obj=sys.modules[__name__])
