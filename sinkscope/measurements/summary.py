@@ -91,7 +91,7 @@ def summary(measurement: Measurement, epsilon: float = 0.3, *, intervene: str = 
     """See `Summary`."""
     data = measurement.data
     if "attention_received" not in data:
-        return Summary((), title, epsilon, {}, (), (), {}, (), None, dict(measurement.record["not_measured"]))
+        return Summary((), title, epsilon, {}, (), (), {}, (), None, dict(measurement.record.get("not_measured", {})))
     slots, heads, rates = slot_mass(data, epsilon), measurement.heads(epsilon), stack_rates(data, epsilon)
     found = [
         f"{title}{': ' if title else ''}{f'{stack}: ' if len(rates) > 1 else ''}position 0 receives over {epsilon:g} "
@@ -111,7 +111,7 @@ def summary(measurement: Measurement, epsilon: float = 0.3, *, intervene: str = 
         else {},
         strongest=_strongest(heads),
         slots=None if slots is None else slots.sentence(epsilon),
-        not_measured=dict(measurement.record["not_measured"]),
+        not_measured=dict(measurement.record.get("not_measured", {})),
     )
 
 
