@@ -68,9 +68,9 @@ def python_text(texts: int = TEXTS) -> Tensor:
     ).input_ids
 
 
-def ours(bits: int, spared: Choice | None = None, name: str = "", window: int = 0) -> Arm:
+def ours(bits: int, protect: Choice | Tokens | None = None, name: str = "", window: int = 0) -> Arm:
     grids = Grid(bits, "channel", group=GROUP), Grid(bits, "token")
-    return cached(name or f"ours {bits} bits", lambda model: quantized_cache(model, *grids, spared, window))
+    return cached(name or f"ours {bits} bits", lambda model: quantized_cache(model, *grids, protect, window))
 
 
 def theirs() -> list[tuple[str, int, int, Arm]]:

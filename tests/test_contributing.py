@@ -27,7 +27,7 @@ USES = {
         with halved.applied(model):
             norms.append(ss.measure(model, ids).data["hidden_norm"].sel(position=0).isel(depth=1).values)
         assert abs(norms[1] / norms[0] - 0.5).max() < 1e-5
-        assert ss.effect(model, ids, halved, controls=2).controls
+        assert ss.trials.changed(model, ids, halved, name="halved", controls=2).controls("halved")
     """,
     "an eviction policy": """
         from sinkscope.caches.policies import ValueNorm

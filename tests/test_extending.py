@@ -151,7 +151,8 @@ def test_its_policy_and_its_intervention(toy: None, tiny_llama: LlamaForCausalLM
     with found.intervention.applied(tiny_llama):
         norms += [ss.measure(tiny_llama, tokens, ["HiddenNorms"]).data["hidden_norm"].isel(depth=1, position=0).item()]
     assert norms[1] == pytest.approx(norms[0] / 2, rel=1e-5)
-    assert ss.effect(tiny_llama, tokens, found.intervention, controls=2).controls
+    trial = ss.trials.changed(tiny_llama, tokens, found.intervention, name="halved", controls=2)
+    assert trial.controls("halved")
 
 
 def test_its_question(toy: None) -> None:
@@ -215,7 +216,7 @@ def test_a_package_that_pip_installed(tmp_path: Path) -> None:
         "changed",
         cwd=tmp_path,
     )
-    assert json.loads((tmp_path / "changed" / "effect.json").read_text())["what"] == "toy-halve"
+    assert json.loads((tmp_path / "changed" / "trial.json").read_text())["what"] == ["toy-halve"]
     small = ("--set", "steps=2", "--set", "batch_size=2", "--set", "context=16", "--set", "data.tokenizer=nano")
     assert "toy_powered" in run(
         *sinkscope, "train", "nano", "--set", "attention=toy_powered", *small, "--plan", "--json", cwd=tmp_path

@@ -33,7 +33,6 @@ LEVELS = (
     {"caches"},
     {"data"},
     {"measuring"},
-    
     {"quantization", "calibration"},
     {"trials"},
     {"evaluate"},

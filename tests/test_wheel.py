@@ -25,7 +25,7 @@ MOST = 7.5e6  # bytes of what is no record: the shipped models, mostly
 MOST_PER_RUN = 20e3  # bytes of the records, as the wheel compresses them, a run: they grow with what is known
 ALONE = (
     "measure nano --samples 2 --tokens 16",
-    "intervene nano --what forbid-sink --samples 2 --tokens 16 --controls 2",
+    "intervene nano --what hide-sink --samples 2 --tokens 16 --controls 2",
     "zoo softpick",
     "experiment verdict no-op",
     "theory --help",

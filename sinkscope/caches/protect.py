@@ -39,7 +39,7 @@ class Protect(Wrapping):
         return parts_of(self.protect)
 
     @cached_property
-    def needs(self) -> tuple[Note, ...]:  # type: ignore[override]
+    def needs(self) -> tuple[Note, ...]:
         noted = (note for part in self.parts for note in notes_of(part))
         return tuple(dict.fromkeys((*self.policy.needs, *noted)))
 

@@ -106,7 +106,7 @@ def among(part: Choice | Tokens, call: EvictionCall) -> Bool[Tensor, "batch kv_h
             sums[..., :-1].amax(-1) / seen, seen, sums[..., -1] / seen, call.tokens[:, None, None], part.epsilon
         )
         return found & call.real
-    return part.places(call.positions, None, call.real)  # type: ignore[no-any-return]
+    return part.places(call.positions, None, call.real)
 
 
 def _of_tokens(tokens: Tokens, call: EvictionCall) -> Bool[Tensor, "batch kv_heads key"]:

@@ -100,8 +100,8 @@ def _grouped(layers: Sequence[SinkWindow]) -> list[_Group]:
     groups = []
     for (rotation, *_), own in owners.items():
         sinks = torch.stack([firsts[layer][part] for layer, part in own])
-        for (layer, part), view in zip(own, sinks.unbind(0), strict=True):
-            firsts[layer][part] = view
+        for (number, side), view in zip(own, sinks.unbind(0), strict=True):
+            firsts[number][side] = view
         groups.append(_Group(rotation, sinks, own))
     for layer, (keys, values) in zip(layers, firsts, strict=True):
         layer.first = keys, values

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,17 +12,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sinkscope.calibration.calls import Call
-from sinkscope.calibration.editing import Change, pairs, recast
+from sinkscope.calibration.editing import Change, HeadChange, pairs
 from sinkscope.calibration.reweigh import check_factor
 from sinkscope.errors import InputError
 from sinkscope.hooks import OpenStream
-from sinkscope.interventions import Intervention
 
 Sets = Bool[Tensor, "batch heads key"]
 
 
 @dataclass(frozen=True)
-class ACT(Intervention):
+class ACT(HeadChange):
     """A'[t, k] = β A[t, k] for the sinks k of a head, A[t, j] (1 + (1 − β) m_t / r_t) for the other tokens j.
 
     m_t = Σ_S A and r_t = Σ_{not S} A over tokens; learned sinks keep their share. A query that sees nothing but S keeps
@@ -54,13 +52,9 @@ class ACT(Intervention):
         check_factor("threshold", self.threshold)
         object.__setattr__(self, "heads", pairs(self.heads))
 
-    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+    def change(self, opened: OpenStream) -> Change:
         found: dict[nn.Module, Tensor] = {}
-
-        def change(opened: OpenStream) -> Change:
-            return lambda call: calibrated(call, self._sets(call, found), self.beta)
-
-        recast(model, stack, self.heads, change)
+        return lambda call: calibrated(call, self._sets(call, found), self.beta)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> ACT:
         return replace(self, seed=int(torch.randint(2**31, (1,), generator=generator)))

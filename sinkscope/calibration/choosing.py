@@ -1,28 +1,33 @@
-"""Heads chosen on one half of the texts, the effect reported on the other."""
+"""Heads and a setting chosen on some texts: by derivatives, of which the best are verified, or by a pass for each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
-import pandas as pd
-import torch
+import numpy as np
+from jaxtyping import Float
 from torch import nn
 
+from sinkscope.calibration.derivatives import Estimate, derivable, estimated_gains
 from sinkscope.calibration.editing import Head
-from sinkscope.calibration.scoring import Progress, Scores, scores
+from sinkscope.calibration.journal import Journal, identity
+from sinkscope.calibration.scoring import means
 from sinkscope.errors import InputError, unknown
-from sinkscope.hooks import checked_inputs, part, samples_of, unwrapped
+from sinkscope.hooks import checked_inputs, unwrapped
 from sinkscope.interventions import Intervention
 from sinkscope.interventions.head_controls import every_head
-from sinkscope.metrics import Interval, bootstrap
 
 Objective = Literal["loss", "entropy", "error"]
 OfHeads = Callable[[tuple[Head, ...] | None], Intervention]
 """Makes a calibration of these heads; None: of all."""
+Progress = Callable[[int, int, str], object]
+"""Called with how many readings of a text are done, of how many, and what is being done."""
 
-CHOSEN, ALL, NOTHING = "chosen", "all heads", "nothing"
+VERIFIED = 8  # heads of the best setting that are tried by a pass of their own, the most doubtful ones
+DERIVATIVE = 4  # passes that scoring all heads of a few settings takes the time of: one forward, two backward
 
 
 @dataclass(frozen=True)
@@ -35,95 +40,64 @@ class Option:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
-    """What was chosen, and what it does to texts that had no part in it.
+class Chosen:
+    """The setting and the heads that make an objective smallest on some texts.
 
-    `option`: its name; `heads`: those that it was chosen for, none where no head got better, and of an option that
-    finds its heads by itself; `intervention`: None where nothing was chosen. `arms`: scores per text of `nothing`,
-    `chosen`, `all heads`, and the controls, on the texts to choose on and on those held out.
+    Attributes:
+        option: The setting's name.
+        heads: Those that it was chosen for; none where no head got better, and for an option that finds its own.
+        intervention: The calibration; None where nothing was chosen.
+        objective: What was made small.
+        before: The objective of the model as it is, a mean over texts.
+        after: The objective under the choice.
+        estimated: By how much each head alone would lower the objective, by derivatives, for each option by name.
+        gains: The same by a pass of its own, for the heads that had one.
     """
 
     option: str
     heads: tuple[Head, ...]
     intervention: Intervention | None
     objective: Objective
-    arms: Mapping[str, tuple[Scores, Scores]]
+    before: float
+    after: float
+    estimated: Mapping[str, Mapping[Head, float]]
     gains: Mapping[str, Mapping[Head, float]]
-    record: Mapping[str, Any] = field(default_factory=dict)
-
-    def difference(self, arm: str, *, held_out: bool = True, of: str = "loss", level: float = 0.95) -> Interval:
-        """By how much an arm's scores differ from those of nothing, paired by text, with a bootstrap interval."""
-        if arm not in self.arms:
-            raise unknown("arm", arm, self.arms)
-        own, none = (self.arms[name][int(held_out)].of(of) for name in (arm, NOTHING))
-        values = own - none
-        low, high = bootstrap(values, level)
-        return Interval(float(values.mean()), float(low), float(high))
-
-    def table(self) -> pd.DataFrame:
-        """A row per arm: loss and its differences on both halves, accuracy and entropy on the one held out."""
-        rows = []
-        for arm, (_, after) in self.arms.items():
-            first, held = self.difference(arm, held_out=False), self.difference(arm)
-            row: dict[str, Any] = {"arm": arm, "control": arm.startswith("control"), "loss": float(after.loss.mean())}
-            row |= {"chosen_on": first.value, "held_out": held.value, "low": held.low, "high": held.high}
-            row |= {"right": float(after.right.mean()), "entropy": float(after.entropy.mean())}
-            rows.append(row)
-        return pd.DataFrame(rows)
-
-    @property
-    def verdict(self) -> str:
-        """The finding in a sentence: what the texts held out say, not those that it was chosen on."""
-        if self.intervention is None:
-            what = "No head" if any(self.gains.values()) else "Nothing"
-            return f"{what} got better by {self.option}: nothing was chosen."
-        held, first = self.difference(CHOSEN), self.difference(CHOSEN, held_out=False)
-        controls = [self.difference(arm).value for arm in self.arms if arm.startswith("control")]
-        sure = "cannot be told from zero" if held.low <= 0 <= held.high else "better" if held.value < 0 else "worse"
-        beside = f"; controls {min(controls):+.4f} to {max(controls):+.4f}" if controls else ""
-        where = f"in {len(self.heads)} heads" if self.heads else "in the heads that it finds"
-        return (
-            f"{self.option} {where}: {held.value:+.4f} nats on texts held out "
-            f"({held.low:+.4f} to {held.high:+.4f}), {sure}; {first.value:+.4f} on those it was chosen on{beside}."
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything but the scores of single texts."""
-        return {
-            "option": self.option,
-            "heads": [list(head) for head in self.heads],
-            "objective": self.objective,
-            "intervention": None if self.intervention is None else self.intervention.describe(),
-            "arms": self.table().to_dict("records"),
-            "verdict": self.verdict,
-            "gains": {name: {f"{a}.{b}": gain for (a, b), gain in own.items()} for name, own in self.gains.items()},
-            **self.record,
-        }
 
 
-def choose(
+def search(
     model: nn.Module,
     inputs: Any,
     options: Sequence[Option],
     *,
-    choose_on: int | None = None,
     objective: str = "loss",
     heads: Sequence[Head] | None = None,
-    controls: int = 3,
-    seed: int = 0,
+    exhaustive: bool = False,
     batch_size: int = 8,
+    out: str | Path | None = None,
     progress: Progress | None = None,
-) -> Choice:
-    """Of some calibrations, the one that helps most in the heads that it helps in, and what it does elsewhere.
+) -> Chosen:
+    """The option, with the heads that it helps in, that makes an objective smallest on these texts.
 
-    On the first `choose_on` texts (half of them) every option is tried in every head alone (`heads`: only in these). An
-    option's heads are those whose `objective` gets smaller by it; an option that finds its heads by itself is tried as
-    a whole. Of the options, with these heads, the one with the
-    smallest objective is chosen. Then nothing, the choice, the option in all heads, and `controls` controls of the
-    choice are scored on both parts. The objective is "loss", "entropy" (needs no truth; not a quality), or "error".
+    An option's heads are those of which each alone makes the objective smaller; an option that finds its heads by
+    itself is tried as a whole. Of the options, with these heads, the one with the smallest objective is chosen, or
+    none. A head's gain is estimated from derivatives with respect to its factor c in (1 − c) o + c o' (`derivatives`).
+    Each option is tried in its heads, and of the best option 8 heads by passes of their own: those in which slope and
+    curvature contradict each other most, or for entropy those that seem to gain most. `exhaustive`, few heads, and
+    options without derivatives take a pass for each option and head.
 
-    One pass over the texts to choose on for each option and head. Raises `InputError` where a part would have fewer
-    than 2 texts, and for names that do not exist.
+    Args:
+        model: Any causal model whose attention can be changed.
+        inputs: The texts to choose on, as `measure` takes them.
+        options: The settings to choose from.
+        objective: "loss"; "entropy", which needs no truth and is no quality; "error", 1 − accuracy, which has no
+            derivative: the loss ranks heads, and passes decide by it.
+        heads: Only these, (layer, head).
+        exhaustive: A pass for each option and head.
+        batch_size: Texts that go through the model at once.
+        out: A folder whose `heads.jsonl` keeps what is done, so that an interrupted search goes on from there.
+        progress: Called as passes end.
+
+    Raises `InputError` for names that do not exist, no options, and a folder of another search.
     """
     model = unwrapped(model)
     if objective not in get_args(Objective):
@@ -131,11 +105,73 @@ def choose(
     if not options:
         raise InputError("nothing to choose from: give at least one option")
     given, samples = checked_inputs(model, inputs, batch_size)
-    count = samples // 2 if choose_on is None else choose_on
-    if not 2 <= count <= samples - 2:
-        raise InputError(f"choose_on = {count} of {samples} texts: at least 2 to choose on, and 2 that are held out")
-    device = torch.device("cpu")
-    first, rest = (part(given, rows, samples, device) for rows in (slice(0, count), slice(count, samples)))
+    tried = _tried(model, options, heads)
+    by_derivative = ranked(options, len(tried), exhaustive=exhaustive)
+    journal = Journal.open(out, identity(model, given, options, tried, objective))
+    run = _Run(model, given, samples, objective, batch_size, journal, progress, _passes(options, tried, by_derivative))
+    before = run.passed("", None, None)
+    whole: dict[str, float] = {}
+    gains: dict[str, dict[Head, float]] = {option.name: {} for option in options}
+    for option in options:
+        if option.whole:
+            whole[option.name] = run.passed(option.name, option, None)
+        elif option not in by_derivative:
+            gains[option.name] = {head: before - run.passed(option.name, option, (head,)) for head in tried}
+    estimates: dict[str, dict[Head, Estimate]] = {}
+    if by_derivative:
+        estimates = estimated_gains(
+            model,
+            given,
+            {option.name: option.of_heads(None) for option in by_derivative},
+            tried,
+            "entropy" if objective == "entropy" else "loss",
+            batch_size,
+            journal,
+            lambda rows: run.counted(DERIVATIVE * rows, "scoring heads"),
+        )
+
+    estimated = {name: {head: one.gain for head, one in own.items()} for name, own in estimates.items()}
+
+    def together(option: Option) -> tuple[float, Option, tuple[Head, ...] | None]:
+        if option.whole:
+            return whole[option.name], option, ()
+        better = _better(estimated.get(option.name, {}), gains[option.name])
+        return (run.passed(option.name, option, better), option, better) if better else (before, option, None)
+
+    found = [together(option) for option in options]
+    after, option, chosen = min(found, key=lambda one: one[0])
+    if option.name in estimates and chosen:
+        own = estimates[option.name]
+        doubtful = sorted(own, key=lambda head: (own[head].doubt, own[head].gain), reverse=True)[:VERIFIED]
+        gains[option.name] = {head: before - run.passed(option.name, option, (head,)) for head in doubtful}
+        found[options.index(option)] = together(option)
+        after, option, chosen = min(found, key=lambda one: one[0])
+    if not after < before:
+        option, chosen, after = options[0], None, before
+    intervention = None if chosen is None else option.of_heads(None if option.whole else chosen)
+    run.finished()
+    return Chosen(option.name, chosen or (), intervention, objective, before, after, estimated, gains)  # type: ignore[arg-type]
+
+
+def ranked(options: Sequence[Option], heads: int, *, exhaustive: bool) -> list[Option]:
+    """The options of which heads are ranked by derivatives: none where a pass for each is no more work."""
+    if exhaustive or heads * len(options) <= VERIFIED:
+        return []
+    return [option for option in options if not option.whole and derivable(option.of_heads(None))]
+
+
+def passes(model: nn.Module, options: Sequence[Option], heads: Sequence[Head] | None, *, exhaustive: bool) -> int:
+    """As many passes over the texts to choose on as `search` takes the time of, at most."""
+    tried = _tried(unwrapped(model), options, heads)
+    return _passes(options, tried, ranked(options, len(tried), exhaustive=exhaustive))
+
+
+def _passes(options: Sequence[Option], tried: Sequence[Head], by_derivative: Sequence[Option]) -> int:
+    each = sum(1 if option.whole else len(tried) + 1 for option in options if option not in by_derivative)
+    return 1 + each + (DERIVATIVE + len(by_derivative) + VERIFIED + 1 if by_derivative else 0)
+
+
+def _tried(model: nn.Module, options: Sequence[Option], heads: Sequence[Head] | None) -> list[Head]:
     every = list(every_head(model))
     tried = every if heads is None else [head for head in every if head in {*map(tuple, heads)}]
     if heads is not None and len(tried) < len(heads):
@@ -143,54 +179,51 @@ def choose(
         raise InputError(f"head {absent} does not exist: heads are {every[0]} to {every[-1]}")
     if heads is not None and any(option.whole for option in options):
         raise InputError("heads are chosen by the calibration itself, query by query: leave out heads")
-    none = scores(model, first, None, batch_size)
-    gains, done = {}, 0
-    total = sum(1 if option.whole else len(tried) + 1 for option in options)
-    best: tuple[float, Option, tuple[Head, ...] | None] = (float(none.of(objective).mean()), options[0], None)
-    for option in options:
-        own: dict[Head, float] = {}
-        for head in () if option.whole else tried:
-            found = scores(model, first, option.of_heads((head,)), batch_size)
-            own[head] = float((none.of(objective) - found.of(objective)).mean())
-            done += 1
-            if progress is not None:
-                progress(done, total)
-        gains[option.name] = own
-        better = tuple(head for head, gain in own.items() if gain > 0)
-        if better or option.whole:
-            changed = option.of_heads(None if option.whole else better)
-            together = float(scores(model, first, changed, batch_size).of(objective).mean())
-            best = min(best, (together, option, better), key=lambda found: found[0])
-        done += 1
-        if progress is not None:
-            progress(done, total)
-    _, option, chosen = best
-    return _reported(model, (first, rest), none, option, chosen, objective, gains, controls, seed, batch_size)
+    return tried
 
 
-def _reported(
-    model: nn.Module,
-    parts: tuple[dict[str, Any], dict[str, Any]],
-    none: Scores,
-    option: Option,
-    chosen: tuple[Head, ...] | None,
-    objective: Any,
-    gains: Mapping[str, Mapping[Head, float]],
-    controls: int,
-    seed: int,
-    batch_size: int,
-) -> Choice:
-    arms: dict[str, Intervention] = {ALL: option.of_heads(None)}
-    intervention = None if chosen is None else option.of_heads(None if option.whole else chosen)
-    if intervention is not None:
-        generator = torch.Generator().manual_seed(seed)
-        arms = {CHOSEN: intervention, **({} if option.whole else arms)}
-        for number in range(controls):
-            arms[f"control {number + 1}"] = intervention.control(generator, model, parts[0])
-    found = {NOTHING: (none, scores(model, parts[1], None, batch_size))}
-    for name, arm in arms.items():
-        found[name] = tuple(scores(model, each, arm, batch_size) for each in parts)  # type: ignore[assignment]
-    about: dict[str, Any] = {"chosen_on": samples_of(parts[0]), "held_out": samples_of(parts[1]), "seed": seed}
-    about |= {"tokens": parts[0]["input_ids"].shape[1]}
-    about |= {"controls": {name: arms[name].describe() for name in arms if name.startswith("control")}}
-    return Choice(option.name, chosen or (), intervention, objective, found, gains, about)
+def _better(estimated: Mapping[Head, float], gains: Mapping[Head, float]) -> tuple[Head, ...]:
+    """The heads that gain, in their order, by passes where there was one."""
+    return tuple(head for head, gain in sorted({**estimated, **gains}.items()) if gain > 0)
+
+
+@dataclass(eq=False)
+class _Run:
+    """Passes over the texts to choose on, each made once and kept."""
+
+    model: nn.Module
+    given: Mapping[str, Any]
+    samples: int
+    objective: str
+    batch_size: int
+    journal: Journal
+    progress: Progress | None
+    total: int
+    done: int = 0
+
+    def passed(self, name: str, option: Option | None, heads: tuple[Head, ...] | None) -> float:
+        """The objective under an option in these heads, a mean over texts."""
+        key = [name, None if heads is None else [list(head) for head in heads]]
+        scores: Float[np.ndarray, " text"] | None = self.journal.scores(key)
+        if scores is None:
+            changed = None if option is None else option.of_heads(heads)
+            scores = means(self.model, self.given, changed, self.batch_size, (self.objective,))[self.objective]
+            self.journal.keep({"pass": key, "scores": scores.tolist()})
+        what = "the model as it is" if option is None else f"{name} in {_count(heads)}"
+        self.counted(self.samples, what)
+        return float(scores.mean())
+
+    def counted(self, readings: int, what: str) -> None:
+        self.done += readings
+        if self.progress is not None:
+            self.progress(min(self.done, self.total * self.samples), self.total * self.samples, what)
+
+    def finished(self) -> None:
+        if self.progress is not None:
+            self.progress(self.total * self.samples, self.total * self.samples, "chosen")
+
+
+def _count(heads: tuple[Head, ...] | None) -> str:
+    if heads is None:
+        return "the heads that it finds"
+    return f"head {heads[0][0]}.{heads[0][1]}" if len(heads) == 1 else f"{len(heads)} heads"

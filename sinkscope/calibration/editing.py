@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -13,9 +14,28 @@ from torch import Tensor, nn
 from sinkscope.calibration.calls import Call, check
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Editor, Invocation, OpenStream, family, has_attention, head_count, watching
+from sinkscope.interventions import Intervention
 
 Head = tuple[int, int]
 Change = Callable[[Call], Float[Tensor, "batch heads query value_dim"]]
+
+
+class HeadChange(Intervention):
+    """A calibration of heads of which each call says what they would return: heads can be scored by derivatives.
+
+    `heads`: (layer, head), None for all of the changed stack. `controlled_by_heads`: whether the control of some heads
+    is the same change in others.
+    """
+
+    heads: Sequence[Any] | None
+    controlled_by_heads: ClassVar[bool] = False
+
+    @abstractmethod
+    def change(self, opened: OpenStream) -> Change:
+        """What all heads of a call would return under this calibration, in every head of `heads` or not."""
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        recast(model, stack, self.heads, self.change)
 
 
 class Recast(Editor):

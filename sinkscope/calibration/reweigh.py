@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
@@ -13,11 +12,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from sinkscope.calibration.calls import Call, columns_of, keys_at, wide
-from sinkscope.calibration.editing import Change, pairs, recast
+from sinkscope.calibration.editing import Change, HeadChange, pairs
 from sinkscope.calibration.slots import slot_mass
 from sinkscope.errors import InputError
 from sinkscope.hooks import OpenStream, row_length
-from sinkscope.interventions import Intervention
 from sinkscope.interventions.intervention import whole
 from sinkscope.interventions.residual import other_positions
 
@@ -26,7 +24,7 @@ FEW = 64  # keys of a set that are weighed one by one; larger sets go through th
 
 
 @dataclass(frozen=True)
-class Reweigh(Intervention):
+class Reweigh(HeadChange):
     """A'[t, k] = γ A[t, k] / Z for keys k at `positions`, A[t, k] / Z for the others, with Z the sum over the row.
 
     As if log γ were added to the logits of these keys; slots (learned sinks) are among the others. With the weight
@@ -49,11 +47,8 @@ class Reweigh(Intervention):
         object.__setattr__(self, "positions", whole("positions", self.positions))
         object.__setattr__(self, "heads", pairs(self.heads))
 
-    def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        def change(opened: OpenStream) -> Change:
-            return lambda call: of_call(call, call.at(self.positions_named), self.gamma)
-
-        recast(model, stack, self.heads, change)
+    def change(self, opened: OpenStream) -> Change:
+        return lambda call: of_call(call, call.at(self.positions_named), self.gamma)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> Reweigh:
         half = (row_length(model, inputs) + 1) // 2

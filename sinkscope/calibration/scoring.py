@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from sinkscope.calibration.images import image_token
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Stream, batches, checked_inputs, evaluating, family, unwrapped
 from sinkscope.interventions import Intervention
-
-Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,27 +39,50 @@ def scores(model: nn.Module, inputs: Any, calibration: Intervention | None = Non
     Raises `UnsupportedModelError` for a model that predicts no next token, and `InputError` for texts of one token and
     predictions that are not finite.
     """
+    found = means(model, inputs, calibration, batch_size, ("loss", "entropy", "error"))
+    return Scores(found["loss"], found["entropy"], 1 - found["error"])
+
+
+def means(
+    model: nn.Module, inputs: Any, calibration: Intervention | None, batch_size: int, names: Sequence[str]
+) -> dict[str, Float[np.ndarray, " text"]]:
+    """Some objectives of each text: loss, entropy, error. Raises as `scores` does."""
     model = unwrapped(model)
     given, samples = checked_inputs(model, inputs, batch_size)
-    if Stream.of(model).stack != "decoder" or not isinstance(given.get("input_ids"), Tensor):
-        raise UnsupportedModelError(f"family '{family(model)}': calibration is chosen by next-token predictions")
+    check_decoder(model, given)
     options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
-    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    parts: list[dict[str, Tensor]] = []
     image = image_token(model)
     changed = nullcontext() if calibration is None else calibration.applied(model)
     with evaluating(model), torch.no_grad(), changed:
         for batch in batches(model, given, samples, batch_size):
-            logits = getattr(model(**batch, **options), "logits", None)
-            if not isinstance(logits, Tensor) or logits.shape[:2] != batch["input_ids"].shape:
-                raise UnsupportedModelError(f"family '{family(model)}': it gives no logits for each of its tokens")
-            parts.append(_of_batch(logits, batch, image))
-    loss, entropy, right = (torch.cat(part).double().cpu().numpy() for part in zip(*parts, strict=True))
-    if not np.isfinite(loss).all():
-        raise InputError(f"the predictions of text {int(np.argmin(np.isfinite(loss)))} are NaN or infinite")
-    return Scores(loss, entropy, right)
+            logs, counted = next_tokens(logits_of(model, batch, options), batch, image)
+            parts.append(objectives(logs, batch["input_ids"], counted, names))
+    found = {name: torch.cat([part[name] for part in parts]).double().cpu().numpy() for name in names}
+    for values in found.values():
+        if not np.isfinite(values).all():
+            raise InputError(f"the predictions of text {int(np.argmin(np.isfinite(values)))} are NaN or infinite")
+    return found
 
 
-def _of_batch(logits: Tensor, batch: Mapping[str, Any], image: int | None) -> tuple[Tensor, Tensor, Tensor]:
+def check_decoder(model: nn.Module, given: Mapping[str, Any]) -> None:
+    """Raises `UnsupportedModelError` for a model that predicts no next token of ids."""
+    if Stream.of(model).stack != "decoder" or not isinstance(given.get("input_ids"), Tensor):
+        raise UnsupportedModelError(f"family '{family(model)}': calibration is chosen by next-token predictions")
+
+
+def logits_of(model: nn.Module, batch: Mapping[str, Any], options: Mapping[str, Any]) -> Tensor:
+    """The logits after each token of a batch. Raises `UnsupportedModelError` where there are none."""
+    logits = getattr(model(**batch, **options), "logits", None)
+    if not isinstance(logits, Tensor) or logits.shape[:2] != batch["input_ids"].shape:
+        raise UnsupportedModelError(f"family '{family(model)}': it gives no logits for each of its tokens")
+    return logits
+
+
+def next_tokens(
+    logits: Tensor, batch: Mapping[str, Any], image: int | None
+) -> tuple[Float[Tensor, "text place vocabulary"], Bool[Tensor, "text place"]]:
+    """log p of the next token at each place, and which places count. Raises `InputError` for texts of one token."""
     ids, mask = batch["input_ids"], batch.get("attention_mask")
     counted = torch.ones_like(ids[:, 1:], dtype=torch.bool)
     if isinstance(mask, Tensor) and mask.shape == ids.shape:
@@ -69,8 +90,19 @@ def _of_batch(logits: Tensor, batch: Mapping[str, Any], image: int | None) -> tu
     counted = counted if image is None else counted & (ids[:, 1:] != image)
     if not bool(counted.any(-1).all()):
         raise InputError("texts of one token have no next token, so there is nothing to score: give at least two")
-    logs = logits[:, :-1].float().log_softmax(-1)
-    nll = -logs.gather(-1, ids[:, 1:, None])[..., 0]
-    entropy = -(logs.exp() * logs).nan_to_num(0.0).sum(-1)
-    right = (logs.argmax(-1) == ids[:, 1:]).float()
-    return tuple((each * counted).sum(-1) / counted.sum(-1) for each in (nll, entropy, right))  # type: ignore[return-value]
+    return logits[:, :-1].float().log_softmax(-1), counted
+
+
+def objectives(
+    logs: Float[Tensor, "text place vocabulary"],
+    ids: Int[Tensor, "text token"],
+    counted: Bool[Tensor, "text place"],
+    names: Sequence[str],
+) -> dict[str, Float[Tensor, " text"]]:
+    """Means over the places of each text that count."""
+    known: dict[str, Callable[[], Tensor]] = {
+        "loss": lambda: -logs.gather(-1, ids[:, 1:, None])[..., 0],
+        "entropy": lambda: -(logs.exp() * logs).nan_to_num(0.0).sum(-1),
+        "error": lambda: (logs.argmax(-1) != ids[:, 1:]).float(),
+    }
+    return {name: (known[name]() * counted).sum(-1) / counted.sum(-1) for name in names}

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from sinkscope.attention import KeySlot, LatentSlots, operation_of
-from sinkscope.calibration.calls import check
-from sinkscope.calibration.editing import heads_of, opening, pairs, required
+from sinkscope.calibration.calls import Call, check, wide
+from sinkscope.calibration.editing import Change, HeadChange, heads_of, opening, pairs, required
 from sinkscope.calibration.reweigh import check_factor
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Editor, OpenStream, family
-from sinkscope.interventions import Intervention
 from sinkscope.interventions.head_controls import every_head
 from sinkscope.interventions.intervention import draw
 
 
 @dataclass(frozen=True)
-class Temperature(Intervention):
+class Temperature(HeadChange):
     """A' = softmax(s / τ) for the logits s of a row on tokens: τ < 1 sharpens, τ > 1 flattens, 1 changes nothing.
 
     Divided are scaled products behind a softcap, and position biases; learned sinks keep their logits, and what is
@@ -34,12 +33,21 @@ class Temperature(Intervention):
 
     tau: float
     heads: Sequence[Any] | None = None
+    controlled_by_heads: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_factor("tau", self.tau)
         if self.tau == 0:
             raise InputError("tau = 0: a temperature is above 0; 1 changes nothing")
         object.__setattr__(self, "heads", pairs(self.heads))
+
+    def change(self, opened: OpenStream) -> Change:
+        def changed(call: Call) -> Tensor:
+            heads = {call.module: tuple(range(call.query.shape[1]))}
+            given = _Tempering(opened, heads, self.tau).tempered(call.module, dict(call.run.arguments))
+            return wide(call.run.again(**given).transpose(1, 2))
+
+        return changed
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         opened = opening(model, stack)
@@ -68,6 +76,10 @@ class _Tempering(Editor):
     def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
         check(module, arguments, self.opened)
         self.opened.edited(module)
+        return self.tempered(module, arguments)
+
+    def tempered(self, module: nn.Module, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments with the temperature in them."""
         query: Tensor = arguments["query"]
         factor = query.new_ones(query.shape[1], dtype=torch.float32)
         factor[list(self.heads[module])] = 1 / self.tau

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from sinkscope.calibration.choosing import Choice, Option, choose
+from sinkscope.calibration.choosing import Chosen, Option, search
 from sinkscope.calibration.reweigh import Reweigh, check_factor
 from sinkscope.errors import InputError
 
@@ -16,15 +16,15 @@ FACTORS = (0.5, 0.8, 1.25, 2.0)
 
 def zero_tuning(
     model: nn.Module, inputs: Any, factors: Sequence[float] = FACTORS, *, position: int = 0, **options: Any
-) -> Choice:
-    """The factor γ and the heads in which A'[t, 0] = γ A[t, 0] / Z predicts best; `options` as of `choose`.
+) -> Chosen:
+    """The factor γ and the heads in which A'[t, 0] = γ A[t, 0] / Z predicts best; `options` as of `search`.
 
-    `objective="entropy"` needs no truth. Source: Han et al. 2025, who choose by validation accuracy on tasks or by
-    entropy, find γ > 1 best for classification and below for question answering, and scale either the heads that gain
-    from more or those that gain from less; here both signs are tried head by head. Their gains are of instruction
-    models on tasks: a language model on its own texts gains next to nothing.
+    `objective="entropy"` needs no truth. What the choice is worth on other texts is a trial's question
+    (`trials.calibration_trial`). Source: Han et al. 2025, who choose by validation accuracy on tasks or by entropy,
+    find γ > 1 best for classification and below for question answering, and scale either the heads that gain from more
+    or those that gain from less; here both signs are tried head by head.
     """
-    return choose(model, inputs, factor_options(factors, position), **options)
+    return search(model, inputs, factor_options(factors, position), **options)
 
 
 def factor_options(factors: Sequence[float], position: int = 0) -> list[Option]:

@@ -13,6 +13,7 @@ import typer
 
 from sinkscope.cli import (
     cache,
+    calibrate,
     demo,
     generate,
     intervene,
@@ -26,7 +27,6 @@ from sinkscope.cli import (
     zoo,
 )
 from sinkscope.cli.asking import experiment
-from sinkscope.cli.changing import calibrate
 from sinkscope.cli.commands import App
 from sinkscope.cli.measuring import comparing, lm_eval
 from sinkscope.cli.options import BAD_INPUT

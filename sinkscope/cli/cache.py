@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from sinkscope.report.page import Section
     from sinkscope.sinks import Choice
     from sinkscope.trials import Trial
+    from sinkscope.trials.texts import Uses
 
 POLICIES = "streaming,h2o,snapkv,keydiff"  # compared where none is named
 WINDOWS = 24
-BASIC = ("policy", "compare", "budget", "protect", "without_sinks", "task", "text", "corpus", "tokens", "windows")
-BASIC += ("tolerance", "explain", "out", "as_json", "help")
+BASIC = (
+    *("policy", "compare", "budget", "protect", "without_sinks", "task", "text", "corpus", "tokens", "windows"),
+    *("tolerance", "explain", "out", "as_json", "help"),
+)
 
 When = Literal["prefill", "always"]
 
@@ -128,7 +131,7 @@ def cache(
     folder = results_folder("cache", out, [model], [], context)
     from sinkscope.trials import eviction_trial, needed
 
-    chooses = "chooses" if protect is None or "measured" in protect else "nothing"
+    chooses: Uses = "chooses" if protect is None or "measured" in protect else "nothing"
     with only_json(as_json):
         loaded = options.loaded(model, context)
         wanted = Wanted(model, tokens, scored, windows, needed(windows, chooses), task, seed)

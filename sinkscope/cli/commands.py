@@ -79,7 +79,7 @@ class Command(TyperCommand):
                     raise InputError(f"{param.opts[0]} is given {times} times and takes one value")
             return values, rest, order
 
-        parser.parse_args = parse_once
+        parser.parse_args = parse_once  # type: ignore[method-assign]
         return parser
 
     def _renamed(self, argument: str) -> str:
@@ -103,13 +103,15 @@ class Command(TyperCommand):
                     resolve(name)
                 elif names_a_path(name) and not Path(name).expanduser().exists():
                     raise no_such_folder(name)
+        if ctx.params.get("text") is not None:
+            refuse_unread(ctx, "and --text exclude each other: both say what is read", "corpus")
         return super().invoke(ctx)
 
 
 class App(typer.Typer):
     """A group of commands, each a `Command`."""
 
-    def command(self, name: str | None = None, *, cls: Any = Command, **named: Any) -> Callable[..., Any]:  # type: ignore[override]
+    def command(self, name: str | None = None, *, cls: Any = Command, **named: Any) -> Callable[..., Any]:
         return super().command(name, cls=cls, **named)
 
 

@@ -196,7 +196,9 @@ def intervene(
                 )
                 chosen = named(named_one, subject)
                 note(f"{named_one}: {chosen.remark}")
-                said |= {"acts_on": chosen.remark} | ({"control": chosen.control} if chosen.control else {})
+                said |= {"acts_on": chosen.remark} | (
+                    {"notes": [f"Controls: {chosen.control}."]} if chosen.control else {}
+                )
                 trial = run_changed(
                     subject_model,
                     parts.scored,

@@ -111,7 +111,8 @@ def unwrapped(model: nn.Module) -> nn.Module:
             "this PEFT adapter learns tokens in front of the prompt, which are no part of the model inside: measure "
             "model.get_base_model() without them, or train sink tokens with attach(sink_tokens=…)"
         )
-    return model.get_base_model()
+    inner: nn.Module = model.get_base_model()  # type: ignore[operator]
+    return inner
 
 
 def paths_of(model: nn.Module) -> dict[nn.Module, str]:

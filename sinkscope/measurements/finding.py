@@ -163,7 +163,7 @@ def _mechanism(measurement: Measurement, chosen: pd.DataFrame, who: str, positio
 
 def _matters(chosen: pd.DataFrame, command: str) -> str:
     """What these heads take from the sink beside all else, as mean lengths over queries, and what tells the rest."""
-    asked = f"“{command}” hides it, beside random controls."
+    asked = f"“{command}” hides it, mutes its value and puts a constant in its place, compared with other tokens."
     if not {"sink_output_norm", "rest_output_norm"} <= {*chosen.columns}:
         return f"Whether the model needs it, no measurement says: {asked}"
     ratio = (chosen["sink_output_norm"] / chosen["rest_output_norm"]).replace(np.inf, np.nan)

@@ -180,7 +180,7 @@ class TokenView:
     @cached_property
     def counted(self) -> Bool[np.ndarray, "sample position"]:
         """Places that are compared: enough queries see them in some layer."""
-        return comparable_places(self.data)[:, self.layers].any(1)
+        return np.asarray(comparable_places(self.data)[:, self.layers].any(1))
 
     @cached_property
     def broken_layers(self) -> Bool[np.ndarray, "layer"]:

@@ -520,7 +520,7 @@ class Observation:
                 shown = (args, kwargs, output)
                 if part is not None:
                     assert self._packed is not None
-                    shown = tuple(part.cut(each, *self._packed.labels.shape) for each in shown)  # type: ignore[assignment]
+                    shown = tuple(part.cut(each, *self._packed.labels.shape) for each in shown)
                 with torch.no_grad():
                     for piece in watch.read(at, *shown):
                         known = own.places.get(place)

@@ -90,6 +90,6 @@ def _headlines(trial: Trial) -> list[Headline]:
     names = [name for name in trial.named("arm") if name != OTHERS][:3]
     cards = [Headline(f"{trial.cost(name, score).value:+.3f}", f"nats a token: {name}") for name in names]  # type: ignore[arg-type]
     place = trial.record.get("sink", {}).get("afterwards", {}).get("full")
-    if place is not None:
-        cards.append(Headline(f"{place['rate']:.1f} %", f"sink rate at position {place['position']:.0f}"))
+    if place is not None and place["position"] is not None:
+        cards.append(Headline(f"{place['rate']:.1f} %", f"sink rate at position {place['position']}"))
     return cards

@@ -10,7 +10,7 @@ from sinkscope.calibration import stored as stored_choice
 from sinkscope.errors import InputError
 from sinkscope.netcdf import read_netcdf
 from sinkscope.quantization import Hazards
-from sinkscope.report.changing import calibration_page
+from sinkscope.report.calibrated import heads_sections, stored_page
 from sinkscope.report.hazards_page import hazards_page, hazards_sections
 from sinkscope.report.page import Page
 from sinkscope.report.trial_page import trial_page
@@ -41,7 +41,9 @@ def page_of(path: Path) -> Page | None:
 def _trial(path: Path, hazards: Path | None = None) -> Page:
     trial = load(path)
     record = trial.record
-    more = hazards_sections(_hazards(hazards)) if hazards is not None and hazards.is_file() else ()
+    more = [*heads_sections(trial)]
+    if hazards is not None and hazards.is_file():
+        more += hazards_sections(_hazards(hazards))
     title = f"{record['scheme']} on {record.get('model')}" if "scheme" in record else ""
     return trial_page(trial, title=title, more=more)
 
@@ -56,7 +58,7 @@ def _hazards(path: Path) -> Hazards:
 
 
 def _calibrated(path: Path) -> Page:
-    return calibration_page(*stored_choice(path))
+    return stored_page(*stored_choice(path))
 
 
 _KINDS: dict[str, Callable[[Path], Page]] = {

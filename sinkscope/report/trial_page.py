@@ -18,6 +18,11 @@ SENTENCE = (
     "at places that no arm touches. Bars are 95 % intervals, Student's t over texts. Rings are an arm's random "
     "controls, each with the same budget; an arm that does not lie left of its rings does no more than chance."
 )
+LOSS = (
+    "What each arm adds to the loss of the unchanged model, in nats a token, on the same texts: below 0 it predicts "
+    "better. Bars are 95 % intervals, Student's t over texts. Rings are an arm's random controls, each with the same "
+    "budget; an arm that does not lie left of its rings does no more than chance."
+)
 MOST = 12  # arms on a terminal
 
 
@@ -28,7 +33,13 @@ def trial_page(trial: Trial, *, title: str = "", more: Sequence[Section] = ()) -
     """
     record = trial.record
     sections = [
-        Section("Cost of each arm", SENTENCE, {"cost": trial.plot()}, shown(trial), unfolded=True),
+        Section(
+            "Cost of each arm",
+            LOSS if trial.leads == "nats" else SENTENCE,
+            {"cost": trial.plot()},
+            shown(trial),
+            unfolded=True,
+        ),
         Section("Each control by itself", "The same numbers with every draw.", {}, shown(trial, full=True)),
         *more,
         Section("What the words mean", explained(trial.tolerance), {}),
@@ -47,7 +58,7 @@ def headlines(trial: Trial) -> list[Headline]:
     cards = []
     for arm in trial.named("arm"):
         if trial.controls(arm) and trial.word(arm) != "breaks" and "kl" in trial.table():
-            gain = trial.difference(arm)
+            gain = trial.difference(arm, score=trial.leads)
             cards.append((gain.value, Headline(f"{-gain.value:+.3f}", f"nats better than random: {arm}")))
     if not cards:
         names = [*trial.named("baseline"), *trial.named("arm")]

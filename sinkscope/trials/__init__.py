@@ -13,6 +13,8 @@ from sinkscope.trials.arm import Written as Written
 from sinkscope.trials.arm import cached as cached
 from sinkscope.trials.arm import transformers_quantized as transformers_quantized
 from sinkscope.trials.arm import unchanged as unchanged
+from sinkscope.trials.calibration import calibration_of as calibration_of
+from sinkscope.trials.calibration import calibration_trial as calibration_trial
 from sinkscope.trials.changes import changed as changed
 from sinkscope.trials.changes import matters as matters
 from sinkscope.trials.eviction import eviction_trial as eviction_trial

@@ -194,7 +194,7 @@ def matters(
         raise unknown("arm", str(wrong or ""), QUESTION)
     parts = split(model, inputs, uses(what, on), calibrate_on=calibrate_on)
     tokens = _resolved(model, parts, on, epsilon, batch_size)
-    steps = BEHIND if by == "after" else (after,)
+    steps: tuple[int, ...] = BEHIND if by == "after" else (after,)
     length = row_length(model, parts.scored.inputs)
     wanted = [Targets.of(tokens, step) for step in steps]
     steps = tuple(s for s, t in zip(steps, wanted, strict=True) if _last(t) < length - 1)
@@ -263,7 +263,7 @@ def matters(
 
 def masses(
     model: nn.Module, texts: Texts, arms: SinkArms, others: Sequence[Targets], batch_size: int
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """Mean attention of the changed queries to the sink (`mass`), to the keys of controls (`mass_of_controls`), and the
     mass that trimming moves (`moved`)."""
     totals = np.zeros((len(others) + 2, 2))
@@ -272,7 +272,7 @@ def masses(
         wanted = [_of_rows(each, part) for each in (arms.targets, *others)]
         totals += mean_masses(model, part.inputs, wanted, arms.layers)
     means = totals[:, 0] / np.maximum(totals[:, 1], 1)
-    control = float(means[1:-1].mean()) if others else float("nan")
+    control = float(means[1:-1].mean()) if others else None
     return {"mass": float(means[0]), "mass_of_controls": control, "moved": float(means[-1])}
 
 
@@ -283,13 +283,13 @@ def afterwards(
     positions: Sequence[int],
     epsilon: float,
     batch_size: int,
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, Any]]:
     """Where the sink is in the unchanged model ("full") and under each change, in up to 16 of the texts.
 
     `position`: the one with the largest sink rate of those that enough queries see; `rate`: that rate, %;
-    `rate_of_old`: the largest rate of `positions`, NaN where too few queries still see them.
+    `rate_of_old`: the largest rate of `positions`. None where too few queries see a position.
     """
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     some = texts.part(slice(0, min(texts.count, LOOKED_AT)))
     for name, change in {REFERENCE: None, **changes}.items():
         rates = []
@@ -299,9 +299,11 @@ def afterwards(
                 rates.append(sink_rates(model, part.inputs, epsilon, batch_size))
         width = min(each.shape[1] for each in rates)
         rate = metrics.nanmean(np.concatenate([each[:, :width] for each in rates]), 0)
-        best = int(np.nanargmax(rate))
         old = [float(rate[p]) for p in positions if p < width and np.isfinite(rate[p])]
-        found[name] = {"position": best, "rate": float(rate[best]), "rate_of_old": max(old, default=float("nan"))}
+        seen = np.isfinite(rate).any()
+        best = int(np.nanargmax(rate)) if seen else None
+        largest = None if best is None else float(rate[best])
+        found[name] = {"position": best, "rate": largest, "rate_of_old": max(old, default=None)}
     return found
 
 
@@ -399,8 +401,8 @@ def sentences(trial: Trial) -> list[str]:
     if "hide-sink" in arms:
         old, new = sink["afterwards"][REFERENCE], sink["afterwards"]["hide-sink"]
         said.append(
-            f"The largest sink rate is {_rate(old['rate'])} at position {old['position']:.0f}, and when that is hidden "
-            f"{_rate(new['rate'])} at position {new['position']:.0f}."
+            f"The largest sink rate is {_rate(old['rate'])} at position {old['position']}, and when that is hidden "
+            f"{_rate(new['rate'])} at position {new['position']}."
         )
     return said
 
@@ -410,17 +412,16 @@ def _against_controls(trial: Trial, arm: str) -> list[str]:
         return []
     score: Any = "nats" if np.isfinite(trial.data["nats"].values).any() else "kl"
     more = trial.difference(arm, score=score)
-    return [
-        f"{arm} costs {_compared(more)} its {len(trial.controls(arm))} control{'s' if len(trial.controls(arm)) > 1 else ''} ({_signed(more)})."
-    ]
+    count = len(trial.controls(arm))
+    return [f"{arm} costs {_compared(more)} its {count} control{'s' if count > 1 else ''} ({_signed(more)})."]
 
 
 def _compared(more: Interval) -> str:
     return "more than" if more.low > 0 else "less than" if more.high < 0 else "what cannot be told from"
 
 
-def _rate(value: float) -> str:
-    return "none" if not np.isfinite(value) else f"{value:.1f} %"
+def _rate(value: float | None) -> str:
+    return "no rate" if value is None else f"{value:.1f} %"
 
 
 SENTENCES["changes"] = sentences

@@ -547,7 +547,7 @@ def _sentences(trial: Trial) -> list[str]:
 
 
 def _keys(facts: Mapping[str, Any], arm: str, name: str = "keys") -> int | None:
-    return facts.get(arm, {}).get(name)  # type: ignore[no-any-return]
+    return facts.get(arm, {}).get(name)
 
 
 def _unequal(trial: Trial, facts: Mapping[str, Any]) -> Iterator[str]:

@@ -16,9 +16,16 @@ STYLES = {
 }
 
 
-def cost_figure(table: pd.DataFrame, baseline: float | None) -> go.Figure:
+TITLES = {
+    "kl": "KL to the unchanged model, nats a token",
+    "lost": "loss against the unchanged model, nats a token (below 0: better)",
+    "agreement": "share of tokens that agree",
+}
+
+
+def cost_figure(table: pd.DataFrame, baseline: float | None, by: str = "kl") -> go.Figure:
     """One row per arm of a full table, with its interval; an arm's controls are small rings on its row."""
-    column = "kl" if "kl" in table else "agreement"
+    column = by if by in table else "agreement"
     table = table[table["role"] != "reference"]
     rows = [name for name, role in zip(table["arm"], table["role"], strict=True) if role != "control"]
     result = figure(height=170 + 30 * len(rows))
@@ -42,9 +49,8 @@ def cost_figure(table: pd.DataFrame, baseline: float | None) -> go.Figure:
         )
     if column == "kl" and baseline is not None:
         result.add_vline(x=baseline, line={"color": INK, "width": 1, "dash": "dash"})
-    title = "KL to the unchanged model, nats a token" if column == "kl" else "share of tokens that agree"
     return result.update_layout(
-        xaxis={"title": {"text": title}, "rangemode": "tozero"},
+        xaxis={"title": {"text": TITLES[column]}, "rangemode": "tozero"},
         yaxis={"categoryorder": "array", "categoryarray": [escape(name) for name in rows[::-1]]},
     )
 

@@ -85,11 +85,12 @@ def run(
         raise InputError(f"score = {tuple(score)}: some of kl, nats, agreement")
     plan = _plan(arms, given, controls, seed)
     left_out = _left_out(plan, given)
-    if rounds and (not isinstance(reading, ThroughCache) or given.ids is None):
-        raise InputError("steps are timed where texts are read through a cache: rounds=0 otherwise")
-    if rounds and given.ids.shape[1] - reading.context <= WARM_UP:
-        raise InputError(f"timing needs {WARM_UP + 1} tokens after the context: give longer texts, or no rounds")
-    more = {"needles": None if needles is None else [len(needles), *needles.keys.shape[1:]]}
+    if rounds:
+        if not isinstance(reading, ThroughCache) or given.ids is None:
+            raise InputError("steps are timed where texts are read through a cache: rounds=0 otherwise")
+        if given.ids.shape[1] - reading.context <= WARM_UP:
+            raise InputError(f"timing needs {WARM_UP + 1} tokens after the context: give longer texts, or no rounds")
+    more: dict[str, Any] = {"needles": None if needles is None else [len(needles), *needles.keys.shape[1:]]}
     more |= {"clock": clock_of(model)} if rounds else {}
     about = {**more, **(about or {})}
     record = _record(model, given, plan, reading, calibrated_on, tolerance, seed, batch_size, controls, about)

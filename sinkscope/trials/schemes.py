@@ -151,9 +151,9 @@ def cache_share(model: nn.Module, texts: Texts) -> dict[str, Any]:
     kept = full_layers(model)
     given = part(texts.inputs, slice(0, 1), texts.count, device_of(model))
     with evaluating(model), torch.no_grad():
-        held = DynamicCache(config=model.config)  # type: ignore[arg-type]
+        held = DynamicCache(config=model.config)
         model(**given, past_key_values=held, use_cache=True)
-    sizes = [held_bytes(layer) for layer in held.layers]  # type: ignore[arg-type]
+    sizes = [held_bytes(layer) for layer in held.layers]
     rounded = sum(sizes[index] for index in kept)
     return {"layers_rounded": len(kept), "layers": len(sizes), "bytes_rounded": rounded / max(1, sum(sizes))}
 

@@ -84,6 +84,11 @@ class Trial:
         return float(self.record.get("tolerance", TOLERANCE))
 
     @property
+    def leads(self) -> Score:
+        """What arms are compared with their controls by: KL, or nats where they are meant to predict better."""
+        return "nats" if self.record.get("leads") == "nats" else "kl"
+
+    @property
     def texts(self) -> int:
         """How many texts were scored."""
         return int(np.isfinite(self.data[self._main].values).any(0).sum())
@@ -183,7 +188,7 @@ class Trial:
         controls = self.controls(arm)
         if not controls:
             return f"{told}."
-        gain = _negated(self.difference(arm))
+        gain = _negated(self.difference(arm, score=self.leads))
         what = f"{len(controls)} random controls" if len(controls) > 1 else "its random control"
         if gain.low > 0:
             return f"{told}; it beats {what} of the same budget by {_nats(gain)}."
@@ -234,7 +239,8 @@ class Trial:
         from sinkscope.trials.figure import cost_figure  # plotly takes its time to load
 
         known = self.baseline is not None and self._has("kl")
-        return cost_figure(self.table(full=True), self.cost(str(self.baseline)).value if known else None)
+        base = self.cost(str(self.baseline)).value if known else None
+        return cost_figure(self.table(full=True), base, by="lost" if self.leads == "nats" else "kl")
 
     def save(self, path: str | Path) -> None:
         """Write everything to one netCDF file, whole or not at all."""
@@ -294,7 +300,7 @@ class Trial:
             row |= _columns("recovered", self.recovered(arm))
         if self._has("kl") and self.controls(arm):
             row["controls"] = float(nanmean(self.values(f"controls of {arm}"), 0))
-            row |= _columns("beats_by", _negated(self.difference(arm)))
+            row |= _columns("beats_by", _negated(self.difference(arm, score=self.leads)))
         if self._has("kl") and row["role"] != "reference":
             row["word"] = self.word(arm)
         return row

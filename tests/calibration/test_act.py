@@ -9,7 +9,7 @@ from torch import Tensor
 from sinkscope.calibration import ACT
 from sinkscope.calibration.act import redistributed
 from sinkscope.errors import InputError
-from sinkscope.interventions import effect
+from sinkscope.trials import changed
 from tests.calibration import written
 from tests.calibration.test_reweigh import HOSTS, PADS, padded
 from tests.families.registry import FAMILIES
@@ -104,9 +104,9 @@ def test_its_control_takes_as_many_other_columns():
     control = ACT(guarded=True).control(torch.Generator().manual_seed(0), model, inputs)
     assert control.seed is not None
     assert control.beta == 0.4
-    found = effect(model, inputs, ACT(0.2, 0.05), controls=2)
-    assert found.intervened.kl > 0
-    assert all(other.kl > 0 for other in found.controls)
+    trial = changed(model, inputs, ACT(0.2, 0.05), controls=2)
+    assert len(trial.controls("ACT")) == 2
+    assert all(trial.cost(name).value > 0 for name in trial.arms[1:])
 
 
 def test_digits_survive_where_sinks_hold_nearly_all():

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from sinkscope.calibration import METHODS, Option, Reweigh, choose, scores, zero_tuning
+from sinkscope.calibration import METHODS, Option, Reweigh, scores, search, zero_tuning
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.interventions import All
+from sinkscope.trials import calibration_of, calibration_trial
 from tests.families.registry import FAMILIES
 
 HARM = Reweigh(30.0, (1,), heads=((1, 2),))
@@ -54,13 +55,16 @@ def test_a_planted_gain_is_found_in_its_head_and_holds_elsewhere():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.mul_(8)
     ids = improvable(model)
-    found = choose(model, ids, [Option("x30", lambda heads: Reweigh(30.0, (1,), heads))], choose_on=8, controls=2)
-    gains = found.gains["x30"]
-    assert max(gains, key=gains.__getitem__) == (1, 2)
-    held = found.difference("chosen")
-    assert held.value < 0
-    assert (1, 2) in found.heads
-    assert found.record["chosen_on"] == found.record["held_out"] == 8
+    x30 = [Option("x30", lambda heads: Reweigh(30.0, (1,), heads))]
+    trial = calibration_trial(model, ids, x30, choose_on=8, controls=2)
+    gains = trial.data["gain"].sel(option="x30").values
+    assert np.unravel_index(gains.argmax(), gains.shape) == (1, 2)
+    assert trial.cost("chosen", "nats").value < 0
+    assert (1, 2) in calibration_of(trial).heads
+    assert trial.record["calibrated_on"]["texts"] == trial.texts == 8
+    harm = [Option(f"x{factor}", lambda heads, factor=factor: Reweigh(factor, (1,), heads)) for factor in (30.0, 0.5)]
+    found = search(model, ids[:8], harm)
+    assert max(found.estimated["x30.0"], key=found.estimated["x30.0"].__getitem__) == (1, 2)
 
 
 @pytest.mark.slow
@@ -72,30 +76,32 @@ def test_the_texts_held_out_have_no_part_in_the_choice():
         Option("x4", lambda heads: Reweigh(4.0, (0,), heads)),
         Option("x.2", lambda heads: Reweigh(0.2, (0,), heads)),
     ]
-    one, two = (choose(model, each, options, choose_on=6, controls=1) for each in (ids, other))
-    assert (one.option, one.heads, one.gains) == (two.option, two.heads, two.gains)
-    assert one.difference("all heads", held_out=False) == two.difference("all heads", held_out=False)
-    assert one.difference("all heads").value != two.difference("all heads").value
+    one, two = (calibration_trial(model, each, options, choose_on=6, controls=1) for each in (ids, other))
+    assert one.record["calibration"] == two.record["calibration"]
+    for name in ("gain", "estimated"):
+        assert one.data[name].equals(two.data[name])
+    assert one.cost("all heads", "nats").value != two.cost("all heads", "nats").value
 
 
 def test_nothing_is_chosen_where_nothing_helps():
     model, ids = FAMILIES["llama"].build("sdpa"), texts()
     twin = [Option("same", lambda heads: All((Reweigh(1.0, (0,), heads),)))]
-    found = choose(model, ids, twin, heads=((0, 0), (1, 1)))
-    assert (found.heads, found.intervention) == ((), None)
-    assert "nothing was chosen" in found.verdict
-    assert set(found.arms) == {"nothing", "all heads"}
-    assert found.difference("all heads").value == 0
+    found = search(model, ids, twin, heads=((0, 0), (1, 1)))
+    assert (found.heads, found.intervention, found.after) == ((), None, found.before)
+    trial = calibration_trial(model, ids, twin, heads=((0, 0), (1, 1)))
+    assert "nothing was chosen" in trial.verdict
+    assert trial.named("arm") == ["all heads"]
+    assert calibration_of(trial) is None
+    assert trial.cost("all heads", "nats").value == 0
 
 
 def test_zero_tuning_by_entropy_needs_no_truth_and_is_written():
     model, ids = FAMILIES["llama"].build("sdpa"), texts(8)
-    found = zero_tuning(model, ids, (0.5, 2.0), objective="entropy", controls=1, heads=((0, 0), (1, 3)))
+    found = zero_tuning(model, ids, (0.5, 2.0), objective="entropy", heads=((0, 0), (1, 3)))
     assert set(found.gains["gamma=0.5"]) == {(0, 0), (1, 3)}
-    described = found.to_json()
-    assert described["objective"] == "entropy"
-    assert [row["arm"] for row in described["arms"]][:1] == ["nothing"]
-    assert found.table()["held_out"].iloc[0] == 0
+    assert found.objective == "entropy"
+    none, chosen = (scores(model, ids, each).entropy.mean() for each in (None, found.intervention))
+    assert (found.before, found.after) == (pytest.approx(none), pytest.approx(chosen))
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].of_images is None])
@@ -117,9 +123,9 @@ def test_what_has_no_meaning_is_refused():
         ({"heads": ((7, 0),)}, "does not exist"),
     ):
         with pytest.raises(InputError, match=said):
-            choose(model, ids, option, **options)
+            calibration_trial(model, ids, option, **options)
     with pytest.raises(InputError, match="nothing to choose from"):
-        choose(model, ids, [])
+        search(model, ids, [])
     with pytest.raises(InputError, match="changes nothing"):
         zero_tuning(model, ids, (1.0,))
     with pytest.raises(UnsupportedModelError, match="next-token"):

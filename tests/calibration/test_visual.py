@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from sinkscope.calibration import VisualRedistribution
 from sinkscope.calibration.visual import sinks_of
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.interventions import effect
+from sinkscope.trials import changed
 from tests.calibration import written
 from tests.families.family import Family
 from tests.families.inputs import IMAGE_TOKEN
@@ -121,8 +121,8 @@ def test_dimensions_are_found_and_controls_take_other_tokens():
     assert var.image_token == IMAGE_TOKEN
     assert len(var.dimensions) == 2
     assert var.control(torch.Generator().manual_seed(0), model, inputs).seed is not None
-    found = effect(model, inputs, VisualRedistribution(DIMENSIONS, IMAGE_TOKEN, tau=TAU, rho=0.8, p=0.2), controls=2)
-    assert found.intervened.kl > 0
+    var = VisualRedistribution(DIMENSIONS, IMAGE_TOKEN, tau=TAU, rho=0.8, p=0.2)
+    assert changed(model, inputs, var, controls=2).cost("VisualRedistribution").value > 0
 
 
 def test_a_sink_stands_out_in_a_named_dimension():

@@ -12,7 +12,7 @@ from transformers import BartConfig, T5Config
 
 from sinkscope.cli.given import RUNS, Reads
 from sinkscope.cli.measuring.job import reading_of
-from sinkscope.interventions import NAMED, ForbidSink
+from sinkscope.interventions import NAMED, HideSink
 from sinkscope.measurements import Measurement
 from sinkscope.model import load
 from tests.cli.conftest import prose
@@ -140,29 +140,27 @@ def test_a_model_without_images_is_left_out_of_their_survey(sinkscope, places, t
 def test_an_encoder_decoder_is_changed_in_its_decoder(sinkscope, places, text, tmp_path):
     """Its loss is over what the decoder reads next; nothing in the encoder is changed."""
     given = (places / "bart", "--text", text, "--bos", "add", *FEW)
-    call = ("intervene", *given, "--what", "forbid-sink", "--controls", 1)
+    call = ("intervene", *given, "--what", "hide-sink", "--on", "first:1", "--after", 4, "--controls", 1)
     answer = sinkscope(*call, "--json")
     found = answer.json
     assert found["stack"] == "decoder"
-    assert "forbid-sink, in the decoder alone: keys at position 0" in answer.err
+    assert "changed: the decoder alone" in answer.err
     assert "the decoder reads the same tokens behind its start token" in found["input"]
     model = load(places / "bart")
     [part] = reading_of(model, str(places / "bart"), "natural", SMALL, RUNS, None, text).parts
     with torch.no_grad():
         plain = model(**part).logits
         encoded = model.get_encoder()(part["input_ids"])
-        with ForbidSink((0,)).applied(model):
+        with HideSink((0,), 4).applied(model):
             logits, same = model(**part).logits, model.get_encoder()(part["input_ids"])
-    targets = part["decoder_input_ids"][:, 1:]
+    targets = part["decoder_input_ids"][:, 5:]
     assert torch.equal(encoded[0], same[0])
-    for side, scores in (("baseline", plain), ("intervened", logits)):
-        loss = F.cross_entropy(scores[:, :-1].transpose(1, 2), targets)
-        assert found[side]["loss"] == pytest.approx(float(loss), rel=1e-5)
-    divergence = F.kl_div(logits.log_softmax(-1), plain.log_softmax(-1), log_target=True, reduction="none").sum(-1)
-    assert found["intervened"]["kl"] == pytest.approx(float(divergence.mean()), rel=1e-3)
-    assert found["baseline"]["sink_rate"] == pytest.approx(
-        sinkscope("measure", *given, "--observers", "few", "--json").json["stacks"]["decoder"]["sink_rate"]["0"]
-    )
+    by_name = {row["arm"]: row for row in found["arms"]}
+    for name, scores in (("full", plain), ("hide-sink", logits)):
+        loss = F.cross_entropy(scores[:, 4:-1].transpose(1, 2), targets)
+        assert by_name[name]["nats"] == pytest.approx(float(loss), rel=1e-5)
+    p, q = plain[:, 4:-1].log_softmax(-1), logits[:, 4:-1].log_softmax(-1)
+    assert by_name["hide-sink"]["kl"] == pytest.approx(float((p.exp() * (p - q)).sum(-1).mean()), rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -175,12 +173,13 @@ def test_an_encoder_decoder_is_changed_in_its_decoder(sinkscope, places, text, t
 )
 def test_images_and_recordings_are_intervened_on(sinkscope, places, name, option, folder, stack, tmp_path):
     given = (places / name, option, places / folder, "--tokens", 12)
-    found = sinkscope("intervene", *given, "--what", "forbid-sink", "--controls", 3, "--out", "i", "--json").json
-    assert (found["stack"], found["samples"]) == (stack, 3)
-    assert found["intervened"]["kl"] > 0
-    assert (found["intervened"]["loss"] is None) == (name == "classifier")
+    on = ("--what", "hide-sink", "--on", "first:1", "--controls", 2)
+    found = sinkscope("intervene", *given, *on, "--out", "i", "--json").json
+    assert (found["stack"], found["texts"]) == (stack, 3)
+    arm = next(row for row in found["arms"] if row["arm"] == "hide-sink")
+    assert arm["kl"] > 0
+    assert (arm.get("nats") is None) == (name == "classifier")
     measured = sinkscope("measure", *given, "--observers", "few", "--out", "m", "--json").json
-    assert found["baseline"]["sink_rate"] == pytest.approx(measured["stacks"][stack]["sink_rate"]["0"])
     assert found["input"] == measured["input_details"]["description"]
     assert (tmp_path / "i" / "figure.html").exists()
 
@@ -213,14 +212,14 @@ def test_every_intervention_runs_or_says_why_not(sinkscope, places, name):
         (("measure", "vit", "--images", "sounds"), "no image in the folder"),
         (("measure", "vit", "--images", "none"), "no such folder of images"),
         (("measure", "wav2vec2", "--audio", "images"), "no recording in the folder"),
-        (("intervene", "vit", "--what", "forbid-sink", "--images", "images"), "it has no logits"),
+        (("intervene", "vit", "--what", "hide-sink", "--on", "first:1", "--images", "images"), "it has no logits"),
         (
-            ("intervene", "wav2vec2", "--what", "forbid-sink", "--audio", "sounds"),
+            ("intervene", "wav2vec2", "--what", "hide-sink", "--on", "first:1", "--audio", "sounds"),
             "(input_values: 2 of 800, 1 of 1600)",
         ),
         (("intervene", "t5", "--what", "swap-position", "--samples", "2"), "position"),
         (("intervene", "classifier", "--what", "suppress-bands", "--images", "images"), "no unembedding"),
-        (("intervene", "classifier", "--what", "forbid-sink"), "sinkscope measure takes --images DIR"),
+        (("intervene", "classifier", "--what", "hide-sink"), "sinkscope measure takes --images DIR"),
         (("measure", "wav2vec2", "--audio", "sounds", "--prompt", "what"), "a prompt goes with models that read text"),
         (("measure", "bart", "--prompt", "what"), "--prompt goes with --images or --audio"),
         (("measure", "./absent"), "no such folder: './absent'"),

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from sinkscope.interventions.outcome import METRICS
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 

@@ -166,5 +166,5 @@ def test_old_names_say_the_new_ones(model: LlamaForCausalLM) -> None:
     with warnings.catch_warnings(), pytest.raises(AttributeError, match="no attribute"):
         ss.evaluate.nothing_of_the_kind  # noqa: B018
     for name in (*ss.evaluate.MOVED, *ss.evaluate.OTHERWISE):
-        with pytest.warns(DeprecationWarning):
+        with pytest.warns(DeprecationWarning, match=name):
             assert getattr(ss.evaluate, name)

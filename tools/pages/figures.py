@@ -22,7 +22,7 @@ FIGURES = DOCS / "figures"
 COMMANDS = {
     "measure": ["measure", "nano", "--samples", "20"],
     "theory": ["theory"],
-    "intervene": ["intervene", "nano", "--what", "forbid-sink", "--samples", "20"],
+    "intervene": ["intervene", "nano", "--samples", "20"],
 }
 WIDTH = 1100
 MAPS = 8  # of the head maps, the first two rows: attention, values, keys, angles

@@ -133,7 +133,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
 
     def restore(self, state: dict[str, Any]) -> None:
         kept, first = state.pop("kept"), state.pop("first")
-        vars(self).update(state)
+        self.__dict__.update(state)
         if kept is None:
             return
         keys, values = kept

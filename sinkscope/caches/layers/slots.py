@@ -261,7 +261,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
 
     def restore(self, state: dict[str, Any]) -> None:
         notes, heads, kept, empty = (state.pop(name) for name in ("notes", "heads", "kept", "empty"))
-        vars(self).update(state)
+        self.__dict__.update(state)
         self.rows = {self.note_names.get(name, name): rows for name, rows in notes.items()}
         if not kept[0]:
             return

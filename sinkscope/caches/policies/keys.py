@@ -97,7 +97,7 @@ class LagKV(Policy):
                 score[:, self.sinks :] = torch.arange(behind, device=key.device) / behind
             return score
         cut = slice(self.sinks, self.sinks + parts * self.lag)
-        both = sum(_spread(x[:, cut].unflatten(1, (parts, self.lag))) for x in (key, value))
+        both = torch.stack([_spread(x[:, cut].unflatten(1, (parts, self.lag))) for x in (key, value)]).sum(0)
         score[:, self.sinks : cut.stop - self.lag] = (both.argsort(-1).argsort(-1) / self.lag).flatten(1)
         return score
 

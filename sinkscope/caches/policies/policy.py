@@ -97,8 +97,9 @@ class Policy(ABC):
         by itself with a budget of so many `keys`.
         """
         about: dict[str, Any] = {"policy": type(self).__name__}
-        changed = {}
-        for each in fields(self) if is_dataclass(self) else ():
+        changed: dict[str, Any] = {}
+        own: Any = fields(self) if is_dataclass(self) else ()
+        for each in own:
             value = getattr(self, each.name)
             if isinstance(value, Policy):
                 about["of"] = value.describe(keys)

@@ -98,6 +98,7 @@ def _close(closed: set[int], operation: Operation, args: tuple[Any, ...], kwargs
         for place, end in enumerate(ends):
             if place in closed:
                 logit = operation.slot_modules[place].logit
+                assert isinstance(logit, torch.Tensor)
                 logit.data -= excess[:, end - 1].to(logit)
 
 

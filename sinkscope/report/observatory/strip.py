@@ -77,7 +77,7 @@ def strip_payload(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> d
     by_layer = nanmean(received, 2)
     mean = np.concatenate([nanmean(by_layer, 1)[:, None], by_layer], 1)
     share = np.concatenate([token_rates(received, epsilon)[:, None], layer_rates(received, epsilon)], 1)
-    counted = comparable_places(part).any(1)
+    counted = np.asarray(comparable_places(part).any(1))
     ids = part["token_id"].transpose("sample", "position").values
     norms = _largest_norms(part, stack)
     samples = [_sample(number, ids, mean, share, counted, norms, part) for number in range(len(ids))]

@@ -100,7 +100,7 @@ def test_a_folder_of_another_command_is_refused(sinkscope, model, text, tmp_path
     assert sinkscope("measure", model, "--text", text, *QUICK, "--out", "found").code == 0
     survey = sinkscope("survey", model, "--text", text, "--out", "found")
     assert "found holds the results of sinkscope measure (measurement.nc): choose another folder" in survey.error
-    change = sinkscope("intervene", model, "--what", "forbid-sink", "--text", text, "--out", "found")
+    change = sinkscope("intervene", model, "--what", "hide-sink", "--text", text, "--out", "found")
     assert "holds the results of sinkscope measure" in change.error
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "survey.json").write_text("{}")

@@ -6,17 +6,18 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from torch import nn
 
 from sinkscope.calibration import Reweigh, kept, saving
-from sinkscope.calibration import stored as stored_choice
 from sinkscope.cli import main
 from sinkscope.interventions import Intervention
 from sinkscope.model import load
+from sinkscope.trials import load as load_trial
 from tests.families.processors import images, saved_llava
 
-TEXT = ["--text", str(Path(__file__).parents[3] / "docs" / "calibration.md")]
+TEXT = ["--text", str(Path(__file__).parents[2] / "docs" / "calibration.md")]
 SMALL = [*TEXT, "--samples", "6", "--tokens", "24"]
 FEW = [*SMALL, "--heads", "3.0,3.2", "--controls", "1"]
 
@@ -45,22 +46,58 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_it_chooses_reports_and_writes(capsys):
     assert main(["calibrate", "nano", "--method", "zero-tuning", "--values", "0.5,2", "--out", "there", *FEW]) == 0
-    said = capsys.readouterr().out
-    assert "held out" in said
-    assert "nothing" in said
-    names = {"choice.nc", "choice.json", "table.csv", "figure.html"}
+    assert "held out" in capsys.readouterr().err
+    names = {"trial.nc", "trial.json", "table.csv", "figure.html"}
     assert {path.name for path in Path("there").iterdir()} == names
-    written = json.loads(Path("there/choice.json").read_text())
-    assert written["option"] in ("gamma=0.5", "gamma=2")
-    assert set(written["gains"]["gamma=2"]) == {"3.0", "3.2"}
-    assert written["chosen_on"] == written["held_out"] == 3
-    assert written["arms"][0]["arm"] == "nothing"
-    for stored in ("there", "there/choice.nc"):
+    written = json.loads(Path("there/trial.json").read_text())
+    assert written["calibration"]["option"] in ("gamma=0.5", "gamma=2")
+    gains = load_trial("there/trial.nc").data["gain"].sel(option="gamma=2").values
+    assert set(zip(*np.isfinite(gains).nonzero(), strict=True)) == {(3, 0), (3, 2)}
+    assert written["calibrated_on"]["texts"] == written["texts"] == 3
+    assert written["arms"][0]["arm"] == "full"
+    assert (written["model"], written["method"]) == ("nano", "zero-tuning")
+    for stored in ("there", "there/trial.nc"):
         assert main(["report", stored, "--out", "again.html"]) == 0
-        assert Path("again.html").read_bytes() == Path("there/figure.html").read_bytes()
-    choice, about = stored_choice("there/choice.nc")
-    assert (about["model"], about["method"]) == ("nano", "zero-tuning")
-    assert json.loads(json.dumps({**about, **choice.to_json()})) == written
+        assert Path("again.html").exists()
+
+
+@pytest.mark.slow
+def test_a_plan_takes_no_time_and_writes_nothing(capsys):
+    assert main(["calibrate", "nano", "--method", "zero-tuning", "--plan", "--json", *SMALL]) == 0
+    planned = json.loads(capsys.readouterr().out)["seconds"]
+    assert main(["calibrate", "nano", "--method", "zero-tuning", "--plan", "--json", "--exhaustive", *SMALL]) == 0
+    assert json.loads(capsys.readouterr().out)["seconds"]["choose"] > planned["choose"] > 0
+    assert not list(Path().rglob("*"))
+
+
+@pytest.mark.slow
+def test_a_killed_one_goes_on_from_where_it_was(capsys, monkeypatch):
+    from sinkscope.calibration import choosing
+
+    call = ["calibrate", "nano", "--method", "zero-tuning", "--values", "0.5,2", "--out", "there", *FEW]
+    passes, means = [], choosing.means
+
+    def counted(*given):
+        passes.append(given)
+        if len(passes) == 4:
+            raise KeyboardInterrupt
+        return means(*given)
+
+    monkeypatch.setattr(choosing, "means", counted)
+    assert main(call) == 130
+    assert [path.name for path in Path("there").rglob("*.jsonl")] == ["heads.jsonl"]
+    capsys.readouterr()
+    assert main(call) == 0
+    assert "goes on from" in capsys.readouterr().err
+    resumed, whole = len(passes) - 4, len(passes) - 1
+    first = json.loads(Path("there/trial.json").read_text())
+    passes[:] = [()] * 4
+    assert main([*call, "--out", "again"]) == 0
+    assert len(passes) - 4 == whole
+    assert resumed == whole - 3
+    again = json.loads(Path("again/trial.json").read_text())
+    assert (first["verdict"], first["calibration"]) == (again["verdict"], again["calibration"])
+    assert not list(Path("there").glob("unfinished*"))
 
 
 def test_visual_sinks_of_a_model_that_reads_images(capsys):
@@ -68,10 +105,10 @@ def test_visual_sinks_of_a_model_that_reads_images(capsys):
     images(Path("images"), ((30, 40),) * 4)
     call = ["calibrate", "llava", "--method", "var", "--images", "images", "--prompt", "a b c d", "--values", "0.2,0.6"]
     assert main([*call, "--out", "there", "--controls", "1"]) == 0, capsys.readouterr().err
-    written = json.loads(Path("there/choice.json").read_text())
-    assert written["heads"] == []
-    assert written["option"] in ("p=0.2", "p=0.6")
-    assert written["chosen_on"] == written["held_out"] == 2
+    written = json.loads(Path("there/trial.json").read_text())
+    assert written["calibration"]["heads"] == []
+    assert written["calibration"]["option"] in ("p=0.2", "p=0.6")
+    assert written["calibrated_on"]["texts"] == written["texts"] == 2
     capsys.readouterr()
     for more, said in (
         (["--heads", "3.0"], "finds its heads by itself"),

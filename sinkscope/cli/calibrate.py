@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,17 +14,18 @@ from typer.core import TyperOption
 from sinkscope.cli import options
 from sinkscope.cli.commands import Command
 from sinkscope.cli.given import RUNS, Reads, Runs, sharing
-from sinkscope.cli.measuring.folders import FILES, old_files, results_folder
+from sinkscope.cli.measuring.folders import results_folder
+from sinkscope.cli.trials import about, show_trial, watching, write_trial
 from sinkscope.errors import InputError, unknown
-from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
+from sinkscope.report.terminal import note, only_json, plain, show, show_json
 
 if TYPE_CHECKING:
-    from sinkscope.calibration import Choice
+    from sinkscope.trials import Trial
 
-TOKENS, SAMPLES = 128, 96
-ABOUT = (
-    "nats: a token's loss against the model without calibration; of texts held out, with the 95 % interval over texts. "
-    "Controls spend the same budget elsewhere. A language model on its own texts gains next to nothing here."
+TOKENS, SAMPLES = 128, 64
+BASIC = (
+    *("method", "values", "heads", "objective", "choose_on", "text", "corpus", "tokens", "samples", "tolerance"),
+    *("explain", "plan_only", "save", "out", "help"),
 )
 
 Objective = Literal["loss", "entropy", "error"]
@@ -34,6 +38,8 @@ class ListingMethods(Command):
         from sinkscope.calibration import METHODS
 
         for param in self.params:
+            if isinstance(param, TyperOption) and param.name not in BASIC:
+                param.rich_help_panel = "Advanced"
             if param.name == "method" and isinstance(param, TyperOption):
                 param.help = "; ".join(f"{name}: {method.about}" for name, method in METHODS.items()) + "."
         super().format_help(ctx, formatter)
@@ -58,7 +64,18 @@ def calibrate(
     choose_on: Annotated[
         int | None, typer.Option(min=2, help="Texts to choose on; the others are held out. Default: half of them.")
     ] = None,
+    exhaustive: Annotated[
+        bool,
+        typer.Option(
+            "--exhaustive", help="A pass for each head and setting, in place of derivatives: hours, not minutes."
+        ),
+    ] = False,
     controls: Annotated[int, typer.Option(min=1, help="Random controls of the same budget.")] = 3,
+    tolerance: Annotated[float, typer.Option(min=0, help="KL in nats a token that counts as free.")] = 0.02,
+    explain: Annotated[bool, typer.Option("--explain", help="Print what the words of the verdict mean.")] = False,
+    plan_only: Annotated[
+        bool, typer.Option("--plan", help="Time two texts, say how long everything would take, and write nothing.")
+    ] = False,
     text: options.OneText = None,
     field: options.TextField = None,
     corpus: options.CorpusName = "python",
@@ -94,10 +111,11 @@ def calibrate(
     folder = results_folder("calibrate", out, [model], [method], context)
     from transformers.utils.logging import disable_progress_bar
 
-    from sinkscope.calibration import METHODS, choose
+    from sinkscope.calibration import METHODS
     from sinkscope.cli.intervene import of_one_size
     from sinkscope.cli.measuring.job import loaded, reading_of, tokenizer_of
     from sinkscope.data.media import processor_of
+    from sinkscope.trials import calibration_trial
 
     if method not in METHODS:
         raise unknown("method", method, METHODS)
@@ -126,32 +144,83 @@ def calibrate(
             raise InputError(f"--position {position}: the texts have positions 0 to {given['input_ids'].shape[1] - 1}")
         if named.of_images is not None:
             settings = named.of_images(changed, given, tried or named.defaults)
-        note(f"{model}: {read.description}; {len(settings)} settings of {method}")
-        from rich.progress import Progress
-
-        with Progress(console=stderr(), transient=True, disable=not stderr().is_terminal) as bar:
-            task = bar.add_task("choosing", total=None)
-            found = choose(
+        count = len(given["input_ids"])
+        first = count // 2 if choose_on is None else choose_on
+        held = count - first
+        note(f"{model}: {read.description}; {len(settings)} settings of {method}, chosen on {first}, scored on {held}")
+        seconds = _seconds(changed, given, settings, chosen_heads, exhaustive, first, held, controls)
+        took = f"about {_time(sum(seconds))}: {_time(seconds[0])} to choose, {_time(seconds[1])} to score"
+        if plan_only:
+            if as_json:
+                show_json({"model": model, "method": method, "seconds": {"choose": seconds[0], "score": seconds[1]}})
+            else:
+                show(plain(took))
+            return
+        note(took)
+        work = folder / _work(context)
+        if work.exists():
+            note(f"goes on from {work}")
+        with watching() as watch:
+            trial = calibration_trial(
                 changed,
                 given,
                 settings,
                 choose_on=choose_on,
                 objective=objective,
                 heads=chosen_heads,
+                exhaustive=exhaustive,
                 controls=controls,
+                tolerance=tolerance,
                 seed=runs.seed,
                 batch_size=runs.batch_size,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
+                out=work,
+                about=about("calibrate", model=model, method=method, input=read.description),
+                progress=watch,
             )
-        summary = {"model": model, "method": method, "input": read.description, **found.to_json()}
-        paths = _write(found, folder, summary)
+        paths = _write(trial, folder)
         if save is not None:
-            paths += _save(changed, found, save, beside)
-    if as_json:
-        show_json(summary)
-    else:
-        _show(found)
-        show(plain(f"written: {', '.join(map(str, paths))}"))
+            paths += _save(changed, trial, save, beside)
+    show_trial(trial, paths, as_json=as_json, explain=explain)
+
+
+def _seconds(
+    model: Any,
+    given: Any,
+    settings: Any,
+    heads: Any,
+    exhaustive: bool,
+    first: int,
+    held: int,
+    controls: int,
+) -> tuple[float, float]:
+    """How long choosing and scoring would take at most, from two texts that are read as they will be."""
+    from sinkscope.calibration import scores
+    from sinkscope.calibration.choosing import passes
+    from sinkscope.hooks import device_of, part
+
+    count = len(given["input_ids"])
+    size = min(2, count)
+    batch = part(given, slice(0, size), count, device_of(model))
+    taken = []
+    for _ in range(2):  # the first pass of a process takes longer
+        start = time.perf_counter()
+        scores(model, batch, settings[0].of_heads(None), size)
+        taken.append(time.perf_counter() - start)
+    each = min(taken) / size
+    arms = 1 + 2 * (1 + controls) + controls
+    return passes(model, settings, heads, exhaustive=exhaustive) * first * each, arms * held * each
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _work(context: options.Context) -> str:
+    """The folder, among the results, of what is done so far: another one for other options."""
+    options_given = {name: str(value) for name, value in context.params.items() if name not in ("as_json", "explain")}
+    return f"unfinished-{hashlib.sha256(repr(sorted(options_given.items())).encode()).hexdigest()[:8]}"
 
 
 def _values(text: str | None) -> tuple[float, ...]:
@@ -175,52 +244,25 @@ def _heads(text: str | None) -> tuple[tuple[int, int], ...] | None:
     return tuple(dict.fromkeys(found))
 
 
-def _write(found: Choice, folder: Path, summary: dict[str, Any]) -> list[Path]:
-    """Numbers, table and page, in the place of an earlier calibration's."""
-    from functools import partial
+def _write(trial: Trial, folder: Path) -> list[Path]:
+    """Numbers, table and page, in the place of an earlier calibration's; what was unfinished goes."""
+    from sinkscope.report.calibrated import heads_sections
 
-    from sinkscope.calibration import store
-    from sinkscope.files import replacing, write_json, write_text
-    from sinkscope.report.changing import calibration_page
-    from sinkscope.report.page import write_page
-
-    page = calibration_page(found, summary)
-    with replacing(folder, partial(old_files, "calibrate")) as draft:
-        store(found, draft / "choice.nc", {name: summary[name] for name in ("model", "method", "input")})
-        write_json(draft / "choice.json", summary)
-        write_text(draft / "table.csv", found.table().to_csv(index=False))
-        write_page(page, draft / "figure.html")
-    return [folder / name for name in FILES["calibrate"]]
+    record = trial.record
+    title = f"{record['method']} on {record['model']}"
+    paths = write_trial(trial, "calibrate", folder, title=title, more=heads_sections(trial))
+    for unfinished in folder.glob("unfinished-*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return paths
 
 
-def _save(model: Any, found: Choice, folder: Path, beside: Any) -> list[Path]:
+def _save(model: Any, trial: Trial, folder: Path, beside: Any) -> list[Path]:
     """The calibrated model. Raises `InputError` where nothing was chosen."""
     from sinkscope import calibration
+    from sinkscope.trials import calibration_of
 
-    if found.intervention is None:
+    found = calibration_of(trial)
+    if found is None:
         raise InputError(f"--save {folder}: nothing was chosen, so there is nothing to save; the results are written")
-    calibration.save(model, found.intervention, folder, beside)
+    calibration.save(model, found, folder, beside)
     return [folder]
-
-
-def _show(found: Choice) -> None:
-    """A row per arm, and the finding in words."""
-    columns = ("", "loss", "where chosen", "held out", "from", "to", "right, %", "entropy")
-    rows = [
-        (
-            row.arm,
-            f"{row.loss:.4f}",
-            f"{row.chosen_on:+.4f}",
-            f"{row.held_out:+.4f}",
-            f"{row.low:+.4f}",
-            f"{row.high:+.4f}",
-            f"{100 * row.right:.1f}",
-            f"{row.entropy:.3f}",
-        )
-        for row in found.table().itertuples()
-    ]
-    show(table(columns, rows))
-    if found.heads:
-        show(plain(f"heads (layer.head): {', '.join(f'{layer}.{head}' for layer, head in found.heads)}"))
-    show(plain(found.verdict))
-    show(plain(ABOUT))

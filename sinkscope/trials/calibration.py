@@ -1,0 +1,272 @@
+"""What a calibration is worth on texts that had no part in choosing it: the arms of such a trial."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import nn
+
+from sinkscope.calibration import Chosen, HeadChange, InRows, Option, search
+from sinkscope.calibration.saving import from_json
+from sinkscope.errors import InputError
+from sinkscope.hooks import unwrapped
+from sinkscope.interventions import Intervention
+from sinkscope.interventions.head_controls import every_head
+from sinkscope.interventions.intervention import draw as drawn
+from sinkscope.statistics import Interval
+from sinkscope.trials.arm import Arm, OnePass, Texts
+from sinkscope.trials.run import Progress, run
+from sinkscope.trials.texts import split
+from sinkscope.trials.trial import SENTENCES, Trial, _nats, _negated
+from sinkscope.trials.words import TOLERANCE
+
+KIND = "calibration"
+CHOSEN, HEADS, ALL = "chosen", "chosen heads", "all heads"
+"""Arms: the choice, with the same change of other tokens as its control; the same, with other heads; all heads."""
+
+Head = tuple[int, int]
+
+
+def calibration_trial(
+    model: nn.Module,
+    inputs: Any,
+    options: Sequence[Option],
+    *,
+    choose_on: int | None = None,
+    objective: str = "loss",
+    heads: Sequence[Head] | None = None,
+    exhaustive: bool = False,
+    controls: int = 3,
+    tolerance: float = TOLERANCE,
+    seed: int = 0,
+    batch_size: int = 8,
+    out: str | Path | None = None,
+    about: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Trial:
+    """A setting and heads chosen on some texts (`calibration.search`), compared with controls on the others.
+
+    Arms: `chosen`, whose controls make the same change elsewhere in the same heads (other tokens; what the calibration
+    takes for its control); `chosen heads`, the same calibration, whose controls are as many heads that were not chosen,
+    drawn anew for each text; `all heads`. Where controls of the calibration are other heads (temperatures), there is
+    `chosen heads` alone. The loss leads: a calibration is meant to predict better, not to change nothing.
+
+    `data` also has `estimated` and `gain` (option, layer, head): by how much each head alone lowers the objective on
+    the texts to choose on, by derivatives and by passes of their own, NaN where there were none.
+
+    Args:
+        model: Any causal model whose attention can be changed.
+        inputs: All texts, as `measure` takes them.
+        options: The settings to choose from.
+        choose_on: How many texts, the first ones, are chosen on; the others are scored. Default: half of them, since
+            as many numbers are chosen from as there are settings and heads.
+        objective: "loss", "entropy" or "error", as of `search`.
+        heads: Only these are tried.
+        exhaustive: A pass for each option and head in place of derivatives.
+        controls: Draws of each control.
+        tolerance: τ in nats a token, for the words.
+        seed: Of the controls.
+        batch_size: Texts that go through the model at once.
+        out: A folder for what is done, from which an interrupted trial goes on.
+        about: More for the record.
+        progress: Called as passes end, first of the search, then of the trial.
+
+    Raises `InputError` where a part would have fewer than 2 texts, and as `search` and `measure` do.
+    """
+    model = unwrapped(model)
+    texts = Texts.of(model, inputs)
+    count = texts.count // 2 if choose_on is None else choose_on
+    if not 2 <= count <= texts.count - 2:
+        raise InputError(
+            f"choose_on = {count} of {texts.count} texts: at least 2 to choose on, and 2 that are held out"
+        )
+    first, rest = texts.part(slice(0, count)), texts.part(slice(count, texts.count))
+    parts = split(model, rest.inputs, "chooses", calibrate_on=first.inputs, source=f"the first {count} texts")
+    chosen = search(
+        model,
+        first.inputs,
+        options,
+        objective=objective,
+        heads=heads,
+        exhaustive=exhaustive,
+        batch_size=batch_size,
+        out=out,
+        progress=progress,
+    )
+    option = next(option for option in options if option.name == chosen.option)
+    arms, notes = _arms(model, option, chosen, parts.scored)
+    record = {"kind": KIND, "leads": "nats", "notes": notes, "calibration": _described(chosen, len(every_head(model)))}
+    trial = run(
+        model,
+        parts.scored,
+        arms,
+        reading=OnePass(),
+        controls=controls,
+        calibrated_on=parts.record,
+        tolerance=tolerance,
+        seed=seed,
+        batch_size=batch_size,
+        out=out,
+        about={**record, **dict(about or {})},
+        progress=progress,
+    )
+    return Trial(trial.data.assign(_of_heads(chosen)).assign_attrs(trial.data.attrs))
+
+
+def calibration_of(trial: Trial) -> Intervention | None:
+    """The calibration that was chosen in a trial; None where nothing was."""
+    described = trial.record.get("calibration", {}).get("intervention")
+    return None if described is None else from_json(described)
+
+
+def _arms(model: nn.Module, option: Option, chosen: Chosen, texts: Texts) -> tuple[list[Arm], list[str]]:
+    everywhere = option.of_heads(None)
+    arms: list[Arm] = []
+    notes: list[str] = []
+    if chosen.intervention is not None:
+        same = ("chosen", json.dumps(chosen.intervention.describe()))
+        by_heads = isinstance(chosen.intervention, HeadChange) and chosen.intervention.controlled_by_heads
+        if not (chosen.heads and by_heads):
+            arms.append(_arm(CHOSEN, chosen.intervention, _elsewhere(model, chosen.intervention, texts, notes), same))
+        others = _other_heads(model, option, chosen.heads, notes) if chosen.heads else None
+        if others is not None or (chosen.heads and by_heads):
+            arms.append(_arm(HEADS, chosen.intervention, others, same))
+    if chosen.intervention is None or not option.whole:
+        arms.append(_arm(ALL, everywhere, _elsewhere(model, everywhere, texts, notes), None))
+    return arms, notes
+
+
+Control = Callable[[int, Texts], Arm | None] | None
+
+
+def _arm(name: str, calibration: Intervention, control: Control, same: tuple[str, str] | None) -> Arm:
+    return Arm(
+        name,
+        lambda model, texts: calibration.applied(model),
+        control=control,
+        same=same,
+        facts={"does": calibration.describe()},
+    )
+
+
+def _elsewhere(model: nn.Module, calibration: Intervention, texts: Texts, notes: list[str]) -> Control:
+    """The calibration's own control: the same change of something random."""
+    try:
+        calibration.control(torch.Generator().manual_seed(0), model, texts.inputs)
+    except InputError as error:
+        notes.append(f"{str(error).removesuffix('.')}.")
+        return None
+
+    def control(number: int, given: Texts) -> Arm:
+        changed = calibration.control(torch.Generator().manual_seed(number), model, given.inputs)
+        return _arm("", changed, None, None)
+
+    return control
+
+
+def _other_heads(model: nn.Module, option: Option, heads: Sequence[Head], notes: list[str]) -> Control:
+    """The option in as many heads that were not chosen, others for each text and draw."""
+    free = [head for head in every_head(model) if head not in heads]
+    everywhere = option.of_heads(None)
+    if len(free) < len(heads):
+        notes.append(
+            f"{len(heads)} of {len(heads) + len(free)} heads were chosen, so as many others cannot be drawn, and there "
+            "is no control by heads."
+        )
+        return None
+    if not isinstance(everywhere, HeadChange):
+        notes.append(f"{option.name} cannot differ between texts, so there is no control by heads.")
+        return None
+
+    def control(number: int, given: Texts) -> Arm:
+        def opened(model: nn.Module, batch: Texts) -> AbstractContextManager[None]:
+            rows = range(batch.rows.start, batch.rows.stop)
+            return InRows(everywhere, [other_heads(free, len(heads), number, row) for row in rows]).applied(model)
+
+        facts = {"does": everywhere.describe(), "heads": f"{len(heads)} that were not chosen, others for each text"}
+        return Arm("", opened, facts=facts)
+
+    return control
+
+
+def other_heads(free: Sequence[Head], count: int, number: int, row: int) -> tuple[Head, ...]:
+    """The heads of one text in one draw: `count` different ones, whatever batch the text is in."""
+    return drawn(torch.Generator().manual_seed(1_000_003 * number + row), free, count, "heads")
+
+
+def _described(chosen: Chosen, every: int) -> dict[str, Any]:
+    return {
+        "option": chosen.option,
+        "heads": [list(head) for head in chosen.heads],
+        "of_heads": every,
+        "objective": chosen.objective,
+        "before": chosen.before,
+        "after": chosen.after,
+        "by_derivatives": sorted(chosen.estimated),
+        "intervention": None if chosen.intervention is None else chosen.intervention.describe(),
+    }
+
+
+def _of_heads(chosen: Chosen) -> dict[str, xr.DataArray]:
+    """Gains as arrays over (option, layer, head)."""
+    names = list(chosen.gains)
+    every = [head for own in (*chosen.estimated.values(), *chosen.gains.values()) for head in own]
+    if not every:
+        return {}
+    shape = (len(names), 1 + max(layer for layer, _ in every), 1 + max(head for _, head in every))
+    found = {}
+    for name, known in (("estimated", chosen.estimated), ("gain", chosen.gains)):
+        values = np.full(shape, np.nan)
+        for index, option in enumerate(names):
+            for (layer, head), gain in known.get(option, {}).items():
+                values[index, layer, head] = gain
+        dims = ("option", "layer", "head")
+        found[name] = xr.DataArray(values, dims=dims, coords={"option": names}, attrs={"units": chosen.objective})
+    return found
+
+
+def _sentences(trial: Trial) -> list[str]:
+    """The general sentences of each calibration, and what the choice is worth on texts that had no part in it."""
+    about = trial.record["calibration"]
+    arms = trial.named("arm")
+    if about["intervention"] is None:
+        what = "No head" if "gain" in trial.data or "estimated" in trial.data else "Nothing"
+        return [f"{what} got better by {about['option']}: nothing was chosen.", *(trial.sentence(arm) for arm in arms)]
+    chosen = CHOSEN if CHOSEN in arms else HEADS
+    count = len(about["heads"])
+    where = f"in {count} of {about['of_heads']} heads" if count else "in the heads that it finds"
+    cost = trial.cost(chosen, "nats")
+    if cost.high < 0:
+        told = f"lowers the loss by {_nats(_negated(cost))} nats a token"
+    elif cost.low > 0:
+        told = f"raises the loss by {_nats(cost)} nats a token"
+    else:
+        told = f"changes the loss by nothing that can be told from zero ({_nats(cost, signed=True)} nats a token)"
+    parts = [f"{about['option']} {where} {told} on texts that had no part in choosing it"]
+    parts += [_against(trial, arm, what) for arm, what in _CONTROLS.items() if arm in arms and trial.controls(arm)]
+    gained = about["before"] - about["after"]
+    parts.append(f"on those that it was chosen on, it lowers the {about['objective']} by {gained:.4f}")
+    others = [arm for arm in arms if arm != chosen and not (arm == HEADS and chosen == CHOSEN)]
+    return [f"{'; '.join(parts)}.", f"'{chosen}' {trial.cost_in_words(chosen)}.", *map(trial.sentence, others)]
+
+
+_CONTROLS = {CHOSEN: "the same change elsewhere in these heads", HEADS: "as many random heads"}
+
+
+def _against(trial: Trial, arm: str, what: str) -> str:
+    gain: Interval = _negated(trial.difference(arm, score="nats"))
+    if gain.low > 0:
+        return f"{_nats(gain)} better than {what}"
+    if gain.high < 0:
+        return f"{_nats(_negated(gain))} worse than {what}"
+    return f"it cannot be told from {what} (difference {_nats(gain)})"
+
+
+SENTENCES[KIND] = _sentences
