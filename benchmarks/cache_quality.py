@@ -6,7 +6,7 @@
   scored, 200 texts; protected is the measured sink, what is one online, the first 1 or 4 tokens, or a random place. The
   same of `nano-recall`. Differences are paired by text.
 
-Intervals are 95 % bootstrap intervals, over blocks of 500 tokens of a stream, over texts otherwise.
+Intervals are 95 %, Student's t, over blocks of 500 tokens of a stream, over texts otherwise.
 
 Run: python -m benchmarks.cache_quality [--save]
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
@@ -24,15 +25,15 @@ from benchmarks.sides import Figure, at_least, at_most, report
 from sinkscope.caches import Protect, StreamingCache, evicting
 from sinkscope.caches.policies import POLICIES
 from sinkscope.data import build_inputs
-from sinkscope.evaluate import Arm, CacheComparison, compare_caches, noise
-from sinkscope.evaluate.policies import Protection
-from sinkscope.metrics import bootstrap
 from sinkscope.model import load_tokenizer
-from sinkscope.sinks import First, Measured, Online
+from sinkscope.sinks import First, Measured, Online, Positions
+from sinkscope.statistics import mean_interval
+from sinkscope.trials import Arm, ThroughCache, Trial, noise, run
 
 TOKENS, BLOCK, CHUNK = 20_000, 500, 128
 FULL = 4096  # tokens that the full cache reads
 CONTEXT, KEPT, RECENT, SCORED, TEXTS = 96, 16, 8, 32, 200
+MEASURED = 32  # texts in which sinks are measured, which are not scored
 PLACES = (0, 3, 6)  # of the BOS; the first four tokens contain the second one, not the third
 STREAMS = {"0 + 128": (0, 128, "cache"), "1 + 127": (1, 127, "cache"), "4 + 124": (4, 124, "cache")}
 UNTURNED = {"1 + 127, not turned": (1, 127, "original"), "4 + 124, not turned": (4, 124, "original")}
@@ -79,8 +80,8 @@ def full(model: nn.Module, ids: Tensor) -> Tensor:
 def perplexity(nll: Tensor, block: int = BLOCK) -> dict[str, float]:
     """exp of the mean, and of the ends of its interval over blocks."""
     means = nll[: len(nll) // block * block].view(-1, block).mean(1)
-    low, high = bootstrap(means.numpy())
-    return {"perplexity": math.exp(nll.mean()), "low": math.exp(low), "high": math.exp(high)}
+    found = mean_interval(means.numpy())
+    return {"perplexity": math.exp(nll.mean()), "low": math.exp(found.low), "high": math.exp(found.high)}
 
 
 def streams(details: Details) -> list[Figure]:
@@ -118,37 +119,39 @@ def moved_sink(place: int) -> Tensor:
         tokenizer=load_tokenizer("nano"),
         vocab_size=2048,
         tokens=CONTEXT + SCORED,
-        samples=TEXTS,
+        samples=MEASURED + TEXTS,
         seed=0,
         bos="add",
     ).input_ids
     return torch.cat([ids[:, 1 : place + 1], ids[:, :1], ids[:, place + 1 :]], 1)
 
 
-def protected(model: nn.Module, ids: Tensor, policy: str, details: Details, where: str) -> CacheComparison:
+def protected(model: nn.Module, ids: Tensor, policy: str, details: Details, where: str) -> Trial:
     """What protecting sinks or other tokens saves, against protecting nothing but the newest."""
     scores = POLICIES[policy](window=RECENT) if policy == "snapkv" else POLICIES[policy]()
-    measured = ss.measure(model, ids[:32, :CONTEXT], observers=[ss.AttentionReceived(f"first:{CONTEXT - 16}")])
-    protection = Protection.measured(measured, 0.3, CONTEXT)
+    measured = ss.find_tokens(model, ids[:MEASURED, :CONTEXT], Measured(0.3))
+    free = sorted(set(range(8, CONTEXT - RECENT)) - set(measured.positions))
+    elsewhere = np.random.default_rng(0).choice(free, len(measured.positions), replace=False)
     sinks = {
         "nothing": None,
-        "measured": Measured(measurement=measured),
+        "measured": measured,
         "online": Online(0.3),
         "first 1": First(1),
         "first 4": First(4),
-        "a random place": protection.elsewhere,
+        "a random place": Positions(*sorted(elsewhere.tolist())),
     }
     arms = [
-        Arm(name, lambda model, kept=kept: evicting(model, Protect(scores, kept, RECENT), KEPT))
+        Arm(name, lambda model, texts, kept=kept: evicting(model, Protect(scores, kept, RECENT), KEPT))
         for name, kept in sinks.items()
     ]
-    found = compare_caches(model, ids, arms, context=CONTEXT, rounds=0, batch_size=50)
+    found = run(model, ids[MEASURED:], arms, reading=ThroughCache(CONTEXT, None), controls=0, batch_size=50)
     where = f"{where}, {policy}"
-    details[f"{where}: measured sinks"] = {f"place {place}": float(place) for place in protection.positions}
-    details[f"{where}: nothing protected against the full cache, nats"] = vars(found.loss("nothing"))
+    details[f"{where}: measured sinks"] = {f"place {place}": float(place) for place in measured.positions}
+    details[f"{where}: nothing protected against the full cache, nats"] = vars(found.cost("nothing", "nats"))
     for name in list(sinks)[1:]:
-        details[f"{where}: {name} against nothing protected, nats"] = vars(found.loss(name, against="nothing"))
-    details[f"{where}: first 4 against measured, nats"] = vars(found.loss("first 4", against="measured"))
+        saved = found.difference(name, "nothing", "nats")
+        details[f"{where}: {name} against nothing protected, nats"] = vars(saved)
+    details[f"{where}: first 4 against measured, nats"] = vars(found.difference("first 4", "measured", "nats"))
     return found
 
 
@@ -158,14 +161,14 @@ def sinks_elsewhere(details: Details) -> list[Figure]:
         for policy in ("snapkv", "keydiff"):
             found = protected(model, moved_sink(place), policy, details, f"nano, BOS at place {place}")
             if place:
-                saved = found.loss("first 4", against="measured").value
+                saved = found.difference("first 4", "measured", "nats").value
                 what = f"nano, {policy}: nats saved by the measured sink at place {place}, beyond first 4"
                 figures.append(at_least(what, saved, 0.10, 1, "nats"))
     recall = llama("nano-recall")
-    ids = noise(TEXTS, CONTEXT + SCORED, torch.Generator().manual_seed(1))
+    ids = noise(MEASURED + TEXTS, CONTEXT + SCORED, torch.Generator().manual_seed(1))
     ids[:, PLACES[-1]] = 0
     found = protected(recall, ids, "keydiff", details, f"nano-recall, BOS at place {PLACES[-1]}")
-    saved = found.loss("first 4", against="measured").value
+    saved = found.difference("first 4", "measured", "nats").value
     what = f"nano-recall, keydiff: nats saved by the measured sink at place {PLACES[-1]}, beyond first 4"
     return [*figures, at_least(what, saved, 0.10, 1, "nats")]
 

@@ -1,10 +1,10 @@
-"""Which tokens must be spared: the headline tables of `docs/quantization.md`, on the shipped nano.
+"""Which tokens must be protected: the headline tables of `docs/quantization.md`, on the shipped nano.
 
 96 windows of 128 tokens of the python corpus' validation text; simulated quantization, symmetric weights with a range
-for each output. Every choice of tokens stands beside the first tokens and random ones of its budget, with 95 %
-bootstrap intervals over windows.
+for each output. Every choice of tokens is compared with the first tokens and random ones of its budget; 95 % intervals,
+Student's t over windows.
 
-- `w8a8`: W8A8 with one range for all tokens of a call (16 windows a call); spared is the measured sink.
+- `w8a8`: W8A8 with one range for all tokens of a text; protected is the measured sink.
 - `second`: the same with a second BOS at position 64, which only measuring finds.
 - `more`: `second` on 768 windows, a random choice each, which narrows its intervals; kept by itself.
 - `schemes`: what each scheme costs, and what the measured sink gives back, on 48 windows; caches on 16.
@@ -25,9 +25,10 @@ import sinkscope as ss
 from benchmarks.sides import Figure, at_least, at_most, report
 from sinkscope.data import build_inputs
 from sinkscope.model import load_tokenizer
-from sinkscope.quantization import FirstTokens, MeasuredSinks, Study, study
+from sinkscope.sinks import First, Measured
+from sinkscope.trials import Trial, scheme_trial
 
-WINDOWS, TOKENS, SECOND, CALL = 96, 128, 64, 16
+WINDOWS, TOKENS, SECOND = 96, 128, 64
 MORE = 768
 FEWER, CACHED = 48, 16  # windows for the table of schemes
 LINEAR = ("w8a8-tensor", "w8a8-static", "w8a8-token", "w6a6-tensor", "w8a8-tensor-smooth", "w8a8-tensor-rotated")
@@ -45,18 +46,18 @@ def with_second(ids: Tensor) -> Tensor:
     return torch.cat([ids[:, :SECOND], ids[:, :1], ids[:, SECOND:-1]], 1)
 
 
-def rows_of(found: Study) -> dict[str, Any]:
-    """A study as its table, JSON-able."""
+def rows_of(found: Trial) -> dict[str, Any]:
+    """A trial as its table, JSON-able."""
     data = found.to_json()
-    keep = ("arms", "by", "verdict", "scheme", "scheme_says", "rows", "tokens", "batch_size", "inputs_sha256", "read")
+    keep = ("arms", "verdict", "scheme", "scheme_says", "texts", "tokens", "texts_sha256", "reading", "calibrated_on")
     return {name: data[name] for name in keep}
 
 
-def share(found: Study, arm: str) -> float:
+def share(found: Trial, arm: str) -> float:
     return found.recovered(arm).value
 
 
-def figures(w8a8: Study, second: Study) -> list[Figure]:
+def figures(w8a8: Trial, second: Trial) -> list[Figure]:
     worst = max(share(w8a8, name) for name in w8a8.controls("measured"))
     return [
         at_least("W8A8 per tensor: share given back by the measured sink", share(w8a8, "measured"), 1, 0.75, "of it"),
@@ -65,7 +66,7 @@ def figures(w8a8: Study, second: Study) -> list[Figure]:
     ]
 
 
-def of_second(second: Study) -> list[Figure]:
+def of_second(second: Trial) -> list[Figure]:
     first = {name: share(second, name) for name in ("first 1", "first 2", "first 4")}
     return [
         at_least("second BOS: share given back by the measured sinks", share(second, "measured"), 1, 0.7, "of it"),
@@ -76,9 +77,9 @@ def of_second(second: Study) -> list[Figure]:
     ]
 
 
-def with_two(model: nn.Module, ids: Tensor, controls: int) -> Study:
-    choices = {"measured": MeasuredSinks(), "first 1": FirstTokens(1), "first 4": FirstTokens(4)}
-    return study(model, with_second(ids), "w8a8-tensor", choices, controls, batch_size=CALL)
+def with_two(model: nn.Module, ids: Tensor, controls: int) -> Trial:
+    choices = {"measured": Measured(by="row"), "first 1": First(1), "first 4": First(4)}
+    return scheme_trial(model, with_second(ids), "w8a8-tensor", choices, controls)
 
 
 def more() -> None:
@@ -93,12 +94,12 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="under 'kv")  # rows that close no group
     model, ids = ss.load("nano"), windows()
-    w8a8 = study(model, ids, "w8a8-tensor", {"measured": MeasuredSinks()}, batch_size=CALL)
+    w8a8 = scheme_trial(model, ids, "w8a8-tensor", {"measured": Measured(by="row")})
     second = with_two(model, ids, 5)
     schemes = []
     for name in (*LINEAR, *CACHES):
         rows = ids[: CACHED if name in CACHES else FEWER]
-        found = study(model, rows, name, {"measured": MeasuredSinks()}, 3, batch_size=CALL)
+        found = scheme_trial(model, rows, name, {"measured": Measured(by="row")}, 3)
         schemes.append(rows_of(found))
         print(f"{name}: {found.verdict}", flush=True)
     details = {"w8a8": rows_of(w8a8), "second": rows_of(second), "schemes": schemes}

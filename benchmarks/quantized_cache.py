@@ -1,7 +1,7 @@
 """Quantized caches: ours beside transformers' `QuantizedCache` (quanto, hqq), memory, predictions and time.
 
 - Predictions: `nano` on 16 texts of 128 tokens; 64 are read at once, the others one at a time. KL(full ‖ arm) a token,
-  with its 95 % bootstrap interval over texts, and the bytes that a text holds behind the context and at its end. Ours
+  with its 95 % interval over texts, and the bytes that a text holds behind the context and at its end. Ours
   is KIVI: keys over a channel of 32 tokens, values over a token, without a window; theirs has groups of 64 (its
   default), along each axis that works, and rounds anew every 32 tokens, or every 128 (its default). At nano's 32
   channels a head, both take their bits and one more a number. Ours is held against the best of theirs among those that
@@ -33,20 +33,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import sinkscope as ss
 from benchmarks.memory import keep
 from benchmarks.sides import Figure, at_most, beside, report
+from sinkscope.caches.memory import held_bytes
 from sinkscope.data import build_inputs
-from sinkscope.evaluate import Arm, arm, full, held_bytes, scored, speeds, transformers_quantized
 from sinkscope.hooks import Editor, attention_layers, editing
-from sinkscope.metrics import bootstrap
 from sinkscope.model import load_tokenizer
-from sinkscope.quantization import (
-    FirstTokens,
-    Grid,
-    QuantizeCache,
-    RandomTokens,
-    Spared,
-    effective_bits,
-    quantized_cache,
-)
+from sinkscope.quantization import Grid, QuantizeCache, effective_bits, quantized_cache
+from sinkscope.sinks import Choice, First, Rows, Tokens
+from sinkscope.statistics import ratio_interval
+from sinkscope.trials import Arm, ThroughCache, cached, feeding, run, speeds, transformers_quantized, unchanged
 
 TEXTS, TOKENS, CONTEXT, BATCH, GROUP = 16, 128, 64, 16, 32
 STORED, STEPS, ROUNDS = 1024, 34, 1
@@ -74,9 +68,9 @@ def python_text(texts: int = TEXTS) -> Tensor:
     ).input_ids
 
 
-def ours(bits: int, spared: Spared | None = None, name: str = "", window: int = 0) -> Arm:
+def ours(bits: int, protect: Choice | Tokens | None = None, name: str = "", window: int = 0) -> Arm:
     grids = Grid(bits, "channel", group=GROUP), Grid(bits, "token")
-    return arm(name or f"ours {bits} bits", lambda model: quantized_cache(model, *grids, spared, window))
+    return cached(name or f"ours {bits} bits", lambda model: quantized_cache(model, *grids, protect, window))
 
 
 def theirs() -> list[tuple[str, int, int, Arm]]:
@@ -93,23 +87,24 @@ def theirs() -> list[tuple[str, int, int, Arm]]:
 
 def losses(model: nn.Module, ids: Tensor, arms: list[Arm], details: Details) -> dict[str, dict[str, float]]:
     """KL and bytes of every arm that runs; which do not is noted."""
-    found: dict[str, dict[str, float]] = {}
-    runs = []
+    reading, runs = ThroughCache(CONTEXT), []
     for one in arms:
         try:
-            scored(model, ids[:BATCH, : CONTEXT + 2], [full(), one], context=CONTEXT)
+            run(model, ids[:BATCH, : CONTEXT + 2], [one], reading=reading, batch_size=BATCH)
             runs.append(one)
         except (RuntimeError, ValueError) as error:  # groups that do not divide, codes that do not come back
             details.setdefault("does not run", {})[one.name] = str(error).splitlines()[0]
-    parts = [scored(model, part, [full(), *runs], context=CONTEXT) for part in ids.split(BATCH)]
-    for one in [full(), *runs]:
-        kl = torch.cat([part[one.name].kl.mean(1) for part in parts]).numpy()
-        nll = torch.cat([(part[one.name].nll - part["full"].nll).mean(1) for part in parts]).numpy()
-        (low, high), (worse, worst) = bootstrap(kl), bootstrap(nll)
-        held = [parts[0][one.name].held[place] / BATCH for place in (0, 1)]
-        found[one.name] = {"kl": kl.mean(), "kl_low": low, "kl_high": high, "nats": nll.mean(), "nats_low": worse}
-        found[one.name] |= {"nats_high": worst, "held": held[0], "held_at_end": held[1]}
-        found[one.name] = {name: float(value) for name, value in found[one.name].items()}
+    trial = run(model, ids, runs, reading=reading, batch_size=BATCH)
+    found = {}
+    for one in [unchanged(), *runs]:
+        kl, lost = trial.cost(one.name), trial.cost(one.name, "nats")
+        with feeding(model, one, ids[:BATCH]) as feed:
+            for start, stop in [(0, CONTEXT), *((t, t + 1) for t in range(CONTEXT, ids.shape[1] - 1))]:
+                feed.read(ids[:BATCH, start:stop])
+            at_end = held_bytes(feed.cache) / len(ids[:BATCH])
+        found[one.name] = {"kl": kl.value, "kl_low": kl.low, "kl_high": kl.high}
+        found[one.name] |= {"nats": lost.value, "nats_low": lost.low, "nats_high": lost.high}
+        found[one.name] |= {"held": float(trial.data["bytes"].sel(arm=one.name)), "held_at_end": at_end}
     return found
 
 
@@ -117,7 +112,7 @@ def predictions(details: Details) -> list[Figure]:
     model, ids = nano(), python_text()
     pairs = theirs()
     own = {bits: ours(bits) for bits in (2, 3, 4)}
-    spares = {bits: ours(bits, FirstTokens(1), f"ours {bits} bits, sink spared") for bits in (2, 3, 4)}
+    spares = {bits: ours(bits, First(1), f"ours {bits} bits, sink spared") for bits in (2, 3, 4)}
     windows = [ours(bits, None, f"ours {bits} bits, window {WINDOW}", WINDOW) for bits in own]
     every = losses(model, ids, [*own.values(), *spares.values(), *windows, *(made for *_, made in pairs)], details)
     details["nano, predictions and bytes a text"] = every
@@ -155,7 +150,7 @@ def memory() -> list[Figure]:
     ids = torch.randint(0, 512, (1, STORED + 24), generator=torch.Generator().manual_seed(1))
     for bits in (2, 3, 4, 8):
         keys, values = Grid(bits, "channel", group=GROUP), Grid(bits, "token")
-        cache = quantized_cache(model, keys, values, FirstTokens(1))
+        cache = quantized_cache(model, keys, values, First(1))
         for start, stop in [(0, STORED), *((t, t + 1) for t in range(STORED, ids.shape[1]))]:
             model(ids[:, start:stop], past_key_values=cache, logits_to_keep=1)
         closed = ids.shape[1] // GROUP * GROUP
@@ -212,10 +207,10 @@ def sparing(details: Details, texts: int = TEXTS, only: str = "") -> list[Figure
         "per head": (Grid(2, "head"), Grid(2, "head")),
     }
     shapes = {name: grids for name, grids in shapes.items() if only in name}
-    inputs = {"input_ids": ids}
-    sink = FirstTokens(1)
-    controls = [RandomTokens(sink, seed).known(model, inputs) for seed in range(CONTROLS)]
-    chosen: dict[str, Spared | None] = {"nothing": None, "sink": sink}
+    sink = ss.find_tokens(model, ids, First(1))
+    texts_of = Rows.plain([ids.shape[1]] * len(ids))
+    controls = [sink.random(np.random.default_rng(seed), texts_of) for seed in range(CONTROLS)]
+    chosen: dict[str, Tokens | None] = {"nothing": None, "sink": sink.on(texts_of)}
     chosen |= {f"random {number}": control for number, control in enumerate(controls)}
     shares: dict[str, list[float]] = {name: [] for name in shapes}
     for gamma in GAMMAS:
@@ -224,7 +219,7 @@ def sparing(details: Details, texts: int = TEXTS, only: str = "") -> list[Figure
             weight = ss.measure(model, ids[:BATCH]).data["attention_received"].sel(position=0)
             details[f"γ {gamma}: mean α of the sink, last layer"] = float(weight.mean("sample")[-1].mean())
             for name, grids in shapes.items():
-                rows = {key: diverged(model, ids, reference, QuantizeCache(*grids, one)) for key, one in chosen.items()}
+                rows = {key: diverged(model, ids, reference, grids, one) for key, one in chosen.items()}
                 nothing = rows["nothing"]
                 row = {"KL, nothing spared": float(nothing.mean())}
                 for key in list(rows)[1:]:
@@ -242,21 +237,23 @@ def sparing(details: Details, texts: int = TEXTS, only: str = "") -> list[Figure
     return figures
 
 
-def diverged(model: nn.Module, ids: Tensor, reference: list[Tensor], how: QuantizeCache) -> np.ndarray:
-    """KL(full ‖ quantized), a number for each text; of tokens behind the first, which one arm spares."""
+def diverged(
+    model: nn.Module, ids: Tensor, reference: list[Tensor], grids: tuple[Grid, Grid], protect: Tokens | None
+) -> np.ndarray:
+    """KL(full ‖ quantized), a number for each text; of tokens after the first, which one arm protects."""
     found = []
-    with how.applied(model):
-        for part, full_logs in zip(ids.split(BATCH), reference, strict=True):
+    for number, (part, full_logs) in enumerate(zip(ids.split(BATCH), reference, strict=True)):
+        place = slice(number * BATCH, number * BATCH + len(part))
+        with QuantizeCache(*grids, None if protect is None else protect.part(place)).applied(model):
             logs = model(part).logits.double().log_softmax(-1)
-            found.append((full_logs.exp() * (full_logs - logs)).sum(-1)[:, 1:].mean(1))
+        found.append((full_logs.exp() * (full_logs - logs)).sum(-1)[:, 1:].mean(1))
     return torch.cat(found).numpy()
 
 
-def of_shares(nothing: np.ndarray, spared: np.ndarray, resamples: int = 1000) -> tuple[float, float]:
-    """The 95 % interval of 1 − mean(spared) / mean(nothing), texts drawn together."""
-    drawn = np.random.default_rng(0).integers(0, len(nothing), (resamples, len(nothing)))
-    low, high = np.quantile(1 - spared[drawn].mean(1) / nothing[drawn].mean(1), [0.025, 0.975])
-    return float(low), float(high)
+def of_shares(nothing: np.ndarray, protected: np.ndarray) -> tuple[float, float]:
+    """The 95 % interval of 1 − mean(protected) / mean(nothing), over texts."""
+    share = ratio_interval(protected, nothing)
+    return 1 - share.high, 1 - share.low
 
 
 PARTS: dict[str, Callable[[Details], list[Figure]]] = {

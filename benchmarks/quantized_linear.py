@@ -23,25 +23,23 @@ from sinkscope.model import load_tokenizer
 from sinkscope.quantization import (
     GPTQ,
     DuQuant,
-    FirstTokens,
     Grid,
-    MeasuredSinks,
     OutlyingColumns,
-    Positions,
     QuantizeLinear,
-    RandomTokens,
     RotateInputs,
     RotateResidual,
     SliM,
     SmoothQuant,
-    Spared,
     calibrated,
+    random_tokens,
+    resolved,
 )
+from sinkscope.sinks import Choice, First, Measured, Positions, Tokens
 
 TEXTS, TOKENS, CALIBRATION, BATCH = 96, 128, 64, 8
 SECOND = 64  # place of the second BOS
 WEIGHTS = Grid(8, symmetric=True)
-FIRST = FirstTokens(1)
+FIRST = First(1)
 Details = dict[str, dict[str, float]]
 
 
@@ -90,11 +88,11 @@ def one_sink(model: nn.Module, details: Details) -> list[Figure]:
     scored = torch.arange(TOKENS) > 0
     cost = Costs(model, ids, scored, "one BOS", details)
     given = {"input_ids": ids}
-    sink: Spared = MeasuredSinks(0.3).known(model, given)
-    details["one BOS: measured sinks"] = {"share of rows": float(sink.mask(model, given)[:, 0].float().mean())}
+    sink = resolved(Measured(by="row"), model, given)
+    details["one BOS: measured sinks"] = {"share of rows": float(sink.any_head()[:, 0].mean())}
     figures = []
     smooth = {alpha: SmoothQuant.of(model, other, alpha) for alpha in (0.5, 0.8)}
-    elsewhere = SmoothQuant.of(model, other, spared=FIRST)
+    elsewhere = SmoothQuant.of(model, other, protect=FIRST)
     turned = {
         "random rotation of every input": RotateInputs(kind="orthogonal"),
         "Hadamard rotation of every input": RotateInputs(),
@@ -107,11 +105,11 @@ def one_sink(model: nn.Module, details: Details) -> list[Figure]:
         plain = QuantizeLinear(WEIGHTS, grid)
         name = f"W8A{bits} per tensor"
         nothing = cost(name, plain)
-        spared = cost(f"{name}, sink spared", replace(plain, spared=sink))
+        spared = cost(f"{name}, sink spared", replace(plain, protect=sink))
         random = [
             cost(
                 f"{name}, a random token spared ({seed})",
-                replace(plain, spared=RandomTokens(sink, seed).known(model, given)),
+                replace(plain, protect=random_tokens(sink, torch.Generator().manual_seed(seed), model, given)),
             )
             for seed in range(3)
         ]
@@ -134,7 +132,7 @@ def one_sink(model: nn.Module, details: Details) -> list[Figure]:
             *turned.items(),
         ]:
             found = cost(f"{name}, {label}", replace(plain, transform=transform))
-            both = cost(f"{name}, {label}, sink spared", replace(plain, transform=transform, spared=sink))
+            both = cost(f"{name}, {label}, sink spared", replace(plain, transform=transform, protect=sink))
             if bits == 8 and label == "SmoothQuant .5":
                 figures.append(at_most(f"{name}: {label} / nothing", found, nothing, 0.5, "nats"))
             if bits == 8 and transform is elsewhere:
@@ -143,9 +141,9 @@ def one_sink(model: nn.Module, details: Details) -> list[Figure]:
             if bits == 8 and label == "random rotation of every input":
                 figures.append(at_most(f"{name}: {label} / nothing", found, nothing, 0.25, "nats"))
     frozen = QuantizeLinear(WEIGHTS, tensor(8), static=calibrated(model, other, tensor(8)))
-    without = calibrated(model, other, tensor(8), spared=FIRST)
+    without = calibrated(model, other, tensor(8), protect=FIRST)
     nothing = cost("W8A8 static", frozen)
-    apart = cost("W8A8 static, sink spared in calibration and use", replace(frozen, static=without, spared=sink))
+    apart = cost("W8A8 static, sink spared in calibration and use", replace(frozen, static=without, protect=sink))
     cost("W8A8 static, sink spared in calibration alone", replace(frozen, static=without))
     figures.append(at_most("W8A8 static: cost with the sink spared / nothing spared", apart, nothing, 0.5, "nats"))
     by_token = cost("W8A8 per token", QuantizeLinear(WEIGHTS, Grid(8, symmetric=True)))
@@ -154,7 +152,7 @@ def one_sink(model: nn.Module, details: Details) -> list[Figure]:
     )
     columns = OutlyingColumns()
     cost("LLM.int8, threshold 6", columns)
-    shares = columns.kept(model, ids, BATCH)
+    shares = columns.kept(model, ids)
     details["LLM.int8, threshold 6: share of columns kept"] = shares
     rounding(cost, model, other, figures)
     return figures
@@ -182,18 +180,18 @@ def two_sinks(model: nn.Module, details: Details) -> list[Figure]:
     cost, given = Costs(model, ids, scored, "second BOS at 64", details), {"input_ids": ids}
     plain = QuantizeLinear(WEIGHTS, tensor(8))
     nothing = cost("W8A8 per tensor", plain)
-    arms: Mapping[str, Spared] = {
-        "first 1": FirstTokens(1),
-        "first 2": FirstTokens(2),
-        "first 4": FirstTokens(4),
-        "measured": MeasuredSinks(0.3).known(model, given),
-        "positions 0 and 64": Positions((0, SECOND)),
-        "two random tokens": RandomTokens(Positions((0, SECOND)), 0).known(model, given),
+    arms: Mapping[str, Choice | Tokens] = {
+        "first 1": First(1),
+        "first 2": First(2),
+        "first 4": First(4),
+        "measured": resolved(Measured(by="row"), model, given),
+        "positions 0 and 64": Positions(0, SECOND),
+        "two random tokens": random_tokens(Positions(0, SECOND), torch.Generator(), model, given),
     }
-    costs = {name: cost(f"W8A8 per tensor, {name} spared", replace(plain, spared=one)) for name, one in arms.items()}
-    mask = arms["measured"].mask(model, given)
+    costs = {name: cost(f"W8A8 per tensor, {name} spared", replace(plain, protect=one)) for name, one in arms.items()}
+    mask = resolved(arms["measured"], model, given).any_head()
     details["second BOS at 64: measured sinks"] = {
-        f"position {at}": float(share) for at, share in enumerate(mask.float().mean(0).tolist()) if share
+        f"position {at}": float(share) for at, share in enumerate(mask.mean(0).tolist()) if share
     }
     what = "second BOS at 64, W8A8 per tensor: cost with"
     return [

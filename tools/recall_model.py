@@ -22,12 +22,12 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from sinkscope.evaluate.needles import Alphabet, Needles, noise
 from sinkscope.files import write_json, writing
 from sinkscope.probes import measure
 from sinkscope.training.machine import keep_freed_memory
 from sinkscope.training.run.record import host, parameters, versions
 from sinkscope.training.schedule import Trapezoid
+from sinkscope.trials.needles import Alphabet, Needles, noise
 
 NAME = "nano-recall"
 CHECKPOINT = "checkpoint.pt"

@@ -56,6 +56,16 @@ class Combination:
         return plain and all(piece is None for piece in beside)
 
     @property
+    def is_shift_invariant(self) -> bool:
+        """Whether rotary positions matter by their distance alone, so that a row moved by padding attends as before.
+
+        Not so where something meets a rotated query or key that was not turned with it: a feature map that acts after
+        rotation, or a slot's key. Then left padding changes outputs unless `position_ids` count real tokens.
+        """
+        keyed = any(slot.kind in ("key", "latent") for slot in self.slots)
+        return isinstance(self.similarity, DotProduct) and not keyed
+
+    @property
     def needs_hidden(self) -> bool:
         """Whether it reads the input of the attention block."""
         readers = any(piece.needs_hidden for piece in (*self.slots, *self.output))

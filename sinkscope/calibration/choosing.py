@@ -204,13 +204,16 @@ class _Run:
     def passed(self, name: str, option: Option | None, heads: tuple[Head, ...] | None) -> float:
         """The objective under an option in these heads, a mean over texts."""
         key = [name, None if heads is None else [list(head) for head in heads]]
-        scores: Float[np.ndarray, " text"] | None = self.journal.scores(key)
-        if scores is None:
-            changed = None if option is None else option.of_heads(heads)
-            scores = means(self.model, self.given, changed, self.batch_size, (self.objective,))[self.objective]
-            self.journal.keep({"pass": key, "scores": scores.tolist()})
         what = "the model as it is" if option is None else f"{name} in {_count(heads)}"
-        self.counted(self.samples, what)
+        scores: Float[np.ndarray, " text"] | None = self.journal.scores(key)
+        if scores is not None:
+            self.counted(self.samples, what)
+            return float(scores.mean())
+        changed = None if option is None else option.of_heads(heads)
+        names = (self.objective,)
+        found = means(self.model, self.given, changed, self.batch_size, names, lambda n: self.counted(n, what))
+        scores = found[self.objective]
+        self.journal.keep({"pass": key, "scores": scores.tolist()})
         return float(scores.mean())
 
     def counted(self, readings: int, what: str) -> None:

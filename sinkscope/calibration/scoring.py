@@ -44,9 +44,15 @@ def scores(model: nn.Module, inputs: Any, calibration: Intervention | None = Non
 
 
 def means(
-    model: nn.Module, inputs: Any, calibration: Intervention | None, batch_size: int, names: Sequence[str]
+    model: nn.Module,
+    inputs: Any,
+    calibration: Intervention | None,
+    batch_size: int,
+    names: Sequence[str],
+    counted: Callable[[int], object] = lambda texts: None,
 ) -> dict[str, Float[np.ndarray, " text"]]:
-    """Some objectives of each text: loss, entropy, error. Raises as `scores` does."""
+    """Some objectives of each text: loss, entropy, error; `counted(texts)` is called after each batch. Raises as
+    `scores` does."""
     model = unwrapped(model)
     given, samples = checked_inputs(model, inputs, batch_size)
     check_decoder(model, given)
@@ -56,8 +62,9 @@ def means(
     changed = nullcontext() if calibration is None else calibration.applied(model)
     with evaluating(model), torch.no_grad(), changed:
         for batch in batches(model, given, samples, batch_size):
-            logs, counted = next_tokens(logits_of(model, batch, options), batch, image)
-            parts.append(objectives(logs, batch["input_ids"], counted, names))
+            logs, places = next_tokens(logits_of(model, batch, options), batch, image)
+            parts.append(objectives(logs, batch["input_ids"], places, names))
+            counted(len(logs))
     found = {name: torch.cat([part[name] for part in parts]).double().cpu().numpy() for name in names}
     for values in found.values():
         if not np.isfinite(values).all():

@@ -147,40 +147,40 @@ def calibrate(
         count = len(given["input_ids"])
         first = count // 2 if choose_on is None else choose_on
         held = count - first
-        note(f"{model}: {read.description}; {len(settings)} settings of {method}, chosen on {first}, scored on {held}")
+        parts = f"chosen on {first}, scored on {held} held out"
+        note(f"{model}: {read.description}; {len(settings)} settings of {method}, {parts}")
         seconds = _seconds(changed, given, settings, chosen_heads, exhaustive, first, held, controls)
         took = f"about {_time(sum(seconds))}: {_time(seconds[0])} to choose, {_time(seconds[1])} to score"
-        if plan_only:
-            if as_json:
-                show_json({"model": model, "method": method, "seconds": {"choose": seconds[0], "score": seconds[1]}})
-            else:
-                show(plain(took))
-            return
-        note(took)
         work = folder / _work(context)
-        if work.exists():
-            note(f"goes on from {work}")
-        with watching() as watch:
-            trial = calibration_trial(
-                changed,
-                given,
-                settings,
-                choose_on=choose_on,
-                objective=objective,
-                heads=chosen_heads,
-                exhaustive=exhaustive,
-                controls=controls,
-                tolerance=tolerance,
-                seed=runs.seed,
-                batch_size=runs.batch_size,
-                out=work,
-                about=about("calibrate", model=model, method=method, input=read.description),
-                progress=watch,
-            )
-        paths = _write(trial, folder)
-        if save is not None:
-            paths += _save(changed, trial, save, beside)
-    show_trial(trial, paths, as_json=as_json, explain=explain)
+        paths, trial = list[Path](), None
+        if not plan_only:
+            note(f"{took}{f'; goes on from {work}' if work.exists() else ''}")
+            with watching() as watch:
+                trial = calibration_trial(
+                    changed,
+                    given,
+                    settings,
+                    choose_on=choose_on,
+                    objective=objective,
+                    heads=chosen_heads,
+                    exhaustive=exhaustive,
+                    controls=controls,
+                    tolerance=tolerance,
+                    seed=runs.seed,
+                    batch_size=runs.batch_size,
+                    out=work,
+                    about=about("calibrate", model=model, method=method, input=read.description),
+                    progress=watch,
+                )
+            paths = _write(trial, folder)
+            if save is not None:
+                paths += _save(changed, trial, save, beside)
+    if trial is not None:
+        show_trial(trial, paths, as_json=as_json, explain=explain)
+    elif as_json:
+        show_json({"model": model, "method": method, "seconds": {"choose": seconds[0], "score": seconds[1]}})
+    else:
+        show(plain(took))
 
 
 def _seconds(

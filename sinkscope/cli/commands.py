@@ -103,6 +103,8 @@ class Command(TyperCommand):
                     resolve(name)
                 elif names_a_path(name) and not Path(name).expanduser().exists():
                     raise no_such_folder(name)
+        if ctx.params.get("text") is not None:
+            refuse_unread(ctx, "and --text exclude each other: both say what is read", "corpus")
         return super().invoke(ctx)
 
 

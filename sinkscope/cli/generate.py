@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 EVERY = 10.0  # seconds between remarks
 SHOWN = 10_000  # characters of the text that --json repeats
-WRITTEN = 256  # tokens to write where nothing else is said and there is room
-STREAMED = 1024  # keys that a stream keeps at most where nothing else is said
 FULL = "full"
 Distance = Literal["cache", "ceiling", "original"]
 

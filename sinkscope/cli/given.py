@@ -10,13 +10,15 @@ from typing import Any, get_type_hints
 
 from sinkscope.cli import options
 
+AUTO = "auto"  # a corpus that follows from the model
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reads:
     """What models read, and how much of it."""
 
     field: options.TextField = None
-    corpus: options.CorpusName = "python"
+    corpus: options.CorpusName = AUTO
     split: options.SplitName = "validation"
     images: options.Images = None
     audio: options.Audio = None
@@ -37,7 +39,7 @@ class Runs:
     device_map: options.DeviceMap = None
     batch_size: options.BatchSize = 8
     attn: options.Attn = None
-    chat_template: options.ChatTemplate = False
+    chat_template: options.ChatTemplate = None
     seed: options.Seed = 0
 
 

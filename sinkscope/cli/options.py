@@ -97,7 +97,11 @@ WindowsOf = Annotated[
     ),
 ]
 CorpusName = Annotated[
-    str, typer.Option(help="Where natural text comes from: python, text:GLOB, hf:NAME; --split says which part of it.")
+    str,
+    typer.Option(
+        help="Where natural text comes from: prose (short English texts that come along), python, text:GLOB, hf:NAME. "
+        "auto: python for models of this package, prose for others."
+    ),
 ]
 SplitName = Annotated[
     Split,
@@ -165,7 +169,14 @@ Trust = Annotated[
     ),
 ]
 Attn = Annotated[Attention | None, typer.Option(help="The attention implementation of transformers.")]
-ChatTemplate = Annotated[bool, typer.Option("--chat-template", help="Put the text into a user's message.")]
+ChatTemplate = Annotated[
+    bool | None,
+    typer.Option(
+        "--chat-template/--raw-text",
+        help="Put the text into a user's message, or leave it as it is. Default: a message where the model has a "
+        "template.",
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of texts, tokens and random draws.")]
 Figure = Annotated[
     Literal["svg", "pdf", "png"] | None,

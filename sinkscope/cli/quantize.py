@@ -118,12 +118,9 @@ def quantize(
     with only_json(as_json):
         quantized = loaded(model, device, runs)
         tokenizer = tokenizer_of(model, runs.revision)
-        own = calibrate_on is not None or in_sample or chosen is None
-        count = (
-            reads.samples
-            if own or medium is not None or chosen is None
-            else needed(reads.samples, takes(chosen, builders and builders.values()))
-        )
+        count = reads.samples
+        if chosen is not None and calibrate_on is None and not in_sample and medium is None:
+            count = needed(count, takes(chosen, None if builders is None else builders.values()))
         read = reading_of(quantized, model, kind, replace(reads, samples=count), runs, medium, text)
         given = of_one_size(read)
         _check_bos(given, tokenizer)

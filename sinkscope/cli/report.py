@@ -11,7 +11,7 @@ from sinkscope.files import check_writable
 from sinkscope.report.terminal import plain, show, show_json
 
 WHAT = (
-    "Runs and folders of runs, measurements (.nc), studies of quantization, calibrations and comparisons of caches "
+    "Runs and folders of runs, measurements (.nc), trials, calibrations "
     "(.nc or their folders), surveys, theory results, experiments (results/experiments, or one record). For the "
     "records of your own question, also its Python file."
 )

@@ -14,7 +14,14 @@ from sinkscope.data.measuring_inputs import (
 )
 from sinkscope.data.model_inputs import Reading, fed, reading, start_token, vocabulary_of
 from sinkscope.data.prepared import PreparedData, encode_data, prepare
-from sinkscope.data.tokenizer import adds_first_token, as_encoder, load_fast_tokenizer, parse_tokenizer, with_mask
+from sinkscope.data.tokenizer import (
+    adds_first_token,
+    as_encoder,
+    bos_remark,
+    load_fast_tokenizer,
+    parse_tokenizer,
+    with_mask,
+)
 from sinkscope.data.training_order import MixedWindows, TrainingOrder
 from sinkscope.data.windows import UNSCORED, FixedToken, RandomTokens, SomeWindows, Window, Windows, seeded
 
@@ -38,6 +45,7 @@ __all__ = [
     "adds_first_token",
     "as_chat",
     "as_encoder",
+    "bos_remark",
     "build_inputs",
     "corpus_digest",
     "cut",

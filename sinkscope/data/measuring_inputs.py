@@ -18,7 +18,7 @@ from torch import Tensor
 from sinkscope.data.config import DataConfig
 from sinkscope.data.corpora import digest, load_corpus, parse_corpus, shuffled, split_names, texts
 from sinkscope.data.cutting import WindowKind
-from sinkscope.data.tokenizer import adds_first_token, encode, first_token_id, last_token_id
+from sinkscope.data.tokenizer import adds_first_token, bos_remark, encode, first_token_id, last_token_id
 from sinkscope.data.windows import seeded
 from sinkscope.errors import InputError, unknown
 
@@ -100,6 +100,8 @@ def build_inputs(
         inputs = _after_bos(inputs, _needed(tokenizer, "a BOS"), BOS_COUNTS.get(bos, 1))
         if bos == "auto":
             inputs = _before_sep(inputs, _needed(tokenizer, "a [SEP]"))
+    if tokenizer is not None and kind == "natural":
+        inputs = replace(inputs, first=inputs.first + bos_remark(tokenizer, inputs.input_ids.tolist(), bos == "double"))
     largest = int(inputs.input_ids.max())
     if largest >= vocab_size:
         raise InputError(f"token id {largest} is outside the model's vocabulary of {vocab_size}: is it its tokenizer?")
@@ -201,7 +203,8 @@ def as_chat(inputs: Inputs, tokenizer: Any) -> Inputs:
     kept = [row[:length] for row in rows if len(row) >= length]
     if not kept:
         raise InputError(f"in the chat template no window is {length} tokens long")
-    first = f"the chat template's first token {tokenizer.convert_ids_to_tokens(kept[0][0])}"
+    first = f"the chat template's first token {tokenizer.convert_ids_to_tokens(kept[0][0])} (id {kept[0][0]})"
+    first += bos_remark(tokenizer, kept)
     return replace(
         inputs, input_ids=torch.tensor(kept), first=first, description=f"{inputs.description}, as a user's message"
     )

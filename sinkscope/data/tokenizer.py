@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sinkscope.data.corpora import responses
 from sinkscope.errors import InputError, unknown
@@ -204,3 +205,26 @@ def last_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
 def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
     """sha256 of everything that decides how the tokenizer encodes."""
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+
+
+def bos_remark(tokenizer: Any, rows: Sequence[Sequence[int]], twice: bool = False) -> str:
+    """What to say of rows that begin without the tokenizer's BOS, with its id; empty where they begin with one.
+
+    Warns, with both ids, where a row begins with two, unless `twice` says that this is meant.
+    """
+    bos = tokenizer.bos_token_id
+    if bos is None or not rows:
+        return ""
+    doubled = sum(list(row[:2]) == [bos, bos] for row in rows)
+    if doubled and not twice:
+        warnings.warn(
+            f"{doubled} of {len(rows)} rows begin with two BOS (ids [{bos}, {bos}]): one is in the text and one is "
+            "added; models are trained with one",
+            stacklevel=2,
+        )
+    if any(row[0] == bos for row in rows):
+        return ""
+    return (
+        f", without the BOS {tokenizer.bos_token} (id {bos}) that the tokenizer has; the first row begins with id "
+        f"{rows[0][0]}"
+    )

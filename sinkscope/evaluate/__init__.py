@@ -1,39 +1,72 @@
-"""What a cache, or a quantized one, does to a model: perplexity, recall, throughput, memory, side by side."""
+"""Names of before, for one release: comparisons of caches are trials (`sinkscope.trials`)."""
 
-from sinkscope.caches.memory import held_bytes
-from sinkscope.evaluate.agreement import agreed, written
-from sinkscope.evaluate.arms import FULL, Arm, arm, full, transformers_quantized, with_full
-from sinkscope.evaluate.comparing import compare_caches
-from sinkscope.evaluate.comparison import CacheComparison
-from sinkscope.evaluate.feeding import Feed, feeding
-from sinkscope.evaluate.needles import Alphabet, Asked, Needles, noise
-from sinkscope.evaluate.perplexity import Scored, scored, stream_nll
-from sinkscope.evaluate.recall import Recalled, recalled
-from sinkscope.evaluate.throughput import Speed, speeds
+from __future__ import annotations
 
-__all__ = [
-    "FULL",
-    "Alphabet",
-    "Arm",
-    "Asked",
-    "CacheComparison",
-    "Feed",
-    "Needles",
-    "Recalled",
-    "Scored",
-    "Speed",
-    "agreed",
-    "arm",
-    "compare_caches",
-    "feeding",
-    "full",
-    "held_bytes",
-    "noise",
-    "recalled",
-    "scored",
-    "speeds",
-    "stream_nll",
-    "transformers_quantized",
-    "with_full",
-    "written",
-]
+import importlib
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import Cache
+
+    from sinkscope.trials import Arm, Trial
+
+MOVED = {
+    "FULL": "trials.arm:REFERENCE",
+    "CacheComparison": "trials:Trial",
+    "transformers_quantized": "trials:transformers_quantized",
+    "held_bytes": "caches.memory:held_bytes",
+    **{
+        name: f"trials:{name}"
+        for name in (
+            *("Alphabet", "Arm", "Asked", "Feed", "Needles", "Recalled", "Speed"),
+            *("feeding", "noise", "recalled", "speeds", "stream_nll"),
+        )
+    },
+}
+OTHERWISE = {"compare_caches": "trials.run", "arm": "trials.cached", "full": "trials.unchanged"}
+
+
+def __getattr__(name: str) -> object:
+    if name in MOVED:
+        room, _, new = MOVED[name].partition(":")
+        value = getattr(importlib.import_module(f"sinkscope.{room}"), new)
+    elif name in OTHERWISE:
+        room, new, value = *OTHERWISE[name].split("."), globals()[f"_{name}"]
+    else:
+        raise AttributeError(f"module 'sinkscope.evaluate' has no attribute '{name}'")
+    warnings.warn(f"sinkscope.evaluate.{name} is sinkscope.{room}.{new} now", DeprecationWarning, stacklevel=2)
+    return value
+
+
+def _arm(name: str, make: Callable[[nn.Module], Cache], series: str = "", *, control: bool = False) -> Arm:
+    from sinkscope.trials import cached
+
+    return cached(name, make, series=series or name)
+
+
+def _full() -> Arm:
+    from sinkscope.trials import unchanged
+
+    return unchanged()
+
+
+def _compare_caches(
+    model: nn.Module,
+    ids: Any,
+    arms: Any,
+    *,
+    context: int,
+    needles: Any = None,
+    generate: int = 0,
+    rounds: int = 3,
+    **options: Any,
+) -> Trial:
+    from sinkscope.errors import InputError
+    from sinkscope.trials import ThroughCache, run
+
+    if generate:
+        raise InputError("tokens that are written are a reading of their own: trials.run(..., reading=Written(n))")
+    return run(model, ids, arms, reading=ThroughCache(context), needles=needles, rounds=rounds, **options)

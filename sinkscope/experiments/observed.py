@@ -70,7 +70,7 @@ class Observed:
     - `sink_0` … `sink_16`, `strongest` and `strongest_position` (`measurements.strongest_position`), `slot` (Sink_*),
       `first_share` (mean attention on position 0, percent); `sink_0/epsilon=0.2` (0.3, 0.4, 0.5)
     - `sink_mass` (position 0), `sink_mass_1` … `sink_mass_16`, `sink_mass/strongest`, there also of each layer alone:
-      `sink_mass/strongest/layer=0` …; `slot_mass` (`metrics.sink_mass`); `lift`, `lift/strongest` (`metrics.lift`);
+      `sink_mass/strongest/layer=0` …; `slot_mass` (`metrics.sink_mass`); `lift`, `lift/strongest` (`metrics.step`);
       `self_mass`, of each token on itself (layout 7 on)
     - `norm_ratio` (‖h_0‖ over the others, largest over depth, always before a norm of the stream), `value_ratio`
       (‖v_0‖ over the others, smallest over layers); both also at the strongest position: `norm_ratio/strongest` …

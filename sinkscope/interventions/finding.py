@@ -16,6 +16,7 @@ from sinkscope.hooks import OpenStream, Stream, batches, checked_inputs, evaluat
 from sinkscope.interventions.residual import Entry
 from sinkscope.measurements import PER_HEAD, Measurement, at, column_of, need
 from sinkscope.metrics import is_massive
+from sinkscope.sinks import exceeds
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,10 @@ def sink_heads(
     if np.isnan(mean_or_nan).all():
         raise InputError(f"no head has a number for the attention to position {position}: activations are not finite")
     mean = np.nan_to_num(mean_or_nan, nan=-1.0)
+    above = exceeds(mean, epsilon) == 1
     order = np.argsort(-mean, axis=None, kind="stable")
     pairs = [tuple(int(part) for part in np.unravel_index(index, mean.shape)) for index in order]
-    found = tuple((layer, head) for layer, head in pairs if mean[layer, head] > epsilon)
+    found = tuple((layer, head) for layer, head in pairs if above[layer, head])
     if not found:
         layer, head = pairs[0]
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -11,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.data import WindowKind, cut
+from sinkscope.data import WindowKind, bos_remark, cut
 from sinkscope.data import texts as texts_of
 from sinkscope.errors import InputError
 
+log = logging.getLogger(__name__)
 FIELD = "text"
 MOST = 100  # rows of what may have no end
 PADDED = {"input_ids": 0, "attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}  # behind a row's end
@@ -63,7 +65,11 @@ def given(
     if isinstance(first, str):
         made = tokenizer()
         found = cut(made, _checked(rows), tokens, windows, most)
-        about = {"kind": "texts", "windows": windows, "description": found.description, "first": found.first}
+        remark = bos_remark(made, found.rows)
+        if remark:
+            log.warning("texts begin%s", remark.removeprefix(","))
+        first = found.first + remark
+        about = {"kind": "texts", "windows": windows, "description": found.description, "first": first}
         return Given(_padded({"input_ids": found.rows}), about, made)
     if texts is not None:
         raise InputError(f"texts: expected strings, got a {type(first).__name__}; token ids go to inputs")

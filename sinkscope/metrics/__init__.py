@@ -50,7 +50,6 @@ from sinkscope.metrics.rates import (
     step,
     sweep,
 )
-from sinkscope.metrics.statistics import bootstrap, quantiles, resampled_means
 from sinkscope.metrics.strongest import comparable, strongest
 from sinkscope.metrics.tokens import sinks_by_kind, sinks_by_token, token_kind, token_rates
 from sinkscope.ranks import rank_correlation
@@ -70,7 +69,6 @@ __all__ = [
     "SecondarySinks",
     "angle_split",
     "artefact_patches",
-    "bootstrap",
     "check_epsilon",
     "comparable",
     "dark_shares",
@@ -96,10 +94,8 @@ __all__ = [
     "patch_table",
     "principal_angles",
     "principal_components",
-    "quantiles",
     "quiet",
     "rank_correlation",
-    "resampled_means",
     "sample_rates",
     "secondary_sinks",
     "separation",

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from sinkscope.errors import InputError
-from sinkscope.metrics.rates import check_epsilon, index_of, mean_elsewhere, over_others
+from sinkscope.metrics.rates import check_epsilon, exceeds, index_of, mean_elsewhere, over_others
 from sinkscope.ranks import rank_correlation
 from sinkscope.statistics import nanmean
 
@@ -102,7 +102,7 @@ def head_kinds(
     if not 0 < drained < 1 or not 0 < rank_one < 1:
         raise InputError(f"drained = {drained}, rank_one = {rank_one}: both are shares between 0 and 1")
     alpha = nanmean(received[..., position], 0)
-    sink = alpha > epsilon
+    sink = exceeds(alpha, epsilon) == 1
     value, direction = nanmean(value_ratio(value_norm, position), 0), nanmean(output_rank_one, 0)
     unknown = np.isnan(alpha) | (sink & (np.isnan(value) | (~(value < drained) & np.isnan(direction))))
     return np.select([unknown, sink & (value < drained), sink & (direction > rank_one)], ["", NO_OP, BROADCAST], ACTIVE)

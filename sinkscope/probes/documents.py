@@ -226,8 +226,8 @@ def parts_of(labels: Labels) -> list[Part]:
     for row, spans in enumerate(rows):
         alike.setdefault(tuple(spans), []).append(row)
     parts = []
-    for own_spans, members in alike.items():
-        for number, (start, stop) in enumerate(own_spans):
+    for borders, members in alike.items():
+        for number, (start, stop) in enumerate(borders):
             own = real[members, start:stop]
             samples = tuple(first[row] + number for row in members)
             starts = tuple(real[members, :start].sum(-1).tolist())

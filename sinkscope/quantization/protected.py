@@ -248,7 +248,7 @@ def _check_one(
 
 def reads_spared(called: Called) -> Called:
     """Read `spared=`, the name of `protect=` before this release, with a `DeprecationWarning`: for one release."""
-    target = called.__init__ if isinstance(called, type) else called  # type: ignore[misc]
+    target: Any = vars(called)["__init__"] if isinstance(called, type) else called
 
     @wraps(target)
     def read(*args: Any, **kwargs: Any) -> Any:

@@ -8,29 +8,27 @@ from pathlib import Path
 
 from sinkscope.calibration import stored as stored_choice
 from sinkscope.errors import InputError
-from sinkscope.evaluate import CacheComparison
 from sinkscope.netcdf import read_netcdf
 from sinkscope.quantization import Hazards
-from sinkscope.report.caches_page import caches_page
 from sinkscope.report.calibrated import heads_sections, stored_page
 from sinkscope.report.hazards_page import hazards_page, hazards_sections
 from sinkscope.report.page import Page
 from sinkscope.report.trial_page import trial_page
 from sinkscope.trials import load
 
-TRIALS = ("trial.nc", "study.nc")  # studies of quantization were trials by another name
-HAZARDS, CHOICE, COMPARISON = "hazards.json", "choice.nc", "comparison.nc"
+TRIALS = ("trial.nc", "study.nc", "comparison.nc")  # studies and comparisons of caches were trials before
+HAZARDS, CHOICE = "hazards.json", "choice.nc"
 
 
 def page_of(path: Path) -> Page | None:
-    """The page of a trial, hazards, a calibration or a comparison of caches: of a file, or of their command's folder.
+    """The page of a trial, hazards or a calibration: of a file, or of their command's folder.
 
     None for what is none of these. Raises `InputError` for one that is damaged.
     """
     for name in TRIALS:
         if (path / name).is_file():
             return _trial(path / name, path / HAZARDS)
-    for name in (HAZARDS, CHOICE, COMPARISON):
+    for name in (HAZARDS, CHOICE):
         if (path / name).is_file():
             return page_of(path / name)
     if path.name == HAZARDS and path.is_file():
@@ -63,14 +61,9 @@ def _calibrated(path: Path) -> Page:
     return stored_page(*stored_choice(path))
 
 
-def _compared(path: Path) -> Page:
-    return caches_page(CacheComparison.load(path))
-
-
 _KINDS: dict[str, Callable[[Path], Page]] = {
     "trial": _trial,
     "choice": _calibrated,
-    "comparison": _compared,
 }
 
 
@@ -80,5 +73,6 @@ def _kind(path: Path) -> str:
         data = read_netcdf(path)
     except OSError:
         return ""
-    marks = {"trial": "role" in data.coords, "choice": "choice" in data.attrs, "comparison": "series" in data.coords}
+    of_caches = "control" in data.coords  # as comparisons were stored before
+    marks = {"trial": "role" in data.coords or of_caches, "choice": "choice" in data.attrs}
     return next((kind for kind, there in marks.items() if there), "")

@@ -23,8 +23,8 @@ from sinkscope.training import LOG
 
 THEORY = "verdicts.json"
 KINDS = (
-    "a run folder, a folder of runs, a measurement, a study of quantization, a calibration or a comparison of caches "
-    "(.nc or its folder), a survey's folder, a record (.json) or folder of experiments, or the verdicts of theory"
+    "a run folder, a folder of runs, a measurement, a trial or a calibration (.nc or its folder), a survey's "
+    "folder, a record (.json) or folder of experiments, or the verdicts of theory"
 )
 
 
@@ -42,7 +42,7 @@ class Stored:
     notes: list[str] = field(default_factory=list)
     claims: dict[str, Sequence[Verdict]] = field(default_factory=dict)
     pages: dict[str, Page] = field(default_factory=dict)
-    """Of what has a page of its own: studies of quantization and hazards, calibrations, comparisons of caches."""
+    """Of what has a page of its own: trials, hazards, calibrations."""
 
 
 def read(paths: Iterable[Path]) -> Stored:

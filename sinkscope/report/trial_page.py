@@ -74,7 +74,12 @@ def shown(trial: Trial, *, full: bool = False) -> pd.DataFrame:
         if name in frame:
             found[title] = frame[name]
             found[f"{title}, from"], found[f"{title}, to"] = frame[f"{name}_low"], frame[f"{name}_high"]
-    for name, title in (("agreement", "same token, %"), ("recall", "recall, %"), ("recovered", "given back, %")):
+    for name, title in (
+        ("agreement", "same token, %"),
+        ("recall", "recall, %"),
+        ("recall_seen", "recall, question seen, %"),
+        ("recovered", "given back, %"),
+    ):
         if name in frame and frame[name].notna().any():
             found[title] = 100 * frame[name]
             found[f"{title}, from"], found[f"{title}, to"] = 100 * frame[f"{name}_low"], 100 * frame[f"{name}_high"]

@@ -6,16 +6,16 @@ import hashlib
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
-from transformers import Cache
+from transformers import Cache, QuantizedCache
 
-from sinkscope.errors import InputError
-from sinkscope.hooks import Stream, checked_inputs, part, unwrapped
+from sinkscope.errors import InputError, UnsupportedModelError, unknown
+from sinkscope.hooks import Stream, checked_inputs, family, part, unwrapped
 
 REFERENCE = "full"
 """The name of the arm that changes nothing; it is part of every trial."""
@@ -41,6 +41,11 @@ class Texts:
         known, count = checked_inputs(model, inputs)
         stream = Stream.of(model)
         return cls(known, count, slice(0, count), stream.mask_name, stream.stack == "decoder")
+
+    @classmethod
+    def of_ids(cls, ids: Int[Tensor, "text token"], start: int = 0) -> Texts:
+        """Rows of ids without padding, the texts from number `start` on."""
+        return cls({"input_ids": ids}, len(ids), slice(start, start + len(ids)))
 
     @property
     def ids(self) -> Int[Tensor, "text token"] | None:
@@ -123,6 +128,51 @@ def cached(name: str, make: Callable[[nn.Module], Cache], **options: Any) -> Arm
         yield make(model)
 
     return Arm(name, opened, **options)
+
+
+Backend = Literal["quanto", "hqq", "fp8"]
+
+
+def transformers_quantized(
+    backend: Backend,
+    bits: int | None = None,
+    *,
+    group: int | None = None,
+    residual: int | None = None,
+    axis: int | None = None,
+    name: str | None = None,
+) -> Arm:
+    """transformers' own `QuantizedCache`, for comparison; what is left out has its defaults.
+
+    It rounds a prompt as a whole after its pass, and all of it again whenever `residual` further tokens are there.
+
+    Args:
+        backend: quanto stores 2 or 4 bits, hqq 1, 2, 3, 4 or 8, fp8 8 with one frozen scale.
+        bits: Of a number.
+        group: Numbers that share a scale.
+        residual: Newest tokens that are not rounded.
+        axis: Along which a group lies, for keys and values: 0 or −1 (quanto), 0 or 1 (hqq).
+        name: Of the arm; default: the backend and its bits.
+
+    Raises `InputError` for an unknown backend; when opened, where its package is missing (extra `quantize`), and
+    `UnsupportedModelError` for models that it refuses.
+    """
+    if backend not in get_args(Backend):
+        raise unknown("backend", str(backend), get_args(Backend))
+    options = {"nbits": bits, "q_group_size": group, "residual_length": residual, "axis_key": axis, "axis_value": axis}
+
+    def make(model: nn.Module) -> Cache:
+        config: Any = model.config
+        try:
+            return QuantizedCache(backend, config, **options)
+        except ImportError as error:
+            raise InputError(f"{backend} cannot be imported ({error}): pip install 'sinkscope[quantize]'") from error
+        except ValueError as error:
+            if "only supported for models" in str(error):
+                raise UnsupportedModelError(f"family '{family(model)}': {' '.join(str(error).split())}") from error
+            raise InputError(f"{backend}: {error}") from error
+
+    return cached(name or (backend if bits is None else f"{backend} {bits} bits"), make, series=backend)
 
 
 @dataclass(frozen=True)

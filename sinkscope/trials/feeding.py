@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import Cache
+from transformers import Cache, DynamicCache
 
 from sinkscope.errors import InputError
-from sinkscope.hooks import device_of, is_encoder_decoder, reads_at_once
+from sinkscope.hooks import device_of, evaluating, is_encoder_decoder, reads_at_once
+from sinkscope.trials.arm import Arm, Texts
+
+Watch = Callable[[], None]
+"""Called after each step that was made."""
 
 
 @dataclass
@@ -54,3 +60,28 @@ class Feed:
         logits: Tensor = self.model(**given).logits[:, -kept:]
         self.seen += ids.shape[1]
         return logits.float()
+
+
+@contextmanager
+def feeding(model: nn.Module, arm: Arm, ids: Int[Tensor, "text token"], start: int = 0) -> Iterator[Feed]:
+    """The model as the arm has it for these texts, with an empty cache, in eval mode and without gradients."""
+    with evaluating(model), torch.no_grad(), arm.open(model, Texts.of_ids(ids, start)) as cache:
+        yield Feed(model, DynamicCache(config=model.config) if cache is None else cache)
+
+
+def stream_nll(
+    model: nn.Module, ids: Int[Tensor, "text token"], arm: Arm, *, context: int = 1
+) -> Float[Tensor, "text scored"]:
+    """−log p, in nats, of each token after the context, float64.
+
+    The first `context` tokens are read in one pass, as `generate` does; then each pass reads one. Raises `InputError`
+    where no token is left after the context.
+    """
+    if not 0 < context < ids.shape[1]:
+        raise InputError(f"context = {context}: at least 1, and fewer than the texts' {ids.shape[1]} tokens")
+    steps = []
+    with feeding(model, arm, ids) as feed:
+        for place in range(context, ids.shape[1]):
+            logs = feed.read(ids[:, feed.seen : place]).log_softmax(-1).cpu()
+            steps.append(logs.gather(1, ids[:, place : place + 1].cpu())[:, 0].double().neg())
+    return torch.stack(steps, 1)

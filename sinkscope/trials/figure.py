@@ -7,7 +7,7 @@ from html import escape
 import pandas as pd
 import plotly.graph_objects as go
 
-from sinkscope.theme import INK, SINK, SLATE, figure, intervals
+from sinkscope.theme import INK, SINK, SLATE, figure, intervals, series_style
 
 STYLES = {
     "baseline": ("baseline", INK, "diamond"),
@@ -52,4 +52,42 @@ def cost_figure(table: pd.DataFrame, baseline: float | None, by: str = "kl") -> 
     return result.update_layout(
         xaxis={"title": {"text": TITLES[column]}, "rangemode": "tozero"},
         yaxis={"categoryorder": "array", "categoryarray": [escape(name) for name in rows[::-1]]},
+    )
+
+
+def against_bytes(table: pd.DataFrame, series: pd.Series) -> go.Figure | None:
+    """A line per series over the bytes that are held, controls thin and dotted; None where no series has two budgets.
+
+    `table` is a full one, `series` tells each arm's.
+    """
+    if "bytes_share" not in table or "kl" not in table:
+        return None
+    of = dict(zip(table["arm"], table["of"], strict=True))
+    lines = table[table["role"] != "reference"].copy()
+    lines["line"] = [
+        f"random for {series[of[arm]]}" if role == "control" else series[arm] or arm
+        for arm, role in zip(lines["arm"], lines["role"], strict=True)
+    ]
+    groups = list(lines.groupby("line", sort=False))
+    if max((group["bytes_share"].nunique() for _, group in groups), default=0) < 2:
+        return None
+    result = figure(height=400 + 12 * len(groups))
+    for index, (name, group) in enumerate(groups):
+        group = group.sort_values("bytes_share")
+        values, style = group["kl"].tolist(), series_style(index)
+        if set(group["role"]) == {"control"}:
+            style = {**style, "line": {**style["line"], "width": 1, "dash": "dot"}}
+        result.add_scatter(
+            x=(100 * group["bytes_share"]).tolist(),
+            y=values,
+            text=[escape(arm) for arm in group["arm"]],
+            name=escape(str(name)),
+            mode="lines+markers",
+            error_y=intervals(values, group["kl_low"].tolist(), group["kl_high"].tolist()),
+            **style,
+            hovertemplate="%{text}: %{y:.4g}<br>%{x:.1f} % of the bytes<extra></extra>",
+        )
+    return result.update_layout(
+        xaxis={"title": {"text": "held after the context, % of the full cache's bytes"}, "rangemode": "tozero"},
+        yaxis={"title": {"text": "KL to the unchanged model, nats a token"}, "rangemode": "tozero"},
     )

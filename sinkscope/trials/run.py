@@ -20,8 +20,11 @@ from torch import Tensor, nn
 from sinkscope.errors import InputError
 from sinkscope.files import write_json
 from sinkscope.hooks import device_of, unwrapped
-from sinkscope.trials.arm import REFERENCE, Arm, Reading, Texts, unchanged
+from sinkscope.trials.arm import REFERENCE, Arm, Reading, Texts, ThroughCache, unchanged
+from sinkscope.trials.needles import Asked
+from sinkscope.trials.recall import Recalled, recalled
 from sinkscope.trials.scoring import Scores, scored
+from sinkscope.trials.speed import WARM_UP, clock_of, speeds
 from sinkscope.trials.trial import UNITS, Trial
 from sinkscope.trials.words import TOLERANCE
 
@@ -43,6 +46,8 @@ def run(
     tolerance: float = TOLERANCE,
     seed: int = 0,
     batch_size: int = 8,
+    needles: Asked | None = None,
+    rounds: int = 0,
     out: str | Path | None = None,
     about: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -63,6 +68,8 @@ def run(
         tolerance: τ in nats a token, for the words of the verdict.
         seed: Of the controls.
         batch_size: Texts that go through the model at once; no result depends on it.
+        needles: Texts with questions, which each arm answers after it has read them: `recall`, `recall_seen`.
+        rounds: Of timing, on the first batch, arms in turns: `prefill_seconds`, `step_seconds`; 0 for none.
         out: A folder for finished batches; a run that was interrupted goes on from there.
         about: More for the record; `kind` names the kind of trial.
         progress: Called after each arm of each batch.
@@ -78,11 +85,21 @@ def run(
         raise InputError(f"score = {tuple(score)}: some of kl, nats, agreement")
     plan = _plan(arms, given, controls, seed)
     left_out = _left_out(plan, given)
+    if rounds:
+        if not isinstance(reading, ThroughCache) or given.ids is None:
+            raise InputError("steps are timed where texts are read through a cache: rounds=0 otherwise")
+        if given.ids.shape[1] - reading.context <= WARM_UP:
+            raise InputError(f"timing needs {WARM_UP + 1} tokens after the context: give longer texts, or no rounds")
+    more: dict[str, Any] = {"needles": None if needles is None else [len(needles), *needles.keys.shape[1:]]}
+    more |= {"clock": clock_of(model)} if rounds else {}
+    about = {**more, **(about or {})}
     record = _record(model, given, plan, reading, calibrated_on, tolerance, seed, batch_size, controls, about)
     store = _Store.open(out, record)
     found: dict[str, list[Scores]] = {one.arm.name: [] for one in plan}
     running = [one for one in plan if not one.equal_to]
-    total, done = len(running) * given.count, 0
+    asked = [] if needles is None else needles.split(batch_size)
+    timed = 0 if not rounds else (rounds + 1) * min(batch_size, given.count)
+    total, done = len(running) * (given.count + sum(map(len, asked)) + timed), 0
     for start in range(0, given.count, batch_size):
         batch = given.part(slice(start, min(start + batch_size, given.count)))
         stored = store.read(batch.rows)
@@ -100,10 +117,28 @@ def run(
             done += batch.count
             if progress is not None:
                 progress(done, total, _so_far(found, plan))
+    answers: dict[str, list[Recalled]] = {one.arm.name: [] for one in running}
+    for number, part in enumerate(asked):
+        for one in running:
+            answers[one.arm.name].append(recalled(model, part, [one.arm], number * batch_size)[one.arm.name])
+            done += len(part)
+            if progress is not None:
+                progress(done, total, _so_far(found, plan))
+    arrays = {} if needles is None else _recall(answers, plan)
+    if rounds:
+        assert given.ids is not None
+        assert isinstance(reading, ThroughCache)
+        first = given.ids[:batch_size]
+        seconds = speeds(model, first, [one.arm for one in running], context=reading.context, rounds=rounds)
+        times = [seconds[one.equal_to or one.arm.name] for one in plan]
+        arrays["prefill_seconds"] = ("arm",), np.array([each.prefill for each in times])
+        arrays["step_seconds"] = ("arm",), np.array([each.step for each in times])
+        if progress is not None:
+            progress(total, total, _so_far(found, plan))
     for one in plan:
         if one.equal_to:
             found[one.arm.name] = found[one.equal_to]
-    return Trial(_dataset(found, plan, score, record))
+    return Trial(_dataset(found, plan, score, record, arrays))
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,8 +328,19 @@ def _so_far(found: Mapping[str, Sequence[Scores]], plan: Sequence[_Planned]) -> 
     return f"nearest so far: {best}, KL {means[best]:.3f}"
 
 
+def _recall(answers: Mapping[str, Sequence[Recalled]], plan: Sequence[_Planned]) -> dict[str, Any]:
+    names = [one.equal_to or one.arm.name for one in plan]
+    unseen = [torch.cat([part.unseen for part in answers[name]]).double().numpy() for name in names]
+    seen = [torch.cat([part.seen for part in answers[name]]).double().numpy() for name in names]
+    return {"recall": (("arm", "row", "question"), np.stack(unseen)), "recall_seen": (("arm", "row"), np.stack(seen))}
+
+
 def _dataset(
-    found: Mapping[str, Sequence[Scores]], plan: Sequence[_Planned], score: Sequence[str], record: Mapping[str, Any]
+    found: Mapping[str, Sequence[Scores]],
+    plan: Sequence[_Planned],
+    score: Sequence[str],
+    record: Mapping[str, Any],
+    more: Mapping[str, Any],
 ) -> xr.Dataset:
     def stacked(name: str) -> np.ndarray:
         return np.stack([torch.cat([getattr(part, name) for part in found[one.arm.name]]).numpy() for one in plan])
@@ -307,6 +353,7 @@ def _dataset(
     for name in ("bytes", "seconds"):
         values = [[getattr(part, name) for part in found[one.arm.name]] for one in plan]
         arrays[name] = ("arm",), np.array([float(np.median(each)) for each in values])
+    arrays |= more
     data = xr.Dataset(
         {name: (dims, values, {"units": UNITS[name]}) for name, (dims, values) in arrays.items()},
         coords={

@@ -31,11 +31,14 @@ UNITS = {
     "nats": "nats a token",
     "agreement": "share of tokens",
     "recall": "share of answers",
+    "recall_seen": "share of answers",
     "scored": "predictions",
     "bytes": "bytes a text",
     "seconds": "s a text",
+    "prefill_seconds": "s",
     "step_seconds": "s a token",
 }
+SHARES = ("agreement", "recall", "recall_seen")
 NAN = Interval(float("nan"), float("nan"), float("nan"))
 
 
@@ -100,12 +103,13 @@ class Trial:
         self._check(arm)
         if score not in self.data or not np.isfinite(self.data[score].values).any():
             raise InputError(f"this trial has no {score}: it has {', '.join(self._scores)}")
-        return np.asarray(self.data[score].sel(arm=arm).values, dtype=np.float64)
+        values = np.asarray(self.data[score].sel(arm=arm).values, dtype=np.float64)
+        return values.mean(tuple(range(1, values.ndim))) if values.ndim > 1 else values
 
     def mean(self, arm: str, score: str = "kl") -> Interval:
         """The mean of an arm's scores over texts."""
         values = self.values(arm, score)
-        return share_interval(values) if score in ("agreement", "recall") else mean_interval(values)
+        return share_interval(values) if score in SHARES else mean_interval(values)
 
     def difference(self, a: str, b: str = "controls", score: str = "kl") -> Interval:
         """By how much `a` scores higher than `b` on the same texts; b="controls": than the mean of its controls."""
@@ -248,7 +252,7 @@ class Trial:
 
     @property
     def _scores(self) -> list[str]:
-        return [name for name in ("kl", "nats", "agreement", "recall") if self._has(name)]
+        return [name for name in ("kl", "nats", *SHARES) if self._has(name)]
 
     def _has(self, score: str) -> bool:
         return score in self.data and bool(np.isfinite(self.data[score].values).any())
@@ -277,9 +281,9 @@ class Trial:
             row |= _columns("kl", self.cost(arm))
         if self._has("nats"):
             row |= {"nats": self.mean(arm, "nats").value, **_columns("lost", self.cost(arm, "nats"))}
-        for score in ("agreement", "recall"):
+        for score in ("agreement", "recall", "recall_seen"):
             if self._has(score):
-                row |= _columns(score, self._share(arm, score))
+                row |= _columns(score, self.mean(arm, score))
         if "bytes" in self.data and np.isfinite(held := float(self.data["bytes"].sel(arm=arm))):
             full = float(self.data["bytes"].isel(arm=0))
             row |= {"bytes": held, "bytes_share": held / full if full else float("nan")}
@@ -300,12 +304,6 @@ class Trial:
         if self._has("kl") and row["role"] != "reference":
             row["word"] = self.word(arm)
         return row
-
-    def _share(self, arm: str, score: str) -> Interval:
-        values = self.data[score].sel(arm=arm)
-        while values.ndim > 1:
-            values = values.mean(str(values.dims[-1]))
-        return share_interval(values.values)
 
 
 def load(path: str | Path) -> Trial:

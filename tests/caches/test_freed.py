@@ -18,8 +18,8 @@ from sinkscope.caches import (
     evicting,
 )
 from sinkscope.caches.policies import H2O, VATP, AdaKV, FastV, PyramidKV, SnapKV
-from sinkscope.quantization import FirstTokens, Grid, QuantizeCache, quantized_cache
-from sinkscope.sinks import Online
+from sinkscope.quantization import Grid, QuantizeCache, quantized_cache
+from sinkscope.sinks import First, Online
 from tests.collector import left_by
 from tests.families.registry import FAMILIES
 
@@ -52,12 +52,12 @@ def streams_at_original_distances(model: PreTrainedModel) -> None:
 
 
 def quantizes(model: PreTrainedModel) -> None:
-    with QuantizeCache(Grid(4), Grid(4), spared=FirstTokens(1)).applied(model):
+    with QuantizeCache(Grid(4), Grid(4), protect=First(1)).applied(model):
         generate(model, DynamicCache(config=model.config))
 
 
 def holds_codes(model: PreTrainedModel) -> None:
-    generate(model, quantized_cache(model, Grid(4, "channel", group=16), Grid(4), FirstTokens(1), window=8))
+    generate(model, quantized_cache(model, Grid(4, "channel", group=16), Grid(4), First(1), window=8))
 
 
 def evicts(policy: Policy, budget: object = BUDGET) -> Callable[[PreTrainedModel], None]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from sinkscope.evaluate.memory import held_bytes
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from sinkscope.caches import POLICIES, Policy, Protect, RandomLike, Renumbered, caching, evicting, held, keys_within
+from sinkscope.caches.memory import held_bytes
 from sinkscope.caches.policies import VATP, ExpectedAttention, FastV, KeyNorm, LookM, PyramidKV, Scissorhands, SnapKV
 from sinkscope.errors import InputError
 from sinkscope.sinks import Online

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from sinkscope.caches import StreamingCache
+from sinkscope.caches import StreamingCache, streaming
 from sinkscope.caches.strict import at_once
 from sinkscope.errors import InputError, UnsupportedModelError
 from tests.caches import contract
@@ -109,23 +109,85 @@ def test_padding_is_refused_where_states_forget() -> None:
         read(model, tokens, 5, mask)
 
 
-@pytest.mark.slow
-def test_generate_goes_on_with_a_prompt_that_was_read(llama: Any) -> None:
-    """The dense pass of `generate` shows more: it is told apart from what was asked for."""
-    tokens = ids(1, TOKENS)
-    options: dict[str, Any] = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
-    options |= {"output_logits": True, "return_dict_in_generate": True}
-    first: list[Tensor] = []
-    for chunk in (1, 4, 100):
+WRITE: dict[str, Any] = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+WRITE |= {"output_logits": True, "return_dict_in_generate": True}
+
+
+def written(model: Any, tokens: Tensor, cache: StreamingCache, **options: Any) -> Tensor:
+    return torch.stack(model.generate(tokens, past_key_values=cache, **WRITE, **options).logits, 1)
+
+
+def test_generate_reads_its_prompt_strictly(llama: Any) -> None:
+    """In one call, with `prefill` before it, or token by token; rows with padding, and a second turn."""
+    tokens = ids(2, TOKENS)
+    mask = torch.ones_like(tokens).index_put_((torch.tensor(1), torch.arange(11)), torch.tensor(0))
+    wanted = written(llama, tokens, StreamingCache(llama, 2, 6), attention_mask=mask, prefill_chunk_size=1)
+    for chunk in (4, 100):
         cache = StreamingCache(llama, 2, 6)
-        cache.prefill(llama, tokens, chunk=chunk)
+        cache.prefill(llama, tokens, chunk, mask)
         assert cache.get_seq_length() == TOKENS - 1
-        out = llama.generate(tokens, past_key_values=cache, **options)
-        first.append(torch.stack(out.logits, 1))
-    one = llama.generate(tokens, past_key_values=StreamingCache(llama, 2, 6), prefill_chunk_size=1, **options)
-    assert max(error(each, torch.stack(one.logits, 1)) for each in first) <= TOLERANCE
-    dense = llama.generate(tokens, past_key_values=StreamingCache(llama, 2, 6), **options)
-    assert error(dense.logits[0], one.logits[0]) > 1e-3
+        assert error(written(llama, tokens, cache, attention_mask=mask), wanted) <= TOLERANCE
+    assert error(written(llama, tokens, StreamingCache(llama, 2, 6), attention_mask=mask), wanted) <= TOLERANCE
+    assert error(written(llama, tokens[1:, 11:], StreamingCache(llama, 2, 6)), wanted[1:]) <= TOLERANCE
+    cache = StreamingCache(llama, 2, 6)
+    written(llama, tokens[:1, :20], cache)
+    more = torch.cat([tokens[:1, :20], ids(1, 30)], 1)
+    again, turn = StreamingCache(llama, 2, 6), StreamingCache(llama, 2, 6)
+    for each in (again, turn):
+        each.prefill(llama, tokens[:1, :20])
+    again.prefill(llama, more[:, 19:], 1)
+    assert error(written(llama, more, turn), written(llama, more, again)) <= TOLERANCE
+
+
+def test_beams_read_their_prompt_strictly(llama: Any) -> None:
+    tokens, cache = ids(1, TOKENS), StreamingCache(llama, 2, 6)
+    cache.prefill(llama, tokens.expand(3, -1))
+    options: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    found = llama.generate(tokens, past_key_values=StreamingCache(llama, 2, 6), **options)
+    assert torch.equal(found, llama.generate(tokens, past_key_values=cache, **options))
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is logged, as if nothing had been before."""
+    found: list[str] = []
+    monkeypatch.setattr(streaming, "_said", set())
+    monkeypatch.setattr(streaming.log, "warning", lambda line, *values: found.append(line % values))
+    return found
+
+
+def test_a_pass_that_shows_more_than_a_stream_is_told_once(llama: Any, lines: list[str]) -> None:
+    tokens = ids(1, TOKENS)
+    with torch.no_grad():
+        llama(tokens[:, :8], past_key_values=StreamingCache(llama, 2, 6))  # no more than it keeps
+        assert not lines
+        for _ in range(2):
+            dense = llama(tokens, past_key_values=StreamingCache(llama, 2, 6)).logits
+    assert [("cache.read" in line, "cache.prefill" in line) for line in lines] == [(True, True)]
+    assert error(dense, read(llama, tokens, 7)) > 1e-3
+    own = contract.built("gptj", "eager")
+    own.generate(tokens, past_key_values=StreamingCache(own, 2, 6), max_new_tokens=2, do_sample=False, pad_token_id=0)
+    assert len(lines) == 2
+
+
+def test_without_a_window_keys_are_those_that_the_model_was_trained_for(llama: Any, lines: list[str]) -> None:
+    trained = llama.config.max_position_embeddings
+    assert StreamingCache(llama).length == trained
+    assert StreamingCache(llama, 1).window == trained - 1
+    assert not lines
+    assert StreamingCache(llama, 4, trained).length == trained + 4
+    assert f"trained for {trained} tokens" in lines[0]
+    assert StreamingCache(contract.built("bloom", "eager")).length == 1024
+    with pytest.raises(InputError, match="leaves no window"):
+        StreamingCache(llama, trained)
+
+
+def test_buffers_grow_with_the_text(llama: Any) -> None:
+    cache = StreamingCache(llama, 2, 48)
+    with torch.no_grad():
+        for start, stop, rows in ((0, 5, 5), (5, 6, 22), (6, 60, 53), (60, 61, 53)):
+            llama(ids(1, 70)[:, start:stop], past_key_values=cache)
+            assert (cache.followed[0]._buffers or [])[0].shape[2] == rows
 
 
 def test_padded_prompts_are_read_and_written_on(llama: Any) -> None:

@@ -11,7 +11,7 @@ from transformers import LlamaForCausalLM
 
 import sinkscope as ss
 from sinkscope.caches import POLICIES, EvictionCall, Policy, policy_of
-from sinkscope.evaluate.policies import policy_arms
+from sinkscope.trials import policy_arms
 from tests.registering import forgetting
 
 
@@ -30,10 +30,11 @@ def registered() -> Iterator[None]:
         yield
 
 
-def test_its_name_stands_for_it() -> None:
+def test_its_name_stands_for_it(tiny_llama: LlamaForCausalLM) -> None:
     assert policy_of("long-values") == LongValues()
     assert "long-values" in list(POLICIES)[len(POLICIES.own) :]  # behind the package's own
-    assert [arm.name for arm in policy_arms(["long-values"], [8], context=32)][:1] == ["long-values@8"]
+    arms = policy_arms(tiny_llama, torch.randint(0, 101, (1, 40)), ["long-values"], [8], context=32)
+    assert [arm.name for arm in arms] == ["long-values@8"]
     with pytest.raises(ss.InputError, match="unknown policy 'long-valeus': did you mean 'long-values'"):
         policy_of("long-valeus")
 

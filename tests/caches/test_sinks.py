@@ -145,7 +145,7 @@ def test_one_query_makes_no_sink_online(model: PreTrainedModel) -> None:
     [
         (lambda: Protect(KeyNorm(), Measured()), "find_tokens"),
         (lambda: Protect(KeyNorm(), First(1) + Outliers()), "outliers: a cache cannot tell"),
-        (lambda: Protect(KeyNorm(), 4), "a choice of tokens"),
+        (lambda: Protect(KeyNorm(), 4), "a choice of tokens"),  # type: ignore[arg-type]
         (lambda: Protect(KeyNorm(), First(1), -1), "at least 0"),
     ],
 )

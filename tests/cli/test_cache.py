@@ -9,55 +9,73 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from sinkscope.evaluate import CacheComparison
+from sinkscope.trials import load
 
 Command = Callable[..., Any]
-SMALL = ("--tokens", 30, "--scored", 6, "--windows", 4, "--written", 2, "--rounds", 1)
+SMALL = ("--tokens", 32, "--scored", 4, "--windows", 4)
 
 
 @pytest.mark.slow
 def test_a_comparison_is_written_with_its_controls(sinkscope: Command, model: Path, text: Path, tmp_path: Path) -> None:
     answer = sinkscope("cache", model, "--policy", "snapkv", "--budget", "50%", "--protect", "first:1", "--text", text,
-                       *SMALL, "--out", "found")  # fmt: skip
+                       *SMALL, "--rounds", 1, "--without-sinks", "--explain", "--out", "found")  # fmt: skip
     assert answer.code == 0, answer.err
     folder = tmp_path / "found"
-    assert {path.name for path in folder.iterdir()} == {"comparison.nc", "comparison.json", "table.csv", "figure.html"}
-    found = CacheComparison.load(folder / "comparison.nc")
-    assert found.arms == ["full", "snapkv@50%", "snapkv@50%+place", "random@50%"]
-    assert pd.read_csv(folder / "table.csv")["arm"].tolist() == found.arms
-    assert found.record["context"] == 24
-    assert found.record["protect"] == "first:1"
-    for name in found.arms:
-        assert name.split("@")[0] in answer.out
+    assert {path.name for path in folder.iterdir()} == {"trial.nc", "trial.json", "table.csv", "figure.html"}
+    trial = load(folder / "trial.nc")
+    assert trial.arms == ["full", "snapkv@50%", "random for snapkv@50%", "snapkv@50% without sinks"]
+    assert pd.read_csv(folder / "table.csv")["arm"].tolist() == trial.arms
+    assert trial.record["reading"]["context"] == 28
+    assert trial.record["protect"]["words"] == "first:1"
+    assert trial.texts == 4
+    assert answer.out.startswith("'snapkv@50%' ")
+    assert "at the same bytes" in answer.out.splitlines()[0]
+    assert "cannot tell" in answer.out  # --explain
+    assert "4 caches, about" in answer.err
     page = (folder / "figure.html").read_text()
-    assert "snapkv@50%+place" in page
-    assert "Nats lost" in page
+    assert "snapkv@50% without sinks" in page
     assert "http://" not in page.replace("http://www.w3.org", "").split("<script>")[0]
 
 
 @pytest.mark.slow
 def test_several_policies_and_budgets_as_json(sinkscope: Command, model: Path, text: Path) -> None:
-    answer = sinkscope("cache", model, "--compare", "streaming,keydiff", "--budget", "10,50%", "--text", text, *SMALL,
-                       "--json")  # fmt: skip
+    answer = sinkscope("cache", model, "--compare", "streaming,keydiff", "--budget", "10,50%", "--protect", "none",
+                       "--text", text, *SMALL, "--json")  # fmt: skip
     assert answer.code == 0, answer.err
     arms = {arm["arm"]: arm for arm in answer.json["arms"]}
-    assert arms.keys() >= {"full", "streaming@10", "streaming@50%", "keydiff@10", "keydiff@50%", "random@10"}
-    assert arms["keydiff@10"]["kept"] < arms["keydiff@50%"]["kept"] < arms["full"]["kept"] == 1
-    assert {"perplexity", "loss", "held_mib", "step_ms", "same"} <= arms["full"].keys()
+    assert arms.keys() >= {"full", "streaming@10", "streaming@50%", "keydiff@10", "keydiff@50%"}
+    assert arms["keydiff@10"]["bytes_share"] < arms["keydiff@50%"]["bytes_share"] < arms["full"]["bytes_share"] == 1
+    assert {"kl", "lost", "bytes", "agreement"} <= arms["full"].keys()
     assert "recall" not in arms["full"]
+    assert "step_ms" not in arms["full"]
+    assert answer.json["command"] == "cache"
 
 
 @pytest.mark.slow
-def test_the_measured_sink_is_found_and_said(sinkscope: Command, model: Path, text: Path) -> None:
-    answer = sinkscope("cache", model, "--policy", "keydiff", "--budget", "50%", "--protect", "measured", "--epsilon",
-                       "0.1", "--text", text, *SMALL)  # fmt: skip
+def test_measured_sinks_are_of_texts_of_their_own(sinkscope: Command, text: Path) -> None:
+    answer = sinkscope("cache", "nano", "--policy", "keydiff", "--tokens", 64, "--windows", 4, "--json")
     assert answer.code == 0, answer.err
-    assert "measured sinks stand at 0" in answer.err
+    assert answer.json["protect"]["positions"] == [0]
+    assert answer.json["calibrated_on"]["texts"] == 8
+    assert answer.json["texts"] == 4
+    assert answer.json["reading"]["context"] == 32
+
+
+@pytest.mark.slow
+def test_without_a_sink_the_default_protects_nothing_and_measured_is_refused(
+    sinkscope: Command, model: Path, text: Path
+) -> None:
+    answer = sinkscope("cache", model, "--policy", "keydiff", "--budget", "50%", "--text", text, *SMALL)
+    assert answer.code == 0, answer.err
+    assert "Nothing is protected: no sink" in answer.out
+    refused = sinkscope("cache", model, "--protect", "measured", "--budget", "50%", "--text", text, *SMALL)
+    assert "no sink" in refused.error
 
 
 @pytest.mark.slow
 def test_recall_can_be_asked_of_any_model(sinkscope: Command, model: Path, text: Path) -> None:
-    answer = sinkscope("cache", model, "--policy", "keydiff", "--task", "recall", "--text", text, *SMALL, "--json")
+    answer = sinkscope("cache", model, "--policy", "keydiff", "--protect", "none", "--task", "recall", "--text", text,
+                       *SMALL, "--json")  # fmt: skip
     assert answer.code == 0, answer.err
     assert all(0 <= arm["recall"] <= 1 for arm in answer.json["arms"])
 
@@ -74,8 +92,9 @@ def test_recall_can_be_asked_of_any_model(sinkscope: Command, model: Path, text:
         (("--budget", "2.5"), "write 25% or 64"),
         (("--budget", "nan%"), "above 0"),
         (("--protect", "mesured"), "did you mean 'measured'"),
-        (("--protect", "first:0"), "first:N"),
-        (("--scored", "30"), "--scored 30"),
+        (("--protect", "first:0"), "first:0"),
+        (("--protect", "first:1", "--epsilon", "0.2"), "--epsilon goes with"),
+        (("--scored", "32"), "--scored 32"),
         (("--policy", "snapkv", "--budget", "4", "--recent", "6"), "too few to keep"),
         (("--epsilon", "2"), "epsilon"),
         (("--device", "cuda:99"), "device 'cuda:99'"),

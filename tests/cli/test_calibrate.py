@@ -85,7 +85,7 @@ def test_a_killed_one_goes_on_from_where_it_was(capsys, monkeypatch):
 
     monkeypatch.setattr(choosing, "means", counted)
     assert main(call) == 130
-    assert [path.name for path in Path("there").rglob("*.jsonl")] == ["heads.jsonl"]
+    assert [path.name for path in Path("there").glob("unfinished-*/*")] == ["heads.jsonl"]
     capsys.readouterr()
     assert main(call) == 0
     assert "goes on from" in capsys.readouterr().err

@@ -52,9 +52,9 @@ def test_options_of_many_values_may_be_repeated(sinkscope, tmp_path: Path):
 def test_help_shows_few_options_first(name: str):
     command = ALL[name]
     context = command.context_class(command, info_name=name)
-    panels = [getattr(param, "rich_help_panel", None) for param in command.get_params(context)]
-    options = [isinstance(param, TyperOption) for param in command.get_params(context)]
-    assert sum(is_option and panel is None for is_option, panel in zip(options, panels, strict=True)) <= FIRST
+    shown = [param for param in command.get_params(context) if not getattr(param, "hidden", False)]
+    panels = [param.rich_help_panel for param in shown if isinstance(param, TyperOption)]
+    assert panels.count(None) <= FIRST
     assert set(panels) <= {None, "Advanced"}
 
 
@@ -78,6 +78,13 @@ def test_a_path_that_leads_nowhere_is_refused_before_torch_is_imported(arguments
 def test_a_gguf_file_that_is_none_is_refused_before_torch_is_imported(sinkscope, tmp_path: Path):
     (tmp_path / "a.gguf").write_bytes(b"PK")
     assert "is no GGUF file" in sinkscope("measure", tmp_path / "a.gguf").error
+
+
+def test_a_corpus_and_a_text_exclude_each_other(sinkscope, text: Path):
+    for command in ("measure", "survey", "intervene", "quantize", "cache"):
+        more = {"intervene": ["--what", "no-op"], "quantize": ["--scheme", "w8"]}.get(command, [])
+        answer = sinkscope(command, "nano", *more, "--text", text, "--corpus", "python")
+        assert "--corpus and --text exclude each other" in answer.error
 
 
 def test_an_option_that_is_not_read_is_refused_where_it_was_given():

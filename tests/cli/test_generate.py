@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import sinkscope as ss
+from sinkscope.caches.memory import held_bytes
 from sinkscope.cli.writing import tokens
 from sinkscope.cli.writing.tokens import Decoded
 from sinkscope.cli.writing.writer import Writer
-from sinkscope.evaluate import held_bytes
 from sinkscope.model import load_tokenizer
 from sinkscope.quantization import Grid, quantized_cache
 from sinkscope.sinks import First

@@ -43,7 +43,7 @@ def test_natural_windows_of_a_file_are_different_stretches_of_it(tokenizer: PreT
     assert found.input_ids.dtype == torch.long
     assert not SPECIAL & set(found.input_ids.flatten().tolist())
     assert "10 windows of 16 tokens from the text essay.txt" in found.description
-    assert found.first == "whatever token the text has there"
+    assert found.first.startswith("whatever token the text has there")
 
 
 def test_windows_from_document_starts_or_of_packed_documents(tokenizer: PreTrainedTokenizerFast, tmp_path: Path):

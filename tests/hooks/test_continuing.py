@@ -11,10 +11,10 @@ from transformers import DynamicCache
 
 from sinkscope.caches import StreamingCache
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.evaluate import Feed
 from sinkscope.hooks import difference_behind, parameters, reads_at_once
 from sinkscope.model import load
 from sinkscope.probes import AttentionReceived, measure, observe
+from sinkscope.trials import Feed
 from tests.families.registry import FAMILIES
 
 STATES = ("bamba", "zamba2", "nemotron_h", "granitemoehybrid", "lfm2", "qwen3_next", "qwen3_5")

@@ -107,24 +107,6 @@ def test_ratios_leave_the_first_token_out_of_the_mean() -> None:
     assert np.isnan(metrics.first_over_rest(np.array([[5.0]]))).all()
 
 
-def test_bootstrap_intervals_hold_the_mean_and_shrink_with_samples() -> None:
-    generator = np.random.default_rng(0)
-    few, many = generator.normal(5, 2, 20), generator.normal(5, 2, 2000)
-    widths = []
-    for values in (few, many):
-        low, high = metrics.bootstrap(values)
-        assert low < values.mean() < high
-        widths.append(high - low)
-    assert widths[1] == pytest.approx(2 * 1.96 * 2 / 2000**0.5, rel=0.15)
-    assert widths[1] < widths[0] / 5
-    assert [metrics.bootstrap(few, seed=1), metrics.bootstrap(few, seed=1)] == [metrics.bootstrap(few, seed=1)] * 2
-
-
-def test_bootstrap_leaves_out_samples_without_a_value() -> None:
-    values = np.array([1.0, np.nan, 1.0])
-    assert metrics.bootstrap(values) == (1.0, 1.0)
-
-
 def test_a_cell_of_the_sweep_is_the_share_of_heads_above_epsilon() -> None:
     received = np.array([[[[0.9, 0.2], [0.4, np.nan]], [[0.1, 0.31], [0.35, 0.0]]]])  # one sample, two layers and heads
     table = sweep(received, (0.3, 0.35))

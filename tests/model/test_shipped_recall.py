@@ -10,9 +10,9 @@ import torch
 from safetensors import safe_open
 from transformers import LlamaForCausalLM
 
-from sinkscope.evaluate import Alphabet, Asked, Needles, full, noise, recalled, stream_nll
 from sinkscope.model import SHIPPED, load, load_tokenizer
 from sinkscope.probes import measure
+from sinkscope.trials import Alphabet, Asked, Needles, noise, recalled, stream_nll, unchanged
 
 FOLDER = SHIPPED["nano-recall"]
 
@@ -50,7 +50,7 @@ def test_its_record_is_that_of_the_recipe() -> None:
 
 @pytest.mark.slow
 def test_it_answers_whatever_it_is_asked(model: LlamaForCausalLM, asked: Asked) -> None:
-    found = recalled(model, asked, [full()])["full"]
+    found = recalled(model, asked, [unchanged()])["full"]
     assert found.unseen.double().mean() >= 0.99
     assert found.seen.double().mean() >= 0.95
 
@@ -62,7 +62,7 @@ def test_it_knows_the_answers_from_the_context_alone(model: LlamaForCausalLM, as
     others = torch.randint(first, end, asked.answers.shape, generator=torch.Generator().manual_seed(1))
     context = asked.context.scatter(1, asked.places + 1, others)
     changed = Asked(context, asked.keys, others, asked.places)
-    assert recalled(model, changed, [full()])["full"].unseen.double().mean() >= 0.99
+    assert recalled(model, changed, [unchanged()])["full"].unseen.double().mean() >= 0.99
 
 
 def test_its_second_layer_rests_on_the_bos(model: LlamaForCausalLM, asked: Asked) -> None:
@@ -76,7 +76,7 @@ def test_its_second_layer_rests_on_the_bos(model: LlamaForCausalLM, asked: Asked
 def test_noise_is_predicted_nearly_as_well_as_it_can_be(model: LlamaForCausalLM) -> None:
     ids = noise(4, 160, torch.Generator().manual_seed(2))
     ids[:, 0] = 0
-    found = stream_nll(model, ids, full(), context=2).mean().exp()
+    found = stream_nll(model, ids, unchanged(), context=2).mean().exp()
     assert 4 < found < 4.6
 
 

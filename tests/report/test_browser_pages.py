@@ -10,9 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from sinkscope.evaluate import compare_caches
 from sinkscope.files import write_text
-from sinkscope.report.caches_page import caches_page
 from sinkscope.report.changes_page import changes_page
 from sinkscope.report.compose import results_page
 from sinkscope.report.demo_page import quick_page
@@ -24,14 +22,14 @@ from sinkscope.report.stored import Stored
 from sinkscope.report.survey_page import survey_page
 from sinkscope.report.trial_page import trial_page
 from sinkscope.sinks import First
-from sinkscope.trials import matters, scheme_trial
-from tests.evaluate.planted import keeping, llama, texts
+from sinkscope.trials import ThroughCache, matters, run, scheme_trial
 from tests.quantization.quantizers import RoundDown, by_token
 from tests.report.conftest import CHROMIUM, context_of
 from tests.report.experiments.conftest import absent, entries, normalisation, weight_decay
 from tests.report.observatory.conftest import complete
 from tests.report.test_survey_page import survey
 from tests.report.test_theory_page import page as theory_page
+from tests.trials.caches import keeping, llama, texts
 
 __all__ = ["absent", "complete", "entries", "normalisation", "survey", "weight_decay"]  # fixtures
 
@@ -133,16 +131,17 @@ def page_of(request: pytest.FixtureRequest, pages: Path) -> Callable[[str], Path
 
 
 def intervention(given: Callable[[str], Any]) -> Page:
-    ids = torch.arange(64).view(4, 16)
-    return changes_page(matters(given("tiny_llama"), ids, ("hide-sink", "trim-sink"), on=(0,), controls=2))
+    ids = torch.arange(240).view(12, 20) % 101
+    return changes_page(matters(given("tiny_llama"), ids, ["hide-sink"], on="first:1", controls=2))
 
 
 def caches(given: Callable[[str], Any]) -> Page:
-    return caches_page(compare_caches(llama(), texts(4, 14), [keeping(1, 3), keeping(1, 6)], context=10, rounds=1))
+    arms = [keeping(1, 3), keeping(1, 6)]
+    return trial_page(run(llama(), texts(4, 14), arms, reading=ThroughCache(10), rounds=1), title="Caches of a model")
 
 
 def quantization(given: Callable[[str], Any]) -> Page:
-    model, ids = by_token(rows=4, tokens=12)
+    model, ids = by_token(rows=4, tokens=24)
     return trial_page(scheme_trial(model, ids, RoundDown(), {"first": First(1)}, controls=2))
 
 

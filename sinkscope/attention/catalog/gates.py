@@ -34,7 +34,7 @@ def gated_head(
 @line(
     formula="y = σ(W x + b) ⊙ softmax(s) V",
     rows=ONE,
-    source="Qiu et al. 2025 (2505.06708), from memory",
+    source="Qiu et al. 2025 (2505.06708), as their code's `gate_elementwise`",
     acts="per channel of every head, on the block's input, after aggregation",
 )
 def gated_elementwise(openness: Option = 0.5) -> AttentionSpec:
@@ -44,7 +44,7 @@ def gated_elementwise(openness: Option = 0.5) -> AttentionSpec:
 @line(
     formula="y = softmax(s) (σ(W x + b) ⊙ V)",
     rows=ONE,
-    source="Qiu et al. 2025 (2505.06708), from memory",
+    source="Qiu et al. 2025 (2505.06708), their gate after the value projection; not compared with code",
     acts="per channel of every key-value head (or one per head), on the block's input at the value's token",
 )
 def gated_value(openness: Option = 0.5, per_head: Option = False) -> AttentionSpec:
@@ -54,7 +54,7 @@ def gated_value(openness: Option = 0.5, per_head: Option = False) -> AttentionSp
 @line(
     formula="s = norm(q)·norm(k) / √d",
     rows=ONE,
-    source="Dehghani et al. 2023 (2302.05442); Wortsman et al. 2023a (2309.14322), gain without bias from memory",
+    source="Dehghani et al. 2023 (2302.05442); Wortsman et al. 2023a (2309.14322); gains not compared with code",
     acts="one gain per channel for q and one for k, the same for all heads, before rotation",
 )
 def qk_norm(norm: Option = "rmsnorm") -> AttentionSpec:
@@ -64,7 +64,7 @@ def qk_norm(norm: Option = "rmsnorm") -> AttentionSpec:
 @BEYOND.line(
     formula="A = softmax(c_h · log(n) · s), n visible tokens",
     rows=ONE,
-    source="Nakanishi 2025 (2501.19399), from memory",
+    source="Nakanishi 2025 (2501.19399), n^(c s) without the offset of their fit",
     acts="c per head",
 )
 def scalable_softmax(initial: Option = 1.0) -> AttentionSpec:
@@ -74,7 +74,7 @@ def scalable_softmax(initial: Option = 1.0) -> AttentionSpec:
 @BEYOND.line(
     formula="A_tk = σ(s_tk) · Π_{k<i≤t} (1 − σ(s_ti))",
     rows="tokens sum to at most 1",
-    source="Tan et al. 2024 (2410.17980), from memory",
+    source="Tan et al. 2024 (2410.17980); their kernels leave out a query's own token unless told (`attend_current`)",
 )
 def stick_breaking() -> AttentionSpec:
     return AttentionSpec(normalizer=StickBreaking())
@@ -83,7 +83,7 @@ def stick_breaking() -> AttentionSpec:
 @BEYOND.line(
     formula="A = softmax(s_tk + Σ_{k<l≤t} log f_l), f = σ(w_h·x + b_h)",
     rows=ONE,
-    source="Lin et al. 2025 (2503.02130), from memory",
+    source="Lin et al. 2025 (2503.02130)",
     acts="f per head, on the block's input at every token; log f is kept in the cache",
 )
 def forgetting_gate(openness: Option = 0.5) -> AttentionSpec:
@@ -93,7 +93,7 @@ def forgetting_gate(openness: Option = 0.5) -> AttentionSpec:
 @BEYOND.line(
     formula="A = softmax(s₁) − λ softmax(s₂), y = (1 − λ₀) RMSNorm(A V)",
     rows="tokens sum to 1 − λ",
-    source="Ye et al. 2024 (2410.05258), from memory",
+    source="Ye et al. 2024 (2410.05258), not compared with code",
     acts="λ from four vectors per layer; a gain per channel for all heads, after aggregation",
 )
 def differential(lambda_init: Option = None) -> AttentionSpec:

@@ -46,7 +46,7 @@ def sigmoid_power(p: Option = 2.0) -> AttentionSpec:
 @line(
     formula="A = σ(s − log n + b), n visible tokens",
     rows="n / (1 + n) for zero scores",
-    source="Ramapuram et al. 2024 (2409.04431), −log n from memory",
+    source="Ramapuram et al. 2024 (2409.04431), b = −log n as they recommend; their kernels take any b",
 )
 def sigmoid_bias(bias: Option = 0.0) -> AttentionSpec:
     return AttentionSpec(normalizer=Sigmoid(bias=bias, minus_log_n=True))
@@ -75,7 +75,7 @@ def elu_normalized() -> AttentionSpec:
 @line(
     formula="A = relu(s) / n, n visible tokens (or without n)",
     rows="any number from 0",
-    source="Guo et al. 2024a (2410.13835); Wortsman et al. 2023b (2309.08586), from memory",
+    source="Guo et al. 2024a (2410.13835); Wortsman et al. 2023b (2309.08586), relu / L",
     effect="removes the sink's mechanism in Bigram-Backcopy [Guo et al.]",
 )
 def relu(over_n: Option = True, normalized: Option = False) -> AttentionSpec:

@@ -19,7 +19,9 @@ class Exclusive:
     The weight A_tt then moves nothing, so the diagonal can take the mass that would otherwise go to a sink: watch
     `self_attention` beside the sink rate. Values are as they are aggregated (after a value gate); with grouped heads
     v_t is that of the query's group. Where v_t = 0, z_t = y_t, and v_t gets no gradient. y_t may contain slots' values;
-    pieces after this one (gates, biases) act on z_t. Source: Zhai 2026 (2603.09078).
+    pieces after this one (gates, biases) act on z_t. For a query that sees itself alone z_t is 0 up to rounding, which
+    a norm right after attention (Gemma 2 and 3, OLMo 2) divides by about the root of its ε: there cached decoding and
+    the full pass agree less closely in fp32 than elsewhere; in fp64 they agree. Source: Zhai 2026 (2603.09078).
     """
 
     kind: Literal["exclusive"] = "exclusive"

@@ -35,7 +35,8 @@ class Kernel:
     """A feature map on queries and keys. Source: Gu et al. 2025, Tables 6 and 15; Katharopoulos et al. 2020.
 
     "elu": φ(x) = elu(x) + 1, positive. "mlp": φ(x) = W₂ relu(W₁ x), two learned (head_dim, head_dim) maps without bias,
-    the same for queries and keys and for all heads of a layer, N(0, 2 / (5 · head_dim)) at the start.
+    the same for queries and keys and for all heads of a layer, N(0, 2 / (5 · head_dim)) at the start. Acting after
+    rotation it is not shift invariant: under left padding give `position_ids` that count real tokens.
     """
 
     feature: Literal["elu", "mlp"]

@@ -40,7 +40,8 @@ class FixedValue:
 
 @piece
 class KeySlot:
-    """A learned key k* per key-value head, never rotated; `value` says what it carries.
+    """A learned key k* per key-value head, never rotated; `value` says what it carries. So the slot's share depends on
+    where a row begins: under left padding give `position_ids` that count real tokens.
 
     "zero": key bias (v* = 0); "learned": key-value bias; a `FixedValue`. `shared`: one k* (and v*) for
     all heads. `d_a`: only the first d_a channels of k* learn, the others stay 0. `initial_logit`: where a number,

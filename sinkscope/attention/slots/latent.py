@@ -23,7 +23,8 @@ EPSILON = 1e-6
 class LatentSlots:
     """`count` slots with k*_i = W_K ĉ_i and v*_i = W_V ĉ_i, ĉ = g ⊙ c / rms(c), from latents c_i of `rank` channels.
 
-    Every query of every row sees all of them, under any mask; keys are never rotated. Learned: c (count, rank), g
+    Every query of every row sees all of them, under any mask; keys are never rotated (so under left padding give
+    `position_ids` that count real tokens). Learned: c (count, rank), g
     (rank), W_K and W_V (kv_heads · head_dim, rank). `rank`: None is four times the head width, as theirs (512 channels
     for heads of 128). Starts: g = 1, the rest N(0, 0.02²). Source: openPangu-2.0 (Huawei 2026), 128 in each layer of a
     model with multi-head latent attention. There W_K, W_V and g are those of the tokens, which a layer without latents

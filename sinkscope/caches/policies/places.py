@@ -38,17 +38,21 @@ class RandomKeys(Policy):
     """A random order of the places of each head: the control that spends the same budget.
 
     The order is a function of `seed`, layer, head and position alone, so that it is the same in a batch, in chunks and
-    on every device.
+    on every device. `texts`: the number of each row's text, where each is to have an order of its own.
     """
 
     seed: int = 0
+    texts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         counted("RandomKeys", "seed", self.seed)
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
-        heads = torch.arange(call.places.shape[1], device=call.places.device)[:, None]
+        device = call.places.device
+        heads = torch.arange(call.places.shape[1], device=device)[:, None]
         stream = (self.seed * 4099 + call.layer) * 4099 + heads
+        if self.texts:
+            stream = stream + _mixed(torch.tensor(self.texts, device=device) + 1)[:, None, None]
         return _mixed(_mixed(stream) + call.positions).double()
 
 
@@ -62,6 +66,7 @@ class RandomLike(Wrapping):
     """
 
     seed: int = 0
+    texts: tuple[int, ...] = ()
     together = False  # the order is another one in each layer
 
     def __post_init__(self) -> None:
@@ -69,7 +74,7 @@ class RandomLike(Wrapping):
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
         scores, ranks = self.policy.score(call), self.policy.ranks(call)
-        order = RandomKeys(self.seed).score(call) / 2**31
+        order = RandomKeys(self.seed, self.texts).score(call) / 2**31
         order = order if ranks is None else order + ranks
         order = order.masked_fill(scores == torch.inf, torch.inf)
         if not self.drops:

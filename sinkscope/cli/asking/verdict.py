@@ -38,6 +38,9 @@ class Ruled:
 def verdict_(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A name, or a Python file.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Judge every experiment.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="With --all: every claim and its verdict, not the sums alone.")
+    ] = False,
     scale: Annotated[str, typer.Option(metavar="nano|mini|paper", help="How large the models are.")] = "nano",
     results: Records = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
@@ -50,6 +53,8 @@ def verdict_(
     """
     from sinkscope.experiments import QUESTIONS, find, known, verdicts
 
+    if full and not every:
+        raise InputError("--full goes with --all: one experiment is shown whole")
     if every == (name is not None):
         raise InputError("name one experiment, or pass --all")
     questions = list(QUESTIONS.values()) if name is None else [find(name)]
@@ -62,10 +67,10 @@ def verdict_(
         tell_damage(records, every)
         return
     if every:
-        _show_every(ruled)
+        _show_every(ruled, full)
     else:
         show_verdicts(ruled)
-    _show_sums(ruled, every)
+        _show_sums(ruled, every)
     for line in records.notes:
         note(line)
     tell_damage(records, every)
@@ -124,11 +129,18 @@ def _runs(many: int) -> str:
     return f"{many} run{'' if many == 1 else 's'}"
 
 
-def _show_every(ruled: Sequence[Ruled]) -> None:
-    """The statements of the paper, then the claims that were run."""
+def _show_every(ruled: Sequence[Ruled], full: bool) -> None:
+    """How many statements and claims are decided; with `full` the statements of the paper, then the claims that were
+    run."""
     from sinkscope.experiments import STATEMENTS, answers, is_synthetic
 
     found = answers(STATEMENTS, {each.question.name: each.verdicts for each in ruled}, _late(ruled))
+    decided = [each for group in found.values() for each in group if each.decided]
+    show(plain(f"of {sum(map(len, found.values()))} statements of the paper {len(decided)} are decided by runs"))
+    _show_sums(ruled, True)
+    if not full:
+        note("--full lists every statement and claim; name an experiment for its own")
+        return
     for part, group in found.items():
         show(Text(f"{part}\n", "bold"))
         show(table(OF_THE_PAPER, [_answered(each) for each in group], numbers_from=len(OF_THE_PAPER)))
@@ -141,8 +153,6 @@ def _show_every(ruled: Sequence[Ruled]) -> None:
             show(Text(f"{heading}\n", "bold"))
             show_verdicts(group_)
             show(plain(""))
-    decided = [each for group in found.values() for each in group if each.decided]
-    show(plain(f"of {sum(map(len, found.values()))} statements of the paper {len(decided)} are decided by runs"))
 
 
 def _answered(answer: Answer) -> tuple[str, ...]:

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from sinkscope.evaluate import Asked
+    from sinkscope.trials import Asked
 
 RECALL_MODEL = "nano-recall"
 TOKENS = 128  # of a text, unless said
+SCORED = 32  # tokens after a context with needles, which is what is asked about
 TOKENS_A_PAIR = 24  # of a context in which needles are hidden
 
 Task = Literal["auto", "perplexity", "recall"]
@@ -35,8 +36,9 @@ class Texts:
 class Wanted:
     model: str
     tokens: int | None
-    scored: int
-    windows: int
+    scored: int | None
+    windows: int  # that are scored
+    count: int  # that are loaded, those to measure sinks in among them
     task: Task
     seed: int
 
@@ -51,9 +53,9 @@ class Wanted:
             return self._of_needles()
         from sinkscope.cli.measuring.job import tokenizer_of
         from sinkscope.data import build_inputs, ordinary_tokens, vocabulary_of
-        from sinkscope.evaluate.needles import hidden_in
+        from sinkscope.trials.needles import hidden_in
 
-        length = TOKENS if self.tokens is None else self.tokens
+        length = self._length(loaded)
         context = self._context(length)
         if source["text"] is not None and source["split"] != "validation":
             raise InputError(f"--split {source['split']} goes with --corpus: a --text is read as a whole")
@@ -64,7 +66,7 @@ class Wanted:
             tokenizer=tokenizer,
             vocab_size=vocabulary_of(loaded),
             tokens=length,
-            samples=self.windows,
+            samples=self.count,
             seed=self.seed,
             **given,
         )
@@ -72,19 +74,28 @@ class Wanted:
         if self.task == "recall":
             tokens = ordinary_tokens(tokenizer, vocabulary_of(loaded))
             pairs = max(4, context // TOKENS_A_PAIR)
-            needles = hidden_in(inputs.input_ids[:, :context], tokens, pairs=pairs, asked=pairs // 2, seed=self.seed)
+            scored = inputs.input_ids[self.count - self.windows :, :context]
+            needles = hidden_in(scored, tokens, pairs=pairs, asked=pairs // 2, seed=self.seed)
         return Texts(inputs.input_ids, context, needles, inputs.description)
 
     def _of_needles(self) -> Texts:
-        from sinkscope.evaluate import Needles
+        from sinkscope.trials import Needles
 
-        length = Needles().length + 32 if self.tokens is None else self.tokens
-        context = self._context(length)
-        ids = Needles(length).draw(self.windows, seed=self.seed).context
+        length = Needles().length + SCORED if self.tokens is None else self.tokens
+        context = self._context(length, min(SCORED, length // 2))
+        ids = Needles(length).draw(self.count, seed=self.seed).context
         asked = None if self.task == "perplexity" else Needles(context).draw(self.windows, seed=self.seed + 1)
-        return Texts(ids, context, asked, f"{self.windows} texts of {length} tokens of noise with needles")
+        return Texts(ids, context, asked, f"{self.count} texts of {length} tokens of noise with needles")
 
-    def _context(self, length: int) -> int:
-        if self.scored >= length:
-            raise InputError(f"--scored {self.scored}: a text has {length} tokens, and some must be the context")
-        return length - self.scored
+    def _length(self, loaded: PreTrainedModel) -> int:
+        """Tokens in a text: no more than the model was trained for."""
+        from sinkscope.hooks import text_config
+
+        trained = getattr(text_config(loaded), "max_position_embeddings", None)
+        return self.tokens or min(TOKENS, trained if isinstance(trained, int) and trained > 3 else TOKENS)
+
+    def _context(self, length: int, scored: int | None = None) -> int:
+        scored = self.scored or scored or length - length // 2
+        if scored >= length:
+            raise InputError(f"--scored {scored}: a text has {length} tokens, and some must be the context")
+        return length - scored

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sinkscope.cli import options
-from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
+from sinkscope.cli.given import AUTO, READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import only_json, plain, show, show_json, table
@@ -56,18 +57,21 @@ def compare(
     disable_progress_bar()
     with only_json(as_json):
         stored = [saved(thing) for thing in things]
+        shared: list[str] = [] if reads.corpus == AUTO else [reads.corpus]  # all read what the first one reads
 
         def measured(name: str) -> Measurement:
-            from sinkscope.cli.measuring.job import MeasuringJob, loaded, tokenizer_of
+            from sinkscope.cli.measuring.job import NEEDS_TEXT, MeasuringJob, corpus_of, loaded, tokenizer_of
 
             model = loaded(name, device, runs)
+            if not shared and text is None and kind in NEEDS_TEXT:
+                shared.append(corpus_of(model))
             job = MeasuringJob(
                 name=name,
                 model=model,
                 tokenizer=tokenizer_of(name, runs.revision, trust_remote_code=runs.trust_remote_code),
                 kind=kind,
-                reads=reads,
-                runs=runs,
+                reads=replace(reads, corpus=shared[0]) if shared else reads,
+                runs=runs if runs.chat_template else replace(runs, chat_template=False),
                 observers=["few"],
                 medium=medium,
             )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.cli.given import Reads, Runs
+from sinkscope.cli.given import AUTO, Reads, Runs
 from sinkscope.cli.options import InputKind, Medium, place
 from sinkscope.cli.trials import watching
 from sinkscope.errors import InputError
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from sinkscope.data import Inputs, Reading
     from sinkscope.measurements import Measurement
 
+PROSE = "prose"  # of which no model has been trained here: all of it is read
+OWN = "sinkscope_lab"  # the model type of this package
 NEEDS_TEXT = ("natural", "first-token")
 
 
@@ -126,7 +128,7 @@ def _inputs(
     """
     from sinkscope.data import as_chat, build_inputs, vocabulary_of
 
-    chat = runs.chat_template
+    chat = runs.chat_template is True
     if kind != "natural" and chat:
         raise InputError(f"--chat-template goes with natural input, not with {kind}")
     if kind not in NEEDS_TEXT and text is not None:
@@ -135,11 +137,18 @@ def _inputs(
         raise InputError(f"--field goes with natural and first-token input, not with {kind}")
     if kind != "natural" and windows != "within":
         raise InputError(f"--windows goes with natural input, not with {kind}")
+    if kind not in NEEDS_TEXT and reads.corpus != AUTO:
+        raise InputError(f"--corpus goes with natural and first-token input, not with {kind}")
+    if chat and reads.bos != "auto":
+        raise InputError(f"--bos {reads.bos} does not go with --chat-template, which decides what stands first")
     if text is not None and reads.split != "validation":
         raise InputError(f"--split {reads.split} goes with --corpus: a --text is read as a whole")
     vocabulary = vocabulary_of(model)
     needed = kind in NEEDS_TEXT or reads.bos in ("add", "double")
     tokenizer = tokenizer_of(name, runs.revision, needed, runs.trust_remote_code)
+    if runs.chat_template is None and kind == "natural" and reads.bos == "auto":
+        chat = bool(tokenizer.chat_template)
+    corpus = corpus_of(model) if reads.corpus == AUTO else reads.corpus
     inputs = build_inputs(
         kind,
         tokenizer=tokenizer,
@@ -148,13 +157,18 @@ def _inputs(
         samples=reads.samples,
         seed=runs.seed,
         text=text,
-        corpus=reads.corpus,
-        split=reads.split,
+        corpus=corpus,
+        split="all" if corpus == PROSE else reads.split,
         field=reads.field,
         windows=windows,
         bos="none" if chat else reads.bos,
     )
     return as_chat(inputs, tokenizer) if chat else inputs
+
+
+def corpus_of(model: PreTrainedModel) -> str:
+    """What a model reads where nothing is said: code where it was trained on that here, prose otherwise."""
+    return "python" if model.config.model_type == OWN else PROSE
 
 
 def tokenizer_of(name: str, revision: str | None, needed: bool = False, trust_remote_code: bool = False) -> Any:

@@ -10,12 +10,14 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from sinkscope.caches import StreamingCache
-from sinkscope.cli.generate import STREAMED, WRITTEN, Distance
 from sinkscope.cli.writing import tokens
 from sinkscope.cli.writing.cost import Cost
 from sinkscope.errors import InputError
 from sinkscope.hooks import text_config
 from sinkscope.report.terminal import note
+
+WRITTEN = 256  # tokens to write where nothing else is said and there is room
+STREAMED = 1024  # keys that a stream keeps at most where nothing else is said
 
 
 class Writer:
@@ -37,7 +39,7 @@ class Writer:
         model: Any,
         tokenizer: Any,
         *,
-        streaming: tuple[int, int | None, Distance] | None,
+        streaming: tuple[int, int | None, str] | None,
         quantized: tuple[str, str] | None,
         sampling: tuple[float | None, float | None, int | None, int],
         limit: int | None,
@@ -139,7 +141,7 @@ class Writer:
             )
         return self.limit or min(WRITTEN, room)
 
-    def _streams(self, sinks: int, window: int | None, distance: Distance) -> dict[str, Any]:
+    def _streams(self, sinks: int, window: int | None, distance: str) -> dict[str, Any]:
         fitting = min(STREAMED, self.most or STREAMED) - sinks
         if window is None and fitting < 1:
             raise InputError(f"--sinks {sinks}: the model has positions for {self.most}, which leaves no window")

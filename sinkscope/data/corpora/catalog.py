@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 from sinkscope.data.corpora.conversations import load_chat
 from sinkscope.data.corpora.corpus import Corpus
@@ -11,7 +13,9 @@ from sinkscope.data.corpora.python_corpus import PARTS, load_python, load_python
 from sinkscope.data.corpora.text_files import load_text
 from sinkscope.errors import InputError, unknown
 
+PROSE = Path(__file__).parent / "prose"  # twelve short texts that come with the package
 FORMS: Mapping[str, str] = {
+    "prose": "prose",
     "python": "python",
     **{f"python:{part}": f"python:{part}" for part in PARTS},
     "text": "text:GLOB",
@@ -25,14 +29,16 @@ def parse_corpus(name: str) -> tuple[str, str]:
     kind, _, rest = name.partition(":")
     if kind not in FORMS or (kind == "python" and name not in FORMS):
         raise unknown("corpus", name, FORMS.values())
-    if rest == "" and kind != "python":
+    if kind == "prose" and name != kind:
+        raise unknown("corpus", name, FORMS.values())
+    if rest == "" and kind not in ("prose", "python"):
         raise InputError(f"corpus '{name}' is not of the form {FORMS[kind]}")
     return kind, rest
 
 
 def is_corpus(name: str) -> bool:
     """Whether a name is a corpus's rather than a domain's."""
-    return name == "python" or (name.partition(":")[0] in FORMS and ":" in name)
+    return name in ("prose", "python") or (name.partition(":")[0] in FORMS and ":" in name)
 
 
 def is_chat(name: str) -> bool:
@@ -49,6 +55,8 @@ def load_corpus(name: str, max_characters: int | None = None, field: str | None 
     kind, rest = parse_corpus(name)
     if field is not None and kind not in ("hf", "text"):
         raise InputError(f"a field ('{field}') goes with files of rows and corpora of the hub, not with '{name}'")
+    if kind == "prose":
+        return replace(load_text(str(PROSE / "*.txt")), name="prose")
     if kind == "hf":
         return load_hub(rest, max_characters, field)
     if kind == "python":

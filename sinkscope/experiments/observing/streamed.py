@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 from sinkscope.caches import StreamingCache
 from sinkscope.data import DataConfig, adds_first_token, natural_windows
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.evaluate import arm, stream_nll
 from sinkscope.experiments.observed import Metrics
+from sinkscope.trials import cached, stream_nll
 
 ROWS, CONTEXTS, SINKS = 16, 3, (0, 1, 4)
 
@@ -27,7 +27,7 @@ def streamed(model: PreTrainedModel, texts: Tensor | None, context: int) -> Metr
     if texts is None:
         return
     for sinks in SINKS:
-        keeping = arm(f"{sinks} sinks", lambda of, n=sinks: StreamingCache(of, sinks=n, window=context - n))  # type: ignore[misc]
+        keeping = cached(f"{sinks} sinks", lambda of, n=sinks: StreamingCache(of, sinks=n, window=context - n))  # type: ignore[misc]
         try:
             lost = stream_nll(model, texts, keeping, context=1)
         except (InputError, UnsupportedModelError):

@@ -20,7 +20,8 @@ LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 @in_every
 @dataclass(frozen=True)
 class ReceivedByLength(Observer):
-    """alpha_k(T') = Σ_{k ≤ t < T'} A[t, k] / (T' − k) for the T' in `lengths`: `attention_received_by_length`.
+    """alpha_k(T') = Σ_{k ≤ t < T'} A[t, k] / how many of these t see k, for the T' in `lengths`:
+    `attention_received_by_length`.
 
     (sample, layer, head, length): what position k (`position`, a real token) received when only the first T' tokens
     existed. Exact in causal layers, as later tokens change nothing before them (a rotation or a prefix mask that
@@ -55,7 +56,8 @@ class ReceivedByLength(Observer):
         columns, present = call.locate((self.position,))
         index = columns[chunk.samples, None, None, :].expand(*chunk.weights.shape[:3], 1)
         weights = chunk.weights.gather(-1, index) * present[chunk.samples, None, None, :]
-        yield self._sums(call, weights[..., 0], chunk.samples, chunk.rows)
+        yield self._sums(call, "received", weights[..., 0], chunk.samples, chunk.rows)
+        yield self._seen(call, columns, present, chunk.samples, chunk.rows)
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
         if not call.causal or not call.is_softmax:
@@ -64,24 +66,35 @@ class ReceivedByLength(Observer):
         for samples, rows in call.parts(1):
             weights = call.weights(samples, rows, columns[samples])
             weights = weights * present[samples, None, None, :]
-            yield self._sums(call, weights[..., 0], samples, rows)
+            yield self._sums(call, "received", weights[..., 0], samples, rows)
+            yield self._seen(call, columns, present, samples, rows)
 
     def arrays(self, found: LayerSums) -> dict[str, Array]:
         if (sums := found.sums.get("received")) is None:
             return {}
-        lengths = torch.tensor(self.lengths)
-        place = (found.queries.cumsum(-1) - 1)[..., None]
-        counted = found.observed[..., None] & (place >= self.position) & (place < lengths)
-        counts = counted.sum(1).where(found.queries.sum(-1, keepdim=True) >= lengths, 0)
-        return {"attention_received_by_length": Array(divide(sums, counts[:, None]), None, ("length",))}
+        long_enough = found.queries.sum(-1, keepdim=True) >= torch.tensor(self.lengths)
+        counts = found.sums["seen"].where(long_enough[:, None], 0)
+        return {"attention_received_by_length": Array(divide(sums, counts), None, ("length",))}
+
+    def _seen(self, call: AttentionCall, columns: Tensor, present: Tensor, samples: slice, rows: slice) -> Piece:
+        """How many of these queries see the position."""
+        if call.collected is not None:
+            index = columns[samples, None, None].expand(-1, *call.collected.shape[1:2], rows.stop - rows.start, -1)
+            seen = (call.collected[samples, :, rows].gather(-1, index) > 0).any(1, keepdim=True)
+        else:
+            seen = call.mask.visible(samples, rows, columns[samples]).to(columns.device)
+        seen = seen & present[samples, None, None, :]
+        if call.real is not None:
+            seen = seen & call.real[samples, None, rows, None]
+        return self._sums(call, "seen", seen[..., 0].float(), samples, rows)
 
     def _sums(
-        self, call: AttentionCall, weights: Float[Tensor, "batch heads query"], samples: slice, rows: slice
+        self, call: AttentionCall, name: str, weights: Float[Tensor, "batch heads query"], samples: slice, rows: slice
     ) -> Piece:
         """Σ of one column over the queries among the first T' real tokens, for every T'."""
         lengths = torch.tensor(self.lengths, device=weights.device)
         inside = _real_positions(call)[samples, rows, None] < lengths
-        return Piece("received", weights @ inside.expand(len(weights), -1, -1).to(weights.dtype), None, samples)
+        return Piece(name, weights @ inside.expand(len(weights), -1, -1).to(weights.dtype), None, samples)
 
 
 def _real_positions(call: AttentionCall) -> Int[Tensor, "batch query"]:

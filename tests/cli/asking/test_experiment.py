@@ -72,12 +72,12 @@ def test_verdicts_come_from_what_was_kept(sinkscope, results):
     assert [gone["experiment"] for gone in answer["withdrawn"]] == ["fixed-token"]
     assert answer["costs"] == {"fixed-token": {"runs": 9, "seconds": 540.0, "seconds_per_run": 60.0}}
     assert answer["cost"] == {"runs": 9, "seconds": 540.0}
-    table = " ".join(sinkscope("experiment", "verdict", "--all", "--results", str(results)).out.split())
+    table = " ".join(sinkscope("experiment", "verdict", "--all", "--full", "--results", str(results)).out.split())
     assert "not run at this scale" in table
     assert "9 runs of 0.15 h" in table
     shared = json.loads((results / "nano" / "fixed-token.json").read_text()) | {"question": "fixed-positions"}
     (results / "nano" / "fixed-positions.json").write_text(json.dumps(shared))  # which reads the same runs
-    again = " ".join(sinkscope("experiment", "verdict", "--all", "--results", str(results)).out.split())
+    again = " ".join(sinkscope("experiment", "verdict", "--all", "--full", "--results", str(results)).out.split())
     (results / "nano" / "fixed-positions.json").unlink()
     assert "; 9 runs of 0.15 h" in again
     for scale in ("mini", "paper"):
@@ -87,16 +87,16 @@ def test_verdicts_come_from_what_was_kept(sinkscope, results):
 
 def test_all_of_them_begin_with_what_the_paper_says(sinkscope, results, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
-    shown = sinkscope("experiment", "verdict", "--all", "--results", str(results)).out
+    shown = sinkscope("experiment", "verdict", "--all", "--full", "--results", str(results)).out
     lines = [" ".join(line.split()) for line in shown.splitlines()]
-    assert lines[0] == "The abstract"
+    count = sum(map(len, STATEMENTS.values()))
+    assert lines[0] == f"of {count} statements of the paper 2 are decided by runs"
+    assert "The abstract" in lines
     says = "Where the sink stands follows the data: a token fixed at position k takes it there"
     [row] = [line for line in lines if line.startswith(says)]
     told = "74.11 at k = 1, 69.64 at k = 3 9.5 (7.26 to 11.7) 3 2.52 fixed-token: stands out, exploratory"
     assert row == f"{says} {told} supported; other claims: 1 supported"
     assert "On synthetic tasks" not in lines
-    count = sum(map(len, STATEMENTS.values()))
-    assert any(line.startswith(f"of {count} statements of the paper 2 are decided") for line in lines), lines[-4:]
     told = sinkscope("experiment", "verdict", "--all", "--json", "--results", str(results)).json
     [same] = [each for each in told["paper"] if each["says"] == says]
     assert same["by"] == {"experiment": "fixed-token", "claim": "stands out", "primary": False}
@@ -104,16 +104,23 @@ def test_all_of_them_begin_with_what_the_paper_says(sinkscope, results, monkeypa
     assert len(told["paper"]) == count
 
 
+def test_all_of_them_are_a_few_lines_unless_asked_for_in_full(sinkscope):
+    brief = sinkscope("experiment", "verdict", "--all").out.splitlines()
+    assert len(brief) <= 10
+    assert brief == sinkscope("experiment", "verdict", "--all", "--full").out.splitlines()[: len(brief)]
+    assert "--full goes with --all" in sinkscope("experiment", "verdict", "window", "--full").error
+
+
 def test_claims_of_synthetic_tasks_stand_apart(sinkscope, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
-    shown = sinkscope("experiment", "verdict", "--all").out
+    shown = sinkscope("experiment", "verdict", "--all", "--full").out
     on_text, tasks = shown.split("Claims that were run")[1].split("On synthetic tasks")
     assert "normalisation" in on_text
     assert "backcopy" not in on_text
     asked = [line for line in tasks.splitlines() if "? (" in line]
     assert asked
     assert all(line.startswith(("backcopy", "trigger")) for line in asked)
-    assert "claims that were withdrawn: " in tasks
+    assert "claims that were withdrawn: " in shown
     assert "withdrawn: on 16 tokens" in sinkscope("experiment", "verdict", "window").out
 
 

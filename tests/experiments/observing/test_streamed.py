@@ -8,9 +8,9 @@ from transformers import LlamaForCausalLM
 
 import sinkscope as ss
 from sinkscope.data import DataConfig
-from sinkscope.evaluate import noise
 from sinkscope.experiments.observing.streamed import ROWS, long_texts, streamed
 from sinkscope.model import LabConfig, LabForCausalLM, load_tokenizer
+from sinkscope.trials import noise
 
 CONTEXT = 48
 

@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import DynamicCache, LlamaForCausalLM
 
 import sinkscope as ss
@@ -14,6 +15,7 @@ from sinkscope.attention import CATALOG
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.model import LabConfig, LabForCausalLM
 from tests.collector import left_by
+from tests.model.attached.hosts import host, output
 
 SIZES = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
@@ -94,3 +96,19 @@ def test_what_only_the_lab_can_do_is_refused(name: str, tiny_llama: LlamaForCaus
 def test_it_is_freed_with_its_last_reference(name: str) -> None:
     """Nothing of it stays until the collector runs, such as maps whose hooks hold them."""
     assert left_by(lambda: ss.attach(LabForCausalLM(LabConfig(**SIZES, **HEADS)).to_llama(), name)) == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_left_padding_without_position_ids_moves_what_is_not_shift_invariant(name: str) -> None:
+    model = host("llama")
+    ss.attach(model, name, start="as_is", seed=0)
+    ids = torch.randint(1, 60, (2, 12), generator=torch.Generator().manual_seed(0))
+    padded = {
+        "input_ids": functional.pad(ids, (7, 0)),
+        "attention_mask": functional.pad(torch.ones_like(ids), (7, 0)),
+    }
+    alone = output(model, {"input_ids": ids})
+    moved = (output(model, padded)[:, 7:] - alone).abs().max() / alone.abs().max()
+    assert bool(moved < 1e-5) == CATALOG[name].is_shift_invariant, float(moved)
+    told = padded | {"position_ids": torch.arange(-7, 12).clamp(min=0).expand(2, -1)}
+    torch.testing.assert_close(output(model, told)[:, 7:], alone, atol=2e-5, rtol=1e-4)

@@ -46,4 +46,4 @@ def test_the_kernels_log_sum_exp_is_joined(slots: tuple[LogitSlot, ...]) -> None
         assert call.kernel_lse is not None
         torch.testing.assert_close(call.kernel_lse, call._computed_lse())
         weights = call.operation_weights(slice(0, TOKENS)).token.detach()
-        close(received[:, index], weights.sum(-2) / torch.arange(TOKENS, 0, -1), 1e-5)
+        close(received[:, index], weights.sum(-2) / torch.arange(TOKENS, 0, -1).clamp(max=40), 1e-5)

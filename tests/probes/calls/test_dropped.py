@@ -106,7 +106,7 @@ def test_maps_over_kept_keys_stand_at_their_columns(implementation: str, heads: 
     measured = seen.measurement()
     maps = torch.tensor(measured.data["attention_map"].values)
     torch.testing.assert_close(maps[..., 9:14, :14], torch.stack(rows, 3)[:1], atol=1e-5, rtol=1e-4)
-    counts = torch.tensor([14.0 - k for k in range(14)])
+    counts = (maps > 0).sum(-2).clamp(min=1)  # a head's later queries do not see what it dropped
     received = torch.tensor(measured.data["attention_received"].values)[:1]
     torch.testing.assert_close(received, maps.sum(-2) / counts, atol=1e-5, rtol=1e-4)
 

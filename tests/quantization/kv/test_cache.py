@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 import sinkscope as ss
+from sinkscope.caches.memory import held_bytes
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.evaluate import arm, full, held_bytes
-from sinkscope.evaluate.harness import summed
 from sinkscope.measuring.evidence import find_tokens
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.quantization import Grid, SinkQuantizedCache, effective_bits, quantized_cache, resolved
 from sinkscope.sinks import Choice, First, Measured, Positions, TokenIds
+from sinkscope.trials import cached, unchanged
+from sinkscope.trials.harness import summed
 from tests.caches.families import slow_but
 from tests.families.registry import COLLECTED, FAMILIES
 from tests.quantization.kv.naive import NaiveLayer, Side, naive_cache
@@ -271,10 +272,10 @@ def test_numbers_that_travel_with_keys_are_not_rounded() -> None:
 def test_tasks_are_scored_through_it(model: PreTrainedModel) -> None:
     """What lm-eval's adapter asks: log p of a continuation, read token by token behind the context."""
     context, continuation = IDS[0, :12].tolist(), IDS[0, 12:].tolist()
-    total, _ = summed(model, arm("ours", lambda model: quantized_cache(model, KEYS, VALUES)), context, continuation)
+    total, _ = summed(model, cached("ours", lambda model: quantized_cache(model, KEYS, VALUES)), context, continuation)
     logs = read(model, quantized_cache(model, KEYS, VALUES), IDS[:1], prompt=12).double().log_softmax(-1)[0]
     assert total == pytest.approx(float(sum(logs[11 + n, token] for n, token in enumerate(continuation))), abs=1e-4)
-    plain, _ = summed(model, full(), context, continuation)
+    plain, _ = summed(model, unchanged(), context, continuation)
     assert abs(total - plain) > 1e-3
 
 

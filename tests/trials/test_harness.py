@@ -12,10 +12,10 @@ import torch
 from transformers import LlamaForCausalLM
 
 from sinkscope.errors import InputError
-from sinkscope.evaluate import Arm, Needles, full
-from sinkscope.evaluate.harness import cached_lm, cut, summed
 from sinkscope.model import load, load_tokenizer
-from tests.evaluate.planted import keeping
+from sinkscope.trials import Arm, Needles, unchanged
+from sinkscope.trials.harness import cached_lm, cut, summed
+from tests.trials.caches import keeping
 
 installed = importlib.util.find_spec("lm_eval") is not None
 through_lm_eval = [
@@ -55,13 +55,13 @@ def test_a_continuation_is_scored_as_one_dense_pass_scores_it(model: LlamaForCau
         behind = logs[len(context) - 1 : -1]
         total = float(behind.gather(1, torch.tensor(continuation)[:, None]).sum())
         greedy = bool((behind.argmax(-1) == torch.tensor(continuation)).all())
-        assert summed(model, full(), context, continuation) == (pytest.approx(total, abs=1e-3), greedy)
+        assert summed(model, unchanged(), context, continuation) == (pytest.approx(total, abs=1e-3), greedy)
 
 
 def test_what_a_cache_drops_changes_the_likelihood_of_a_needle(model: LlamaForCausalLM) -> None:
     """A key and its value behind a context that does not ask; of the score, the key's own part is common to both."""
     gains = {}
-    for arm in (full(), keeping(1, 8)):
+    for arm in (unchanged(), keeping(1, 8)):
         scores = [
             summed(model, arm, context, pair[:2])[0] - summed(model, arm, context, [pair[0], pair[1] % 60 + 66])[0]
             for _, context, pair in requests(4)
@@ -83,7 +83,7 @@ def test_the_left_of_a_context_is_cut() -> None:
 @pytest.mark.skipif(installed, reason="the extra 'eval' is installed")
 def test_a_missing_lm_eval_is_said(model: LlamaForCausalLM) -> None:
     with pytest.raises(InputError, match=r"sinkscope\[eval\]"):
-        lm(model, full())
+        lm(model, unchanged())
 
 
 @marked
@@ -92,7 +92,7 @@ def test_the_full_cache_scores_as_lm_eval_itself(model: LlamaForCausalLM) -> Non
 
     plain = HFLM(pretrained=model, tokenizer=load_tokenizer("nano-recall"), batch_size=1)
     expected = plain._loglikelihood_tokens(requests(), disable_tqdm=True)
-    found = lm(model, full())._loglikelihood_tokens(requests(), disable_tqdm=True)
+    found = lm(model, unchanged())._loglikelihood_tokens(requests(), disable_tqdm=True)
     assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
     assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=1e-3)
 
@@ -103,7 +103,7 @@ def test_a_context_that_is_too_long_is_cut_as_lm_eval_cuts_it(model: LlamaForCau
 
     tokenizer = load_tokenizer("nano-recall")
     plain = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=1, max_length=50)
-    ours = lm(model, full())
+    ours = lm(model, unchanged())
     ours._max_length = 50
     expected = plain._loglikelihood_tokens(requests(2), disable_tqdm=True)
     found = ours._loglikelihood_tokens(requests(2), disable_tqdm=True)
@@ -142,7 +142,7 @@ def test_what_a_cache_drops_changes_the_score_of_a_task(model: LlamaForCausalLM,
     import lm_eval
 
     scores = {}
-    for arm in (full(), keeping(1, 8)):
+    for arm in (unchanged(), keeping(1, 8)):
         found = lm_eval.simple_evaluate(lm(model, arm), tasks=[task(tmp_path)], bootstrap_iters=0)
         scores[arm.name] = found["results"]["needles"]["acc,none"]
     assert scores["full"] > 0.9
@@ -154,7 +154,8 @@ def test_generation_goes_through_the_cache(model: LlamaForCausalLM) -> None:
     prompts = Needles(LENGTH).draw(8, seed=2).context
     plain = model.generate(prompts, max_length=LENGTH + 6, do_sample=False, pad_token_id=1)
     found = {
-        arm.name: lm(model, arm)._model_generate(prompts, LENGTH + 6, [])[:, LENGTH:] for arm in (full(), keeping(0, 1))
+        arm.name: lm(model, arm)._model_generate(prompts, LENGTH + 6, [])[:, LENGTH:]
+        for arm in (unchanged(), keeping(0, 1))
     }
     assert torch.equal(found["full"], plain[:, LENGTH:])
     assert torch.equal(found["0+1"][:, 0], plain[:, LENGTH])  # the first pass sees all of its tokens

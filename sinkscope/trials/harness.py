@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.evaluate.arms import Arm
-from sinkscope.evaluate.feeding import Feed, feeding
+from sinkscope.trials.arm import Arm, Texts
+from sinkscope.trials.feeding import Feed, feeding
 
 Request = tuple[Any, list[int], list[int]]
 """What was asked in words, the context's tokens, the continuation's."""
@@ -36,7 +36,7 @@ def cached_lm(model: nn.Module, tokenizer: Any, arm: Arm, **options: Any) -> Any
 def summed(model: nn.Module, arm: Arm, context: list[int], continuation: list[int]) -> tuple[float, bool]:
     """log p of the continuation behind the context, in nats, and whether it is what greedy decoding writes."""
     total, greedy, coming = 0.0, True, context
-    with feeding(model, arm) as feed:
+    with feeding(model, arm, torch.tensor([context])) as feed:
         for token in continuation:
             logs = _read(feed, coming)
             total += float(logs[token])
@@ -95,7 +95,7 @@ def cached_class() -> type:
             return found
 
         def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **options: Any) -> Tensor:
-            with torch.no_grad(), self.arm.open(self.model) as opened:
+            with torch.no_grad(), self.arm.open(self.model, Texts.of_ids(context)) as opened:
                 written: Tensor = super()._model_generate(context, max_length, stop, past_key_values=opened, **options)
             return written
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from sinkscope.evaluate import Arm, arm, speeds, throughput
-from tests.evaluate.planted import Lookup, texts
+from sinkscope.trials import Arm, cached, speed, speeds
+from tests.trials.caches import Lookup, texts
 
 
 class Clock:
@@ -34,7 +34,7 @@ class TimedLayer(DynamicLayer):
         clock.turns.append(name)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        warm = self.passes > throughput.WARM_UP
+        warm = self.passes > speed.WARM_UP
         self.clock.now += self.step * key_states.shape[2] * (100 if self.first or not (warm or self.passes == 0) else 1)
         self.passes += 1
         return super().update(key_states, value_states)
@@ -46,21 +46,21 @@ def timed(clock: Clock, name: str, step: float) -> Arm:
         cache.layers = [TimedLayer(clock, name, step)]
         return cache
 
-    return arm(name, made)
+    return cached(name, made)
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     for name in ("thread_time", "perf_counter"):
-        monkeypatch.setattr(throughput.time, name, clock)
+        monkeypatch.setattr(speed.time, name, clock)
     return clock
 
 
 def test_what_is_said_is_what_a_token_takes_once_warm(clock: Clock) -> None:
     arms = [timed(clock, "one", 1.0), timed(clock, "two", 2.0)]
     found = speeds(Lookup(40), texts(1, 16), arms, context=5, rounds=3)
-    assert {name: (speed.prefill, speed.step) for name, speed in found.items()} == {"one": (5, 1), "two": (10, 2)}
+    assert {name: (one.prefill, one.step) for name, one in found.items()} == {"one": (5, 1), "two": (10, 2)}
 
 
 def test_arms_take_turns(clock: Clock) -> None:
@@ -71,4 +71,4 @@ def test_arms_take_turns(clock: Clock) -> None:
 def test_the_clock_is_the_threads_own_where_one_thread_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     for threads, name in ((1, "thread"), (2, "wall")):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        assert throughput.clock_of(Lookup(3)) == name
+        assert speed.clock_of(Lookup(3)) == name

@@ -9,11 +9,11 @@ import torch
 
 from sinkscope.caches import POLICIES, Protect, StreamingCache, evicting, policy_of
 from sinkscope.errors import InputError, unknown
-from sinkscope.evaluate.arms import Arm, arm
-from sinkscope.evaluate.harness import cached_class, load_hflm
 from sinkscope.model import attach as attach_operation
 from sinkscope.model import load, load_tokenizer
 from sinkscope.sinks import First
+from sinkscope.trials.arm import Arm, cached
+from sinkscope.trials.harness import cached_class, load_hflm
 
 NAME = "sinkscope"
 STREAM = "stream"  # in the place of a policy: `StreamingCache`
@@ -48,9 +48,7 @@ def arm_of(
     Raises `InputError` for an unknown name and for a budget that is none.
     """
     if name == STREAM:
-        return arm(
-            f"{STREAM} {sinks}+{window}", lambda model: StreamingCache(model, sinks=sinks, window=window), STREAM
-        )
+        return cached(f"{STREAM} {sinks}+{window}", lambda model: StreamingCache(model, sinks=sinks, window=window))
     if name not in POLICIES:
         raise unknown("cache", name, [STREAM, *POLICIES])
     try:
@@ -60,7 +58,7 @@ def arm_of(
     keys: int | float = number if "." in str(budget) else int(number)  # 1.0 is all of them, 1 is one
     policy = policy_of(name)
     kept = Protect(policy, First(protect) if protect else None, recent) if protect or recent else policy
-    return Arm(f"{name}@{budget}", lambda model: evicting(model, kept, keys, when), name, False)  # type: ignore[arg-type]
+    return Arm(f"{name}@{budget}", lambda model, texts: evicting(model, kept, keys, when))  # type: ignore[arg-type]
 
 
 @cache

@@ -11,17 +11,17 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from sinkscope.evaluate.arms import Arm
-from sinkscope.evaluate.feeding import checked_ids, feeding
-from sinkscope.evaluate.perplexity import Watch
+from sinkscope.errors import InputError
 from sinkscope.hooks import device_of
+from sinkscope.trials.arm import Arm
+from sinkscope.trials.feeding import feeding
 
 WARM_UP = 2  # tokens of each turn that are not timed
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Medians over rounds. `prefill`: seconds for the context; `step`: seconds for one token behind it."""
+    """Medians over rounds. `prefill`: seconds for the context; `step`: seconds for one token after it."""
 
     prefill: float
     step: float
@@ -39,20 +39,20 @@ def speeds(
     *,
     context: int,
     rounds: int = 3,
-    watch: Watch | None = None,
 ) -> dict[str, Speed]:
     """How long each arm takes on the same texts, after one round that does not count.
 
     Each turn of an arm reads the context, then the rest a token at a time. Raises `InputError` where fewer than
-    three tokens are left behind the context.
+    three tokens are left after the context.
     """
-    checked_ids(ids, context + WARM_UP)
+    if not 0 < context < ids.shape[1] - WARM_UP:
+        raise InputError(f"timing needs {WARM_UP + 1} tokens after the context: give longer texts, or no rounds")
     clock = time.thread_time if clock_of(model) == "thread" else time.perf_counter
     prefill: dict[str, list[float]] = {arm.name: [] for arm in arms}
     step: dict[str, list[float]] = {arm.name: [] for arm in arms}
     for _ in range(rounds + 1):
         for arm in arms:
-            with feeding(model, arm) as feed:
+            with feeding(model, arm, ids) as feed:
                 marks = [_now(model, clock)]
                 feed.read(ids[:, :context])
                 marks.append(_now(model, clock))
@@ -63,8 +63,6 @@ def speeds(
                 marks.append(_now(model, clock))
             prefill[arm.name].append(marks[1] - marks[0])
             step[arm.name].append((marks[3] - marks[2]) / (ids.shape[1] - context - WARM_UP))
-            if watch is not None:
-                watch()
     return {
         arm.name: Speed(statistics.median(prefill[arm.name][1:]), statistics.median(step[arm.name][1:])) for arm in arms
     }

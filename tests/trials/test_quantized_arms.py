@@ -9,10 +9,11 @@ import pytest
 import torch
 from transformers import cache_utils
 
+from sinkscope.caches.memory import held_bytes
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.evaluate import full, held_bytes, scored, transformers_quantized
-from tests.evaluate.planted import llama, texts
+from sinkscope.trials import ThroughCache, run, transformers_quantized
 from tests.families.registry import FAMILIES
+from tests.trials.caches import ANY, llama, texts
 
 WHY = "optimum-quanto and hqq are not installed: pip install 'sinkscope[quantize]'"
 needs_fp8 = pytest.mark.skipif(not hasattr(cache_utils, "Fp8QuantizedLayer"), reason="transformers has no fp8 cache")
@@ -25,12 +26,12 @@ def test_fp8_is_full_precision_in_its_first_pass_and_not_behind() -> None:
     model, ids = llama(), texts(2, 24)
     arm = transformers_quantized("fp8")
     assert arm.name == "fp8"
-    with arm.open(model) as cache:
+    with arm.open(model, ANY) as cache:
         assert torch.equal(model(ids, past_key_values=cache).logits, model(ids).logits)
         assert held_bytes(cache) < 0.6 * 2 * 2 * 24 * 2 * 2 * 8 * 4  # half of fp32, its last pass beside
-    found = scored(model, ids, [full(), arm], context=12)
-    assert float(found["fp8"].kl[:, 0].abs().max()) < 1e-9
-    assert float(found["fp8"].kl[:, 2:].mean()) > 1e-9
+    first = run(model, ids[:, :13], [arm], reading=ThroughCache(12))
+    assert first.values("fp8").max() < 1e-9
+    assert run(model, ids, [arm], reading=ThroughCache(12)).values("fp8").mean() > 1e-9
 
 
 @needs_backends
@@ -40,7 +41,7 @@ def test_fp8_is_full_precision_in_its_first_pass_and_not_behind() -> None:
 def test_groups_are_rounded_anew_at_each_flush(backend: Any, bits: int, axis: int) -> None:
     """What is read back of the first tokens changes when later ones are put beside them."""
     model, ids = llama(), texts(1, 97)
-    with transformers_quantized(backend, bits, group=64, residual=32, axis=axis).open(model) as cache:
+    with transformers_quantized(backend, bits, group=64, residual=32, axis=axis).open(model, ANY) as cache:
         model(ids[:, :64], past_key_values=cache)
         layer = cache.layers[0]
         before = layer._dequantize(layer._quantized_keys)
@@ -55,7 +56,7 @@ def test_a_missing_package_is_named(backend: Any, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(cache_utils, check, lambda: False)
     with (
         pytest.raises(InputError, match=r"pip install 'sinkscope\[quantize\]'"),
-        transformers_quantized(backend, 4).open(llama()),
+        transformers_quantized(backend, 4).open(llama(), ANY),
     ):
         pass
 
@@ -67,8 +68,8 @@ def test_another_backend_is_named() -> None:
 
 @needs_fp8
 def test_what_it_cannot_do_is_said() -> None:
-    with pytest.raises(InputError, match="fp8"), transformers_quantized("fp8", 4).open(llama()):
+    with pytest.raises(InputError, match="fp8"), transformers_quantized("fp8", 4).open(llama(), ANY):
         pass
     sliding = FAMILIES["mistral"].build("sdpa")
-    with pytest.raises(UnsupportedModelError, match="mistral"), transformers_quantized("fp8").open(sliding):
+    with pytest.raises(UnsupportedModelError, match="mistral"), transformers_quantized("fp8").open(sliding, ANY):
         pass

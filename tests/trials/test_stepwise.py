@@ -8,8 +8,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from sinkscope.errors import InputError
-from sinkscope.evaluate import full, scored, stream_nll
-from tests.evaluate.planted import keeping, llama, texts, twin
+from sinkscope.trials import ThroughCache, run, stream_nll, unchanged
+from tests.trials.caches import ANY, keeping, llama, texts, twin
 
 CONTEXT = 7
 
@@ -24,7 +24,7 @@ def dense(model: LlamaForCausalLM, ids: Tensor, mask: Tensor | None = None) -> T
 
 def test_the_full_cache_predicts_as_one_dense_pass() -> None:
     model, ids = llama(), texts(3, 19)
-    found = stream_nll(model, ids, full(), context=CONTEXT)
+    found = stream_nll(model, ids, unchanged(), context=CONTEXT)
     torch.testing.assert_close(found, dense(model, ids), atol=1e-5, rtol=0)
 
 
@@ -42,38 +42,36 @@ def test_a_cache_that_drops_keys_predicts_as_a_dense_pass_that_masks_them(sinks:
 
 def test_a_twin_of_the_full_cache_differs_in_nothing() -> None:
     model, ids = llama(), texts(3, 12)
-    found = scored(model, ids, [full(), twin(), keeping(0, 2)], context=CONTEXT)
-    assert torch.equal(found["twin"].nll, found["full"].nll)
-    assert found["twin"].kl.abs().max() == 0
-    assert found["twin"].same.all()
-    assert found["0+2"].kl.mean() > 0.01
+    found = run(model, ids, [twin(), keeping(0, 2)], reading=ThroughCache(CONTEXT))
+    assert (found.values("twin", "nats") == found.values("full", "nats")).all()
+    assert found.values("twin").max() == 0
+    assert found.mean("twin", "agreement").value == 1
+    assert found.mean("0+2").value > 0.01
 
 
 def test_the_divergence_is_that_of_both_predictions() -> None:
-    model, ids = llama(), texts(1, CONTEXT + 1)
-    found = scored(model, ids, [full(), keeping(0, 2)], context=CONTEXT)["0+2"]
+    model, ids = llama(), texts(1, CONTEXT + 2)
     # The context itself is read whole by both: its last token's prediction cannot differ.
-    assert found.kl.abs().max() == 0
-    again = scored(model, texts(1, CONTEXT + 2), [full(), keeping(0, 2)], context=CONTEXT)
+    first = run(model, ids[:, : CONTEXT + 1], [keeping(0, 2)], reading=ThroughCache(CONTEXT))
+    assert first.values("0+2").tolist() == [0.0]
+    both = run(model, ids, [keeping(0, 2)], reading=ThroughCache(CONTEXT)).values("0+2")[0]
     logs = []
-    for keep in (None, 2):
-        arm = full() if keep is None else keeping(0, keep)
-        with torch.no_grad(), arm.open(model) as cache:
+    for arm in (twin(), keeping(0, 2)):
+        with torch.no_grad(), arm.open(model, ANY) as cache:
             model(ids[:, :CONTEXT], past_key_values=cache)
-            place = torch.tensor([[CONTEXT]])
-            step = texts(1, CONTEXT + 2)[:, CONTEXT : CONTEXT + 1]
+            step, place = ids[:, CONTEXT : CONTEXT + 1], torch.tensor([[CONTEXT]])
             logs.append(model(step, past_key_values=cache, position_ids=place).logits[0, -1].log_softmax(-1).double())
     expected = torch.nn.functional.kl_div(logs[1], logs[0], log_target=True, reduction="sum")
-    torch.testing.assert_close(again["0+2"].kl[0, 1], expected, atol=1e-6, rtol=0)
+    assert both == pytest.approx(float(expected) / 2, abs=1e-6)  # the mean with the context's own
 
 
 def test_the_model_is_left_in_its_mode_and_no_gradient_is_made() -> None:
     model = llama().train()
-    assert not stream_nll(model, texts(1, 9), full(), context=CONTEXT).requires_grad
+    assert not stream_nll(model, texts(1, 9), unchanged(), context=CONTEXT).requires_grad
     assert model.training
 
 
 @pytest.mark.parametrize("context", [0, 9, 10])
 def test_a_context_that_leaves_nothing_is_refused(context: int) -> None:
-    with pytest.raises(InputError, match="context of"):
-        stream_nll(llama(), texts(1, 9), full(), context=context)
+    with pytest.raises(InputError, match="context ="):
+        stream_nll(llama(), texts(1, 9), unchanged(), context=context)

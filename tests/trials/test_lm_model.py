@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from sinkscope.errors import InputError
-from sinkscope.evaluate import Needles
-from sinkscope.evaluate.lm_model import arm_of, register
 from sinkscope.model import attach, load, load_tokenizer
+from sinkscope.trials import Needles
+from sinkscope.trials.lm_model import arm_of, register
+from tests.trials.caches import ANY
 
 installed = importlib.util.find_spec("lm_eval") is not None
 ROOT = Path(__file__).parent.parent.parent
@@ -32,11 +33,11 @@ def test_a_cache_by_its_name() -> None:
         ("keydiff", {"budget": "1.0"}),
         ("random", {"budget": 20, "protect": 4}),
     ):
-        with torch.no_grad(), arm_of(name, **options).open(model) as cache:
+        with torch.no_grad(), arm_of(name, **options).open(model, ANY) as cache:
             model.generate(ids, past_key_values=cache, max_new_tokens=1, do_sample=False, pad_token_id=1)
             held[name] = {layer.places.shape[-1] for layer in cache.kept}
     assert held == {"tova": {16}, "h2o": {30}, "keydiff": {60}, "random": {20}}
-    with arm_of("stream", sinks=2, window=10).open(model) as cache:
+    with arm_of("stream", sinks=2, window=10).open(model, ANY) as cache:
         assert type(cache).__name__ == "StreamingCache"
 
 

@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicLayer
 
-from sinkscope.evaluate import Arm, arm
+from sinkscope.trials import Arm, Texts, cached
+
+ANY = Texts.of_ids(torch.zeros(1, 1, dtype=torch.long))
+"""Texts for arms that are the same for all."""
 
 
 class KeepingLayer(DynamicLayer):
@@ -49,12 +52,12 @@ class KeepingCache(DynamicCache):
 def keeping(sinks: int, recent: int, **more: Any) -> Arm:
     """`sinks+recent`: the arm that keeps so many."""
     made = lambda model: KeepingCache(model.config.num_hidden_layers, sinks, recent)  # noqa: E731
-    return arm(f"{sinks}+{recent}", made, "keeping", **more)
+    return cached(f"{sinks}+{recent}", made, series="keeping", **more)
 
 
 def twin() -> Arm:
     """The full cache, under another name."""
-    return arm("twin", lambda model: DynamicCache(config=model.config))
+    return cached("twin", lambda model: DynamicCache(config=model.config))
 
 
 class Lookup(nn.Module):

@@ -6,8 +6,8 @@ import torch
 from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
-from sinkscope.evaluate import held_bytes
-from tests.evaluate.planted import keeping, llama, texts
+from sinkscope.caches.memory import held_bytes
+from tests.trials.caches import ANY, keeping, llama, texts
 
 TOKEN = 2 * 2 * 8 * 4  # keys and values of 2 heads of 8 channels, 4 bytes each
 
@@ -56,6 +56,6 @@ def test_tensors_in_containers_count_and_modules_do_not() -> None:
 
 def test_what_is_dropped_is_not_held() -> None:
     model = llama()
-    with keeping(2, 3).open(model) as cache:
+    with keeping(2, 3).open(model, ANY) as cache:
         model(texts(1, 20), past_key_values=cache)
         assert held_bytes(cache) == 2 * 5 * TOKEN

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from sinkscope.errors import InputError
-from sinkscope.evaluate import Alphabet, Asked, Needles, full, noise, recalled
-from tests.evaluate.planted import Lookup, keeping
+from sinkscope.trials import Alphabet, Asked, Needles, noise, recalled, unchanged
+from tests.trials.caches import Lookup, keeping
 
 ALPHABET = Alphabet()
 
@@ -15,7 +15,7 @@ ALPHABET = Alphabet()
 def test_an_answer_is_right_where_its_needle_is_still_held() -> None:
     asked = Needles(length=60, pairs=6, asked=4).draw(20, seed=0)
     model = Lookup(ALPHABET.size)
-    found = recalled(model, asked, [full(), keeping(0, 30)])
+    found = recalled(model, asked, [unchanged(), keeping(0, 30)])
     assert found["full"].unseen.all()
     # Behind the context the last 30 stay; before question q, 2 q tokens have come since.
     questions = torch.arange(4)
@@ -27,13 +27,13 @@ def test_an_answer_is_right_where_its_needle_is_still_held() -> None:
 def test_a_question_that_was_seen_is_a_choice_among_the_values_asked_for() -> None:
     """The planted model finds the key itself, behind the key, and prefers no value: nothing is right by a tie."""
     asked = Needles(length=60, pairs=6, asked=4).draw(20, seed=0)
-    assert not recalled(Lookup(ALPHABET.size), asked, [full()])["full"].seen.any()
+    assert not recalled(Lookup(ALPHABET.size), asked, [unchanged()])["full"].seen.any()
 
 
 def test_a_value_of_two_keys_is_right_for_both() -> None:
     asked = Needles(length=60, pairs=6, asked=4).draw(5, seed=0)
     same = Asked(asked.context, asked.keys, asked.answers[:, :1].expand(-1, 4).contiguous(), asked.places)
-    assert recalled(Lookup(ALPHABET.size), same, [full()])["full"].seen.all()
+    assert recalled(Lookup(ALPHABET.size), same, [unchanged()])["full"].seen.all()
 
 
 def test_needles_stand_where_they_are_said_to_stand() -> None:

@@ -1,0 +1,56 @@
+"""Whether what stood in the context can still be told once a cache has dropped what it thought could go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
+
+from sinkscope.trials.arm import Arm
+from sinkscope.trials.feeding import feeding
+from sinkscope.trials.needles import Asked
+
+
+@dataclass(frozen=True, eq=False)
+class Recalled:
+    """Which answers were right. `unseen`: the questions came after the cache had dropped what it drops, (row,
+    question); `seen`: the first question already stood at the context's end, and was asked once more, as a choice,
+    (row,)."""
+
+    unseen: Bool[Tensor, "row question"]
+    seen: Bool[Tensor, " row"]
+
+
+def recalled(model: nn.Module, asked: Asked, arms: Sequence[Arm], start: int = 0) -> dict[str, Recalled]:
+    """The answers through each arm: the context in one pass, then a key at a time, each followed by its true value.
+
+    An answer is right where the value is more likely than every other token. What a cache is shown before it drops keys
+    decides what it keeps, so a question that it has seen counts apart. That one is asked twice in a row, and a model
+    that looks up what followed the key before may find the key: so its answer is right where the value is the likeliest
+    of the values that are asked for in this text, of which about one in four is right by chance. `start`: the number of
+    the first text, for arms that differ between texts.
+    """
+    return {arm.name: Recalled(_unseen(model, asked, arm, start), _seen(model, asked, arm, start)) for arm in arms}
+
+
+def _unseen(model: nn.Module, asked: Asked, arm: Arm, start: int) -> Tensor:
+    right = []
+    with feeding(model, arm, asked.context, start) as feed:
+        feed.read(asked.context)
+        for key, answer in zip(asked.keys.split(1, 1), asked.answers.split(1, 1), strict=True):
+            right.append(feed.read(key).argmax(-1).cpu() == answer[:, 0])
+            feed.read(answer)
+    return torch.stack(right, 1)
+
+
+def _seen(model: nn.Module, asked: Asked, arm: Arm, start: int) -> Tensor:
+    key = asked.keys[:, :1]
+    ids = torch.cat([asked.context, key], 1)
+    with feeding(model, arm, ids, start) as feed:
+        feed.read(ids)
+        among = feed.read(key).cpu().gather(1, asked.answers)
+        others = asked.answers != asked.answers[:, :1]  # two keys may have one value
+        return ((among < among[:, :1]) | ~others).all(1)
