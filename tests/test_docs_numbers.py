@@ -80,24 +80,33 @@ def test_the_tables_of_mechanisms_are_what_is_measured(nano: Path, number: int, 
             assert value == written if isinstance(value, str) else says(written, float(value)), (name, written, value)
 
 
+def signed(written: str) -> list[float]:
+    """The numbers of "**+0.079** (0.055 to 0.102)"."""
+    return [float(number) for number in re.findall(r"[-+]?[0-9.]+", written.replace("−", "-").replace("*", ""))]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["forbid-sink", "zero-massive", "suppress-bands"])
+@pytest.mark.parametrize("what", ["remove-onset", "zero-massive", "suppress-bands"])
 def test_the_table_of_interventions_is_what_they_do(
     what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    [row] = [row for row in rows("does_it_matter.md", "| `--what`") if row[0] == f"`{what}`"]
+    [row] = [row for row in rows("does_it_matter.md", "| `--what` | acts on") if row[0] == f"`{what}`"]
     assert main(["intervene", "nano", "--what", what, *SAMPLES, "--out", str(tmp_path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    for metric, number, controls in (("loss", row[2], row[3]), ("kl", row[4], row[5])):
-        written, stands_out = number.removesuffix(" (less)").strip("*"), number.startswith("*")
-        values = [control[metric] for control in found["controls"]]
-        low, high = controls.split(" – ")
-        assert says(written, found["intervened"][metric])
-        assert says(low, min(values))
-        assert says(high, max(values))
-        assert found["stands_out"][metric] == stands_out
-        assert not stands_out or (number.endswith("(less)") == (found["intervened"][metric] < min(values)))
-    assert says(row[6].strip("*"), found["intervened"]["sink_rate"])
+    capsys.readouterr()
+    trial = ss.trials.load(tmp_path / "trial.nc")
+    for written, found in ((row[2], trial.cost(what, "nats")), (row[3], trial.difference(what, score="nats"))):
+        assert signed(written) == pytest.approx([found.value, found.low, found.high], abs=6e-4)
+        assert written.startswith("**") == (written == row[3] and (found.low > 0 or found.high < 0))
+
+
+@pytest.mark.slow
+def test_the_output_of_the_question_is_what_the_command_finds(tmp_path: Path) -> None:
+    assert main(["intervene", "nano", *SAMPLES, "--out", str(tmp_path)]) == 0
+    trial, page = ss.trials.load(tmp_path / "trial.nc"), (DOCS / "does_it_matter.md").read_text()
+    for arm in trial.named("arm"):
+        [line] = [line for line in page.splitlines() if line.startswith(f"{arm} ") and "(" in line]
+        cost = trial.cost(arm, "nats")
+        assert signed(line.removeprefix(arm))[:3] == pytest.approx([cost.value, cost.low, cost.high], abs=6e-4)
 
 
 @pytest.mark.slow
