@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from sinkscope import caches as caches
     from sinkscope import calibration as calibration
     from sinkscope import data as data
-    from sinkscope import evaluate as evaluate
     from sinkscope import experiments as experiments
     from sinkscope import interventions as interventions
     from sinkscope import measurements as measurements

@@ -18,7 +18,6 @@ from sinkscope.caches import (
     EvictionCall,
     Policy,
     Protect,
-    RandomKeys,
     RandomLike,
     Renumbered,
     Uniform,
@@ -28,6 +27,7 @@ from sinkscope.caches import (
     policy_of,
 )
 from sinkscope.caches.memory import held_bytes
+from sinkscope.caches.policies import RandomKeys
 from sinkscope.caches.sinks import among
 from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import unwrapped
