@@ -337,7 +337,7 @@ def serving(made: Intervention, protect: Tokens) -> Intervention:
 def default_choices(scheme: QuantizationScheme) -> dict[str, Protected]:
     """What is protected unless it is said.
 
-    Where activations are rounded, attention sinks, outlying activations, and both: they are not the same tokens.
+    Where activations are rounded, attention sinks, outlying activations, and both: they need not be the same tokens.
     """
     sinks, outliers = Measured(), Outliers()
     if scheme.rounds_activations:

@@ -33,7 +33,7 @@ def hazards(model: nn.Module, inputs: Any, protect: Protect | None = None, *, ba
     the tokens, and over the 99.9th percentile of the entries, with the tokens of `protect` and without them; how many
     bits of a shared range these tokens take from the others; which token sets it, before and after they are protected;
     and whether a channel stands out over the tokens that are left. `protect` is Measured(by="row") + Outliers() unless
-    given: attention sinks and outlying activations are not the same tokens. The parts of a sum are ranked by the bits
+    given: attention sinks and outlying activations may be other tokens. The parts of a sum are ranked by the bits
     that each gives back alone. A part that chooses nothing is named, and the table stands without it.
     Raises `InputError` as `measure` does.
     """

@@ -168,7 +168,7 @@ def test_a_first_token_beyond_all_others_spoils_nothing_where_it_is_protected() 
         errors[name] = float((out[0] - both[0])[:, :, 1:4].abs().mean())
         if mask is not None:
             assert torch.equal(out[0][:, :, 0], both[0][:, :, 0])
-    assert errors["not"] > 20 * errors["protect"]
+    assert errors["not"] > 20 * errors["protected"]
 
 
 def test_padding_counts_for_nothing() -> None:
