@@ -38,8 +38,14 @@ def eager_maps(family: Family, inputs: Mapping[str, Tensor]) -> Maps:
 
 
 def received(weights: Float[Tensor, "*batch heads query key"]) -> Float[Tensor, "*batch heads key"]:
-    """alpha_k from whole attention maps: the mean over the queries that give it any weight in some head."""
-    return weights.sum(-2) / (weights > 0).any(-3, keepdim=True).sum(-2).clamp(min=1)
+    """alpha_k from whole attention maps: the mean over the queries that give it any weight in some head.
+
+    Where queries see later keys, in some sample: far keys get weights that are zero only by underflow.
+    """
+    seen = (weights > 0).any(-3, keepdim=True)
+    if seen.ndim == 4 and bool(seen.triu(1).any()):
+        seen = seen.any(0, keepdim=True)
+    return weights.sum(-2) / seen.sum(-2).clamp(min=1)
 
 
 def sharpness(weights: Float[Tensor, "batch heads query key"]) -> float:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from sinkscope.probes import observing
+from sinkscope.probes import observing, visibility
 from sinkscope.probes.calls.call import AttentionCall
 from tests.families.sweep import maps, table, zoo
 from tests.families.sweep.check import HOSTS, NEEDS, PADDINGS, Result, outcome
@@ -114,7 +114,14 @@ def mutated(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
 @pytest.mark.parametrize("kind", ["llama", "bert"])
 def test_the_sweep_notices_a_wrong_denominator(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome(kind, ["eager"], ["none"]).outcome == "equal"
-    mutated(monkeypatch, causal=lambda call: not call.causal)
+    seen = visibility.SeenKeys.of
+
+    def wrong(self: visibility.SeenKeys, call: AttentionCall, shared: bool) -> visibility.Seen:
+        """As many queries for every key."""
+        found = seen(self, call, shared)
+        return replace(found, queries=found.queries * 0 + (found.queries.amax(-1, keepdim=True) + 1))
+
+    monkeypatch.setattr(visibility.SeenKeys, "of", wrong)
     found = outcome(kind, ["eager"], ["none"])
     assert found.outcome == "DIFFERENT"
     assert "off by" in found.detail

@@ -35,9 +35,17 @@ def maps(model: PreTrainedModel, given: dict[str, Tensor]) -> list[Tensor]:
     return found
 
 
-def received(weights: Tensor, causal: bool) -> Tensor:
+def received(weights: Tensor, causal: bool, window: int | None = None) -> Tensor:
+    """Over the queries that see each key: those after it, at most `window` of them."""
     keys = weights.shape[-1]
-    return weights.sum(-2) / (torch.arange(keys, 0, -1) if causal else keys)
+    return weights.sum(-2) / (torch.arange(keys, 0, -1).clamp(max=window or keys) if causal else keys)
+
+
+def window_of(model: PreTrainedModel, layer: int) -> int | None:
+    """How many tokens a layer's queries see, as the host's configuration says; None for all."""
+    kinds = getattr(model.config, "layer_types", None)
+    local = kinds is None or kinds[layer] == "sliding_attention"
+    return getattr(model.config, "sliding_window", None) if local else None
 
 
 SPECS = ["softmax", "softmax_off_by_one", "kv_bias", "sigmoid", "gated_head", "softpick"]
@@ -56,7 +64,7 @@ def test_what_is_measured_are_the_weights_of_the_operation(name: str, spec: str)
         if renormalized:
             weights = weights.abs() / (weights.abs().sum(-1, keepdim=True) + 1e-8)
         ours = torch.from_numpy(found.data["attention_received"].isel(layer=index).values)
-        torch.testing.assert_close(ours, received(weights, causal=True), atol=1e-5, rtol=0)
+        torch.testing.assert_close(ours, received(weights, True, window_of(model, index)), atol=1e-5, rtol=0)
 
 
 @pytest.mark.slow_except("llama", "mixtral", "gpt2")
