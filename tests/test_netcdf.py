@@ -92,8 +92,7 @@ def test_a_failure_at_any_byte_is_told(tmp_path: Path) -> None:
 
 LOADERS = (
     "measurements:Measurement.load",
-    "evaluate:CacheComparison.load",
-    "quantization:Study.load",
+    "trials:load",
     "calibration:stored",
 )
 

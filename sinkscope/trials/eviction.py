@@ -463,9 +463,9 @@ def _named(policy: str | Policy) -> tuple[str, Policy | Renumbered]:
 
 def _remarks(name: str, about: Mapping[str, Any], keys: int, recent: int) -> Iterator[str]:
     """What differs from a policy's own settings, and what it keeps that others do not."""
-    inner = about.get("policy")
-    changed = {**about.get("changed_from", {}), **(inner.get("changed_from", {}) if isinstance(inner, dict) else {})}
-    values = {**(inner if isinstance(inner, dict) else {}), **about}
+    inner = about.get("of", {})
+    changed = {**inner.get("changed_from", {}), **about.get("changed_from", {})}
+    values = {**inner, **about}
     for changed_name, before in changed.items():
         yield f"{name} has {changed_name} = {values[changed_name]} to fit the budget, by default {before}."
     if about.get("newest", 0) > recent + 1:
