@@ -198,6 +198,7 @@ def test_arms_by_name_of_budgets_that_are_spread_and_of_a_stream() -> None:
     trial = eviction_trial(llama(4), ids, names, [32], context=CONTEXT, protect="first:2", recent=4)
     facts = trial.record["arms"]
     assert facts["ada-kv@32"]["policy"]["of"]["window"] == 4
+    assert "ada-kv has window = 4 to fit the budget, by default 32." in trial.verdict
     assert facts["streaming-cache@32"]["policy"].items() >= {"policy": "StreamingCache", "sinks": 4}.items()
     [arm] = policy_arms(llama(), ids, ["ada-kv"], [20], context=CONTEXT, recent=4)
     for one in (arm, control_of(arm)):
