@@ -11,7 +11,7 @@ something new that reads or changes a model:
 """
 
 from sinkscope.hooks.continuing import check_continued, difference_behind, reads_at_once
-from sinkscope.hooks.dispatch import ARGUMENTS, Editor, Invocation, Watcher, editing, watching
+from sinkscope.hooks.dispatch import ARGUMENTS, Editor, Invocation, Watcher, editing, masked, watching
 from sinkscope.hooks.documents import documents_of
 from sinkscope.hooks.hosted import IMPLEMENTATION, PLACE, Hosted, Joined, hosted, visibility_of
 from sinkscope.hooks.inputs import (
@@ -141,6 +141,7 @@ __all__ = [
     "is_experts",
     "key_projection",
     "label",
+    "masked",
     "no_attention",
     "output_projection",
     "own_attention",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 from weakref import WeakSet
 
 import torch
@@ -64,8 +64,11 @@ class Watcher(Protocol):
 class Editor:
     """Who changes what attention functions are given, or what they return.
 
-    Watchers see what the function was given after all edits, and what it returned before any.
+    Watchers see what the function was given after all edits, and what it returned before any. `masks`: whether it
+    changes which keys a query sees, so that a mask no longer tells what the model keeps apart.
     """
+
+    masks: ClassVar[bool] = False
 
     def edits(self, module: nn.Module) -> bool:
         """Whether calls of this module are changed."""
@@ -167,6 +170,11 @@ def editing(editor: Editor) -> Iterator[None]:
 def editors_of(module: nn.Module) -> list[Editor]:
     """Who changes calls of this module now, the oldest first."""
     return [editor for editor in _editors if editor.edits(module)]
+
+
+def masked(module: nn.Module, but: Editor | None = None) -> bool:
+    """Whether an editor, other than `but`, changes which keys the queries of this module see."""
+    return any(editor.masks and editor is not but for editor in editors_of(module))
 
 
 def was_reordered(cache: Cache) -> bool:

@@ -36,6 +36,7 @@ from sinkscope.hooks import (
     has_attention,
     hosted,
     is_encoder_decoder,
+    masked,
     part,
     row_length,
     samples_of,
@@ -263,7 +264,7 @@ class Calls:
             self._verified.add(kind)
         queries, keys = call.query.shape[2], call.key.shape[2]
         tokens = self.opened.tokens(call.key_start, call.key_start + keys, call.query.device)
-        starts = document_starts(invocation.arguments.get("attention_mask"), queries, keys)
+        starts = document_starts(invocation.arguments.get("attention_mask"), queries, keys, masked(module))
         known = Places.of(tokens, starts)
         start = call.query_start - call.key_start
         return call, known.part(slice(start, start + queries)), known

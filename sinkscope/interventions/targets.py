@@ -138,11 +138,12 @@ class Places:
         return Places(self.position[:, columns], self.document[:, columns], self.real[:, columns])
 
 
-def document_starts(mask: Any, queries: int, keys: int) -> Bool[Tensor, "_ token"] | None:
+def document_starts(mask: Any, queries: int, keys: int, changed: bool = False) -> Bool[Tensor, "_ token"] | None:
     """Columns that do not see the one before them in an attention layer's own mask: a document begins there.
 
     `mask`: as the layer is given it, a `Visibility`, (batch, heads, query, key), or None. None where it says nothing:
     in a cached step, and where every column sees the one before (padding begins no document: a row's first token does).
+    Raises `InputError` where a document would begin in a mask that another intervention `changed`.
     """
     if queries != keys or queries < 2:
         return None
@@ -156,4 +157,9 @@ def document_starts(mask: Any, queries: int, keys: int) -> Bool[Tensor, "_ token
     before = visible.any(1).diagonal(-1, 1, 2)
     if bool(before.all()) or not bool(before.any()):  # no documents, or a layer that sees nothing but itself
         return None
+    if changed:
+        raise InputError(
+            "another intervention hides a token from the next one, so where documents begin cannot be read from the "
+            "mask: hide it from later queries alone (HideSink with after of 2 or more), or change one thing at a time"
+        )
     return torch.nn.functional.pad(~before, (1, 0), value=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sinkscope.attention import Alone, Full, Kept, Mask, Visibility, Without
 from sinkscope.attention.functional import Written
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks import IMPLEMENTATION, Editor, OpenStream, row_length
+from sinkscope.hooks import IMPLEMENTATION, Editor, OpenStream, masked, row_length
 from sinkscope.interventions.inside import opened_layers, other_keys
 from sinkscope.interventions.intervention import Intervention, whole
 from sinkscope.interventions.residual import other_positions
@@ -123,6 +123,7 @@ def _restrict(model: nn.Module, mask: Mask, stack: ExitStack) -> None:
 class _Restriction(Editor):
     """Adds a mask to what the attention layers of a stack are given."""
 
+    masks: ClassVar[bool] = True
     opened: OpenStream
     mask: Mask | Targets
     layers: tuple[nn.Module, ...]
@@ -181,7 +182,7 @@ class _Restriction(Editor):
         if not isinstance(self.mask, Targets):
             return self.mask.visible(query, key)
         self.mask.check_rows(self.opened.passes.now.forward.batch)
-        known = Places.of(key, document_starts(mask, queries, keys))
+        known = Places.of(key, document_starts(mask, queries, keys, masked(module, self)))
         return ~self.mask.hit(known.part(slice(start - first, total - first)), known)
 
     def _dropped(self, module: nn.Module) -> UnsupportedModelError:

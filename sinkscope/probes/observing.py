@@ -37,6 +37,7 @@ from sinkscope.hooks import (
     hosted,
     is_encoder_decoder,
     label,
+    masked,
     paths_of,
     read_blocks,
     unwrapped,
@@ -191,7 +192,8 @@ class Observation:
             call = replace(call, samples_before=running.samples_before)
             if self._packed is None:
                 self._take(self._checked(call, invocation, host), running)
-                self._note_documents(call, sides)
+                if not masked(invocation.module):  # a key that is hidden begins no document
+                    self._note_documents(call, sides)
             elif self._keeps_apart(call, sides, _kernel_is_told(invocation)):
                 for part, own in self._packed.parts:
                     self._take(self._checked(part.call(call, own.samples_before), invocation, host), own)

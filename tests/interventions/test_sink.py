@@ -17,6 +17,7 @@ from sinkscope.hooks import Editor, Invocation, editing, watching
 from sinkscope.interventions import (
     Constants,
     FoldSink,
+    ForbidSink,
     HideSink,
     Intervention,
     MeanSink,
@@ -25,6 +26,7 @@ from sinkscope.interventions import (
     TrimMass,
     constants,
 )
+from sinkscope.probes import AttentionReceived, measure
 from tests.interventions.conftest import a_model, hooks, logits
 
 AFTER = 3
@@ -375,3 +377,24 @@ def test_everything_is_undone_and_nothing_silent() -> None:
         MuteSink(after=0)
     with pytest.raises(InputError, match="layer 9 does not exist"), MuteSink(layers=(9,)).applied(model):
         pass
+
+
+@pytest.mark.parametrize("change", [ForbidSink((0,)), HideSink((0,), 1)], ids=["forbid", "hide"])
+def test_a_hidden_key_is_no_document_to_a_measurement(change: Intervention) -> None:
+    model, text = a_model("llama"), ids(2, 12)
+    with change.applied(model):
+        data = measure(model, text, [AttentionReceived()]).data
+    assert data.sizes["sample"] == 2
+    assert data.sizes["position"] == 12
+    assert data["visible_queries"].isel(sample=0, layer=0).values.tolist() == [1, *range(11, 0, -1)]
+
+
+def test_interventions_on_other_tokens_nest_unless_documents_could_not_be_told() -> None:
+    model, text = a_model("llama"), ids(2, 12)
+    with HideSink((0,), AFTER).applied(model):
+        both = under(model, MuteSink((2,), AFTER), input_ids=text)
+    with MuteSink((2,), AFTER).applied(model):
+        turned = under(model, HideSink((0,), AFTER), input_ids=text)
+    torch.testing.assert_close(both, turned, rtol=1e-4, atol=1e-5)
+    with ForbidSink((0,)).applied(model), pytest.raises(InputError, match="another intervention hides"):
+        under(model, MuteSink((2,), AFTER), input_ids=text)

@@ -14,12 +14,12 @@ import uuid
 import zipfile
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from sinkscope.interventions import ForbidSink
+from sinkscope.statistics import nanmean
 from sinkscope.trials import matters
 from sinkscope.trials.changes import sink_rates
 
@@ -41,9 +41,9 @@ def ids(smollm2: tuple[Any, Any]) -> Tensor:
 def test_a_key_hidden_from_all_queries_is_replaced_by_the_next(smollm2: tuple[Any, Any], ids: Tensor) -> None:
     """So that hiding it from everybody says nothing about the sink."""
     model = smollm2[0]
-    before = np.nanmean(sink_rates(model, ids[:4], 0.3, 4), 0)
+    before = nanmean(sink_rates(model, ids[:4], 0.3, 4), 0)
     with ForbidSink((0,)).applied(model):
-        after = np.nanmean(sink_rates(model, ids[:4], 0.3, 4), 0)
+        after = nanmean(sink_rates(model, ids[:4], 0.3, 4), 0)
     assert before[0] > 50 > before[1]
     assert after[1] > 50
 
