@@ -151,7 +151,7 @@ def calibrate(
         note(f"{model}: {read.description}; {len(settings)} settings of {method}, {parts}")
         seconds = _seconds(changed, given, settings, chosen_heads, exhaustive, first, held, controls)
         took = f"about {_time(sum(seconds))}: {_time(seconds[0])} to choose, {_time(seconds[1])} to score"
-        work = folder / _work(context)
+        work = folder / _work(context, read.description)
         paths, trial = list[Path](), None
         if not plan_only:
             note(f"{took}{f'; goes on from {work}' if work.exists() else ''}")
@@ -217,10 +217,10 @@ def _time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _work(context: options.Context) -> str:
-    """The folder, among the results, of what is done so far: another one for other options."""
-    options_given = {name: str(value) for name, value in context.params.items() if name not in ("as_json", "explain")}
-    return f"unfinished-{hashlib.sha256(repr(sorted(options_given.items())).encode()).hexdigest()[:8]}"
+def _work(context: options.Context, texts: str) -> str:
+    """The folder, among the results, of what is done so far: another one for other options and texts."""
+    values = {name: str(value) for name, value in context.params.items() if name not in ("as_json", "explain")}
+    return f"unfinished-{hashlib.sha256(repr((texts, sorted(values.items()))).encode()).hexdigest()[:8]}"
 
 
 def _values(text: str | None) -> tuple[float, ...]:
