@@ -10,7 +10,7 @@ import pandas as pd
 from sinkscope.report.page import Headline, Page, Section
 from sinkscope.report.trial_page import trial_page
 from sinkscope.trials import Trial
-from sinkscope.trials.changes import OTHERS, table
+from sinkscope.trials.changes import OTHERS, score_of, table
 
 SENTENCE = (
     "What each change costs, in nats a token, on predictions that it reaches. An arm's controls change other keys for "
@@ -86,7 +86,7 @@ def _section(trial: Trial) -> Section:
 
 def _headlines(trial: Trial) -> list[Headline]:
     """What the first arms cost, and where the sink is."""
-    score = "nats" if "nats" in trial.data and bool(trial.data["nats"].notnull().any()) else "kl"
+    score = score_of(trial)
     names = [name for name in trial.named("arm") if name != OTHERS][:3]
     cards = [Headline(f"{trial.cost(name, score).value:+.3f}", f"nats a token: {name}") for name in names]  # type: ignore[arg-type]
     place = trial.record.get("sink", {}).get("afterwards", {}).get("full")

@@ -323,15 +323,18 @@ def sink_rates(model: nn.Module, inputs: Any, epsilon: float, batch_size: int) -
 
 def table(trial: Trial) -> pd.DataFrame:
     """An arm per row: nats and KL with intervals, its controls' nats, by how much it costs more, the mass that is taken
-    and the nats for each unit of it, where the sink is afterwards, and the word."""
-    sink, rows = trial.record["sink"], []
+    and the nats for each unit of it, where the sink is afterwards, and the word. KL stands in for nats where the model
+    predicts no next token."""
+    sink, rows, score = trial.record["sink"], [], score_of(trial)
     for arm in trial.named("arm"):
-        cost, kl = trial.cost(arm, "nats"), trial.cost(arm)
-        row: dict[str, Any] = {"arm": arm, "nats": cost.value, "nats_low": cost.low, "nats_high": cost.high}
+        cost, kl = trial.cost(arm, score), trial.cost(arm)
+        row: dict[str, Any] = {"arm": arm}
+        if score == "nats":
+            row |= {"nats": cost.value, "nats_low": cost.low, "nats_high": cost.high}
         row |= {"kl": kl.value, "kl_low": kl.low, "kl_high": kl.high, "word": trial.grade(arm).word}
         if trial.controls(arm):
-            values = trial.values(f"controls of {arm}", "nats") - trial.values("full", "nats")
-            more = trial.difference(arm, score="nats")
+            values = trial.values(f"controls of {arm}", score) - trial.values(REFERENCE, score)
+            more = trial.difference(arm, score=score)
             row |= {
                 "controls": float(np.mean(values)),
                 "more": more.value,
@@ -375,20 +378,21 @@ def sentences(trial: Trial) -> list[str]:
         old, new = sink["afterwards"][REFERENCE], sink["afterwards"][name]
         rates = f"{_rate(old['rate_of_old'])} → {_rate(new['rate_of_old'])}"
         return [*said, f"Sink rate at position {sink['positions'][0]}: {rates}."]
-    arms = trial.named("arm")
+    arms, score = trial.named("arm"), score_of(trial)
+    unit = "nats" if score == "nats" else "nats of KL"
     broken = "hide-sink" in arms and trial.grade("hide-sink").word == "breaks"
     said, parts = [], []
     for arm in (arm for arm in WORDS if arm in arms):
         breaks = " breaks the model," if trial.grade(arm).word == "breaks" else ""
-        parts.append(f"{WORDS[arm]}{breaks} {_signed(trial.cost(arm, 'nats'))}")
+        parts.append(f"{WORDS[arm]}{breaks} {_signed(trial.cost(arm, score))}")
     moved = sink.get("moved", float("nan"))
     if "trim-sink" in arms and moved >= ENOUGH:
-        off, others = (_signed(trial.cost(arm, "nats")) for arm in ("trim-sink", OTHERS))
+        off, others = (_signed(trial.cost(arm, score)) for arm in ("trim-sink", OTHERS))
         parts.append(f"the same mass ({moved:.2f}) off it {off}, off other tokens {others}")
     elif "trim-sink" in arms:
         parts.append(f"too little mass to move ({moved:.3f})")
     where = ", ".join(map(str, sink["positions"][:8]))
-    head = f"The sink at position {where}, for queries from {sink['after']} tokens behind it on, nats a token"
+    head = f"The sink at position {where}, for queries from {sink['after']} tokens behind it on, {unit} a token"
     said.append(f"{head}: {'; '.join(parts)}.")
     if broken:
         said.append("Hiding it breaks the model, so only equal mass, mean and fold are compared.")
@@ -396,7 +400,7 @@ def sentences(trial: Trial) -> list[str]:
         if not (broken and arm in ("hide-sink", "mute-sink", "swap-sink")):
             said += _against_controls(trial, arm)
     if "trim-sink" in arms and moved >= ENOUGH:
-        more = trial.difference("trim-sink", OTHERS, "nats")
+        more = trial.difference("trim-sink", OTHERS, score)
         said.append(f"Mass on the sink costs {_compared(more)} the same mass on other tokens ({_signed(more)}).")
     if "hide-sink" in arms:
         old, new = sink["afterwards"][REFERENCE], sink["afterwards"]["hide-sink"]
@@ -407,11 +411,15 @@ def sentences(trial: Trial) -> list[str]:
     return said
 
 
+def score_of(trial: Trial) -> Literal["nats", "kl"]:
+    """Nats, or KL for a model that predicts no next token."""
+    return "nats" if "nats" in trial.data and bool(trial.data["nats"].notnull().any()) else "kl"
+
+
 def _against_controls(trial: Trial, arm: str) -> list[str]:
     if not trial.controls(arm):
         return []
-    score: Any = "nats" if np.isfinite(trial.data["nats"].values).any() else "kl"
-    more = trial.difference(arm, score=score)
+    more = trial.difference(arm, score=score_of(trial))
     count = len(trial.controls(arm))
     return [f"{arm} costs {_compared(more)} its {count} control{'s' if count > 1 else ''} ({_signed(more)})."]
 

@@ -147,12 +147,13 @@ def _places(
             f"it predicts at {places} places, and the mask is over {known.shape[1]} tokens, so which predictions are "
             "of padding cannot be told: give texts of one length, without a mask"
         )
-    everything = torch.ones(logs.shape[:2], dtype=torch.bool)
-    if (ids is None and known is None) or (ids is not None and first + places > ids.shape[1]):
-        return everything, None
+    tokens = ids if ids is not None else texts.inputs.get(texts.mask_name.replace("attention_mask", "inputs_embeds"))
+    real = known
+    if real is None and isinstance(tokens, Tensor):
+        real = torch.ones(tokens.shape[:2], dtype=torch.bool)
+    if real is None or first + places > real.shape[1]:
+        return torch.ones(logs.shape[:2], dtype=torch.bool), None
     own = slice(first, first + places)
-    real = torch.ones_like(ids, dtype=torch.bool) if ids is not None and known is None else known
-    assert real is not None
     counted = real[:, own].cpu()
     if left_out is not None:
         counted = counted & ~left_out[:, own].cpu()

@@ -31,7 +31,9 @@ def test_options_in_a_file(sinkscope, model, tmp_path):
     assert sinkscope(*given).json == sinkscope("measure", model, *FEW, "--json").json
     assert len(list((tmp_path / "sinkscope-measure").iterdir())) == 1  # the options count, not the file
     assert sinkscope(*given, "--samples", 3).json["samples"] == 3
-    (tmp_path / "what.yaml").write_text("what: [hide-sink]\ninput: random\nsamples: 2\ntokens: 12\ncontrols: 2\n")
+    (tmp_path / "what.yaml").write_text(
+        "what: [hide-sink]\non: first:1\ninput: random\nsamples: 2\ntokens: 12\ncontrols: 2\n"
+    )
     assert sinkscope("intervene", model, "--config", "what.yaml", "--json").json["what"] == ["hide-sink"]
 
 

@@ -59,7 +59,7 @@ def test_zeroing_the_massive_activation_kills_the_sink_and_costs_more_than_its_c
     trial = changed(planted, ids, SetActivations((ENTRY,)), controls=3)
     assert rates(trial) == (pytest.approx(100 * len(F3.attending(4, 4)) / 16), 0)
     assert trial.difference("SetActivations").low > 0
-    assert "SetActivations costs more than its 3 controls" in trial.verdict
+    assert "SetActivations costs" in trial.verdict
 
 
 def test_setting_it_to_its_mean_changes_nothing(planted, ids):
@@ -129,7 +129,7 @@ def test_loss_and_divergence_are_those_written_out_here():
 
 def test_encoders_have_a_divergence_and_no_loss():
     trial = changed(a_model("bert"), inputs_of("bert"), ForbidSink((0,)), controls=2)
-    assert trial.cost("ForbidSink").value > 0
+    assert trial.data["nats"].isnull().all()
     assert "loss" not in trial.verdict
     assert "ForbidSink costs" in trial.verdict
 

@@ -147,9 +147,13 @@ def test_an_output_that_is_not_the_operations_is_refused(spec: str, monkeypatch:
 
 
 def test_an_intervention_reaches_an_attached_model() -> None:
-    """Forbidding position 0 takes its attention away, in layers whose mask the operation reads."""
+    """Forbidding position 0 hides it from all other queries, in layers whose mask the operation reads."""
     model, given = attached("llama", "sink_logit"), inputs("llama")
-    with ForbidSink((0,)).applied(model), ss.observe(model, ss.AttentionReceived(positions=[0])) as seen:
-        output(model, given)
-    count = given["input_ids"].shape[1]
-    assert float(seen.measurement().data["attention_received"].max()) <= 1 / count + 1e-6
+    with ForbidSink((0,)).applied(model):
+        with ss.observe(model, ss.AttentionReceived(positions=[0])) as seen:
+            output(model, given)
+        own = torch.stack([weights[..., 0, 0] for weights in maps(model, given)], 1)
+    data = seen.measurement().data
+    assert bool((data["visible_queries"] == 1).all())
+    received_there = torch.from_numpy(data["attention_received"].values[..., 0])
+    torch.testing.assert_close(received_there, own, rtol=1e-4, atol=1e-6)
