@@ -72,6 +72,7 @@ def search(
     objective: str = "loss",
     heads: Sequence[Head] | None = None,
     exhaustive: bool = False,
+    from_token: int = 0,
     batch_size: int = 8,
     out: str | Path | None = None,
     progress: Progress | None = None,
@@ -93,6 +94,7 @@ def search(
             derivative: the loss ranks heads, and passes decide by it.
         heads: Only these, (layer, head).
         exhaustive: A pass for each option and head.
+        from_token: Predictions from this token on count.
         batch_size: Texts that go through the model at once.
         out: A folder whose `heads.jsonl` keeps what is done, so that an interrupted search goes on from there.
         progress: Called as passes end.
@@ -107,8 +109,18 @@ def search(
     given, samples = checked_inputs(model, inputs, batch_size)
     tried = _tried(model, options, heads)
     by_derivative = ranked(options, len(tried), exhaustive=exhaustive)
-    journal = Journal.open(out, identity(model, given, options, tried, objective))
-    run = _Run(model, given, samples, objective, batch_size, journal, progress, _passes(options, tried, by_derivative))
+    journal = Journal.open(out, identity(model, given, options, tried, objective, from_token))
+    run = _Run(
+        model,
+        given,
+        samples,
+        objective,
+        batch_size,
+        journal,
+        progress,
+        _passes(options, tried, by_derivative),
+        from_token,
+    )
     before = run.passed("", None, None)
     whole: dict[str, float] = {}
     gains: dict[str, dict[Head, float]] = {option.name: {} for option in options}
@@ -128,6 +140,7 @@ def search(
             batch_size,
             journal,
             lambda rows: run.counted(DERIVATIVE * rows, "scoring heads"),
+            from_token,
         )
 
     estimated = {name: {head: one.gain for head, one in own.items()} for name, own in estimates.items()}
@@ -199,6 +212,7 @@ class _Run:
     journal: Journal
     progress: Progress | None
     total: int
+    from_token: int
     done: int = 0
 
     def passed(self, name: str, option: Option | None, heads: tuple[Head, ...] | None) -> float:
@@ -211,7 +225,11 @@ class _Run:
             return float(scores.mean())
         changed = None if option is None else option.of_heads(heads)
         names = (self.objective,)
-        found = means(self.model, self.given, changed, self.batch_size, names, lambda n: self.counted(n, what))
+
+        def counted(texts: int) -> None:
+            self.counted(texts, what)
+
+        found = means(self.model, self.given, changed, self.batch_size, names, counted, self.from_token)
         scores = found[self.objective]
         self.journal.keep({"pass": key, "scores": scores.tolist()})
         return float(scores.mean())

@@ -56,6 +56,7 @@ def estimated_gains(
     batch_size: int,
     journal: Journal,
     counted: Callable[[int], object],
+    from_token: int = 0,
 ) -> dict[str, dict[Head, Estimate]]:
     """By how much each head alone lowers an objective under each option, a mean over texts: −g − F / 2.
 
@@ -74,6 +75,7 @@ def estimated_gains(
         batch_size: Texts at once, at most; fewer where they are long.
         journal: Keeps each batch.
         counted: Called with the number of texts that are done.
+        from_token: Predictions from this token on count.
     """
     samples = len(given["input_ids"])
     size = max(1, min(batch_size, TOKENS // given["input_ids"].shape[1]))
@@ -85,7 +87,8 @@ def estimated_gains(
         if known is None:
             batch = part(given, slice(start, stop), samples, device_of(model))
             known = [
-                each.sum(0).tolist() for each in _terms(model, batch, list(options.values()), objective, draws, start)
+                each.sum(0).tolist()
+                for each in _terms(model, batch, list(options.values()), objective, draws, start, from_token)
             ]
             journal.keep({"rows": [start, stop], "estimates": known})
         total = total + torch.tensor(known, dtype=torch.float64)
@@ -99,7 +102,13 @@ def estimated_gains(
 
 
 def _terms(
-    model: nn.Module, batch: dict[str, Any], options: Sequence[Any], objective: str, draws: int, first: int
+    model: nn.Module,
+    batch: dict[str, Any],
+    options: Sequence[Any],
+    objective: str,
+    draws: int,
+    first: int,
+    from_token: int = 0,
 ) -> tuple[Float[Tensor, "text option layer head"], Float[Tensor, "text option layer head"]]:
     """−g and F / 2 of each text."""
     check_decoder(model, batch)
@@ -112,7 +121,7 @@ def _terms(
         stack.enter_context(watching(mixing))
         options_of = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
         logits = logits_of(model, batch, options_of)
-        token_logs, counted = next_tokens(logits, batch, image_token(model))
+        token_logs, counted = next_tokens(logits, batch, image_token(model), from_token)
         value = objectives(token_logs, batch["input_ids"], counted, (objective,))[objective]
         factors = [mixing.factors[module] for module in layers]
         slope = _stacked(torch.autograd.grad(value.sum(), factors, retain_graph=draws > 0))

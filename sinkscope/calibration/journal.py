@@ -67,12 +67,23 @@ class Journal:
 
 
 def identity(
-    model: nn.Module, given: Mapping[str, Any], options: Sequence[Any], heads: Sequence[Any], objective: str
+    model: nn.Module,
+    given: Mapping[str, Any],
+    options: Sequence[Any],
+    heads: Sequence[Any],
+    objective: str,
+    from_token: int,
 ) -> str:
     """A hash of everything that a search depends on."""
     found = hashlib.sha256()
     config = getattr(model, "config", None)
-    about: list[Any] = [str(getattr(config, "name_or_path", "")), type(model).__name__, objective, list(heads)]
+    about: list[Any] = [
+        str(getattr(config, "name_or_path", "")),
+        type(model).__name__,
+        objective,
+        from_token,
+        list(heads),
+    ]
     about += [[option.name, str(option.of_heads(None).describe())] for option in options]
     weight = next(model.parameters())
     about += [str(weight.dtype), sum(parameter.numel() for parameter in model.parameters())]

@@ -50,9 +50,12 @@ def means(
     batch_size: int,
     names: Sequence[str],
     counted: Callable[[int], object] = lambda texts: None,
+    from_token: int = 0,
 ) -> dict[str, Float[np.ndarray, " text"]]:
-    """Some objectives of each text: loss, entropy, error; `counted(texts)` is called after each batch. Raises as
-    `scores` does."""
+    """Some objectives of each text: loss, entropy, error, of the predictions from token `from_token` on.
+
+    `counted(texts)` is called after each batch. Raises as `scores` does.
+    """
     model = unwrapped(model)
     given, samples = checked_inputs(model, inputs, batch_size)
     check_decoder(model, given)
@@ -62,7 +65,7 @@ def means(
     changed = nullcontext() if calibration is None else calibration.applied(model)
     with evaluating(model), torch.no_grad(), changed:
         for batch in batches(model, given, samples, batch_size):
-            logs, places = next_tokens(logits_of(model, batch, options), batch, image)
+            logs, places = next_tokens(logits_of(model, batch, options), batch, image, from_token)
             parts.append(objectives(logs, batch["input_ids"], places, names))
             counted(len(logs))
     found = {name: torch.cat([part[name] for part in parts]).double().cpu().numpy() for name in names}
@@ -87,7 +90,7 @@ def logits_of(model: nn.Module, batch: Mapping[str, Any], options: Mapping[str, 
 
 
 def next_tokens(
-    logits: Tensor, batch: Mapping[str, Any], image: int | None
+    logits: Tensor, batch: Mapping[str, Any], image: int | None, from_token: int = 0
 ) -> tuple[Float[Tensor, "text place vocabulary"], Bool[Tensor, "text place"]]:
     """log p of the next token at each place, and which places count. Raises `InputError` for texts of one token."""
     ids, mask = batch["input_ids"], batch.get("attention_mask")
@@ -95,9 +98,24 @@ def next_tokens(
     if isinstance(mask, Tensor) and mask.shape == ids.shape:
         counted = (mask[:, 1:] & mask[:, :-1]).bool()
     counted = counted if image is None else counted & (ids[:, 1:] != image)
+    counted[:, :from_token] = False
     if not bool(counted.any(-1).all()):
         raise InputError("texts of one token have no next token, so there is nothing to score: give at least two")
     return logits[:, :-1].float().log_softmax(-1), counted
+
+
+def shared_tokens(given: Mapping[str, Any]) -> int:
+    """How many tokens all texts begin with: a BOS, a chat template; 0 where anything else than ids tells them apart.
+
+    Predicting them is no achievement, and one that every calibration could be chosen for.
+    """
+    ids = given.get("input_ids")
+    others = [name for name, value in given.items() if isinstance(value, Tensor) and name != "input_ids"]
+    padded = isinstance(mask := given.get("attention_mask"), Tensor) and not bool(mask.all())
+    if not isinstance(ids, Tensor) or len(ids) < 2 or padded or {*others} - {"attention_mask"}:
+        return 0
+    same = (ids == ids[0]).all(0)
+    return 0 if bool(same.all()) else int(same.int().cumprod(0).sum())
 
 
 def objectives(

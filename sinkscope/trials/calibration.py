@@ -15,6 +15,7 @@ from torch import nn
 
 from sinkscope.calibration import Chosen, HeadChange, InRows, Option, search
 from sinkscope.calibration.saving import from_json
+from sinkscope.calibration.scoring import shared_tokens
 from sinkscope.errors import InputError
 from sinkscope.hooks import unwrapped
 from sinkscope.interventions import Intervention
@@ -56,7 +57,8 @@ def calibration_trial(
     Arms: `chosen`, whose controls make the same change elsewhere in the same heads (other tokens; what the calibration
     takes for its control); `chosen heads`, the same calibration, whose controls are as many heads that were not chosen,
     drawn anew for each text; `all heads`. Where controls of the calibration are other heads (temperatures), there is
-    `chosen heads` alone. The loss leads: a calibration is meant to predict better, not to change nothing.
+    `chosen heads` alone. Predictions of tokens that all texts begin with (a chat template) are not counted: any choice
+    could gain them, for nothing. The loss leads: a calibration is meant to predict better, not to change nothing.
 
     `data` also has `estimated` and `gain` (option, layer, head): by how much each head alone lowers the objective on
     the texts to choose on, by derivatives and by passes of their own, NaN where there were none.
@@ -87,6 +89,8 @@ def calibration_trial(
         raise InputError(
             f"choose_on = {count} of {texts.count} texts: at least 2 to choose on, and 2 that are held out"
         )
+    shared = shared_tokens(texts.inputs)
+    from_token = max(0, shared - 1)  # whose prediction is of the first token that texts do not share
     first, rest = texts.part(slice(0, count)), texts.part(slice(count, texts.count))
     parts = split(model, rest.inputs, "chooses", calibrate_on=first.inputs, source=f"the first {count} texts")
     chosen = search(
@@ -96,18 +100,21 @@ def calibration_trial(
         objective=objective,
         heads=heads,
         exhaustive=exhaustive,
+        from_token=from_token,
         batch_size=batch_size,
         out=out,
         progress=progress,
     )
     option = next(option for option in options if option.name == chosen.option)
     arms, notes = _arms(model, option, chosen, parts.scored)
+    if shared > 1:
+        notes.append(f"The first {shared} tokens are the same in all texts, and predictions of them are not counted.")
     record = {"kind": KIND, "leads": "nats", "notes": notes, "calibration": _described(chosen, len(every_head(model)))}
     trial = run(
         model,
         parts.scored,
         arms,
-        reading=OnePass(),
+        reading=OnePass(from_token),
         controls=controls,
         calibrated_on=parts.record,
         tolerance=tolerance,

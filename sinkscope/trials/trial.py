@@ -203,7 +203,9 @@ class Trial:
         if self._has("nats"):
             lost = self.cost(arm, "nats")
             parts.append(f"loss {_nats(lost, signed=True)}")
-            if kl.low > self.tolerance and lost.low <= 0:
+            if kl.low > self.tolerance and lost.high < 0:
+                parts.append("predictions change, for the better")
+            elif kl.low > self.tolerance and lost.low <= 0:
                 parts.append("predictions change and the loss does not")
         if self._has("agreement"):
             parts.append(f"{100 * self.mean(arm, 'agreement').value:.1f} % of tokens agree")

@@ -74,7 +74,7 @@ def test_a_plan_takes_no_time_and_writes_nothing(capsys):
 def test_a_killed_one_goes_on_from_where_it_was(capsys, monkeypatch):
     from sinkscope.calibration import choosing
 
-    call = ["calibrate", "nano", "--method", "zero-tuning", "--values", "0.5,2", "--out", "there", *FEW]
+    call = ["calibrate", "nano", "--method", "zero-tuning", "--values", "0.5,2", *FEW, "--out"]
     passes, means = [], choosing.means
 
     def counted(*given):
@@ -84,15 +84,15 @@ def test_a_killed_one_goes_on_from_where_it_was(capsys, monkeypatch):
         return means(*given)
 
     monkeypatch.setattr(choosing, "means", counted)
-    assert main(call) == 130
+    assert main([*call, "there"]) == 130
     assert [path.name for path in Path("there").glob("unfinished-*/*")] == ["heads.jsonl"]
     capsys.readouterr()
-    assert main(call) == 0
+    assert main([*call, "there"]) == 0
     assert "goes on from" in capsys.readouterr().err
     resumed, whole = len(passes) - 4, len(passes) - 1
     first = json.loads(Path("there/trial.json").read_text())
     passes[:] = [()] * 4
-    assert main([*call, "--out", "again"]) == 0
+    assert main([*call, "again"]) == 0
     assert len(passes) - 4 == whole
     assert resumed == whole - 3
     again = json.loads(Path("again/trial.json").read_text())

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from sinkscope import calibration
 from sinkscope.calibration import InRows, Option, Reweigh, Temperature, scores, stored
+from sinkscope.calibration.scoring import shared_tokens
 from sinkscope.cli import main
 from sinkscope.netcdf import write_netcdf
 from sinkscope.report.calibrated import heads_sections
@@ -61,6 +62,37 @@ def test_what_is_chosen_on_is_not_scored(monkeypatch: pytest.MonkeyPatch) -> Non
         assert trial.texts == 13 - first
         assert not trial.record["calibrated_on"]["in_sample"]
         assert trial.record["calibrated_on"]["texts"] == first
+
+
+def test_what_all_texts_begin_with_is_not_counted() -> None:
+    """Neither where heads are chosen nor where they are scored, as the logits of the texts alone say."""
+    model, ids = model_and_texts()
+    trials = []
+    for template in ((5, 6, 7, 8), (5, 6, 9, 8)):
+        whole = torch.cat([torch.tensor(template).expand(len(ids), -1), ids], 1)
+        trials.append((whole, calibration_trial(model, whole, FACTORS, choose_on=5, controls=1)))
+    for whole, trial in trials:
+        chosen = calibration_of(trial)
+        if chosen is None:
+            continue
+        with chosen.applied(model), torch.no_grad():
+            logs = model(whole[5:]).logits.log_softmax(-1)
+        expected = -logs[:, 3:-1].gather(-1, whole[5:, 4:, None])[..., 0].mean(1)
+        np.testing.assert_allclose(trial.values("chosen", "nats"), expected.numpy(), rtol=1e-5)
+        with torch.no_grad():
+            plain = model(whole[:5]).logits.log_softmax(-1)
+        before = -plain[:, 3:-1].gather(-1, whole[:5, 4:, None])[..., 0].mean()
+        assert trial.record["calibration"]["before"] == pytest.approx(float(before), rel=1e-5)
+    assert any(calibration_of(trial) is not None for _, trial in trials)
+
+
+def test_how_many_tokens_texts_share() -> None:
+    ids = torch.tensor([[1, 2, 3, 4], [1, 2, 5, 4]])
+    assert shared_tokens({"input_ids": ids}) == 2
+    assert shared_tokens({"input_ids": ids, "attention_mask": torch.ones_like(ids)}) == 2
+    assert shared_tokens({"input_ids": ids, "attention_mask": ids > 1}) == 0
+    assert shared_tokens({"input_ids": ids, "pixel_values": torch.zeros(2, 3)}) == 0
+    assert shared_tokens({"input_ids": ids[:1]}) == shared_tokens({"input_ids": ids[:1].expand(2, -1)}) == 0
 
 
 def test_arms_are_what_they_are_called_and_their_loss_is_compared() -> None:
