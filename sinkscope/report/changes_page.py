@@ -88,7 +88,7 @@ def _headlines(trial: Trial) -> list[Headline]:
     """What the first arms cost, and where the sink is."""
     score = score_of(trial)
     names = [name for name in trial.named("arm") if name != OTHERS][:3]
-    cards = [Headline(f"{trial.cost(name, score).value:+.3f}", f"nats a token: {name}") for name in names]  # type: ignore[arg-type]
+    cards = [Headline(f"{trial.cost(name, score).value:+.3f}", f"nats a token: {name}") for name in names]
     place = trial.record.get("sink", {}).get("afterwards", {}).get("full")
     if place is not None and place["position"] is not None:
         cards.append(Headline(f"{place['rate']:.1f} %", f"sink rate at position {place['position']}"))
