@@ -5,7 +5,7 @@ of the training part; measured are the first 128 tokens of 16 documents of the v
 decay, gradients clipped at 1, forward passes under bfloat16 autocast, weights and measurements in fp32. What an
 operation adds learns at a rate of its own: 0.1 for its logits and biases, 1e-3 for matrices; the model's weights at 1e-4.
 
-Figures before training and after 10, 30, 100 and 300 steps: negative log-likelihood, sink rate (ε = 0.3) and mean
+Figures before training and after 30, 100 and 300 steps: negative log-likelihood, sink rate (ε = 0.3) and mean
 attention of position 0, its share of all attention to tokens, mass of slots, and the largest ratio over depths of
 the norm at position 0 to that of the others.
 
@@ -32,7 +32,7 @@ from sinkscope.data.corpora import load_corpus, shuffled, split_names
 from sinkscope.files import write_json
 from sinkscope.statistics import mean_interval
 
-TOKENS, ROWS, HELD, STAGES, EPSILON = 128, 2, 16, (10, 30, 100, 300), 0.3
+TOKENS, ROWS, HELD, STAGES, EPSILON = 128, 2, 16, (30, 100, 300), 0.3
 CORPUS, SHARE = "python:prose", 0.02
 WEIGHTS, LOGITS, MATRICES = 1e-4, 0.1, 1e-3  # learning rates
 RESULT = REAL / "removing_a_sink.json"
