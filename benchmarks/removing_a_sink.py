@@ -48,13 +48,13 @@ class Arm:
 
 
 ARMS = {
-    "softmax, all weights": Arm(None, "everything"),
     "sink_logit, closed, b alone": Arm("sink_logit", "operation"),
     "sink_logit, closed, all weights": Arm("sink_logit", "everything"),
+    "sigmoid, all weights": Arm("sigmoid", "everything"),
+    "gated_elementwise, all weights": Arm("gated_elementwise", "everything"),
+    "softmax, all weights": Arm(None, "everything"),
     "sink_logit, b = 0, all weights": Arm("sink_logit", "everything", "as_is"),
     "gated_elementwise, gate alone": Arm("gated_elementwise", "operation"),
-    "gated_elementwise, all weights": Arm("gated_elementwise", "everything"),
-    "sigmoid, all weights": Arm("sigmoid", "everything"),
 }
 
 
@@ -155,21 +155,20 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=STAGES[-1])
     parser.add_argument("--arms", help="some of the arms: parts of their names, with semicolons between")
+    parser.add_argument("--at-most", type=int, default=1000, help="stop after so many stages of arms, to go on later")
     asked = parser.parse_args()
     held, rows = texts(ss.model.load_tokenizer(asked.model), STAGES[-1])
     result = json.loads(RESULT.read_text()) if RESULT.is_file() else {"arms": {}}
     chosen = [name for name in ARMS if not asked.arms or any(part in name for part in asked.arms.split(";"))]
     asked.work.mkdir(parents=True, exist_ok=True)
-    for until in (stage for stage in STAGES if stage <= asked.steps):
-        for name in chosen:
-            found = result["arms"].setdefault(name, {})
-            if str(until) in found:
-                continue
-            advance(name, asked.model, held, rows, until, asked.work, found)
-            print(f"{name}, step {until}: {found[str(until)]}", flush=True)
-            command = f"python -m benchmarks.removing_a_sink --model {Path(asked.model).name} --work FOLDER"
-            about = {"corpus": CORPUS, "rows": ROWS, "tokens": TOKENS, "held_out": len(held), "epsilon": EPSILON}
-            write_json(RESULT, {"command": command, **about, "provenance": provenance(), "arms": result["arms"]})
+    stages = [(until, name) for until in STAGES if until <= asked.steps for name in chosen]
+    for until, name in [one for one in stages if str(one[0]) not in result["arms"].get(one[1], {})][: asked.at_most]:
+        found = result["arms"].setdefault(name, {})
+        advance(name, asked.model, held, rows, until, asked.work, found)
+        print(f"{name}, step {until}: {found[str(until)]}", flush=True)
+        command = f"python -m benchmarks.removing_a_sink --model {Path(asked.model).name} --work FOLDER"
+        about = {"corpus": CORPUS, "rows": ROWS, "tokens": TOKENS, "held_out": len(held), "epsilon": EPSILON}
+        write_json(RESULT, {"command": command, **about, "provenance": provenance(), "arms": result["arms"]})
 
 
 if __name__ == "__main__":
