@@ -42,7 +42,10 @@ def logs_of(model: Any, ids: Tensor, cache: ss.StreamingCache | None = None) -> 
 @torch.no_grad()
 def scores(model: Any, ids: Tensor, keys: int) -> dict[str, dict[str, float]]:
     """Mean NLL, and KL where the model knows such lengths, of each number of sinks on one text, and of the full model."""
-    places, targets = slice(keys, -1), ids[0, keys + 1 :, None]  # the query at place `keys` is the first that misses one
+    places, targets = (
+        slice(keys, -1),
+        ids[0, keys + 1 :, None],
+    )  # the query at place `keys` is the first that misses one
     knows = (trained_length(model) or 0) >= ids.shape[1]
     full = logs_of(model, ids)[places]
     found = {"full": {"nll": -float(full.gather(1, targets).mean())}}
@@ -90,7 +93,9 @@ def main() -> None:
                 corpus=corpus,
                 windows="starts",
             )
-            part = result["models"].setdefault(title, {}).setdefault(f"{corpus}, {keys} keys", {"rows": [], "seconds": 0})
+            part = (
+                result["models"].setdefault(title, {}).setdefault(f"{corpus}, {keys} keys", {"rows": [], "seconds": 0})
+            )
             for ids in inputs.input_ids[len(part["rows"]) :]:
                 part["rows"].append(scores(model, ids[None], keys))
                 part |= {"inputs": inputs.description, "first": inputs.first}
