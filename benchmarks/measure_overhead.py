@@ -7,8 +7,8 @@ process that has measured another model before, so that imports do not count.
 "Bare" is what no way of reading all positions with torch's operations can go below: the forward, and for each layer the
 products of queries and keys on the causal half, their exponentials and column sums, with nothing around them.
 
-`--model NAME`: that model, with freed memory kept, on one text of 512 tokens and on 16 texts of 64, one text at a time and at
-the default batch size; its forward and eager maps at the same batch sizes.
+`--model NAME`: that model, with freed memory kept, on one text of 512 tokens and on 16 texts of 64, one text at a time
+and at the default batch size; its forward and eager maps at the same batch sizes.
 
 Run: python -m benchmarks.measure_overhead [--model NAME] [--save]
 """

@@ -1,9 +1,9 @@
 """What moves a sink that a model was trained with, and how many steps it takes: operations attached and trained.
 
-`--model NAME`, and the docstrings of the corpus `python:prose`. A step reads 2 windows of 128 tokens, each from a document
-of the training part; measured are the first 128 tokens of 16 documents of the validation part, one each. AdamW without
-decay, gradients clipped at 1, forward passes under bfloat16 autocast, weights and measurements in fp32. What an
-operation adds learns at a rate of its own: 0.1 for its logits and biases, 1e-3 for matrices; the model's weights at 1e-4.
+`--model NAME`, and the docstrings of the corpus `python:prose`. A step reads the first 128 tokens of 2 documents of the
+training part; measured are those of 16 documents of the validation part. AdamW without decay, gradients clipped at 1,
+forward passes under bfloat16 autocast, weights and measurements in fp32. What an operation adds learns at a rate of its
+own: 0.1 for its logits and biases, 1e-3 for matrices; the model's weights at 1e-4.
 
 Figures before training and after 30, 100 and 300 steps: negative log-likelihood, sink rate (ε = 0.3) and mean
 attention of position 0, its share of all attention to tokens, mass of slots, and the largest ratio over depths of

@@ -15,6 +15,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,10 @@ def of_model() -> Iterator[Figure]:
         yield beside(what, seconds["streaming"], seconds["plain"])
     ids = torch.randint(0, 2048, (1, 256), generator=torch.Generator().manual_seed(1))
     sides = {
-        chunk: lambda chunk=chunk: losses(model, ids, ss.StreamingCache(model, 4, 120), chunk) for chunk in (1, 128)
+        str(chunk): partial(lambda chunk: losses(model, ids, ss.StreamingCache(model, 4, 120), chunk), chunk)
+        for chunk in (1, 128)
     }
-    seconds = in_turns({str(chunk): run for chunk, run in sides.items()}, 1, time.thread_time)
+    seconds = in_turns(sides, 1, time.thread_time)
     yield beside(f"{title}: token by token / in pieces of 128, read strictly", seconds["1"], seconds["128"])
 
 

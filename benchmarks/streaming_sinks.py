@@ -1,6 +1,6 @@
 """How many sinks a stream should keep: 0, 1, 2 and 4 at the same number of keys, paired over texts of two corpora.
 
-The first 512 tokens of 24 documents each of `python:prose` (docstrings and help topics) and `python:code`, from the part
+The first 512 tokens of 24 documents each of `python:prose` (docstrings and help topics) and `python:code`, of the part
 for validation, which `nano` was not trained on. They are read strictly, as if token by token. Scored are the tokens
 before which something was dropped: −log p of the next one, and, on models that were trained for texts of this length,
 KL(full cache ‖ stream). `--model NAME` at 128 and 256 keys, `nano` at 64 and 128.
@@ -41,11 +41,8 @@ def logs_of(model: Any, ids: Tensor, cache: ss.StreamingCache | None = None) -> 
 
 @torch.no_grad()
 def scores(model: Any, ids: Tensor, keys: int) -> dict[str, dict[str, float]]:
-    """Mean NLL, and KL where the model knows such lengths, of each number of sinks on one text, and of the full model."""
-    places, targets = (
-        slice(keys, -1),
-        ids[0, keys + 1 :, None],
-    )  # the query at place `keys` is the first that misses one
+    """Mean NLL, and KL where the model knows such lengths, of each number of sinks and of the full model on a text."""
+    places, targets = slice(keys, -1), ids[0, keys + 1 :, None]  # from the first query on that misses a key
     knows = (trained_length(model) or 0) >= ids.shape[1]
     full = logs_of(model, ids)[places]
     found = {"full": {"nll": -float(full.gather(1, targets).mean())}}

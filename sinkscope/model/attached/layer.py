@@ -159,7 +159,7 @@ def attached_attention(
     else:  # in a graph the room behind the tokens stays: the mask hides it
         first = (total - key.shape[2]).clamp(min=0)
     if query.dtype != value.dtype and torch.is_autocast_enabled(query.device.type):
-        # Angles in fp32 leave rotated queries and keys in fp32, values are short: SDPA casts them all, our paths do not.
+        # Angles in fp32 leave rotated queries and keys in fp32 beside short values. SDPA casts all; our paths do not.
         short = torch.get_autocast_dtype(query.device.type)
         query, key, value = query.to(short), key.to(short), value.to(short)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
