@@ -47,8 +47,8 @@ BOUNDS: dict[str, float] = {
     "lagkv": 1.15,
 }
 # Above 1.15, as what they say of a key changes with every query and there is no smaller sum to keep. SnapKV computes
-# the weights of 32 queries on all keys anew (kept, they would be 32 numbers a key and query head beside its 2 d). Expected
-# attention multiplies every key by a matrix of d × d, which turns with the place of the next token.
+# the weights of 32 queries on all keys anew (kept, they would be 32 numbers a key and query head beside its 2 d).
+# Expected attention multiplies every key by a matrix of d × d, which turns with the place of the next token.
 BESIDE = ("streaming", "random", "snapkv", "expected")
 HEADS = {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576}
 SHARES = tuple(0.05 + 0.4 * head / 7 for head in range(8))

@@ -52,9 +52,9 @@ ARMS = {
     "sink_logit, closed, all weights": Arm("sink_logit", "everything"),
     "sigmoid, all weights": Arm("sigmoid", "everything"),
     "gated_elementwise, all weights": Arm("gated_elementwise", "everything"),
-    "softmax, all weights": Arm(None, "everything"),
     "sink_logit, b = 0, all weights": Arm("sink_logit", "everything", "as_is"),
-    "gated_elementwise, gate alone": Arm("gated_elementwise", "operation"),
+    "sink_logit, b = 0, b alone": Arm("sink_logit", "operation", "as_is"),
+    "softmax, all weights": Arm(None, "everything"),
 }
 
 
