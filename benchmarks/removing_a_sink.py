@@ -10,7 +10,9 @@ attention of position 0, its share of all attention to tokens, mass of slots, an
 the norm at position 0 to that of the others.
 
 Arms run in turns up to each of these steps; what was measured is written at once, states are kept in `--work FOLDER`,
-and a run that was stopped goes on. Run: python -m benchmarks.removing_a_sink --model NAME --work FOLDER [--steps 300]
+and a run that was stopped goes on.
+
+Run: python -m benchmarks.removing_a_sink [--model NAME] [--work FOLDER] [--steps 300] [--save]
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,24 +154,35 @@ def advance(name: str, model: str, held: Tensor, rows: Tensor, until: int, work:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--model", default="nano")
+    parser.add_argument("--work", type=Path, default=None)
+    parser.add_argument("--save", action="store_true", help="keep what is found in results/real")
     parser.add_argument("--steps", type=int, default=STAGES[-1])
     parser.add_argument("--arms", help="some of the arms: parts of their names, with semicolons between")
     parser.add_argument("--at-most", type=int, default=1000, help="stop after so many stages of arms, to go on later")
     asked = parser.parse_args()
     held, rows = texts(ss.model.load_tokenizer(asked.model), STAGES[-1])
-    result = json.loads(RESULT.read_text()) if RESULT.is_file() else {"arms": {}}
+    work = Path(tempfile.mkdtemp()) if asked.work is None else asked.work
+    work.mkdir(parents=True, exist_ok=True)
+    title, path = Path(asked.model).name, RESULT if asked.save else work / "found.json"
+    result = json.loads(path.read_text()) if path.is_file() else {}
+    result = result if result.get("model") == title else {"arms": {}}
     chosen = [name for name in ARMS if not asked.arms or any(part in name for part in asked.arms.split(";"))]
-    asked.work.mkdir(parents=True, exist_ok=True)
     stages = [(until, name) for until in STAGES if until <= asked.steps for name in chosen]
     for until, name in [one for one in stages if str(one[0]) not in result["arms"].get(one[1], {})][: asked.at_most]:
         found = result["arms"].setdefault(name, {})
-        advance(name, asked.model, held, rows, until, asked.work, found)
+        advance(name, asked.model, held, rows, until, work, found)
         print(f"{name}, step {until}: {found[str(until)]}", flush=True)
-        command = f"python -m benchmarks.removing_a_sink --model {Path(asked.model).name} --work FOLDER"
-        about = {"corpus": CORPUS, "rows": ROWS, "tokens": TOKENS, "held_out": len(held), "epsilon": EPSILON}
-        write_json(RESULT, {"command": command, **about, "provenance": provenance(), "arms": result["arms"]})
+        command = f"python -m benchmarks.removing_a_sink --model {title} --work FOLDER --save"
+        about = {
+            "model": title,
+            "corpus": CORPUS,
+            "rows": ROWS,
+            "tokens": TOKENS,
+            "held_out": len(held),
+            "epsilon": EPSILON,
+        }
+        write_json(path, {"command": command, **about, "provenance": provenance(), "arms": result["arms"]})
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ for validation, which `nano` was not trained on. They are read strictly, as if t
 before which something was dropped: −log p of the next one, and, on models that were trained for texts of this length,
 KL(full cache ‖ stream). `--model NAME` at 128 and 256 keys, `nano` at 64 and 128.
 
-Each text is written to results/real as it is done, and a run that was stopped goes on.
-Run: python -m benchmarks.streaming_sinks --model NAME [--texts 24] [--keys 128]
+With `--save` each text is written to results/real as it is done, and a run that was stopped goes on.
+Run: python -m benchmarks.streaming_sinks [--model NAME] [--texts 24] [--keys 128] [--save]
 """
 
 from __future__ import annotations
@@ -70,13 +70,14 @@ def summary(rows: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True)
+    parser.add_argument("--model", default="nano")
+    parser.add_argument("--save", action="store_true")
     parser.add_argument("--texts", type=int, default=24)
     parser.add_argument("--keys", type=int, nargs="+")
     asked = parser.parse_args()
     title, tokenizer, model = Path(asked.model).name, load_tokenizer(asked.model), ss.load(asked.model)
     model = model.to_llama().eval() if hasattr(model, "to_llama") else model.eval()
-    result = json.loads(RESULT.read_text()) if RESULT.is_file() else {"models": {}}
+    result = json.loads(RESULT.read_text()) if asked.save and RESULT.is_file() else {"models": {}}
     start = time.perf_counter()
     for keys in asked.keys or ((64, 128) if title == "nano" else (128, 256)):
         for corpus in CORPORA:
@@ -99,9 +100,11 @@ def main() -> None:
                 part |= {"summary": summary(part["rows"])} if len(part["rows"]) > 1 else {}
                 part["seconds"] += time.perf_counter() - start
                 start = time.perf_counter()
-                command = f"python -m benchmarks.streaming_sinks --model {title}"
+                command = f"python -m benchmarks.streaming_sinks --model {title} --save"
                 about = {"command": command, "tokens": TOKENS, "provenance": provenance()}
-                write_json(RESULT, result | {"of": result.get("of", {}) | {title: about}})
+                result["of"] = result.get("of", {}) | {title: about}
+                if asked.save:
+                    write_json(RESULT, result)
             for what, numbers in part["summary"].items():
                 print(f"{title}, {corpus}, {keys} keys: {what} {numbers}", flush=True)
 
