@@ -55,8 +55,8 @@ ARMS = {
     "sink_logit, closed, all weights": Arm("sink_logit", "everything"),
     "sigmoid, all weights": Arm("sigmoid", "everything"),
     "gated_elementwise, all weights": Arm("gated_elementwise", "everything"),
-    "sink_logit, b = 0, all weights": Arm("sink_logit", "everything", "as_is"),
     "sink_logit, b = 0, b alone": Arm("sink_logit", "operation", "as_is"),
+    "sink_logit, b = 0, all weights": Arm("sink_logit", "everything", "as_is"),
     "softmax, all weights": Arm(None, "everything"),
 }
 
