@@ -74,7 +74,7 @@ class Part:
         device = whole.query.device
         real = None if self.real is None else self.real.to(device)
         mask, causal = self._mask(whole.mask), whole.causal
-        ahead = mask.looks_ahead(0, real) if self.length > 1 and whole.collected is None else None
+        ahead = mask.looks_ahead(0, real) if self.length > 1 else None
         return replace(
             whole,
             query=self.of(whole.query, 2),
@@ -242,10 +242,7 @@ def shows_across(call: AttentionCall, labels: Labels) -> bool:
     if call.query.shape[2] != labels.shape[1] or call.key.shape[2] != labels.shape[1] or call.entries is not None:
         return True
     for samples, rows in call.parts():
-        if call.collected is not None:
-            visible = call.collected[samples, :, rows] > 0
-        else:
-            visible = call.mask.visible(samples, rows, slice(0, call.mask.keys)).to(call.query.device)
+        visible = call.mask.visible(samples, rows, slice(0, call.mask.keys)).to(call.query.device)
         query, key = labels[samples, rows, None], labels[samples, None, :]
         other = (query != key) & (query >= 0) & (key >= 0)
         if bool((visible & other[:, None]).any()):

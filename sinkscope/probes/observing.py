@@ -154,8 +154,8 @@ class Observation:
         """Hook the model's forward, and its blocks where an observer reads them, for as long as `stack` is open."""
         # Before the caller's own hooks, which shall not see the maps that we asked for.
         self._passes.attach(stack, first=self._maps is not None)
-        if self._maps is not None and self._needs_vectors:
-            self._maps.follow(self.model, self._passes, stack)
+        if self._maps is not None:
+            self._maps.follow(self.model, self._passes, stack, self._needs_vectors)
         if any(observer.reads_blocks for observer in self.observers):
             read_blocks(blocks(self.model), self._passes, self._hidden, stack)
         for observer in self.observers:
@@ -439,7 +439,7 @@ class Observation:
         """As `shows_across`, once for layers that share a mask."""
         assert self._packed is not None
         source = call.mask.visibility if isinstance(call.mask, Bound) else call.mask
-        if call.collected is not None or isinstance(call.mask, Rule):
+        if isinstance(call.mask, Rule):
             return shows_across(call, self._packed.labels)
         if all(source is not known for known in self._kept_apart):
             if shows_across(call, self._packed.labels):

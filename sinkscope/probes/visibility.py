@@ -40,9 +40,6 @@ class SeenKeys:
 
     def of(self, call: AttentionCall, shared: bool) -> Seen:
         """`shared`: whether the keys are the queries' own tokens; where they are not, all of them count as ahead."""
-        if call.collected is not None:
-            visible = (call.collected > 0).any(1, keepdim=True)
-            return _sum(call, [(slice(None), slice(0, visible.shape[2]), slice(0, visible.shape[3]), visible)], shared)
         if isinstance(call.mask, Rule):
             return _of_rule(call, call.mask, shared)
         source: object = call.mask.visibility if isinstance(call.mask, Bound) else call.mask
@@ -104,7 +101,7 @@ def _of_spans(
     return Seen(sums[0], sums[1], ahead)
 
 
-def _sum(call: AttentionCall, parts: Iterator[tuple] | list[tuple], shared: bool) -> Seen:
+def _sum(call: AttentionCall, parts: Iterator[tuple[slice, slice, slice, Tensor]], shared: bool) -> Seen:
     queries = uniform = None
     ahead, place = not shared, _place(call)[0]
     for samples, rows, columns, part in parts:

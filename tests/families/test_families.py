@@ -9,6 +9,7 @@ from sinkscope.errors import UnsupportedModelError
 from sinkscope.probes import AttentionReceived, SlotReceived, measure, observe
 from tests.families import contract
 from tests.families.contract import Row
+from tests.families.reference import eager_maps
 from tests.families.registry import FAMILIES, KINDS, Family
 
 CASES = [(name, host) for name, family in FAMILIES.items() for host in family.hosts]
@@ -67,7 +68,7 @@ def test_learned_sinks_take_what_the_tokens_do_not(name: str) -> None:
     if reason := FAMILIES[name].obstacle("eager"):
         pytest.skip(f"{name}: {reason}")
     family = FAMILIES[name]
-    maps = contract.eager_maps(family, family.inputs())["decoder"]
+    maps = eager_maps(family, family.inputs())["decoder"]
     slot = measure(family.build(), family.inputs(), [SlotReceived()]).data["slot_received"]
     for layer, weights in enumerate(maps):
         torch.testing.assert_close(
