@@ -53,9 +53,10 @@ class SeenKeys:
 
 def _of_rule(call: AttentionCall, mask: Rule, shared: bool) -> Seen:
     place = torch.arange(call.query.shape[2], device=call.query.device)[None] + mask.start
-    reach = mask.window or mask.keys
-    first = (place - reach + 1).clamp(min=0)
-    stop = place + 1 if mask.causal else (place + reach if mask.window else torch.full_like(place, mask.keys))
+    first = torch.zeros_like(place) if mask.window is None else place - mask.window + 1
+    stop = place + 1 if mask.causal else torch.full_like(place, mask.keys)
+    if mask.window is not None and not mask.causal:
+        stop = place + mask.window
     return _of_spans(call, first, stop, mask.padding, shared)
 
 
