@@ -60,7 +60,7 @@ from sinkscope.probes.documents import (
     documents_in,
     documents_of_mask,
     parts_of,
-    recurrent_module,
+    recurrent_layers,
     shows_across,
 )
 from sinkscope.probes.facts import describe
@@ -406,8 +406,9 @@ class Observation:
             opened.append((part, OpenPass(part.forward(whole.forward), batch, index[0], left_out=whole.left_out)))
         if not opened:
             return None
-        if (crossing := recurrent_module(self.model)) is not None and self._crossing is None:
-            self._crossing = f"the state of {crossing} goes on from one packed document to the next"
+        if self._crossing is None and (crossing := recurrent_layers(self.model)):
+            several = f"s {', '.join(map(str, crossing))}" if len(crossing) > 1 else f" {crossing[0]}"
+            self._crossing = f"the state of layer{several} goes on from one packed document to the next"
             warnings.warn(self._crossing, UserWarning, stacklevel=2)
         return _Packed(labels, opened, args, kwargs)
 

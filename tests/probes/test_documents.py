@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from sinkscope.attention import CATALOG, Causal, Document, Window
 from sinkscope.errors import InputError
 from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, SlotReceived, measure, observe
 from sinkscope.probes.calls.masks import Written
-from sinkscope.probes.documents import documents_of_mask, parts_of
+from sinkscope.probes.documents import documents_of_mask, parts_of, recurrent_layers
 from tests.probes.conftest import build, lab_model
 from tests.probes.observers.naive import close
 
@@ -124,6 +125,28 @@ def test_documents_of_lab_models_make_samples(name: str, dtype: torch.dtype) -> 
             start += text.shape[1]
             sample += 1
     assert sample == 7
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("bamba", [0]), ("falcon_h1", [0, 1]), ("lfm2", [0]), ("llama", [])],
+)
+def test_the_record_notes_states_that_go_on_from_one_document_to_the_next(name: str, layers: list[int]) -> None:
+    """The first of them is where a later document begins to differ from itself alone."""
+    model = build(name, "eager").double()
+    ids, places, _ = packed((0,))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = measure(model, {"input_ids": ids, "position_ids": places}, [HiddenNorms()])
+    assert recurrent_layers(model) == layers
+    note = found.record["packed"].get("note", "")
+    assert re.findall(r"\d+", note) == [str(layer) for layer in layers]
+    assert any(str(each.message) == note for each in said) == bool(layers)
+    alone = measure(model, texts(0)[1], [HiddenNorms()]).data["hidden_norm"].values[0]
+    changed = np.abs(found.data["hidden_norm"].values[1][:, : alone.shape[1]] - alone).max(-1) > 1e-6
+    assert changed.any() == bool(layers)
+    assert not layers or int(changed.argmax()) == layers[0] + 1
 
 
 def test_intervals_count_documents() -> None:

@@ -20,7 +20,7 @@ WINDOWS: dict[str, Family] = {
     "llama4": Family(
         "Llama4TextConfig",
         {**GROUPED, "intermediate_size_mlp": 48, "num_local_experts": 2, "attention_chunk_size": 8}
-        | {"use_qk_norm": False, "no_rope_layer_interval": 2},
+        | {"use_qk_norm": False},
         sharpness=24.0,
     ),
     "modernbert_decoder": Family(

@@ -120,7 +120,7 @@ def returned(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[Maps, A
 
 def _with_sink(weights: Tensor, arguments: Mapping[str, Any], sink: Tensor) -> Tensor:
     """The maps of an eager function that leaves the learned sink out of what it returns, though not of its output."""
-    query, key, mask = (arguments.get(name) for name in ("query", "key", "attention_mask"))
+    query, key, mask = arguments["query"], arguments["key"], arguments.get("attention_mask")
     scores = query @ key.repeat_interleave(query.shape[1] // key.shape[1], 1).mT * arguments["scaling"]
     lse = torch.logsumexp(scores + (0 if mask is None else mask), -1)
     return weights * torch.sigmoid(lse - sink[None, :, None])[..., None]
