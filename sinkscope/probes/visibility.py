@@ -23,8 +23,9 @@ Sums = Float[Tensor, "#batch heads key"]
 class Seen:
     """Σ_t [t sees k] and Σ_t [t sees k] / n_t over the real queries t of a call, n_t the number of keys that t sees.
 
-    Slots are left out. One head stands for all where the mask is the same in all heads. `ahead`: whether a query sees
-    a key that comes after it.
+    Slots are left out. Masks alone tell: keys that an index of sparse attention did not select are hidden, since the
+    layer's mask says so; a weight of 0 hides nothing. One head stands for all where the mask is the same in all heads.
+    `ahead`: whether a query sees a key that comes after it.
     """
 
     queries: Sums
