@@ -1,9 +1,9 @@
 """KL and the share of tokens that agree, over many ways to round one pretrained model.
 
-The words of a verdict (`trials.words`) bound both, and the bounds on agreement should be what agreement usually is where
-KL is at its own bound. Arms: caches of 8 to 2 bits, by channel and by token, with nothing, the first token, or measured
-sinks protected; activations of linear maps of 8 and 6 bits, a range per token or per row, with sinks or outliers
-protected. Texts: prose that ships, and Python; the second half of each is scored. The sinks are found in texts of their own.
+The words of a verdict (`trials.words`) bound both, so the bounds on agreement should fit those on KL. Arms: caches of 8
+to 2 bits, by channel and by token, with nothing, the first token, or measured sinks protected; activations of linear
+maps of 8 and 6 bits, a range per token or per row, with sinks or outliers protected. Texts: prose that ships, and
+Python; the second half of each is scored. The sinks are found in texts of their own.
 
 Printed are the arms in order of KL, and the least agreement among those at or below τ and 5 τ.
 
@@ -116,9 +116,8 @@ def main() -> None:
     )
     rows = table(trial)
     for row in rows:
-        print(
-            f"{row['arm']:<24} KL {row['kl']:.4f} ({row['kl_low']:.4f} to {row['kl_high']:.4f})   {row['agreement']:.3f}"
-        )
+        interval = f"({row['kl_low']:.4f} to {row['kl_high']:.4f})"
+        print(f"{row['arm']:<24} KL {row['kl']:.4f} {interval}   {row['agreement']:.3f}")
     for bound in (TOLERANCE, 5 * TOLERANCE):
         near = [row["agreement"] for row in rows if bound / 2 <= row["kl"] <= bound]
         print(f"KL {bound / 2:g} to {bound:g}: agreement {np.round(near, 3)}")
