@@ -182,9 +182,12 @@ class Measurement:
         """
         return depths.massive_activations(self.data, magnitude, ratio)
 
-    def sweep(self, epsilons: Sequence[float] = EPSILONS) -> xr.DataArray:
-        """Sink rate in percent over epsilon and the numbers of tokens that texts have, as in Gu et al. 2025, Fig. 3."""
-        return rates.sweep(self.data, epsilons)
+    def sweep(self, epsilons: Sequence[float] = EPSILONS, *, denominator: str = VISIBLE) -> xr.DataArray:
+        """Sink rate in percent over epsilon and the numbers of tokens that texts have, as in Gu et al. 2025, Fig. 3.
+
+        `denominator`: as `sink_rate`.
+        """
+        return rates.sweep(self.data, epsilons, denominator)
 
     def super_experts(self) -> pd.DataFrame:
         """Experts of a mixture-of-experts model whose outputs are extreme (`metrics.super_experts`)."""
