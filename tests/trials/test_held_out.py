@@ -53,9 +53,7 @@ SCHEMES: dict[str, Case] = {
 }
 CASES: dict[str, tuple[Callable[[], tuple[nn.Module, Tensor]], Case]] = {
     **{name: (llama, case) for name, case in SCHEMES.items()},
-    **{
-        name: (llama, partial(calibrated, name)) for name, method in METHODS.items() if method.of_images is None
-    },
+    **{name: (llama, partial(calibrated, name)) for name, method in METHODS.items() if method.of_images is None},
     **{
         what: (llama, partial(matters, what=(what,), on=(0,), after=4, controls=1, batch_size=BATCH))
         for what in ("mean-sink", "fold-sink", "swap-sink")
@@ -95,6 +93,7 @@ def of_probes(trial: Trial) -> dict[str, np.ndarray]:
     return {arm: trial.values(arm, "kl")[:PROBES] for arm in trial.arms}
 
 
+@pytest.mark.slow_except("w8a8-static", "a prefix that is found")
 @pytest.mark.parametrize("name", CASES)
 def test_a_score_depends_on_its_text_and_the_calibration_alone(name: str) -> None:
     build, case = CASES[name]
@@ -109,6 +108,19 @@ def test_a_score_depends_on_its_text_and_the_calibration_alone(name: str) -> Non
         np.testing.assert_array_equal(others[arm], values, err_msg=arm)
 
 
+def test_a_prefix_is_found_in_the_texts_to_calibrate_on() -> None:
+    (model, ids), seen = late_sink(), []
+
+    def find(inputs: Mapping[str, Tensor]) -> Prefix:
+        seen.append(inputs["input_ids"])
+        return prefix_of(model, inputs)
+
+    trial = scheme_trial(model, ids, "w8a8-tensor", {"prefix": find}, controls=0)
+    assert [given.tolist() for given in seen] == [ids[:HALF].tolist()]
+    assert trial.record["calibrated_on"]["texts"] == trial.texts == HALF
+
+
+@pytest.mark.slow_except("w8a8-static")
 @pytest.mark.parametrize("name", FITTED)
 def test_what_is_fitted_depends_on_the_calibration(name: str) -> None:
     """Else the test above would see nothing."""
