@@ -113,8 +113,8 @@ class AdaptiveHeads(Budget):
     """A layer's keys go to the heads that have the highest scores; each head has its share `alpha` for sure.
 
     What a head must keep (a score of +inf, such as SnapKV's window) stands outside; `outside` says at least how many.
-    What the keys of a short text leave of the budget is shared evenly, for the tokens to come. Source: Feng et al. 2024 (Ada-KV), whose α is 0.2. It compares scores of different heads, so it is for policies
-    whose scores are attention.
+    What the keys of a short text leave of the budget is shared evenly, for the tokens to come. Source: Feng et al. 2024
+    (Ada-KV), whose α is 0.2. It compares scores of different heads, so it is for policies whose scores are attention.
     """
 
     mean: Budget | int | float

@@ -241,9 +241,10 @@ class Measurement:
     def to_json(self, epsilon: float = 0.3) -> dict[str, Any]:
         """The summary that `sinkscope measure --json` prints, as JSON-able data; numbers that do not exist are None.
 
-        Where layers have slots (learned sinks, key biases), `slot` says what these receive: `SlotMass`.
+        Where layers have slots (learned sinks, key biases), `slot` says what these receive: `SlotMass`. `answer` is
+        `summary`: sentences, rates with their intervals, bands of layers, kinds of heads, the strongest, slots.
         """
-        return tables.summary(self.data, epsilon)
+        return {**tables.summary(self.data, epsilon), "answer": self.summary(epsilon).to_json()}
 
     def save(self, path: str | Path) -> None:
         """Write one netCDF file, whole or not at all."""
