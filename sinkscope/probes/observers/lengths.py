@@ -84,11 +84,7 @@ class ReceivedByLength(Observer):
         self, call: AttentionCall, columns: Tensor, present: Tensor, samples: slice, rows: slice
     ) -> Iterable[Piece]:
         """How many of these queries see the position, and how many are not before it."""
-        if call.collected is not None:
-            index = columns[samples, None, None].expand(-1, *call.collected.shape[1:2], rows.stop - rows.start, -1)
-            seen = (call.collected[samples, :, rows].gather(-1, index) > 0).any(1, keepdim=True)
-        else:
-            seen = call.mask.visible(samples, rows, columns[samples]).to(columns.device)
+        seen = call.mask.visible(samples, rows, columns[samples]).to(columns.device)
         behind = (_real_positions(call)[samples, None, rows, None] >= self.position) & present[samples, None, None, :]
         seen = seen & present[samples, None, None, :]
         if call.real is not None:
