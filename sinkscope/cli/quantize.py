@@ -173,7 +173,8 @@ def quantize(
                     progress=watch,
                 )
         known = {} if chosen is None or builders is not None else default_choices(chosen)
-        known |= {word: one for word, one in choices.items() if isinstance(one, Choice)} | prefixes
+        known |= {word: one for word, one in choices.items() if isinstance(one, Choice)}
+        known |= prefixes
         exported = exported_of(model, quantized, given, known, tokenizer, looked)
         if exported is not None and exported.lacking:
             note(f"keys and values of the prefix are not written: {exported.lacking}")
