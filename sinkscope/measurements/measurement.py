@@ -184,9 +184,12 @@ class Measurement:
         """
         return depths.massive_activations(self.data, magnitude, ratio)
 
-    def sweep(self, epsilons: Sequence[float] = EPSILONS) -> xr.DataArray:
-        """Sink rate in percent over epsilon and the numbers of tokens that texts have, as in Gu et al. 2025, Fig. 3."""
-        return rates.sweep(self.data, epsilons)
+    def sweep(self, epsilons: Sequence[float] = EPSILONS, *, denominator: str = VISIBLE) -> xr.DataArray:
+        """Sink rate in percent over epsilon and the numbers of tokens that texts have, as in Gu et al. 2025, Fig. 3.
+
+        `denominator`: as `sink_rate`.
+        """
+        return rates.sweep(self.data, epsilons, denominator)
 
     def super_experts(self) -> pd.DataFrame:
         """Experts of a mixture-of-experts model whose outputs are extreme (`metrics.super_experts`)."""
@@ -240,9 +243,10 @@ class Measurement:
     def to_json(self, epsilon: float = 0.3) -> dict[str, Any]:
         """The summary that `sinkscope measure --json` prints, as JSON-able data; numbers that do not exist are None.
 
-        Where layers have slots (learned sinks, key biases), `slot` says what these receive: `SlotMass`.
+        Where layers have slots (learned sinks, key biases), `slot` says what these receive: `SlotMass`. `answer` is
+        `summary`: sentences, rates with their intervals, bands of layers, kinds of heads, the strongest, slots.
         """
-        return tables.summary(self.data, epsilon)
+        return {**tables.summary(self.data, epsilon), "answer": self.summary(epsilon).to_json()}
 
     def save(self, path: str | Path) -> None:
         """Write one netCDF file, whole or not at all."""
