@@ -1,11 +1,12 @@
-"""Which tokens must be protected: the headline tables of `docs/quantization.md`, on the shipped nano.
+"""Which tokens must be protected: the tables of `docs/which_tokens_to_spare.md`, on the shipped nano.
 
 96 windows of 128 tokens of the python corpus' validation text; simulated quantization, symmetric weights with a range
 for each output. Every choice of tokens is compared with the first tokens and random ones of its budget; 95 % intervals,
 Student's t over windows.
 
 - `w8a8`: W8A8 with one range for all tokens of a text; protected is the measured sink.
-- `second`: the same with a second BOS at position 64, which only measuring finds.
+- `second`: the same with a second BOS at position 64. The two share the attention, so that by ε = 0.3 few texts have
+  both among the measured sinks; both are outliers of the activations.
 - `more`: `second` on 768 windows, a random choice each, which narrows its intervals; kept by itself.
 - `schemes`: what each scheme costs, and what the measured sink gives back, on 48 windows; caches on 16.
 
@@ -25,7 +26,7 @@ import sinkscope as ss
 from benchmarks.sides import Figure, at_least, at_most, report
 from sinkscope.data import build_inputs
 from sinkscope.model import load_tokenizer
-from sinkscope.sinks import First, Measured
+from sinkscope.sinks import First, Measured, Outliers
 from sinkscope.trials import Trial, scheme_trial
 
 WINDOWS, TOKENS, SECOND = 96, 128, 64
@@ -67,18 +68,18 @@ def figures(w8a8: Trial, second: Trial) -> list[Figure]:
 
 
 def of_second(second: Trial) -> list[Figure]:
-    first = {name: share(second, name) for name in ("first 1", "first 2", "first 4")}
     return [
-        at_least("second BOS: share given back by the measured sinks", share(second, "measured"), 1, 0.7, "of it"),
+        at_least("second BOS: share given back by sinks and outliers", share(second, "both"), 1, 0.7, "of it"),
         *(
-            at_most(f"second BOS: share given back by the {name}", found, 1, 0.1, "of it")
-            for name, found in first.items()
+            at_most(f"second BOS: share given back by the {name}", share(second, name), 1, 0.4, "of it")
+            for name in ("first 1", "first 4")
         ),
     ]
 
 
 def with_two(model: nn.Module, ids: Tensor, controls: int) -> Trial:
-    choices = {"measured": Measured(by="row"), "first 1": First(1), "first 4": First(4)}
+    sinks = Measured(by="row")
+    choices = {"measured": sinks, "both": sinks + Outliers(), "first 1": First(1), "first 4": First(4)}
     return scheme_trial(model, with_second(ids), "w8a8-tensor", choices, controls)
 
 

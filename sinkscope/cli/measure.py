@@ -115,7 +115,6 @@ def measure(
             others = ", ".join(path.name for path in written if path != page)
             show(plain(f"written: {page}, and in its folder {others}"))
         summary = found.to_json(reads.epsilon)
-        summary["answer"] = found.summary(reads.epsilon).to_json()
         return {**summary, "model": name, "input": job.input, "input_details": summary["input"]}
 
     summaries = [measured(name) for name in folders]

@@ -21,9 +21,11 @@ from sinkscope.errors import InputError
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
+    from sinkscope.cli.protecting import Build
     from sinkscope.cli.writing.quantized import Exported
-    from sinkscope.quantization import Hazards
+    from sinkscope.quantization import Hazards, Prefix
     from sinkscope.trials import Trial
+    from sinkscope.trials.schemes import Find
 
 SHOWN = 8  # sites on a terminal
 
@@ -120,22 +122,33 @@ def quantize(
         tokenizer = tokenizer_of(model, runs.revision)
         count = reads.samples
         if chosen is not None and calibrate_on is None and not in_sample and medium is None:
-            count = needed(count, takes(chosen, None if builders is None else builders.values()))
+            wanted = None if builders is None else [one for one in builders.values() if getattr(one, "chooses", True)]
+            count = needed(count, takes(chosen, wanted))
         read = reading_of(quantized, model, kind, replace(reads, samples=count), runs, medium, text)
         given = of_one_size(read)
         _check_bos(given, tokenizer)
         note(f"{model}: {read.description}; first: {read.first}")
-        at = At(quantized, given, tokenizer)
-        choices = None
-        if builders is not None:
-            choices = {word: one if isinstance(one, Choice) else one(at) for word, one in builders.items()}
-        if chosen is not None and choices is None and not default_choices(chosen):
+        choices: dict[str, Choice | Prefix | Find] = {}
+        prefixes: dict[str, Prefix] = {}
+
+        def found(word: str, build: Build, inputs: Mapping[str, Any]) -> Prefix:
+            prefixes[word] = build(At(quantized, inputs, tokenizer))
+            return prefixes[word]
+
+        for word, one in ({} if builders is None else builders).items():
+            if isinstance(one, Choice):
+                choices[word] = one
+            elif one.chooses and chosen is not None:  # in texts that are not scored
+                choices[word] = partial(found, word, one)
+            else:
+                choices[word] = found(word, one, given)
+        if chosen is not None and builders is None and not default_choices(chosen):
             note(
                 f"{scheme} rounds weights alone: its cost, with nothing protected; --protect prefix:bos tries a prefix"
             )
         looked = None
         if hazards:
-            first = next((choice for choice in (choices or {}).values() if isinstance(choice, Choice)), None)
+            first = next((choice for choice in choices.values() if isinstance(choice, Choice)), None)
             looked = quantization.hazards(quantized, given, first, batch_size=runs.batch_size)
         trial = None
         if chosen is not None:
@@ -147,7 +160,7 @@ def quantize(
                     quantized,
                     given,
                     chosen,
-                    choices,
+                    None if builders is None else choices,
                     controls,
                     calibrate_on=others,
                     calibrated_source=str(calibrate_on or read.description),
@@ -159,7 +172,9 @@ def quantize(
                     about=about("quantize", model=model, input=read.description),
                     progress=watch,
                 )
-        known = choices if choices is not None else ({} if chosen is None else default_choices(chosen))
+        known = {} if chosen is None or builders is not None else default_choices(chosen)
+        known |= {word: one for word, one in choices.items() if isinstance(one, Choice)}
+        known |= prefixes
         exported = exported_of(model, quantized, given, known, tokenizer, looked)
         if exported is not None and exported.lacking:
             note(f"keys and values of the prefix are not written: {exported.lacking}")
