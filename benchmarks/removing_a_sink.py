@@ -38,7 +38,6 @@ from sinkscope.statistics import mean_interval
 TOKENS, ROWS, HELD, STAGES, EPSILON = 128, 2, 16, (30, 100, 300), 0.3
 CORPUS, SHARE = "python:prose", 0.02
 WEIGHTS, LOGITS, MATRICES = 1e-4, 0.1, 1e-3  # learning rates
-RESULT = REAL / "removing_a_sink.json"
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,9 @@ def main() -> None:
     held, rows = texts(ss.model.load_tokenizer(asked.model), STAGES[-1])
     work = Path(tempfile.mkdtemp()) if asked.work is None else asked.work
     work.mkdir(parents=True, exist_ok=True)
-    title, path = Path(asked.model).name, RESULT if asked.save else work / "found.json"
+    title = Path(asked.model).name
+    name = "removing_a_sink_nano.json" if title == "nano" else "removing_a_sink.json"
+    path = (REAL if asked.save else work) / name
     result = json.loads(path.read_text()) if path.is_file() else {}
     result = result if result.get("model") == title else {"arms": {}}
     chosen = [name for name in ARMS if not asked.arms or any(part in name for part in asked.arms.split(";"))]
