@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperOption
 
 from sinkscope.cli import options
-from sinkscope.cli.commands import Command
+from sinkscope.cli.commands import Command, When
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.errors import InputError, unknown
@@ -43,6 +43,31 @@ class ListingNames(Command):
         super().format_help(ctx, formatter)
 
 
+def _names(values: Mapping[str, Any]) -> set[str]:
+    return {RENAMED.get(name, name) for name in values["what"] or QUESTION}
+
+
+def of(*names: str) -> When:
+    """Read by some interventions."""
+    return When(lambda values: _names(values) & {*names}, f"is read by {', '.join(names)}, and none of them runs")
+
+
+RENAMED = {"forbid-sink": "hide-sink"}
+OF_ARMS = of(*QUESTION)
+OF_HEADS = When(
+    lambda values: "zero-sink-heads" in _names(values), "chooses heads, which --what zero-sink-heads acts on"
+)
+OF_LAYERS = When(
+    lambda values: _names(values) & {*QUESTION, "zero-sink-heads"},
+    "is read by arms on the sink, and chooses heads, which --what zero-sink-heads acts on",
+)
+OF_OTHERS = When(
+    lambda values: not _names(values) & {*QUESTION},
+    "is read by interventions that are no arms on the sink (there: --on)",
+)
+OF_TWO = of("swap-position", "replace-position", "first-view")
+OF_BANDS = of("suppress-bands")
+
 By = Literal["after", "layer"]
 HeadsControl = Literal["any", "layer", "norm"]
 
@@ -60,27 +85,31 @@ def intervene(
             metavar="WORDS",
             help="For arms on the sink: which tokens, as in measured@0.2, first:1 or positions:0,5. Default: measured.",
         ),
+        OF_ARMS,
     ] = None,
     after: Annotated[
-        int, typer.Option(min=1, help="For arms on the sink: change queries from N tokens behind it on.")
+        int, typer.Option(min=1, help="For arms on the sink: change queries from N tokens behind it on."), OF_ARMS
     ] = 8,
     by: Annotated[
         By | None,
         typer.Option(help="For arms on the sink: a curve over --after 1 to 32, or each layer by itself."),
+        OF_ARMS,
     ] = None,
-    position: Annotated[int, typer.Option(min=0, help="The sink's position, for everything else.")] = 0,
+    position: Annotated[int, typer.Option(min=0, help="The sink's position, for everything else."), OF_OTHERS] = 0,
     to: Annotated[
         int | None,
         typer.Option(
             min=0, help="The other position of swap-position, replace-position, first-view. Default: the middle."
         ),
+        OF_TWO,
     ] = None,
     band: Annotated[
         list[int] | None,
         typer.Option(min=0, help="Which of 20 spectral bands to suppress; repeatable. Default: 19, the last."),
+        OF_BANDS,
     ] = None,
     spare_sink: Annotated[
-        bool, typer.Option("--spare-sink/--no-spare-sink", help="Leave the sink's own residual stream as it is.")
+        bool, typer.Option("--spare-sink/--no-spare-sink", help="Leave the sink's own residual stream as it is."), OF_BANDS
     ] = True,
     layers: Annotated[
         str | None,
@@ -88,23 +117,26 @@ def intervene(
             metavar="LIST",
             help="Change these layers only, as in 0,4-7; for zero-sink-heads: sink heads of these layers.",
         ),
+        OF_LAYERS,
     ] = None,
     heads: Annotated[
         str | None,
         typer.Option(
             metavar="LIST", help="For zero-sink-heads: these heads, sinks or not, as in 3.0,3.2 (layer.head)."
         ),
+        OF_HEADS,
     ] = None,
     strongest: Annotated[
-        int | None, typer.Option(min=1, help="For zero-sink-heads: so many sink heads, the strongest. Default: all.")
+        int | None, typer.Option(min=1, help="For zero-sink-heads: so many sink heads, the strongest. Default: all."), OF_HEADS
     ] = None,
     control: Annotated[
         HeadsControl,
         typer.Option(help="For zero-sink-heads: other heads of any layer, of the same layer, of about the same norm."),
+        OF_HEADS,
     ] = "any",
     controls: Annotated[int, typer.Option(min=1, help="Random controls of the same budget.")] = 5,
     tolerance: Annotated[float, typer.Option(min=0, help="KL that counts as nothing, nats a token.")] = 0.02,
-    explain: Annotated[bool, typer.Option("--explain", help="Print what the words of the verdict mean.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Print what the words of the verdict mean."), options.OF_PEOPLE] = False,
     kind: options.Kind = "natural",
     text: options.OneText = None,
     reads: Reads = READS,
@@ -126,7 +158,6 @@ def intervene(
     For an encoder-decoder, the decoder is changed and its predictions are compared."""
     asked = _asked(what)
     named_one = asked[0] if asked[0] not in QUESTION else None
-    _check_read(named_one, context)
     options.check_written(figure)
     chosen_layers, chosen_heads = _layers(layers), _pairs(heads)
     medium = options.medium_of(context)
@@ -219,31 +250,14 @@ def _asked(what: list[str] | None) -> tuple[str, ...]:
     """The names that were asked for, old ones under their new name. Raises `InputError` for a mixture of kinds."""
     found = []
     for name in what or QUESTION:
-        if name == "forbid-sink":
+        if name in RENAMED:
             note(
                 "forbid-sink is now hide-sink: the sink stays for the first queries, or the next token takes its place"
             )
-            name = "hide-sink"
-        found.append(name)
+        found.append(RENAMED.get(name, name))
     if len(found) > 1 and (other := next((name for name in found if name not in QUESTION), None)):
         raise InputError(f"--what {other}: one at a time; together run {', '.join(QUESTION)}")
     return tuple(dict.fromkeys(found))
-
-
-def _check_read(name: str | None, context: typer.Context) -> None:
-    """Options that a run does not read are an error."""
-    sink, heads = ("on", "after", "by"), ("heads", "strongest", "control")
-    others = ("position", "to", "band", "spare_sink")
-    unread = (*others, *heads) if name is None else sink if name == "zero-sink-heads" else (*sink, *heads, "layers")
-    why = {
-        **dict.fromkeys(sink, f"is read by {', '.join(QUESTION)}"),
-        **dict.fromkeys((*heads, "layers"), "chooses heads, which --what zero-sink-heads acts on"),
-        **dict.fromkeys(others, "is read by interventions that are no arms on the sink (there: --on)"),
-    }
-    for option in unread:
-        source = context.get_parameter_source(option)
-        if source is not None and source.name != "DEFAULT":
-            raise InputError(f"--{option.replace('_', '-')} {why[option]}, and not {name or 'these arms'}")
 
 
 def _static(trial: Trial, figure: str | None) -> Callable[[Path], None]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinkscope.cli import options
+from sinkscope.cli.commands import When
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.cli.measuring.job import MeasuringJob
@@ -19,6 +20,12 @@ from sinkscope.report.terminal import only_json, plain, show, show_json
 if TYPE_CHECKING:
     from sinkscope.cli.measuring.maps import Head
     from sinkscope.measurements import Measurement
+
+
+OF_ONE = When(
+    lambda values: values["text"] is None or not values["text"].is_dir(),
+    "is of one measurement: --text names a folder, each entry of which is measured by itself",
+)
 
 
 @sharing
@@ -42,6 +49,7 @@ def measure(
     maps: Annotated[
         list[str] | None,
         typer.Option(help="A head whose attention map is drawn, as LAYER.HEAD; repeatable. Default: the strongest."),
+        OF_ONE,
     ] = None,
     out: Annotated[
         Path | None,
@@ -54,10 +62,10 @@ def measure(
         bool, typer.Option("--plan", help="Say what it would take in memory, disk and time; load and measure nothing.")
     ] = False,
     full: Annotated[
-        bool, typer.Option("--full", help="Print every layer, definition and metric, not the summary alone.")
+        bool, typer.Option("--full", help="Print every layer, definition and metric, not the summary alone."), options.OF_PEOPLE
     ] = False,
-    figure: options.Figure = None,
-    tables: options.Tables = "csv",
+    figure: Annotated[options.Figure, OF_ONE] = None,
+    tables: Annotated[options.Tables, OF_ONE] = "csv",
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -82,8 +90,6 @@ def measure(
     options.check_written(figure, tables)
     chosen(_names(observers))  # before a model is loaded
     wanted = heads_of(maps or [])
-    if by_domain and wanted:
-        raise InputError("--maps draws one measurement's heads: give --text a file, not a folder of domains")
     disable_progress_bar()  # of loading weights; downloads keep theirs
 
     def measured(name: str) -> dict[str, Any]:

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from sinkscope.cli import options
-from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
+from sinkscope.cli.given import AUTO, READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.errors import InputError
-from sinkscope.report.terminal import only_json, plain, show, show_json, table
+from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
     from sinkscope.survey import Survey, SurveySpec
 
-SPEC_FILES = (".yaml", ".yml", ".json")
+ABOUT_TEXT = (
+    "text: code for models of this package, prose for others (--corpus), in a user's message where a model has a chat "
+    "template (--raw-text)"
+)
 PER_MODEL = ("revision", "chat_template")
 
 
@@ -62,6 +65,8 @@ def survey(
     disable_progress_bar()  # of loading weights; downloads keep theirs
     with only_json(as_json):
         spec = _spec(models or [], given)
+        if spec.corpus == AUTO and spec.text is None and {"natural", "first-token"} & {*spec.inputs}:
+            note(ABOUT_TEXT)
         found = _run(spec, folder, None if out else folder.parent)
     if as_json:
         show_json({"survey": str(folder), **found.to_json()})
@@ -84,7 +89,7 @@ def _names(models: list[str], runs: list[str]) -> list[str]:
 
 
 def _is_file(models: list[str]) -> bool:
-    return len(models) == 1 and Path(models[0]).suffix in SPEC_FILES
+    return len(models) == 1 and Path(models[0]).suffix in options.SPEC_FILES
 
 
 def _spec(models: list[str], given: dict[str, Any]) -> SurveySpec:

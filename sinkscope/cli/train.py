@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sinkscope.cli.commands import When
 from sinkscope.cli.options import BAD_INPUT
 from sinkscope.files import check_writable
 from sinkscope.report.terminal import flat, note, only_json, plain, show, show_json, table
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from sinkscope.cli.plan import TrainingPlan
     from sinkscope.training import Run
 
+MANY = When(lambda _: "WORLD_SIZE" in os.environ, "goes with several processes: start them with torchrun")
 NONE_YET = 1.0  # percent of heads: a sink rate below is no sink
 
 
@@ -39,6 +42,7 @@ def train(
             help="Under torchrun: the whole model on every process (ddp), or spread over GPUs (fsdp). "
             "auto: as accelerate launch was configured, else ddp.",
         ),
+        MANY,
     ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:

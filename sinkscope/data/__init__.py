@@ -12,7 +12,7 @@ from sinkscope.data.measuring_inputs import (
     ordinary_tokens,
     text_digest,
 )
-from sinkscope.data.model_inputs import Reading, fed, reading, start_token, vocabulary_of
+from sinkscope.data.model_inputs import Reading, corpus_of, fed, reading, start_token, vocabulary_of
 from sinkscope.data.prepared import PreparedData, encode_data, prepare
 from sinkscope.data.tokenizer import (
     adds_first_token,
@@ -65,6 +65,7 @@ __all__ = [
     "start_token",
     "text_digest",
     "texts",
+    "corpus_of",
     "vocabulary_of",
     "with_mask",
 ]

@@ -82,6 +82,11 @@ def check_reads_tokens(model: PreTrainedModel) -> None:
         )
 
 
+def corpus_of(config: Any) -> str:
+    """What a model reads where nothing is said: code if it was trained on that here, prose otherwise."""
+    return "python" if config.model_type == "sinkscope_lab" else "prose"
+
+
 def vocabulary_of(model: PreTrainedModel) -> int:
     """Ids that a model reads. Raises `UnsupportedModelError` as `check_reads_tokens` does."""
     check_reads_tokens(model)

@@ -19,7 +19,7 @@ from sinkscope.cli.asking.verdict import (
     tell_damage,
     verdict_,
 )
-from sinkscope.cli.commands import App
+from sinkscope.cli.commands import App, When
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment's name,
 Scale = Annotated[str, typer.Option(metavar="nano|mini|paper", help="How large the models are.")]
 WHERE = "Where runs are trained; none: only judge those that exist."
 REUSE = "Take runs whose folders are gone from any record under --results; do not train them again."
+TRAINS = When(lambda values: values["backend"] != "none", "goes with a backend that trains: none only judges")
 Results = Annotated[Path, typer.Option(help="Folder of the records.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
@@ -85,12 +86,12 @@ def run_(
     name: Name,
     scale: Scale = "nano",
     seeds: Annotated[int, typer.Option(help="Runs of every variation.")] = 3,
-    workers: Annotated[int, typer.Option(help=WORKERS)] = 1,
+    workers: Annotated[int, typer.Option(help=WORKERS), TRAINS] = 1,
     backend: Annotated[str, typer.Option(metavar="local|ray|none", help=WHERE)] = "local",
     out: Annotated[Path, typer.Option(help="The parent folder of runs.")] = Path("runs"),
     results: Results = RESULTS,
     reuse: Annotated[bool, typer.Option("--reuse", help=REUSE)] = False,
-    compiled: Compiled = False,
+    compiled: Annotated[Compiled, TRAINS] = False,
     plan_only: Annotated[bool, typer.Option("--plan", help="Say how many runs, hours, bytes; train nothing.")] = False,
     as_json: Json = False,
 ) -> None:

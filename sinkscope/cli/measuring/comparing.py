@@ -60,11 +60,12 @@ def compare(
         shared: list[str] = [] if reads.corpus == AUTO else [reads.corpus]  # all read what the first one reads
 
         def measured(name: str) -> Measurement:
-            from sinkscope.cli.measuring.job import NEEDS_TEXT, MeasuringJob, corpus_of, loaded, tokenizer_of
+            from sinkscope.cli.measuring.job import NEEDS_TEXT, MeasuringJob, loaded, tokenizer_of
+            from sinkscope.data import corpus_of
 
             model = loaded(name, device, runs)
             if not shared and text is None and kind in NEEDS_TEXT:
-                shared.append(corpus_of(model))
+                shared.append(corpus_of(model.config))
             job = MeasuringJob(
                 name=name,
                 model=model,
