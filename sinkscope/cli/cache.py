@@ -14,8 +14,9 @@ from sinkscope.cli.commands import Command, When
 from sinkscope.cli.given import AUTO, Reads, Runs
 from sinkscope.cli.measuring.cache_texts import RECALL_MODEL, TOKENS, Task, Texts, Wanted
 from sinkscope.cli.measuring.folders import results_folder
-from sinkscope.cli.trials import about, show_trial, watching, write_trial
+from sinkscope.cli.trials import Cost, about, peak, show_cost, show_trial, watching, write_trial
 from sinkscope.errors import InputError, unknown
+from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json
 
 if TYPE_CHECKING:
@@ -106,7 +107,9 @@ def cache(
         int, typer.Option(min=2, help="Texts that are scored; measured sinks take a quarter more, at least 8.")
     ] = WINDOWS,
     tolerance: Annotated[float, typer.Option(min=0, help="KL in nats a token that counts as free.")] = 0.02,
-    explain: Annotated[bool, typer.Option("--explain", help="Print what the words of the verdict mean."), options.OF_PEOPLE] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print what the words of the verdict mean."), options.OF_PEOPLE
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -114,6 +117,7 @@ def cache(
             "with a hash of the options that are not at their defaults."
         ),
     ] = None,
+    plan_only: options.PlanOnly = False,
     as_json: options.AsJson = False,
     scored: Annotated[
         int | None,
@@ -161,7 +165,12 @@ def cache(
         arms = 1 + len(budgets) * (len(names) * (2 if without_sinks else 1) + controls)
         one_by_one = when == "always" or "streaming-cache" in names
         seconds = _seconds(loaded, texts, windows, batch_size, rounds, one_by_one=one_by_one) * arms
-        note(f"{model}: {texts.said}, {texts.context} of them read at once; {arms} caches, {_about(seconds)}")
+        cost = Cost(arms * windows, seconds, peak(loaded))
+        note(f"{short(model)}: {texts.said}, {texts.context} of them read at once; {arms} caches")
+        if plan_only:
+            show_cost(cost, as_json, model=model, caches=arms)
+            return
+        note(str(cost))
         with watching() as watch:
             trial = eviction_trial(
                 loaded,
@@ -182,7 +191,7 @@ def cache(
                 about=about("cache", model=model, input=texts.said),
                 progress=watch,
             )
-        paths = write_trial(trial, "cache", folder, title=f"Caches of {model}", more=_sections(trial))
+        paths = write_trial(trial, "cache", folder, title=f"Caches of {short(model)}", more=_sections(trial))
     show_trial(trial, paths, as_json=as_json, explain=explain)
 
 
@@ -238,10 +247,6 @@ def _seconds(
     if texts.needles is not None:
         seconds += batches * 2 * texts.needles.keys.shape[1] * step + 2 * whole * len(texts.needles)
     return seconds + (rounds + 1 if rounds else 0) * (rest * step + whole * len(ids))
-
-
-def _about(seconds: float) -> str:
-    return f"about {seconds:.0f} s" if seconds < 100 else f"about {seconds / 60:.0f} min"
 
 
 def _policies(policy: str | None, compare: str | None) -> list[str]:

@@ -15,8 +15,10 @@ from sinkscope.cli import options
 from sinkscope.cli.commands import Command, When
 from sinkscope.cli.given import AUTO, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
-from sinkscope.cli.trials import about, show_trial, watching, write_trial
+from sinkscope.cli.trials import about, peak, show_trial, watching, write_trial
 from sinkscope.errors import InputError, unknown
+from sinkscope.live import duration
+from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json, plain, show, show_json
 
 if TYPE_CHECKING:
@@ -70,7 +72,9 @@ def calibrate(
     values: Annotated[
         str | None, typer.Option(metavar="LIST", help="Settings to choose from: gammas, betas or temperatures: 0.5,2.")
     ] = None,
-    position: Annotated[int, typer.Option(min=0, help="Of zero-tuning: the sink's position, counted from 0."), OF_POSITION] = 0,
+    position: Annotated[
+        int, typer.Option(min=0, help="Of zero-tuning: the sink's position, counted from 0."), OF_POSITION
+    ] = 0,
     objective: Annotated[
         Objective, typer.Option(help="What chooses: loss; error (1 − accuracy); entropy, which needs no truth.")
     ] = "loss",
@@ -91,10 +95,10 @@ def calibrate(
     ] = False,
     controls: Annotated[int, typer.Option(min=1, help="Random controls of the same budget.")] = 3,
     tolerance: Annotated[float, typer.Option(min=0, help="KL in nats a token that counts as free.")] = 0.02,
-    explain: Annotated[bool, typer.Option("--explain", help="Print what the words of the verdict mean."), options.OF_PEOPLE] = False,
-    plan_only: Annotated[
-        bool, typer.Option("--plan", help="Time two texts, say how long everything would take, and write nothing.")
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print what the words of the verdict mean."), options.OF_PEOPLE
     ] = False,
+    plan_only: options.PlanOnly = False,
     text: options.OneText = None,
     field: options.TextField = None,
     corpus: options.CorpusName = AUTO,
@@ -159,9 +163,13 @@ def calibrate(
         first = count // 2 if choose_on is None else choose_on
         held = count - first
         parts = f"chosen on {first}, scored on {held} held out"
-        note(f"{model}: {read.description}; {len(settings)} settings of {method}, {parts}")
+        note(f"{short(model)}: {read.description}; {len(settings)} settings of {method}, {parts}")
         seconds = _seconds(changed, given, settings, chosen_heads, exhaustive, first, held, controls)
-        took = f"about {_time(sum(seconds))}: {_time(seconds[0])} to choose, {_time(seconds[1])} to score"
+        memory = peak(changed)
+        took = (
+            f"about {duration(sum(seconds))} ({duration(seconds[0])} to choose, {duration(seconds[1])} to score) and "
+            f"{memory / 2**30:.1f} GiB of memory, estimated from two texts"
+        )
         work = folder / _work(context, read.description)
         paths, trial = list[Path](), None
         if not plan_only:
@@ -189,7 +197,8 @@ def calibrate(
     if trial is not None:
         show_trial(trial, paths, as_json=as_json, explain=explain)
     elif as_json:
-        show_json({"model": model, "method": method, "seconds": {"choose": seconds[0], "score": seconds[1]}})
+        parts = {"choose": seconds[0], "score": seconds[1]}
+        show_json({"model": model, "method": method, "seconds": parts, "memory": memory})
     else:
         show(plain(took))
 
@@ -222,15 +231,11 @@ def _seconds(
     return passes(model, settings, heads, exhaustive=exhaustive) * first * each, arms * held * each
 
 
-def _time(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def _work(context: options.Context, texts: str) -> str:
     """The folder, among the results, of what is done so far: another one for other options and texts."""
-    values = {name: str(value) for name, value in context.params.items() if name not in ("as_json", "explain")}
+    values = {
+        name: str(value) for name, value in context.params.items() if name not in ("as_json", "explain", "plan_only")
+    }
     return f"unfinished-{hashlib.sha256(repr((texts, sorted(values.items()))).encode()).hexdigest()[:8]}"
 
 

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from sinkscope.errors import InputError
+from sinkscope.files import read_fields
 from sinkscope.names import names_a_path, no_such_folder, resolve
 
 if TYPE_CHECKING:
@@ -112,8 +113,10 @@ class Command(TyperCommand):
                 if param.name in READS and isinstance(value, Path) and not value.exists():
                     raise InputError(f"cannot read {value}: no such file or folder")
                 continue
-            for name in (each for each in values if isinstance(each, str) and not each.endswith(LISTS)):
-                if MODEL in (param.metavar or ""):
+            for name in (each for each in values if isinstance(each, str)):
+                if name.endswith(LISTS):
+                    read_fields(Path(name), "recipe" if param.metavar == "RECIPE" else "survey")
+                elif MODEL in (param.metavar or ""):
                     resolve(name)
                 elif names_a_path(name) and not Path(name).expanduser().exists():
                     raise no_such_folder(name)
@@ -127,7 +130,10 @@ class Command(TyperCommand):
     def conditions(self) -> dict[str, list[When]]:
         """When options are read, by the names of those that not every run reads."""
         hints = get_type_hints(self.callback, include_extras=True)
-        stated = {name: [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, When)] for name, hint in hints.items()}
+        stated = {
+            name: [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, When)]
+            for name, hint in hints.items()
+        }
         return {name: conditions for name, conditions in stated.items() if conditions}
 
 

@@ -48,7 +48,9 @@ def generate(
         typer.Option(min=0, max=1, help="Sample from the most likely tokens of this total probability."),
         SAMPLES,
     ] = None,
-    top_k: Annotated[int | None, typer.Option(min=0, help="Sample from the K most likely tokens; 0: from all."), SAMPLES] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=0, help="Sample from the K most likely tokens; 0: from all."), SAMPLES
+    ] = None,
     stream: Annotated[
         bool,
         typer.Option("--stream", help="Keep the first and the last tokens only: constant time and memory a token."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +14,7 @@ from sinkscope.cli.commands import Command, When
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.errors import InputError, unknown
+from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ OF_HEADS = When(
 )
 OF_LAYERS = When(
     lambda values: _names(values) & {*QUESTION, "zero-sink-heads"},
-    "is read by arms on the sink, and chooses heads, which --what zero-sink-heads acts on",
+    "chooses heads, which --what zero-sink-heads acts on, or layers of arms on the sink",
 )
 OF_OTHERS = When(
     lambda values: not _names(values) & {*QUESTION},
@@ -109,7 +110,9 @@ def intervene(
         OF_BANDS,
     ] = None,
     spare_sink: Annotated[
-        bool, typer.Option("--spare-sink/--no-spare-sink", help="Leave the sink's own residual stream as it is."), OF_BANDS
+        bool,
+        typer.Option("--spare-sink/--no-spare-sink", help="Leave the sink's own residual stream as it is."),
+        OF_BANDS,
     ] = True,
     layers: Annotated[
         str | None,
@@ -127,7 +130,9 @@ def intervene(
         OF_HEADS,
     ] = None,
     strongest: Annotated[
-        int | None, typer.Option(min=1, help="For zero-sink-heads: so many sink heads, the strongest. Default: all."), OF_HEADS
+        int | None,
+        typer.Option(min=1, help="For zero-sink-heads: so many sink heads, the strongest. Default: all."),
+        OF_HEADS,
     ] = None,
     control: Annotated[
         HeadsControl,
@@ -136,7 +141,9 @@ def intervene(
     ] = "any",
     controls: Annotated[int, typer.Option(min=1, help="Random controls of the same budget.")] = 5,
     tolerance: Annotated[float, typer.Option(min=0, help="KL that counts as nothing, nats a token.")] = 0.02,
-    explain: Annotated[bool, typer.Option("--explain", help="Print what the words of the verdict mean."), options.OF_PEOPLE] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print what the words of the verdict mean."), options.OF_PEOPLE
+    ] = False,
     kind: options.Kind = "natural",
     text: options.OneText = None,
     reads: Reads = READS,
@@ -149,6 +156,7 @@ def intervene(
             "sinkscope-intervene/MODEL-WHAT, with a hash of the options that are not at their defaults."
         ),
     ] = None,
+    plan_only: options.PlanOnly = False,
     figure: options.Figure = None,
     config: options.Config = None,
     as_json: options.AsJson = False,
@@ -169,7 +177,7 @@ def intervene(
     from transformers.utils.logging import disable_progress_bar
 
     from sinkscope.cli.measuring.job import loaded, reading_of
-    from sinkscope.cli.trials import about, show_trial, watching, write_trial
+    from sinkscope.cli.trials import about, cost_of, show_cost, show_trial, watching, write_trial
     from sinkscope.hooks import Stream, is_encoder_decoder, row_length
     from sinkscope.interventions import NAMED, Subject, named
     from sinkscope.report.changes_page import changes_page, rows
@@ -186,10 +194,25 @@ def intervene(
         more = replace(reads, samples=needed(reads.samples, purpose))
         read = reading_of(subject_model, model, kind, more, runs, medium, text)
         inputs, stack = of_one_size(read), Stream.of(subject_model).stack
-        note(f"{model}: {read.description}; first: {read.first}")
+        note(f"{short(model)}: {read.description}; first: {read.first}")
         said = about("intervene", model=model, what=list(asked), input=read.description, stack=stack)
         if is_encoder_decoder(subject_model):
             note(f"changed: the {stack} alone")
+        count = len(next(iter(inputs.values())))
+        scored = count * reads.samples // more.samples
+        readings = _readings(
+            asked,
+            scored,
+            count - scored,
+            controls,
+            by,
+            subject_model,
+        )
+        cost = cost_of(subject_model, inputs, readings, runs.batch_size)
+        if plan_only:
+            show_cost(cost, as_json, model=model, what=list(asked))
+            return
+        note(str(cost))
         shared: dict[str, Any] = {"controls": controls, "seed": runs.seed, "epsilon": reads.epsilon}
         shared |= {"tolerance": tolerance, "batch_size": runs.batch_size}
         with watching() as watch:
@@ -258,6 +281,23 @@ def _asked(what: list[str] | None) -> tuple[str, ...]:
     if len(found) > 1 and (other := next((name for name in found if name not in QUESTION), None)):
         raise InputError(f"--what {other}: one at a time; together run {', '.join(QUESTION)}")
     return tuple(dict.fromkeys(found))
+
+
+def _readings(asked: Sequence[str], scored: int, chosen: int, controls: int, by: str | None, model: Any) -> int:
+    """About how often a text is read: by arms, controls and the unchanged model, and to find the sink, also afterwards.
+
+    A pass in which attention is measured counts twice.
+    """
+    from sinkscope.hooks import Stream
+    from sinkscope.trials.changes import BEHIND
+
+    arms = len(asked) + ("trim-sink" in asked)  # which comes with the same on other tokens
+    if by is not None:
+        return (
+            scored * (1 + arms * (len(BEHIND) if by == "after" else len(Stream.of(model).attention(model))))
+            + 4 * chosen
+        )
+    return scored * (1 + arms * (1 + controls)) + 4 * chosen + 2 * scored * (1 + arms)
 
 
 def _static(trial: Trial, figure: str | None) -> Callable[[Path], None]:

@@ -54,7 +54,7 @@ def is_saved(thing: str) -> bool:
 
 
 SPEC_FILES = (".yaml", ".yml", ".json")
-OF_TEXT = When(lambda values: _medium(values) is None, "is of text, whose place --images and --audio take")
+OF_TEXT = When(lambda values: _medium(values) is None, "goes without --images and --audio, which take the place of text")
 OF_KINDS = When(
     lambda values: _kinds(values) & {*TEXT_KINDS}, "goes with natural and first-token input, which this run has none of"
 )
@@ -126,55 +126,92 @@ TextFile = Annotated[
     typer.Option(
         help="A file to read, not a corpus: plain text, or JSON lines, CSV, Parquet with a document a row. "
         "Of a folder, each file and each folder in it is measured by itself, a row each."
-    ), OF_TEXT, OF_KINDS]
+    ),
+    OF_TEXT,
+    OF_KINDS,
+]
 OneText = Annotated[
     Path | None,
     typer.Option(
         help="A file to read, not a corpus: plain text, or JSON lines, CSV, Parquet with a document a row. A folder is "
         "read as one text."
-    ), OF_TEXT, OF_KINDS, OF_MEASURED]
+    ),
+    OF_TEXT,
+    OF_KINDS,
+    OF_MEASURED,
+]
 TextField = Annotated[
     str | None,
-    typer.Option("--field", metavar="NAME", help="The field that is the text, in files of rows. Default: text."), OF_TEXT, OF_KINDS, OF_ROWS, OF_MEASURED]
+    typer.Option("--field", metavar="NAME", help="The field that is the text, in files of rows. Default: text."),
+    OF_TEXT,
+    OF_KINDS,
+    OF_ROWS,
+    OF_MEASURED,
+]
 WindowsOf = Annotated[
     Literal["within", "starts", "packed"],
     typer.Option(
         "--windows",
         help="Of natural text. within: any stretch of a document; starts: the first of each; packed: of the documents "
         "one behind the other.",
-    ), OF_TEXT, OF_NATURAL, OF_MEASURED]
+    ),
+    OF_TEXT,
+    OF_NATURAL,
+    OF_MEASURED,
+]
 CorpusName = Annotated[
     str,
     typer.Option(
         help="Where natural text comes from: prose (short English texts that come along), python, text:GLOB, hf:NAME. "
         "auto: python for models of this package, prose for others."
-    ), OF_TEXT, OF_KINDS, OF_CORPUS, OF_MEASURED]
+    ),
+    OF_TEXT,
+    OF_KINDS,
+    OF_CORPUS,
+    OF_MEASURED,
+]
 SplitName = Annotated[
     Split,
     typer.Option(
         "--split",
         help="validation: the documents of a corpus that training leaves out, 2 percent; all: every document.",
-    ), OF_TEXT, OF_KINDS, OF_CORPUS, OF_SPLIT, OF_MEASURED]
+    ),
+    OF_TEXT,
+    OF_KINDS,
+    OF_CORPUS,
+    OF_SPLIT,
+    OF_MEASURED,
+]
 Images = Annotated[
     Path | None,
-    typer.Option("--images", metavar="DIR", help="Read the images in a folder, sorted by name, instead of text."), OF_MEASURED]
+    typer.Option("--images", metavar="DIR", help="Read the images in a folder, sorted by name, instead of text."),
+    OF_MEASURED,
+]
 Audio = Annotated[
     Path | None,
-    typer.Option("--audio", metavar="DIR", help="Read the WAV files in a folder, sorted by name, instead of text."), OF_MEASURED]
+    typer.Option("--audio", metavar="DIR", help="Read the WAV files in a folder, sorted by name, instead of text."),
+    OF_MEASURED,
+]
 Prompt = Annotated[
     str | None,
-    typer.Option(metavar="TEXT", help="What stands beside each image or recording, for models that read text too."), OF_MEDIA]
+    typer.Option(metavar="TEXT", help="What stands beside each image or recording, for models that read text too."),
+    OF_MEDIA,
+]
 Tokens = Annotated[int, typer.Option(min=2, help="Tokens in a sample."), OF_MEASURED]
 Samples = Annotated[int, typer.Option(min=1, help="Number of samples."), OF_MEASURED]
 Epsilon = Annotated[float, typer.Option(help="Threshold of the sink rate, between 0 and 1.")]
-BosToken = Annotated[Bos, typer.Option(help="auto: a BOS before natural text if the model was trained with one."), OF_TEXT, OF_MEASURED]
+BosToken = Annotated[
+    Bos, typer.Option(help="auto: a BOS before natural text if the model was trained with one."), OF_TEXT, OF_MEASURED
+]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the GPU if there is one."), OF_MEASURED]
 Precision = Annotated[
     Dtype,
     typer.Option(
         metavar="DTYPE",
         help=f"Precision of the weights: {', '.join(get_args(Dtype))}; auto is what they are stored in.",
-    ), OF_MEASURED]
+    ),
+    OF_MEASURED,
+]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub."), OF_MEASURED, OF_THE_HUB]
 
 
@@ -194,18 +231,24 @@ BatchSize = Annotated[
         parser=_samples_at_once,
         metavar="N|auto",
         help="Samples in memory at once, halved where they do not fit; auto: as many as make 8192 tokens, at most 64.",
-    ), OF_MEASURED]
+    ),
+    OF_MEASURED,
+]
 DeviceMap = Annotated[
     str | None,
     typer.Option(
         metavar="MAP",
         help="Spread the model over devices, and over memory: auto, balanced, sequential. Not with --device.",
-    ), OF_MEASURED]
+    ),
+    OF_MEASURED,
+]
 Trust = Annotated[
     bool,
     typer.Option(
         "--trust-remote-code", help="Run Python code that comes with the model. Only for models that you trust as code."
-    ), OF_MEASURED]
+    ),
+    OF_MEASURED,
+]
 Attn = Annotated[Attention | None, typer.Option(help="The attention implementation of transformers."), OF_MEASURED]
 ChatTemplate = Annotated[
     bool | None,
@@ -213,7 +256,11 @@ ChatTemplate = Annotated[
         "--chat-template/--raw-text",
         help="Put the text into a user's message, or leave it as it is. Default: a message where the model has a "
         "template.",
-    ), OF_TEXT, OF_NATURAL, OF_MEASURED]
+    ),
+    OF_TEXT,
+    OF_NATURAL,
+    OF_MEASURED,
+]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of texts, tokens and random draws."), OF_DRAWS, OF_MEASURED]
 Figure = Annotated[
     Literal["svg", "pdf", "png"] | None,
@@ -222,6 +269,12 @@ Figure = Annotated[
 Tables = Annotated[
     Literal["csv", "parquet"],
     typer.Option("--tables", help="What tables are written as. Parquet needs the extra data."),
+]
+PlanOnly = Annotated[
+    bool,
+    typer.Option(
+        "--plan", help="Say how long it would take and how much memory, estimated from one batch; write nothing."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 

@@ -16,8 +16,9 @@ from sinkscope.cli.commands import Command, When
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import FILES, old_files, results_folder
 from sinkscope.cli.protecting import At, protecting
-from sinkscope.cli.trials import about, show_trial, watching, write_trial
+from sinkscope.cli.trials import about, cost_of, show_cost, show_trial, watching, write_trial
 from sinkscope.errors import InputError
+from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _trains_on(values: Mapping[str, Any]) -> bool:
     return takes(_named(values), found) != "nothing"
 
 
-OF_TRIALS = When(lambda values: values["scheme"], "goes with a --scheme")
+OF_TRIALS = When(lambda values: values["scheme"] or not values["hazards"], "goes with a --scheme")
 OF_CACHES = When(
     lambda values: values["scheme"] and _named(values).caches, "goes with a --scheme of caches, such as kv4-kivi"
 )
@@ -64,10 +65,8 @@ OF_MAPS = When(
     lambda values: values["scheme"] and not _named(values).caches,
     "goes with a --scheme of linear maps: others round no linear map",
 )
-OF_CALIBRATED = When(_trains_on, "is not read: this --scheme fits nothing, and no token is looked for in texts")
-OF_PROTECTED = When(
-    lambda values: values["protect"] != ["none"], "goes with protected tokens, of which there are none"
-)
+OF_CALIBRATED = When(lambda values: not values["scheme"] or _trains_on(values), "is not read: this --scheme fits nothing, and no token is looked for in texts")
+OF_PROTECTED = When(lambda values: values["protect"] != ["none"], "goes with protected tokens, of which there are none")
 
 
 @sharing
@@ -96,7 +95,9 @@ def quantize(
     hazards: Annotated[
         bool, typer.Option("--hazards", help="What to protect in this model, and why: ranges, site by site.")
     ] = False,
-    controls: Annotated[int, typer.Option(min=1, help="Random choices of the same budget."), OF_TRIALS, OF_PROTECTED] = 5,
+    controls: Annotated[
+        int, typer.Option(min=1, help="Random choices of the same budget."), OF_TRIALS, OF_PROTECTED
+    ] = 5,
     behind: Annotated[
         int | None,
         typer.Option("--context", min=1, help="For cache schemes: the prefill length. Default: half of a text."),
@@ -111,9 +112,15 @@ def quantize(
         OF_TRIALS,
         OF_CALIBRATED,
     ] = None,
-    in_sample: Annotated[bool, typer.Option("--in-sample", help="Calibrate on the scored texts."), OF_TRIALS, OF_CALIBRATED] = False,
-    tolerance: Annotated[float, typer.Option(min=0, help="Nats a token below which a change counts as free."), OF_TRIALS] = 0.02,
-    explain: Annotated[bool, typer.Option("--explain", help="Say what the words of the verdict mean."), OF_TRIALS, options.OF_PEOPLE] = False,
+    in_sample: Annotated[
+        bool, typer.Option("--in-sample", help="Calibrate on the scored texts."), OF_TRIALS, OF_CALIBRATED
+    ] = False,
+    tolerance: Annotated[
+        float, typer.Option(min=0, help="Nats a token below which a change counts as free."), OF_TRIALS
+    ] = 0.02,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what the words of the verdict mean."), OF_TRIALS, options.OF_PEOPLE
+    ] = False,
     kind: options.Kind = "natural",
     text: options.OneText = None,
     reads: Reads = READS,
@@ -127,6 +134,7 @@ def quantize(
             "defaults."
         ),
     ] = None,
+    plan_only: options.PlanOnly = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Quantize a model in simulation, and find which tokens to keep in full precision, compared with random ones."""
@@ -159,7 +167,7 @@ def quantize(
         read = reading_of(quantized, model, kind, replace(reads, samples=count), runs, medium, text)
         given = of_one_size(read)
         _check_bos(given, tokenizer)
-        note(f"{model}: {read.description}; first: {read.first}")
+        note(f"{short(model)}: {read.description}; first: {read.first}")
         at = At(quantized, given, tokenizer)
         choices = None
         if builders is not None:
@@ -168,6 +176,16 @@ def quantize(
             note(
                 f"{scheme} rounds weights alone: its cost, with nothing protected; --protect prefix:bos tries a prefix"
             )
+        protects = len(default_choices(chosen) if chosen is not None and choices is None else choices or {})
+        scored = len(next(iter(given.values()))) * reads.samples // count
+        readings = _readings(
+            protects, scored, len(next(iter(given.values()))) - scored, controls, hazards, chosen is not None
+        )
+        cost = cost_of(quantized, given, readings, runs.batch_size)
+        if plan_only:
+            show_cost(cost, as_json, model=model, scheme=scheme)
+            return
+        note(f"{cost}; rounding comes on top")
         looked = None
         if hazards:
             first = next((choice for choice in (choices or {}).values() if isinstance(choice, Choice)), None)
@@ -212,6 +230,13 @@ def quantize(
             show(plain(f"written: {', '.join(map(str, paths))}"))
 
 
+def _readings(choices: int, scored: int, fitted: int, controls: int, hazards: bool, tried: bool) -> int:
+    """About how often a text is read: by the unchanged model, everything rounded, each choice with its controls and as
+    many first tokens; and to fit, or to find tokens."""
+    trial = scored * (2 + choices * (2 + controls)) + 2 * fitted if tried else 0
+    return trial + (2 * scored if hazards else 0)
+
+
 def _check(scheme: str | None, hazards: bool, calibrate_on: Path | None, in_sample: bool) -> None:
     if scheme is None and not hazards:
         raise InputError("give --scheme NAME for a trial, --hazards for what to protect and why, or both")
@@ -241,7 +266,7 @@ def _write(
 
     extra = partial(write_extra, looked=looked, exported=exported)
     if trial is not None:
-        title = f"{trial.record['scheme']} on {model}"
+        title = f"{trial.record['scheme']} on {short(model)}"
         more = () if looked is None else hazards_sections(looked)
         return write_trial(trial, "quantize", folder, title=title, more=more, extra=extra)
     assert looked is not None

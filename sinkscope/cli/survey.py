@@ -52,6 +52,9 @@ def survey(
             "Default: sinkscope-survey/NAME of the file or the models, with a hash of what is not at its default."
         ),
     ] = None,
+    plan_only: Annotated[
+        bool, typer.Option("--plan", help="Say what it would take in memory, disk and time; load and measure nothing.")
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure the attention sinks of many models, one at a time; finished ones are not measured again."""
@@ -65,6 +68,9 @@ def survey(
     disable_progress_bar()  # of loading weights; downloads keep theirs
     with only_json(as_json):
         spec = _spec(models or [], given)
+        if plan_only:
+            _plan(spec, as_json)
+            return
         if spec.corpus == AUTO and spec.text is None and {"natural", "first-token"} & {*spec.inputs}:
             note(ABOUT_TEXT)
         found = _run(spec, folder, None if out else folder.parent)
@@ -111,6 +117,17 @@ def _spec(models: list[str], given: dict[str, Any]) -> SurveySpec:
     else:
         raise InputError("nothing to survey: name models, a survey's YAML file, or --checkpoints RUN")
     return spec if spec.device_map else spec.model_copy(update={"device": options.usable_device(spec.device)})
+
+
+def _plan(spec: SurveySpec, as_json: bool) -> None:
+    """What each model would take, on all inputs."""
+    from sinkscope.cli.measuring.planning import show_plans
+    from sinkscope.survey.subjects import subjects
+
+    read = Reads(tokens=spec.tokens, samples=spec.samples * len(spec.inputs))
+    runs = Runs(dtype=spec.dtype, batch_size=spec.batch_size, trust_remote_code=spec.trust_remote_code)
+    models = {subject.label: subject for subject in subjects(spec)}
+    show_plans({label: (one.model, one.revision) for label, one in models.items()}, read, runs, spec.device, as_json)
 
 
 def _run(spec: SurveySpec, folder: Path, others: Path | None) -> Survey:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from sinkscope.cli.plan import TrainingPlan
     from sinkscope.training import Run
 
-MANY = When(lambda _: "WORLD_SIZE" in os.environ, "goes with several processes: start them with torchrun")
+MANY = When(lambda values: values["parallel"] != "ddp" or "WORLD_SIZE" in os.environ, "goes with several processes: start them with torchrun")
+FIGURE = "figure.html"  # loss and sink rate over steps, in the run's folder
 NONE_YET = 1.0  # percent of heads: a sink rate below is no sink
 
 
@@ -80,11 +81,14 @@ def _train(
 
 
 def _show_run(run: Run, as_json: bool) -> None:
+    from sinkscope.report.compose import compose
+    from sinkscope.report.page import write_page
     from sinkscope.training import LOG, read_rows
 
     last = read_rows(run.path / LOG)[-1]
+    write_page(compose([run.path]), run.path / FIGURE)
     if as_json:
-        show_json({"run": str(run.path), "record": run.record, "last": last})
+        show_json({"run": str(run.path), "record": run.record, "last": last, "figure": str(run.path / FIGURE)})
         return
     for line in ending(last, run.record, str(run.path)):
         show(plain(line))
@@ -99,7 +103,7 @@ def ending(last: Mapping[str, Any], record: Mapping[str, Any], folder: str) -> l
         f"step {last['step']}: {', '.join(losses)} nats",
         sink_of(last),
         f"time: {minutes:.1f} min" if math.isfinite(minutes) else "time: unknown",
-        f"run folder: {folder} (log.jsonl has every row)",
+        f"run folder: {folder} ({FIGURE} draws loss and sink, log.jsonl has every row)",
     ]
 
 

@@ -48,6 +48,7 @@ __all__ = [
     "bos_remark",
     "build_inputs",
     "corpus_digest",
+    "corpus_of",
     "cut",
     "domains",
     "encode_data",
@@ -65,7 +66,6 @@ __all__ = [
     "start_token",
     "text_digest",
     "texts",
-    "corpus_of",
     "vocabulary_of",
     "with_mask",
 ]

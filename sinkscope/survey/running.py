@@ -17,7 +17,15 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.files import check_writable
 from sinkscope.model import load
 from sinkscope.probes import AttentionReceived, HiddenNorms, QueryKeyValueNorms, SlotReceived, measure
-from sinkscope.survey.inputs import NEEDS_TEXT, inputs_of, needs_tokenizer, reading_settings, settled, text_read, tokenizer_of
+from sinkscope.survey.inputs import (
+    NEEDS_TEXT,
+    inputs_of,
+    needs_tokenizer,
+    reading_settings,
+    settled,
+    text_read,
+    tokenizer_of,
+)
 from sinkscope.survey.progress import Progress
 from sinkscope.survey.result import CSV, JSON, MARKDOWN, PAGE, Survey
 from sinkscope.survey.rows import Row, Status, unmeasured

@@ -10,8 +10,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_
 
 from sinkscope.data import parse_corpus
 from sinkscope.errors import InputError
+from sinkscope.files import read_fields
 from sinkscope.invalid import Part, in_one_line
-from sinkscope.training import read_fields
 
 InputKind = Literal["natural", "random", "repeated", "first-token", "images", "audio"]
 MediaKind = Literal["images", "audio"]
@@ -24,8 +24,8 @@ class Entry(Part):
 
     `model`: hub id, folder or shipped name, at `revision`. `checkpoints`: a run's folder; its rows are points of one
     curve. `curve` and `step` make a point of a curve of a model too, such as a hub revision `step1000`. Models with
-    the same `pair` are set side by side. `chat_template` puts natural text into a user's turn; None: if the model has a template. `label`: how tables and
-    figures call it; the model's name unless given.
+    the same `pair` are set side by side. `chat_template` puts natural text into a user's turn; None: if the model has a
+    template. `label`: how tables and figures call it; the model's name unless given.
     """
 
     model: str | None = Field(default=None, min_length=1)

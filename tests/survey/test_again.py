@@ -117,7 +117,7 @@ def test_text_is_known_by_its_contents_whatever_package_it_comes_from(tmp_path, 
     monkeypatch.setattr(
         catalog, "load_python", lambda: Corpus("python", tuple(Entry(name, partial(text.get, name)) for name in text))
     )
-    spec = SurveySpec(models=["nano"])
+    spec = SurveySpec(models=["nano"], corpus="python")
     before = text_read(spec)
     assert text_read(spec) == before
     text["torch/a.py"] = "def f(): return 2"

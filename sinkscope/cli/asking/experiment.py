@@ -77,6 +77,9 @@ def show_(name: Name, as_json: Json = False) -> None:
     show(plain(""))
     claims = [(a.claim.name, a.claim.statement, str(a.claim.rule)) for a in question.assertions]
     show(table(("claim", "statement", "effect asked"), claims, numbers_from=3))
+    from sinkscope.cli.live.planned import deciding
+
+    show(plain(f"\n{deciding(question, 'nano')}"))
     for gone in question.withdrawn:
         show(plain(f"\nwithdrawn: {gone.statement} ({gone.reason})"))
 
@@ -108,6 +111,12 @@ def run_(
 
         show_planned(question, scale, seeds, workers, results, reuse, as_json)
         return
+    if backend != "none":
+        from sinkscope.cli.live.planned import deciding, planned
+
+        cost = planned(question, scale, seeds, workers, results, reuse)
+        about = "for a time that no record tells" if cost.seconds is None else f"about {hours(cost.seconds / workers)}"
+        note(f"{cost.runs} runs, {about}, less what is there already; {deciding(question, scale, seeds)}")
     record = findings.path_of(results, question.name, scale)
     try:
         with only_json(as_json), watching(out) as watch:

@@ -42,7 +42,10 @@ def verdict_(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A name, or a Python file.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Judge every experiment.")] = False,
     full: Annotated[
-        bool, typer.Option("--full", help="With --all: every claim and its verdict, not the sums alone."), OF_ALL, OF_PEOPLE
+        bool,
+        typer.Option("--full", help="With --all: every claim and its verdict, not the sums alone."),
+        OF_ALL,
+        OF_PEOPLE,
     ] = False,
     scale: Annotated[str, typer.Option(metavar="nano|mini|paper", help="How large the models are.")] = "nano",
     results: Records = None,

@@ -58,9 +58,7 @@ class Wanted:
 
         length = self._length(loaded)
         context = self._context(length)
-        inputs = inputs_of(
-            loaded, self.model, "natural", replace(reads, tokens=length, samples=self.count), runs, text
-        )
+        inputs = inputs_of(loaded, self.model, "natural", replace(reads, tokens=length, samples=self.count), runs, text)
         needles = None
         if self.task == "recall":
             tokenizer = tokenizer_of(self.model, runs.revision, True, runs.trust_remote_code)

@@ -12,6 +12,7 @@ from sinkscope.cli import options
 from sinkscope.cli.given import AUTO, READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.errors import InputError
+from sinkscope.names import short
 from sinkscope.report.terminal import only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def compare(
                 observers=["few"],
                 medium=medium,
             )
-            return job.measured(job.reading(text), name)
+            return job.measured(job.reading(text), short(name))
 
         found = [one or measured(name) for name, one in zip(things, stored, strict=True)]
         both = side_by_side(*found, names=distinct(things))
