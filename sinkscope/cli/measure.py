@@ -14,6 +14,7 @@ from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.cli.measuring.job import MeasuringJob
 from sinkscope.cli.measuring.planning import show_plans
+from sinkscope.names import short
 from sinkscope.report.terminal import only_json, plain, show, show_json
 
 if TYPE_CHECKING:
