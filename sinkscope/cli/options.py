@@ -54,7 +54,9 @@ def is_saved(thing: str) -> bool:
 
 
 SPEC_FILES = (".yaml", ".yml", ".json")
-OF_TEXT = When(lambda values: _medium(values) is None, "goes without --images and --audio, which take the place of text")
+OF_TEXT = When(
+    lambda values: _medium(values) is None, "goes without --images and --audio, which take the place of text"
+)
 OF_KINDS = When(
     lambda values: _kinds(values) & {*TEXT_KINDS}, "goes with natural and first-token input, which this run has none of"
 )

@@ -65,7 +65,10 @@ OF_MAPS = When(
     lambda values: values["scheme"] and not _named(values).caches,
     "goes with a --scheme of linear maps: others round no linear map",
 )
-OF_CALIBRATED = When(lambda values: not values["scheme"] or _trains_on(values), "is not read: this --scheme fits nothing, and no token is looked for in texts")
+OF_CALIBRATED = When(
+    lambda values: not values["scheme"] or _trains_on(values),
+    "is not read: this --scheme fits nothing, and no token is looked for in texts",
+)
 OF_PROTECTED = When(lambda values: values["protect"] != ["none"], "goes with protected tokens, of which there are none")
 
 

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from sinkscope.cli.plan import TrainingPlan
     from sinkscope.training import Run
 
-MANY = When(lambda values: values["parallel"] != "ddp" or "WORLD_SIZE" in os.environ, "goes with several processes: start them with torchrun")
+MANY = When(
+    lambda values: values["parallel"] != "ddp" or "WORLD_SIZE" in os.environ,
+    "goes with several processes: start them with torchrun",
+)
 FIGURE = "figure.html"  # loss and sink rate over steps, in the run's folder
 NONE_YET = 1.0  # percent of heads: a sink rate below is no sink
 

@@ -113,6 +113,10 @@ def _write(both: Any, folder: Path, summary: dict[str, Any], epsilon: float, pos
 
 
 def _show(part: Comparison, epsilon: float, position: int) -> None:
+    frame = part.table(epsilon)
+    differs = (frame["low"] > 0) | (frame["high"] < 0)
+    nothing = (frame["first"] == 0) & (frame["second"] == 0)
+    shown = frame[~nothing].assign(differs=differs).sort_values("differs", ascending=False, kind="stable")
     rows = [
         (
             row.quantity,
@@ -122,9 +126,12 @@ def _show(part: Comparison, epsilon: float, position: int) -> None:
             f"{row.low:+.3g}",
             f"{row.high:+.3g}",
         )
-        for row in part.table(epsilon).itertuples()
+        for row in shown.itertuples()
     ]
+    show(plain(f"{int(differs.sum())} of {len(frame)} numbers have an interval that excludes 0; they come first"))
     show(table(("", *part.names, "difference", "from", "to"), rows))
+    if nothing.any():
+        show(plain(f"{int(nothing.sum())} more are 0 in both"))
     if not part.paired:
         show(plain("they read other tokens: differences are of independent samples"))
     if not part.has_partners:
@@ -134,7 +141,7 @@ def _show(part: Comparison, epsilon: float, position: int) -> None:
     most = heads.reindex(heads["difference"].abs().nlargest(HEADS).index)
     rows = [
         (
-            f"{row.layer}.{row.head}",
+            f"layer {row.layer}, head {row.head}",
             f"{row.first:.3f}",
             f"{row.second:.3f}",
             f"{row.difference:+.3f}",
@@ -143,5 +150,5 @@ def _show(part: Comparison, epsilon: float, position: int) -> None:
         )
         for row in most.itertuples()
     ]
-    show(table((f"attention received by {position}, head", *part.names, "difference", "from", "to"), rows))
+    show(table((f"attention received by position {position}", *part.names, "difference", "from", "to"), rows))
     show(plain(f"{int(heads['differs'].sum())} of {len(heads)} heads have an interval that excludes 0"))

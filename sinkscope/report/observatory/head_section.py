@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import xarray as xr
 
-from sinkscope.measurements import HeadMetric, applicable, head_table, layer_labels
+from sinkscope.measurements import HEAD_METRICS, HeadMetric, applicable, head_table, layer_labels
 from sinkscope.report.observatory import heads
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.numbers import short
@@ -18,7 +18,12 @@ from sinkscope.report.page import FIGURES, Section, Widget
 from sinkscope.theme import BELOW, BLUE, ORANGE, SEQUENTIAL, threshold_scale
 
 DATA = "heads-data"
+FIRST_MAP = '<div class="first-map" id="first-map"></div>'
+"""Where the map that answers the page's question goes, above the section of the others."""
+CHIEF = ("alpha", "sink", "slot", "value_ratio", "key_ratio", "cos_sink", "sink_output_norm")
+"""Metrics whose maps answer where a sink is and by which mechanism; the others are in a menu."""
 CHOICES = 16
+KINDS = "A head is " + next(metric.about for metric in HEAD_METRICS if metric.name == "kind")
 NEGLIGIBLE = 1e-6
 """What statistics in single precision leave of zero, for numbers that are about 1: no scale ends there."""
 
@@ -27,6 +32,8 @@ MARKUP = f"""<div class="observatory" id="heads">
 <p class="control" id="head-position"><label>Maps marked ◆ show position <input type="range" min="0" step="1">
 <output></output></label></p>
 <div class="maps" id="head-maps"></div>
+<p class="control" id="head-others"><label>Another metric <select id="head-metric"></select></label></p>
+<div class="maps" id="head-other"></div>
 </div>
 <div class="head-side" role="region" aria-label="The selected head">
 <p class="control"><label>Layer <select id="head-layer"></select></label>
@@ -87,9 +94,9 @@ def head_section(
     payload["figures"] = {name: title for name, title in zip(names, titles, strict=True) if title in figures}
     return Section(
         "Every head, by every metric",
-        "In each map, a column is a head and a row a layer, the first layer at the bottom; values are means over "
-        "samples. Click on a head, or move with the arrow keys: the same head is framed in all maps, and its details "
-        "stand beside them.",
+        f"In each map, a column is a head and a row a layer, the first layer at the bottom; values are means over "
+        f"samples. {KINDS} Click on a head, or move with the arrow keys: the same head is framed in all maps, and its "
+        "details stand beside them.",
         figures,
         _numbers(
             data, {metric: values[here if metric.positioned else 0] for metric, values in grids.items()}, position
@@ -127,6 +134,7 @@ def _payload(metric: HeadMetric, grids: np.ndarray, epsilon: float) -> dict[str,
     return {
         "key": metric.name,
         "title": metric.title,
+        "chief": metric.name in CHIEF,
         "about": f"{metric.about} {metric.formula} ({metric.source}).",
         "unit": metric.unit,
         "positioned": metric.positioned,
