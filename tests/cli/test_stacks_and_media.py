@@ -248,4 +248,6 @@ def test_rows_of_a_file_are_texts(sinkscope, model, text, tmp_path):
 
 
 def test_a_split_goes_with_a_corpus(sinkscope, model, text):
-    assert "--split and --text exclude each other" in sinkscope("measure", model, "--text", text, "--split", "all").error
+    assert (
+        "--split and --text exclude each other" in sinkscope("measure", model, "--text", text, "--split", "all").error
+    )

@@ -162,3 +162,22 @@ def test_light_and_dark_differ_and_the_selection_survives_the_change(browser, pa
     assert page.evaluate(FIRST) > 0
     assert page.complaints == []
     page.context.close()
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_the_first_screen_has_title_cards_and_a_map(browser, path, width):
+    page = opening(browser, path, "light", width)
+    for place in ("h1", ".headlines", "#first-map canvas"):
+        box = page.locator(place).bounding_box()
+        assert box["y"] + box["height"] <= 900, place
+    page.context.close()
+
+
+def test_maps_beside_the_chief_ones_come_one_at_a_time(opened):
+    shown = "document.querySelectorAll('#head-other .map:not([hidden])').length"
+    assert opened.evaluate(shown) == 1
+    names = opened.eval_on_selector_all("#head-metric option", "all => all.map(option => option.textContent)")
+    assert len(names) > 3
+    opened.select_option("#head-metric", label=names[2])
+    assert opened.evaluate(shown) == 1
+    assert opened.text_content("#head-other .map:not([hidden]) h3").startswith(names[2])
