@@ -31,6 +31,8 @@ from sinkscope.theme import DARK, GREEN, GRID, INK, MONO, MUTED, OCHRE, PAPER, S
 WITHOUT_SCRIPTS = "figure, .observatory, .reading, .filters, .selected, td button { display: none !important; }"
 """Hides what would be an empty box where no script fills it."""
 
+LONG = 100_000  # characters of data; longer ones are packed
+
 FIGURES = "<!--figures-->"
 """Where a widget's markup takes in the figures of its section."""
 
@@ -116,7 +118,8 @@ def render(page: Page) -> str:
     style += tables.style()
     script = _asset("page.js").replace('"DARK"', json.dumps(DARK))
     plotly, packed = _plotly()
-    scripts = [_asset("unpack.js"), script, *(_asset(name) for name in page.scripts)]
+    waiting = (f"unpacked.then(() => {{\n{_asset(name)}\n}});" for name in page.scripts)
+    scripts = [_asset("unpack.js"), script, *waiting]
     running = "\n".join(f"<script>{script}</script>" for script in scripts)
     sections, links = _grouped(page.sections)
     return f"""<!DOCTYPE html>
@@ -164,7 +167,11 @@ def _top(page: Page) -> str:
 def _plotly() -> tuple[str, str]:
     """The library that draws, and the same packed as the page holds it: a third as long."""
     code = _lines(get_plotlyjs())
-    return code, base64.b64encode(gzip.compress(code.encode(), mtime=0)).decode()
+    return code, _packed(code)
+
+
+def _packed(text: str) -> str:
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def _grouped(sections: Sequence[Section]) -> tuple[str, str]:
@@ -222,11 +229,14 @@ def _figures(index: int, section: Section) -> str:
 
 
 def _widget(widget: Widget, figures: str) -> str:
-    data = "\n".join(
-        f'<script type="application/json" id="{escape(name)}">{json_text(content)}</script>'
-        for name, content in widget.data.items()
-    )
+    data = "\n".join(_data(name, json_text(content)) for name, content in widget.data.items())
     return f"{widget.markup.replace(FIGURES, figures)}\n{data}"
+
+
+def _data(name: str, text: str) -> str:
+    if len(text) < LONG:
+        return f'<script type="application/json" id="{escape(name)}">{text}</script>'
+    return f'<script type="text/plain" id="{escape(name)}" data-packed>{_packed(text)}</script>'
 
 
 def json_text(content: Any) -> str:

@@ -29,7 +29,6 @@
     const source = of(id).figures[name];
     const figure = { data: [...source.data, ...single(id, name)], layout: { ...source.layout, template: of(id).template } };
     const { data: traces, layout } = JSON.parse(sinkscope.inScheme(JSON.stringify(figure)));
-    await plotly;
     await Plotly.react(plot, traces, layout, sinkscope.config);
     plot.dataset.drawn = "";
   }

@@ -63,7 +63,7 @@
   });
 
   async function draw() {
-    await plotly;
+    await unpacked;
     await Promise.all(drawings.map((drawing) => drawing()));
     document.documentElement.dataset.drawn = scheme.matches ? "dark" : "light";
     document.dispatchEvent(new Event("drawn"));

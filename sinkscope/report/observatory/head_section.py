@@ -22,7 +22,8 @@ FIRST_MAP = '<div class="first-map" id="first-map"></div>'
 """Where the map that answers the page's question goes, above the section of the others."""
 CHIEF = ("alpha", "sink", "slot", "value_ratio", "key_ratio", "cos_sink", "sink_output_norm")
 """Metrics whose maps answer where a sink is and by which mechanism; the others are in a menu."""
-CHOICES = 16
+CHOICES = 8
+ROWS = 40  # heads in the table, those in which the position receives most
 KINDS = "A head is " + next(metric.about for metric in HEAD_METRICS if metric.name == "kind")
 NEGLIGIBLE = 1e-6
 """What statistics in single precision leave of zero, for numbers that are about 1: no scale ends there."""
@@ -92,13 +93,15 @@ def head_section(
     names = ("profile", "angles", "keys", "map")
     titles = (heads.PROFILE, heads.ANGLES, heads.KEYS, heads.MAP)
     payload["figures"] = {name: title for name, title in zip(names, titles, strict=True) if title in figures}
+    many = data.sizes["layer"] * data.sizes["head"] > ROWS
+    cut = f" The table has the {ROWS} heads in which the position receives most; heads.csv has all." if many else ""
     return Section(
         "Every head, by every metric",
-        f"In each map, a column is a head and a row a layer, the first layer at the bottom; values are means over "
+        "In each map, a column is a head and a row a layer, the first layer at the bottom; values are means over "
         f"samples. {KINDS} Click on a head, or move with the arrow keys: the same head is framed in all maps, and its "
-        "details stand beside them.",
+        f"details stand beside them.{cut}",
         figures,
-        _numbers(
+        _strongest(
             data, {metric: values[here if metric.positioned else 0] for metric, values in grids.items()}, position
         ),
         widget=Widget(MARKUP, {DATA: payload}),
@@ -106,7 +109,7 @@ def head_section(
 
 
 def choices(data: xr.Dataset, position: int) -> list[int]:
-    """Positions that a reader may choose: the first 16 and the one where the page looks for the sink."""
+    """Positions that a reader may choose: the first 8 and the one where the page looks for the sink."""
     measured = data["position"].values[:CHOICES].tolist() if "position" in data.coords else []
     return sorted({*measured, position})
 
@@ -119,6 +122,13 @@ def start(data: xr.Dataset, position: int) -> list[int]:
     received = data[name].sel(position=position).transpose("sample", "layer", "head")
     grid = np.nan_to_num(received.mean("sample").values, nan=-1.0)
     return [int(index) for index in np.unravel_index(grid.argmax(), grid.shape)]
+
+
+def _strongest(data: xr.Dataset, values: Mapping[HeadMetric, np.ndarray], position: int) -> pd.DataFrame:
+    """The table of heads, of many those in which the position receives most, the strongest first."""
+    frame = _numbers(data, values, position)
+    received = next((metric.heading(position) for metric in values if metric.name == "alpha"), None)
+    return frame if len(frame) <= ROWS or received is None else frame.nlargest(ROWS, received)
 
 
 def _numbers(data: xr.Dataset, values: Mapping[HeadMetric, np.ndarray], position: int) -> pd.DataFrame:

@@ -122,7 +122,7 @@ def test_text_from_outside_never_becomes_an_element(page):
     assert EVIL not in html
     kinds = [attributes.get("type", "script") for attributes, _ in elements.scripts]
     assert kinds.count("script") == 6
-    assert {*kinds} == {"script", "application/json"}
+    assert {*kinds} == {"script", "application/json", "text/plain"}
 
 
 def test_every_script_may_run_and_no_other(page):
