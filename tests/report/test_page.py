@@ -84,8 +84,19 @@ def test_nothing_is_loaded_from_elsewhere(elements):
     assert all(reference.startswith("#") for reference in elements.references)
 
 
-def test_plotly_is_inlined_once():
-    assert len(re.findall(r"\* plotly\.js v", render(PAGE))) == 1
+def test_plotly_is_packed_into_the_page_once():
+    html = render(PAGE)
+    [packed] = [text for attributes, text in Elements(html).scripts if attributes.get("id") == "plotly"]
+    assert len(re.findall(r"\* plotly\.js v", gzip.decompress(base64.b64decode(packed)).decode())) == 1
+    assert len(html) < 2_200_000
+
+
+def test_long_data_are_packed_and_come_out_as_they_were():
+    numbers = list(range(40_000))
+    section = Section("s", "s", widget=Widget("<div></div>", {"many": numbers, "few": [1]}))
+    found = {values.get("id"): text for values, text in Elements(render(Page("t", "l", sections=[section]))).scripts}
+    assert json.loads(gzip.decompress(base64.b64decode(found["many"]))) == numbers
+    assert json.loads(found["few"]) == [1]
 
 
 def test_the_figure_survives_its_embedding(elements):
@@ -159,5 +170,5 @@ def test_a_widget_takes_in_its_figures_and_its_scripts_may_run():
     found = Elements(html)
     assert re.search(r'<div id="here"><div class="figures"><figure><figcaption>the figure', html)
     assert json.loads({values.get("id"): text for values, text in found.scripts}["some-data"]) == [EVIL]
-    assert found.policy.count("sha256-") == 3
+    assert found.policy.count("sha256-") == 4  # the library, what unpacks it, the page's and the widget's
     assert ".observatory" in html

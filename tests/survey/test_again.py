@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import load_file, save_file
 
 from sinkscope.measurements import Measurement
 from sinkscope.survey import SurveySpec
+from sinkscope.survey.inputs import settled
 from sinkscope.survey.subjects import identity, subjects
 
 
@@ -134,3 +136,21 @@ def test_every_file_that_may_decide_is_part_of_a_models_identity(zoo, tmp_path, 
     assert identity(subject) == before
     (tmp_path / "model" / name).write_text("{}")
     assert identity(subject) != before
+
+
+def test_a_survey_reads_what_a_measurement_reads_by_default():
+    spec, subject = settled(SurveySpec(models=["nano"]), subjects(SurveySpec(models=["nano"]))[0], None, None)
+    assert (spec.corpus, subject.chat_template) == ("python", False)
+    with_template = SimpleNamespace(chat_template="{{ messages }}")
+    assert settled(SurveySpec(models=["nano"]), subject, None, with_template)[1].chat_template is False
+    open_ = subjects(SurveySpec(models=["nano"]))[0]
+    assert settled(SurveySpec(models=["nano"]), open_, None, with_template)[1].chat_template is True
+
+
+def test_a_file_is_known_by_its_contents(tmp_path):
+    (tmp_path / "a.gguf").write_bytes(b"GGUF1")
+    subject = subjects(SurveySpec(models=[str(tmp_path / "a.gguf")]))[0]
+    first = identity(subject)
+    (tmp_path / "a.gguf").write_bytes(b"GGUF2")
+    assert first.commit is None
+    assert identity(subject).digest != first.digest

@@ -128,7 +128,8 @@ def test_text_from_outside_never_becomes_an_element(page):
 def test_every_script_may_run_and_no_other(page):
     elements = Elements(render(page))
     running = [text for attributes, text in elements.scripts if "type" not in attributes]
-    assert elements.policy.count("sha256-") == len(running) == 6
+    assert len(running) == 6
+    assert elements.policy.count("sha256-") == 1 + len(running)  # with the library, which is unpacked
 
 
 @pytest.mark.slow
