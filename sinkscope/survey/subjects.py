@@ -61,14 +61,11 @@ class Identity:
 
 
 def identity(subject: Subject) -> Identity:
-    """Of a hub model its commit, resolved now; of a file, a folder or a shipped model the contents that decide its
-    numbers.
+    """Of a hub model its commit, resolved now; of a folder or a shipped model the contents that decide its numbers.
 
     Raises `InputError` where there is no such model. Hashing reads every weight of a folder once.
     """
     place = Path(resolve(subject.model))
-    if place.is_file():
-        return Identity(hashlib.sha256(sha256(place).encode()).hexdigest())
     if place.is_dir():
         folders = [place, *([Path(subject.tokenizer)] if subject.tokenizer else [])]
         files = {str(path): sha256(path) for folder in folders for path in _decisive(folder)}

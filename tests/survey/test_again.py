@@ -145,12 +145,3 @@ def test_a_survey_reads_what_a_measurement_reads_by_default():
     assert settled(SurveySpec(models=["nano"]), subject, None, with_template)[1].chat_template is False
     open_ = subjects(SurveySpec(models=["nano"]))[0]
     assert settled(SurveySpec(models=["nano"]), open_, None, with_template)[1].chat_template is True
-
-
-def test_a_file_is_known_by_its_contents(tmp_path):
-    (tmp_path / "a.gguf").write_bytes(b"GGUF1")
-    subject = subjects(SurveySpec(models=[str(tmp_path / "a.gguf")]))[0]
-    first = identity(subject)
-    (tmp_path / "a.gguf").write_bytes(b"GGUF2")
-    assert first.commit is None
-    assert identity(subject).digest != first.digest
