@@ -68,6 +68,8 @@ def test_help_shows_few_options_first(name: str):
         (("compare", "nano", "./absent"), "no such folder: './absent'"),
         (("generate", "absent.gguf"), "no such file: 'absent.gguf'"),
         (("cache", "a/b/c"), "no such folder: 'a/b/c'"),
+        (("train", "absent.yaml"), "cannot read recipe absent.yaml: No such file"),
+        (("survey", "absent.yaml"), "cannot read survey absent.yaml: No such file"),
         (("measure", "nano", "--text", "absent.txt"), "cannot read absent.txt: no such file or folder"),
     ],
 )

@@ -39,7 +39,7 @@ def test_trains_and_says_where(once):
     found = json.loads(said)
     assert set(found) == {"run", "record", "last", "figure"}
     assert (place / found["run"] / "model" / "model.safetensors").is_file()
-    assert "Validation loss" in (place / found["figure"]).read_text()
+    assert "validation loss" in (place / found["figure"]).read_text()
     assert found["record"]["status"] == "finished"
     assert found["last"]["step"] == 4
     assert {"loss", "validation_loss", "sink/position_0"} <= set(found["last"])
