@@ -106,7 +106,7 @@ def _configured(context: Any, param: Any, path: Path | None) -> Path | None:
         raise InputError(f"cannot read {path}: {' '.join(str(error).split())}") from error
     if not isinstance(given, dict):
         raise InputError(f"{path}: expected options and their values, such as  samples: 20")
-    given = {"on" if name is True else name: value for name, value in given.items()}  # YAML 1.1 takes it for true
+    given = {"on" if name is True else name: value for name, value in given.items()}  # YAML 1.1 reads `on` as a boolean
     names = {option.lstrip("-"): each.name for each in context.command.params for option in each.opts}
     for name in given:
         if str(name) not in names or names[str(name)] == param.name:

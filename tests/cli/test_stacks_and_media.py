@@ -62,7 +62,7 @@ def test_the_stacks_of_an_encoder_decoder_are_shown_apart(sinkscope, places, tex
     for stack, numbers in found["stacks"].items():
         rate = stored.sink_rate(0.3, position=0, stack=stack)
         assert numbers["sink_rate"]["0"] == pytest.approx(rate)
-        assert f"{stack} layers: position 0 receives over 0.3 of the attention in {rate:.1f} %" in shown
+        assert f"{stack}: position 0 receives over 0.3 of the attention in {rate:.1f} %" in shown
     assert found["input_details"]["position_0"]["token_ids"] == [1]  # the decoder's start token
     assert "start token" in found["input_details"]["first"]
     page = (tmp_path / "m" / "figure.html").read_text()

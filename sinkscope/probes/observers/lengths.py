@@ -78,11 +78,7 @@ class ReceivedByLength(Observer):
 
     def _seen(self, call: AttentionCall, columns: Tensor, present: Tensor, samples: slice, rows: slice) -> Piece:
         """How many of these queries see the position."""
-        if call.collected is not None:
-            index = columns[samples, None, None].expand(-1, *call.collected.shape[1:2], rows.stop - rows.start, -1)
-            seen = (call.collected[samples, :, rows].gather(-1, index) > 0).any(1, keepdim=True)
-        else:
-            seen = call.mask.visible(samples, rows, columns[samples]).to(columns.device)
+        seen = call.mask.visible(samples, rows, columns[samples]).to(columns.device)
         seen = seen & present[samples, None, None, :]
         if call.real is not None:
             seen = seen & call.real[samples, None, rows, None]

@@ -92,7 +92,7 @@ def test_the_selection_stops_at_the_edges(opened):
 
 
 def test_a_click_selects_and_lists_select_too(opened):
-    canvas = opened.locator("[data-metric=max_logit] canvas")
+    canvas = opened.locator("[data-metric=key_ratio] canvas")
     canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
     canvas.click(position={"x": 30, "y": box["height"] - 24})  # the lowest row, the leftmost column
