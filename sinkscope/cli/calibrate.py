@@ -197,8 +197,8 @@ def calibrate(
     if trial is not None:
         show_trial(trial, paths, as_json=as_json, explain=explain)
     elif as_json:
-        parts = {"choose": seconds[0], "score": seconds[1]}
-        show_json({"model": model, "method": method, "seconds": parts, "memory": memory})
+        both = {"choose": seconds[0], "score": seconds[1]}
+        show_json({"model": model, "method": method, "seconds": both, "memory": memory})
     else:
         show(plain(took))
 
