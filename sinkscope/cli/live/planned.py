@@ -9,8 +9,7 @@ from sinkscope.errors import InputError
 from sinkscope.report.terminal import plain, show, show_json, table
 
 if TYPE_CHECKING:
-    from sinkscope.experiments import Question
-    from sinkscope.experiments.queue.plan import Expected
+    from sinkscope.experiments import Expected, Question
 
 ABOUT = (
     "hours are those that like runs took, by their records, or steps at their pace; a run whose folder is there is not "
