@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from sinkscope.measurements.finding import INTERVENE, answer
+from sinkscope.measurements.head_metrics import KINDS
 from sinkscope.measurements.measurement import Measurement
 from sinkscope.measurements.rates import interval_words, rate_words, stack_rates
 from sinkscope.measurements.slots import slot_mass
@@ -71,7 +72,10 @@ class Summary:
             if bands:
                 lines.append(f"By layer: {', '.join(bands)}.")
         if self.kinds:
-            lines.append(f"Heads: {', '.join(f'{count} {kind}' for kind, count in self.kinds.items())}.")
+            said = (
+                f"{count} {kind}{f' ({KINDS[kind]})' if kind in KINDS else ''}" for kind, count in self.kinds.items()
+            )
+            lines.append(f"Heads: {', '.join(said)}.")
         lines += [_head(head, several) for head in self.strongest]
         if self.slots is not None:
             lines.append(f"{self.slots}.")

@@ -194,7 +194,8 @@ def test_every_intervention_runs_or_says_why_not(sinkscope, places, name):
     )
     given = (places / name, *media.get(name, ("--input", "random", "--samples", 4)), "--tokens", 16)
     for what in NAMED:
-        answer = sinkscope("intervene", *given, "--what", what, "--epsilon", 0.05, "--controls", 2, "--to", 3)
+        to = ("--to", 3) if what in ("swap-position", "replace-position", "first-view") else ()
+        answer = sinkscope("intervene", *given, "--what", what, "--epsilon", 0.05, "--controls", 2, *to)
         assert answer.code == 0 or answer.error, (what, answer.err)
 
 
@@ -247,4 +248,6 @@ def test_rows_of_a_file_are_texts(sinkscope, model, text, tmp_path):
 
 
 def test_a_split_goes_with_a_corpus(sinkscope, model, text):
-    assert "--split all goes with --corpus" in sinkscope("measure", model, "--text", text, "--split", "all").error
+    assert (
+        "--split and --text exclude each other" in sinkscope("measure", model, "--text", text, "--split", "all").error
+    )

@@ -127,7 +127,7 @@ def test_surveys_of_other_models_do_not_share_tables_and_reuse_results(sinkscope
 def test_images_and_text_exclude_each_other(sinkscope, model, text, kind):
     for wrong in (("--text", text), ("--input", "random"), ("--bos", "none"), ("--split", "all")):
         assert (
-            f"--{kind} takes the place of text: {wrong[0]} goes without it"
+            f"{wrong[0]} goes without --images and --audio, which take the place of text"
             in sinkscope("measure", model, f"--{kind}", "x", *wrong).error
         )
     assert "--prompt goes with --images" in sinkscope("measure", model, "--prompt", "x").error
