@@ -13,7 +13,7 @@ from sinkscope.data.corpora.python_corpus import PARTS, load_python, load_python
 from sinkscope.data.corpora.text_files import load_text
 from sinkscope.errors import InputError, unknown
 
-PROSE = Path(__file__).parent / "prose"  # twelve short texts that come with the package
+PROSE = Path(__file__).parent / "prose"  # 72 short texts that come with the package
 FORMS: Mapping[str, str] = {
     "prose": "prose",
     "python": "python",
