@@ -7,13 +7,13 @@ export PYTHON TORCH
 
 venv := .venv/bin
 oldest := .venv-oldest/bin
-inputs := pyproject.toml .ci/install
-pages := claims families findings identities observers spared statements streaming zoo
+inputs := pyproject.toml $(wildcard replication/pyproject.toml) .ci/install
+pages := families observers spared streaming zoo
 fast := -m pytest -m "not slow and not real" -n $(WORKERS) --dist worksteal
 style := $(venv)/ruff check . && $(venv)/ruff format --check .
 
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-real test-all test-oldest lint pages docs bench clean
+.PHONY: help demo test test-slow test-real test-all test-oldest lint pages docs kernels bench clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -43,11 +43,14 @@ lint: .venv/dev.stamp ## style and types
 	$(style)
 	$(venv)/mypy
 
-pages: .venv/dev.stamp ## write the pages of docs/ that are made from code or from records
+pages: .venv/dev.stamp ## write the pages of docs/ that are made from code
 	set -e; for page in $(pages); do $(venv)/python -m tools.pages.$$page; done
 
 docs: .venv/docs.stamp ## the documentation site, in build/site: offline, warnings are errors, links are checked
 	$(venv)/python -m tools.site
+
+kernels: .venv/run.stamp ## compare every fused kernel with the exact formulas, on a CUDA GPU
+	$(venv)/python -m tools.kernels $(ARGS)
 
 bench: .venv/run.stamp ## print what the scripts in benchmarks/ time and weigh
 	set -e; for script in $$(grep -l __main__ benchmarks/*.py); do \
@@ -56,7 +59,7 @@ bench: .venv/run.stamp ## print what the scripts in benchmarks/ time and weigh
 
 clean: ## remove the environments, builds and caches; runs/ stays
 	rm -rf .venv .venv-oldest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find sinkscope tests tools benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find sinkscope tests tools benchmarks replication -name __pycache__ -prune -exec rm -rf {} +
 
 # A stamp stands for a finished installation, so it is written last.
 .venv/run.stamp: $(inputs) constraints.txt

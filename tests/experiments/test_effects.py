@@ -22,7 +22,6 @@ from sinkscope.experiments import (
     rising,
     verdicts,
 )
-from sinkscope.experiments.assertions import all_keep_sink
 from sinkscope.experiments.effects import (
     MASS,
     SINK,
@@ -49,6 +48,7 @@ from sinkscope.experiments.effects import (
     where_trained,
 )
 from sinkscope.experiments.equal_loss import around_loss
+from sinkscope_replication.assertions import all_keep_sink
 
 
 def seen(value: float, curve: tuple[tuple[float, float], ...] = (), status: str = "finished") -> Observed:

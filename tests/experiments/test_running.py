@@ -13,10 +13,10 @@ import pytest
 from filelock import FileLock
 
 from sinkscope.errors import InputError
-from sinkscope.experiments import Variation, aside, run, verdicts
+from sinkscope.experiments import Variation, run, verdicts
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.jobs import LabTraining
-from sinkscope.experiments.running import BACKENDS
+from sinkscope.experiments.running import BACKENDS, held
 from sinkscope.experiments.sweep.pool import work_locally
 from sinkscope.experiments.sweep.store import RunStore, observed
 from sinkscope.experiments.sweep.sweeping import Sweep
@@ -198,7 +198,7 @@ def test_what_another_process_adds_to_the_record_meanwhile_is_not_lost(small, pl
     shutil.rmtree(places["out"])
     answers = []
     other = threading.Thread(target=lambda: answers.append(run(small(), seeds=1, backend=BACKENDS["none"], **places)))
-    with aside.held(places["results"], "small", "nano"):
+    with held(places["results"], "small", "nano"):
         other.start()
         other.join(0.3)
         assert other.is_alive()
@@ -272,7 +272,7 @@ def test_what_was_observed_can_be_made_again(swept, copy):
     path = next(copy["out"].glob("*softmax*/observed.json"))
     before = json.loads(path.read_text())
     path.write_text(path.read_text()[:40])
-    observed(Run(path.parent))
+    observed(Run(path.parent), LabTraining)
     assert json.loads(path.read_text()) == before
 
 

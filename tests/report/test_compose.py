@@ -1,10 +1,10 @@
 import json
 
 import pytest
+from sinkscope.experiments.identities import identities
 
 from sinkscope.errors import InputError
 from sinkscope.experiments import QUESTIONS, Findings, Observed, findings
-from sinkscope.experiments.identities import identities
 from sinkscope.report.compose import compose, results_page
 from sinkscope.report.page import render
 from sinkscope.report.stored import Stored, read

@@ -13,7 +13,8 @@ import pytest
 
 from sinkscope.attention import CATALOG
 from sinkscope.claims import COLUMNS
-from sinkscope.theory import CHECKS, TOPICS
+from sinkscope_replication.page import page as findings
+from sinkscope_replication.theory import CHECKS, TOPICS
 from tests.caches import contract as streams
 from tests.caches.families import EVERY as EVERY_STREAM
 from tests.caches.families import REFUSALS, STREAMS
@@ -21,7 +22,6 @@ from tests.families import contract
 from tests.families.registry import COLLECTED, FAMILIES, REFUSED
 from tests.families.sweep import table as sweep
 from tools.pages import DOCS, families, observers, spared, streaming, zoo
-from tools.pages.findings import page as findings
 
 ERROR = 3  # the column of the table of families whose digits are those of the machine
 SVG = "{http://www.w3.org/2000/svg}"
@@ -44,10 +44,10 @@ def test_the_page_of_findings_and_its_figures_are_what_the_records_give() -> Non
     entries = findings.entries()
     made = findings.pages(entries, findings.notes())
     text = findings.README.read_text(encoding="utf-8")
-    assert findings.readme(entries, text) == text, "write it again: python -m tools.pages.findings"
+    assert findings.readme(entries, text) == text, "write it again: python -m sinkscope_replication.page"
     stale = [name for name, text in made.items() if not (DOCS / name).is_file() or not same(committed(name), text)]
     left = {str(path.relative_to(DOCS)) for path in (DOCS / findings.FIGURES).glob("*")} - set(made)
-    assert (stale, left) == ([], set()), "write it again: python -m tools.pages.findings"
+    assert (stale, left) == ([], set()), "write it again: python -m sinkscope_replication.page"
 
 
 def same(one: str, other: str) -> bool:
@@ -138,7 +138,7 @@ def test_the_docs_show_the_claims_of_the_code():
     ]
     claims = [each.claim for each in CHECKS]
     assert stated == [(claim.name, claim.statement, claim.source, str(claim.rule)) for claim in claims], (
-        "write it again: python -m tools.pages.claims"
+        "write it again: python -m sinkscope_replication.theory.claims"
     )
     assert {row[column("verdict")] for row in shown} == {"supported"}
     assert all(f"### {topic.capitalize()}\n" in page for topic in TOPICS)

@@ -24,14 +24,11 @@ def show_planned(
 
     Raises `InputError` for fewer than one worker, and for a record of the question that cannot be read.
     """
-    from sinkscope.experiments import SHIPPED, expected, known
+    from sinkscope.experiments import expected, known
 
     if workers < 1:
         raise InputError(f"workers = {workers}: at least 1")
-    records = known([results, SHIPPED], scale, own=[question])
-    if question.name in records.damaged:
-        raise InputError(records.damaged[question.name])
-    found = expected(question, records, seeds, reuse)
+    found = expected(question, scale, known(question, scale, results), seeds, reuse)
     hours = None if found.seconds is None else found.seconds / 3600 / workers
     facts: dict[str, Any] = {
         "experiment": question.name,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from sinkscope.errors import InputError
-from sinkscope.experiments.jobs import job_from
+from sinkscope.experiments.jobs import as_json, job_from
 from sinkscope.experiments.sweep.pool import threads_each
 from sinkscope.experiments.sweep.sweeping import RETRIES, Ended, Jobs, Sweep, Watch, drive, require_workers
 from sinkscope.experiments.sweep.worker import SETTLED, work
@@ -72,7 +72,7 @@ class _Tasks:
         self.going: dict[Any, str] = {}
 
     def start(self, name: str) -> None:
-        job = self.jobs[name].model_dump(mode="json")
+        job = as_json(self.jobs[name])
         self.going[self.remote.remote(job, str(self.out), int(self.asks["num_cpus"]))] = name
 
     def ended(self) -> Iterator[Ended]:

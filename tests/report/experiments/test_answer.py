@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sinkscope.report.experiments.meanings import MEANINGS
 
 from sinkscope.experiments import QUESTIONS, Findings, above, gap, verdicts
 from sinkscope.report.experiments import entry
 from sinkscope.report.experiments.answer import paragraph
-from sinkscope.report.experiments.meanings import MEANINGS
 from tests.report.experiments.conftest import found, question, run
 
 
