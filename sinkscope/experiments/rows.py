@@ -60,7 +60,13 @@ def curves_of(path: Path) -> Path:
 def _read(path: Path, size: int, changed: int) -> Mapping[Key, Observed]:
     """`size` and `changed`: what tells one version of the file from another."""
     curves = dict(_parsed(curves_of(path)))
-    return {place: _observed(row, curves.get(place, {})) for place, row in _parsed(path)}
+    found: dict[Key, Observed] = {}
+    for place, row in _parsed(path):
+        try:
+            found[place] = _observed(row, curves.get(place, {}))
+        except InputError as error:
+            raise InputError(f"{path}, seed {place[1]} of {place[0]}: {error}") from error
+    return found
 
 
 def _parsed(path: Path) -> Iterable[tuple[Key, dict[str, Any]]]:

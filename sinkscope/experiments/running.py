@@ -228,7 +228,7 @@ def _recorded(
     besides: Container[Cell],
     rows: bool = False,
 ) -> dict[Cell, Recorded]:
-    """The further runs of the question as it is today that stand in records, its own first; with `rows` its rows too."""
+    """Further runs of the question as it is today that stand in records, its own first; with `rows` its rows too."""
     own = record.now()
     # Whatever its label: a variation that has another name now has its seeds under the earlier one.
     known = {seed for seeds in own.runs.values() for seed in seeds} if own else set()

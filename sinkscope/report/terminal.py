@@ -29,6 +29,7 @@ __all__ = [
     "flat",
     "note",
     "only_json",
+    "plain",
     "show",
     "show_json",
     "table",

@@ -13,7 +13,7 @@ def test_one_run_has_one_key_and_its_seeds_share_it(small):
     assert one != two
     same = replace(question, variations=(Variation("uno", {"attention": "softmax"}), Variation("due", {"seed": 7})))
     assert list(keys(same, "nano").values()) == [one, one]
-    assert list(keys(small("wider", {"attention": "k_bias"}), "nano").values())[0] == one
+    assert keys(small("wider", {"attention": "k_bias"}), "nano")["one"] == one
 
 
 def test_other_text_and_other_steps_are_other_runs(small):

@@ -28,7 +28,6 @@ from tests.report.conftest import CHROMIUM, context_of
 from tests.report.experiments.conftest import absent, entries, normalisation, weight_decay
 from tests.report.observatory.conftest import complete
 from tests.report.test_survey_page import survey
-from tests.report.test_theory_page import page as theory_page
 from tests.trials.caches import keeping, llama, texts
 
 __all__ = ["absent", "complete", "entries", "normalisation", "survey", "weight_decay"]  # fixtures
@@ -119,7 +118,6 @@ def page_of(request: pytest.FixtureRequest, pages: Path) -> Callable[[str], Path
         runs, measured = given("runs"), given("measurement")
         others = {
             "survey": lambda: survey_page(given("survey")),
-            "theory": theory_page,
             "demo": lambda: quick_page(
                 INPUTS, {"natural text": measured}, [Seeds("softmax (stored)", runs)], runs[1], 0.3
             ),

@@ -1,7 +1,7 @@
 """`python -m tools.pages.moved`: the generated part of `docs/corrections.md`: which published numbers moved, and why.
 
-`results/frozen/` holds what commit 6ca3717 said: the numbers of the stored studies in `results/benchmarks/`, timings left
-out. The same studies are read again. A number that moved needs a reason in `REASONS`. `--freeze` writes
+`results/frozen/` holds what commit 6ca3717 said: the numbers of the stored studies in `results/benchmarks/`, timings
+left out. The same studies are read again. A number that moved needs a reason in `REASONS`. `--freeze` writes
 `results/frozen/` again, which only a release should do. (`python -m sinkscope_replication.frozen` does the same for the
 verdicts of the study.)
 """

@@ -68,10 +68,10 @@ def _page(entries: Sequence[Entry], ran: Sequence[Entry], drawn: Container[str])
         yield PAPER
         tasks = [entry.name for entry in entries if entry.task]
         yield from paper(made, COMPLETE[0], tasks)
-    others = [entry for entry in ran if entry.claims and not any(cites(one.verdict) for one in entry.claims)]
+    others = [one for one in ran if one.claims and not any(cites(claim.verdict) for claim in one.claims)]
     for about, group in (
-        (RELATED, [entry for entry in others if not entry.task]),
-        (SYNTHETIC, [entry for entry in ran if entry.task]),
+        (RELATED, [one for one in others if not one.task]),
+        (SYNTHETIC, [one for one in ran if one.task]),
     ):
         if group:
             yield f"{about}\n{beside(group)}\n"

@@ -15,8 +15,8 @@ PAPER = """## What the paper says, and what we found
 
 A row is a claim of ours that bears on a statement of the paper. *Published* are the paper's numbers: sink rates in
 percent, of its model with 60 million parameters unless another is named; *ours* is the effect that the claim asks for,
-in the units of its measure. So the two are not to be compared digit by digit. A verdict depends on a one-sided bound, so
-that the interval, which has two sides, may reach a little over what is asked and the claim be supported all the same.
+in the units of its measure. So the two are not to be compared digit by digit. A verdict depends on a one-sided bound:
+the interval, which has two sides, may reach a little over what is asked and the claim be supported all the same.
 
 The paper's models have no fixed BOS unless its row says so, and rates of 18.18 %; ours have one unless the experiment
 says so, of which the paper's counterpart has 74.11 %.

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from sinkscope.data import seeded
 from sinkscope_replication.tasks.backcopy_law import BOS, BigramTask, Law, Sequences
+from sinkscope_replication.tasks.backcopy_reading import TITLES
 from sinkscope_replication.tasks.short import Fit, ShortTask
 
 TASK = "bigram_backcopy_minimal"

@@ -1,4 +1,4 @@
-"""The page of findings: what made-up records give, and that the committed page is what the committed records give."""
+"""The page of findings: what made-up records give, and that page and terminal say the same of the study's runs."""
 
 from __future__ import annotations
 
@@ -6,32 +6,31 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from sinkscope.experiments.identities import identities
-from tools.pages.markdown import escaped
 
-from sinkscope.errors import InputError
 from sinkscope.experiments import (
-    QUESTIONS,
-    STATEMENTS,
-    Findings,
     Observed,
     Variation,
     Withdrawn,
     above,
-    findings,
     level,
     task,
 )
 from sinkscope.report.experiments import entry
-from sinkscope.report.experiments.names import number
-from sinkscope.training.recipes import RECIPES
+from sinkscope.training import RECIPES
 from sinkscope_replication.page import page as findings_page
-from sinkscope_replication.page.text import FADES, SIZES
+from sinkscope_replication.page.markdown import escaped
+from sinkscope_replication.page.text import SIZES
+from sinkscope_replication.paper import STATEMENTS, parts
 from tests.report.experiments.conftest import EVIL, found, question, run
-from tools.pages import write
+
+
+@pytest.fixture(scope="module")
+def study():
+    """The experiments of the study, and their page."""
+    entries = findings_page.entries()
+    return entries, findings_page.page(entries)
 
 
 def test_every_experiment_with_its_verdicts_and_values(entries):
@@ -40,7 +39,7 @@ def test_every_experiment_with_its_verdicts_and_values(entries):
     assert "15 runs, 1.9 h of training" in page
     assert "Asked &lt;twice>." in page
     numbers = "> 3 | 9 (6.52 to 11.5) | 3 and 3 | 4.69"
-    assert f"| softmax has more by 3 points | primary | {numbers} | – | **supported** |" in page
+    assert f"| softmax has more by 3 points | primary | {numbers} | **supported** |" in page
     assert "| and by 1 point at equal loss | exploratory | > 1 |" in page
     assert "Varied: `attention`, in 2 variations of the `nano` recipe; 3 seeds each, 6 runs, 42 min." in page
     told = "The primary claim holds: softmax has more by 3 points (we find 9 (6.52 to 11.5), from 3 and 3 seeds)."
@@ -49,17 +48,6 @@ def test_every_experiment_with_its_verdicts_and_values(entries):
     assert "| sigmoid | `attention` = sigmoid | 1 (1 to 1) | 0.44 | 3.4 (3.4 to 3.4) | – |" in page
     assert "**inputs**: Text? Source: Table 1. Why not: no BOS." in page
     assert "- versions: torch 2.13.0 · python 3.11.7" in page
-
-
-def test_a_primary_claim_that_does_not_hold_among_all_says_so(entries):
-    """Of two that are supported alone, that with the larger p-value is corrected for both first."""
-    close = {"softmax": (4.4, 4.7, 5.0), "sigmoid": (0.9, 1.0, 1.1)}
-    runs = {label: {s: run(label, s, rate) for s, rate in enumerate(rates)} for label, rates in close.items()}
-    alone = entry(question(), found(**runs))
-    others = [replace(alone, name=f"other-{each}") for each in range(4)]
-    assert alone.claims[0].verdict.outcome == "supported"
-    assert FADES not in findings_page.page([alone])
-    assert findings_page.page([alone, *others]).count(FADES) == 5
 
 
 def test_variations_with_unequal_seeds_say_so(entries):
@@ -136,90 +124,37 @@ def test_text_is_text(entries):
     assert page == findings_page.page(entries)
 
 
-def test_records_become_files(tmp_path, capsys):
-    record = found(softmax={0: run("softmax", 0, 9.0)}, sigmoid={0: run("sigmoid", 0, 1.0)})
-    findings.write(tmp_path / "results", record)
-    write(findings_page.pages(findings_page.entries(tmp_path / "results")), tmp_path / "docs")
-    written = [Path(line) for line in capsys.readouterr().out.split()]
-    assert [path.relative_to(tmp_path / "docs").as_posix() for path in written] == [
-        "findings.md",
-        "figures/findings/nano-normalisation.svg",
-    ]
-    page = written[0].read_text()
-    assert "### normalisation" in page
-    assert "inconclusive: too few seeds |" in page
-    assert page.index("## What the paper says") < page.index("## What models of this size can show")
-    assert "## Not run at this scale" in page
-
-
-def test_a_damaged_record_is_named(tmp_path):
-    (tmp_path / "nano").mkdir()
-    (tmp_path / "nano" / "broken.json").write_text('{"question": 3}')
-    with pytest.raises(InputError, match=r"broken\.json"):
-        findings_page.entries(tmp_path)
-
-
 @pytest.mark.long
 def test_the_module_writes_where_it_is_told(tmp_path):
-    command = [sys.executable, "-m", "sinkscope_replication.page", tmp_path / "none", tmp_path / "docs"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert told.split() == [str(tmp_path / "docs" / "findings.md")]
+    subprocess.run([sys.executable, "-m", "sinkscope_replication.page", tmp_path / "docs"], check=True)
+    assert (tmp_path / "docs" / "findings.md").read_text().startswith("# What the experiments found")
+    assert len(list((tmp_path / "docs" / "figures" / "findings").glob("*.svg"))) > 50
 
 
-def said(answer):
-    """What the first table of the page says of an answer: effect, seeds, smallest effect, verdict."""
-    by = answer["by"]
-    words = answer["verdict"]
-    return answer["says"], f"**{words}**" if words.startswith(("supported", "refuted")) else words, by and by["claim"]
-
-
-def test_page_and_terminal_say_the_same_from_the_same_records(sinkscope):
-    """Row by row: statement, verdict and deciding claim; then every claim's effect, seeds and verdict."""
+def test_page_and_terminal_say_the_same_from_the_same_records(sinkscope, study):
+    """Row by row: statement, verdict and claim; then every claim's effect, seeds and verdict."""
     told = sinkscope("experiment", "verdict", "--all", "--json").json
-    made = findings_page.entries()
-    page = findings_page.page(made, findings_page.notes())
+    entries, page = study
     rows = [line for line in page.splitlines() if line.startswith("| ")]
-    for answer in told["paper"]:
-        says, words, claim = said(answer)
-        [row] = [line for line in rows if line.startswith(f"| {escaped(says)} (")]
-        assert f"| {words}" in row
-        assert claim is None or f"), {escaped(claim)}" in row
-    ours = {each.name: each for each in made if each.scale == "nano"}
+    judged = {each.name: [one.verdict for one in each.claims] for each in entries}
+    for said in (said for group in STATEMENTS.values() for said in group):
+        [at] = [place for place, line in enumerate(rows) if line.startswith(f"| {escaped(said.says)} (")]
+        ran = [part for part in parts(said, judged) if part.verdict.outcome != "not run at this scale"]
+        for row, part in zip(rows[at:], ran, strict=False):
+            assert f"| {escaped(part.verdict.claim.name)}" in row
+            assert f"| {part.verdict.said} | [{part.question}]" in row
+    ours = {each.name: each for each in entries}
     for verdict in told["verdicts"]:
         claims = {one.verdict.claim.name: one for one in ours[verdict["experiment"]].claims}
         one = claims[verdict["claim"]["name"]]
         assert one.verdict.to_dict() == {key: verdict[key] for key in one.verdict.to_dict()}
         assert one.primary == verdict["primary"]
-        assert one.stated.when == verdict["stated"]["when"]
-    for name, p in told["p_after_holm"].items():
-        assert any(f"[{name}](#nano-{name})" in row and f"| {number(p)} | " in row for row in rows), name
-    for note in told["notes"]:
-        assert f"- {escaped(note)}" in page
     for gone in told["withdrawn"]:
         assert f"{escaped(gone['statement'])}. Reason: {escaped(gone['reason'])}." in page
 
 
-def test_what_is_not_judged_is_told(tmp_path):
-    """A run under another name, one with other numbers, one in another layout: none is lost in silence."""
-    layout = identities(QUESTIONS["emergence"], "nano")["softmax"].layout
-    for name, run_ in {
-        "emergence": Observed("new-0", "finished", 0, {"sink_0": 9.0}, layout=layout),
-        "inputs": Observed("new-0", "finished", 0, {"sink_0": 8.0}, layout=layout),
-        "domains": Observed("old-0", "finished", 0, {"sink_0": 9.0}, layout=layout),
-        "biases": Observed("new-0", "finished", 0, {"sink_0": 9.0}, layout=1),
-    }.items():
-        findings.write(tmp_path, Findings(name, "nano", 1, {"softmax": {0: run_}}))
-    notes = findings_page.notes(tmp_path)
-    words = ("with different numbers", "made by another version of the code", "read in layout 1")
-    assert all(any(word in note for note in notes) for word in words), notes
-    page = findings_page.page(findings_page.entries(tmp_path), notes)
-    told = page.partition("## Runs that are not judged")[2]
-    assert all(word in told for word in words)
-    assert "## Runs that are not judged" not in findings_page.page(findings_page.entries(tmp_path))
-
-
-def test_every_row_leads_to_its_experiment():
-    page = findings_page.page(findings_page.entries())
+def test_every_row_leads_to_its_experiment(study):
+    _, page = study
     places = re.findall(r'^<a id="([^"]+)"></a>$', page, re.MULTILINE)
     assert len(places) == len(set(places)), "and each stands in a line of its own, as the site wants it"
     assert set(re.findall(r"\]\(#([^)]+)\)", page)) <= set(places)
@@ -234,20 +169,9 @@ def test_withdrawn_claims_stand_there_with_their_reasons():
     assert "Reason: it could not fail." in absent.partition("## Not run at this scale")[2]
 
 
-def test_the_readme_shows_the_abstract(entries):
-    made = findings_page.entries()
-    text = findings_page.readme(made, "before\n<!-- findings -->\nold\n<!-- end of findings -->\nafter\n")
-    assert text.startswith("before\n<!-- findings -->\n| the paper says |")
-    assert text.endswith("|\n<!-- end of findings -->\nafter\n")
-    assert "old" not in text
-    assert len(text.splitlines()) == 6 + len(next(iter(STATEMENTS.values())))
-    with pytest.raises(ValueError, match="no <!-- findings -->"):
-        findings_page.readme(made, "nothing")
-
-
-def test_no_text_of_the_page_names_a_metric_as_the_code_does(entries):
+def test_no_text_of_the_page_names_a_metric_as_the_code_does(study):
     """In prose, that is: fields of recipes are named in code marks, claims by their names in tables."""
-    page = findings_page.page(findings_page.entries())
+    _, page = study
     prose = [line for line in page.splitlines() if line[:1].isalpha()]
     for line in prose:
         assert not re.search(r"[a-z]+\\\\_[a-z]+", re.sub(r"'[^']*'", "", line)), line

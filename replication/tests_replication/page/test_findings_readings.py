@@ -6,8 +6,6 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
-from tests.tools.test_findings_figures import circles
-from tests.tools.test_findings_shapes import made, paths, run, words
 
 from sinkscope.experiments import Findings, Observed, Question, Variation, above, level
 from sinkscope.experiments.effects import MASS, gap_at_equal_loss, metric_gap, where_trained
@@ -18,6 +16,8 @@ from sinkscope_replication.page.over_doses import published_dosed
 from sinkscope_replication.page.readings import over_lines, over_rows, readings_of
 from sinkscope_replication.page.shapes import drawing
 from sinkscope_replication.page.told import told
+from tests_replication.page.test_findings_figures import circles
+from tests_replication.page.test_findings_shapes import made, paths, run, words
 
 LABELS = ("softmax", "sigmoid")
 

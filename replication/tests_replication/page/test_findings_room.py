@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
-from tests.tools.test_findings_figures import SVG
-from tests.tools.test_findings_shapes import made
 
 from sinkscope.experiments import Variation, level
 from sinkscope.experiments.effects import half_way, metric_gap
 from sinkscope_replication.page import page as findings_page
 from sinkscope_replication.page.shapes import drawing
+from tests_replication.page.test_findings_figures import SVG
+from tests_replication.page.test_findings_shapes import made
 
 FONT = FontProperties(family="DejaVu Sans")
 TOUCH = 0.6  # units of the file by which two texts may reach into each other

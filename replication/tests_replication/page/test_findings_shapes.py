@@ -7,7 +7,6 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from tests.tools.test_findings_figures import SVG, circles
 
 from sinkscope.experiments import Findings, Observed, Question, Variation, above, level
 from sinkscope.experiments.effects import half_way
@@ -15,6 +14,7 @@ from sinkscope.report.experiments import entry
 from sinkscope.report.experiments.names import title
 from sinkscope_replication.page import page as findings_page
 from sinkscope_replication.page.shapes import curves_of, drawing, over_positions, over_time, profile_of, readings_of
+from tests_replication.page.test_findings_figures import SVG, circles
 
 STEPS = (100, 200, 400)
 

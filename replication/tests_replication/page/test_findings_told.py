@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from tests.tools.test_findings_shapes import made, run
-
 from sinkscope.experiments import Findings, Observed, Question, Variation, above, level
 from sinkscope.experiments.effects import half_way, metric_gap
 from sinkscope.report.experiments import entry
 from sinkscope.report.experiments.names import title
 from sinkscope_replication.page.told import told
+from tests_replication.page.test_findings_shapes import made, run
 
 
 def test_of_curves_the_ends_are_told():

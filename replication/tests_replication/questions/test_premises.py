@@ -6,7 +6,9 @@ import math
 
 import pytest
 
-from sinkscope_replication.questions.variations import OTHERS, QUESTIONS, Observed
+from sinkscope.experiments import Observed
+from sinkscope_replication.questions import QUESTIONS
+from sinkscope_replication.questions.variations import OTHERS
 
 
 def claim(question: str, name: str):

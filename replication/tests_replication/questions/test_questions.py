@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.experiments import QUESTIONS, SCALES, Question, questions, recipe
+from sinkscope.experiments import SCALES, Question
 from sinkscope.experiments.jobs.lab import STARTS
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.training import load_recipe
+from sinkscope_replication import questions
 from sinkscope_replication.observing.readings import readings
 from sinkscope_replication.observing.streamed import streamed
-from sinkscope_replication.questions import TOPICS, biases, blocks, grid, row_sums, softmaxes
-from sinkscope_replication.questions.variations import relative
+from sinkscope_replication.questions import QUESTIONS, TOPICS, biases, blocks, grid, row_sums, softmaxes
+from sinkscope_replication.questions.variations import relative, training
 from tests.planted.factory import planted_ids, planted_model
 from tests.planted.plant import Plant
 from tests_replication.planted_runs import outcome, reads, runs_where
@@ -86,7 +87,7 @@ NOT_COMPARED = {  # about convergence; about one operation; about slots where no
 WRITTEN = ("resting/on_sink", "resting/controls")  # of heads that are on and off their sink
 OF_HEADS = ("top_head/alpha", "top_head/cosine_gap", "top_head/key_ratio", "top_head/value_ratio")
 OF_MODELS = [question for name, question in QUESTIONS.items() if not name.startswith(("backcopy", "trigger"))]
-OF_RECIPES = [question for question in QUESTIONS.values() if question.base in (recipe, relative)]
+OF_RECIPES = [question for question in QUESTIONS.values() if question.base in (training, relative)]
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +157,7 @@ def test_jobs_that_are_made_together_are_those_that_are_made_one_by_one(question
 
 def test_a_base_may_let_a_seed_change_what_it_likes():
     def drawn(scale, changes):
-        return recipe(scale, {**changes, "data.split_seed": 7 + changes["seed"]})
+        return training(scale, {**changes, "data.split_seed": 7 + changes["seed"]})
 
     asked = replace(QUESTIONS["fixed-token"], base=drawn)
     jobs = asked.recipes("nano", 3)

@@ -1,85 +1,34 @@
-import math
+"""What tasks call their metrics."""
 
 import torch
 
-from sinkscope.claims import Above, Claim, Evidence, SeedsAbove
-from sinkscope.report.experiments.names import TITLES_OF, cost, counted, effect, number, said, sizes, title
-from sinkscope.training.kinds import LAB
+from sinkscope.report.experiments.names import title
+from sinkscope.training import LAB
 from sinkscope_replication.tasks import backcopy_minimal
 from sinkscope_replication.tasks.backcopy import Backcopy
 from sinkscope_replication.tasks.backcopy_law import Sequences, tokenizer_of
 from sinkscope_replication.tasks.conditional import Examples, OneLayer, TriggerConditional, read
 
 
-def test_metrics_in_words():
-    assert title("sink_2") == "sink rate at position 2 (%)"
-    assert title("sink_0/epsilon=0.2") == "sink rate at position 0 (%), ε = 0.2"
-    assert title("sink_0/tokens=32") == "sink rate at position 0 (%), 32 tokens"
-    assert title("sink_0/tokens=32/epsilon=0.5") == "sink rate at position 0 (%), 32 tokens, ε = 0.5"
-    assert title("sink_mass") == title("sink/mass") == title("sink_mass_0") == "sink mass at position 0 (%)"
-    assert title("sink_mass_2/swapped=2").startswith("sink mass at position 2 (%), ")
-    assert title("sink_mass/strongest/layer=1") == "sink mass at the strongest position (%), layer 1"
-    assert title("first_share") == "attention on position 0 (%)"
-    assert title("loss/without_first") == "validation loss (nats), without the first token"
-    assert title("sink/position_0") == title("sink_0")
-    assert title("something/else") == "something, else"
-
-
 def test_a_task_may_mean_something_else_by_a_name():
-    assert title("slot", "trigger_conditional") == "mean weight on slots, elsewhere"
-    assert title("loss", "trigger_conditional") == title("validation_loss", "trigger_conditional")
-    assert "nats" not in title("loss", "trigger_conditional")
-    assert title("loss", "bigram_backcopy") == title("loss") == "validation loss (nats)"
-    assert title("excess_triggers/zero_head", "bigram_backcopy").endswith("at triggers (nats), head zeroed")
-    assert title("task/logit_gap", "bigram_backcopy") == title("logit_gap", "bigram_backcopy")
-    assert title("slot") == title("slot", "bigram_backcopy") == "sink rate of the slot (%)"
+    assert title("slot", TriggerConditional.titles) == "mean weight on slots, elsewhere"
+    assert title("loss", TriggerConditional.titles) == title("validation_loss", TriggerConditional.titles)
+    assert "nats" not in title("loss", TriggerConditional.titles)
+    assert title("loss", Backcopy.titles) == title("loss") == "validation loss (nats)"
+    assert title("excess_triggers/zero_head", Backcopy.titles).endswith("at triggers (nats), head zeroed")
+    assert title("task/logit_gap", Backcopy.titles) == title("logit_gap", Backcopy.titles)
+    assert title("slot") == title("slot", Backcopy.titles) == "sink rate of the slot (%)"
 
 
 def test_what_the_task_reads_has_a_title():
     job = TriggerConditional()
     own = {*read(OneLayer(job), Examples(job, 4, "test")), "validation_loss"}
-    assert set(TITLES_OF["trigger_conditional"]) == own
+    assert set(TriggerConditional.titles) == own
     nano = Backcopy.at_scale("nano", {})
     model = LAB.model(nano.recipe, tokenizer_of(nano.law))
     named = {name.partition("/")[0] for name in nano.reading().all(model)}
-    assert {name.partition("/")[0] for name in TITLES_OF["bigram_backcopy"]} == named
+    assert {name.partition("/")[0] for name in Backcopy.titles} == named
     law = nano.law
     few = torch.stack([Sequences(law, 8, 12, "test", 0)[item]["input_ids"] for item in range(8)])
     read_off = backcopy_minimal.Reading(law, few).read(backcopy_minimal.MinimalModel(law, torch.ones(law.tokens)))
-    assert {*TITLES_OF["bigram_backcopy_minimal"], "loss"} == {*read_off}
-
-
-def test_numbers_and_effects():
-    assert number(12.3456) == "12.3"
-    assert number(-0.5) == "−0.5"
-    assert number(-0.0) == "0"
-    assert number(None) == number(float("nan")) == "–"
-
-
-def test_effects_have_their_interval_and_ratios_say_so():
-    def told(rule, *values):
-        verdict = Claim("c", "s", "t", rule).judge([Evidence(f"seed {i}", value) for i, value in enumerate(values)])
-        return effect(verdict), sizes(verdict)
-
-    assert told(Above(1.0), 1.0, 2.0, 3.0) == ("2 (−0.484 to 4.48)", "3")
-    assert told(Above(1.0), 2.0) == ("2", "1")
-    assert told(Above(1.25, ratio=True), *[math.log(2.0)] * 3) == ("2 times (2 to 2)", "3")
-    assert told(SeedsAbove(1.0), 4.0, 5.0, 6.0) == ("5 ± 1", "3")
-    assert effect(Claim("c", "s", "t", Above(1.0)).not_run("no")) == "–"
-
-
-def test_costs():
-    assert [cost(seconds) for seconds in (0.4, 59, 61, 3599, 5400)] == ["0 s", "59 s", "1 min", "60 min", "1.5 h"]
-
-
-def test_values_of_recipes():
-    window = {"mask": {"kind": "and", "first": {"kind": "causal"}, "second": {"kind": "window", "size": 16}}}
-    assert said(window) == "and(causal, window(size = 16))"
-    assert said([{"kind": "fixed_token", "position": 2}]) == "fixed_token(position = 2)"
-    assert said([]) == "none"
-    assert said(0.0005) == "0.0005"
-    assert said({"name": "softmax_scaled", "alpha": 0.2}) == "softmax_scaled(alpha = 0.2)"
-
-
-def test_counts():
-    assert [counted(number, "run") for number in (0, 1, 1000)] == ["0 runs", "1 run", "1,000 runs"]
+    assert {*backcopy_minimal.Minimal.titles, "loss"} == {*read_off}

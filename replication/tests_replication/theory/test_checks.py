@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from sinkscope_replication.theory.claims import sections
 
 from sinkscope.claims import Claim, EachWithin, Evidence
 from sinkscope_replication.theory import CHECKS, Check, by_topic, refuted, run_checks
@@ -78,6 +77,3 @@ def test_verdicts_stand_under_their_topic():
         "first": ["one"],
         "second": ["two", "three"],
     }
-    text = sections(found)
-    assert text.startswith("### First\n\n1 supported\n\n| claim |")
-    assert "1 supported, 1 refuted" in text

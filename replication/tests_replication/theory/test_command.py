@@ -1,4 +1,4 @@
-"""`sinkscope theory`: what it prints and writes, and how a refuted claim shows."""
+"""`python -m sinkscope_replication.theory`: what it prints and writes, and how a refuted claim shows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-import sinkscope_replication.theory
-from sinkscope.claims import Claim, EachWithin, Evidence, Verdict
-from sinkscope_replication.theory import TOPICS, Check
+from sinkscope.claims import Claim, EachWithin, Evidence
+from sinkscope.errors import InputError
+from sinkscope_replication.theory import TOPICS, Check, __main__, by_topic
 
 
 def toy(name: str, value: float) -> Check:
@@ -22,42 +22,34 @@ def topics(monkeypatch):
         "linear attention": TOPICS["linear attention"],
         "toys": (toy("[bold]one[/bold]", 0.0), toy("two", 1e-7)),
     }
-    monkeypatch.setattr(sinkscope_replication.theory, "TOPICS", chosen)
+    monkeypatch.setattr(__main__, "by_topic", lambda: by_topic(chosen))
     return chosen
 
 
-def test_prints_claim_tolerance_residual_and_verdict(sinkscope, topics):
-    answer = sinkscope("theory")
-    assert answer.code == 0
-    assert "3 supported" in answer.out
-    words = " ".join(answer.out.split())
+def test_prints_claim_tolerance_residual_and_verdict(capsys, topics):
+    assert __main__.main([]) == 0
+    out = capsys.readouterr().out
+    assert "3 supported" in out
+    words = " ".join(out.split())
     assert "two two is zero ≤ 1e-06 1e-07 supported" in words
     assert "[bold]one[/bold]" in words
     assert all(topic in words for topic in topics)
 
 
-def test_json_holds_every_number(sinkscope, topics):
-    found = [Verdict.from_dict(verdict) for verdict in sinkscope("theory", "--json").json["verdicts"]]
-    assert [verdict.claim.name for verdict in found] == ["linear attention", "[bold]one[/bold]", "two"]
-    assert found[-1].evidence == (Evidence("here", 1e-7),)
-
-
 @pytest.mark.slow
-def test_a_refuted_claim_exits_with_1(sinkscope, topics, tmp_path):
+def test_a_refuted_claim_exits_with_1(capsys, topics, tmp_path):
     topics["toys"] = (toy("two", 1.0), toy("three", float("nan")))
-    answer = sinkscope("theory", "--out", tmp_path / "theory")
-    assert answer.code == 1
-    assert "1 supported, 2 refuted" in answer.out
-    assert "refuted (here: 1)" in " ".join(answer.out.split())
+    assert __main__.main([str(tmp_path / "theory")]) == 1
+    out = capsys.readouterr().out
+    assert "1 supported, 2 refuted" in out
+    assert "refuted (here: 1)" in " ".join(out.split())
     assert (tmp_path / "theory" / "verdicts.json").is_file()
-    assert sinkscope("theory", "--json").code == 1
 
 
 @pytest.mark.slow
-def test_out_holds_table_verdicts_and_page(sinkscope, topics, tmp_path):
-    answer = sinkscope("theory", "--out", tmp_path / "theory")
-    assert answer.code == 0
+def test_the_folder_holds_table_verdicts_and_page(topics, tmp_path):
     folder = tmp_path / "theory"
+    assert __main__.main([str(folder)]) == 0
     assert sorted(path.name for path in folder.iterdir()) == ["figure.html", "table.md", "verdicts.json"]
     assert len(json.loads((folder / "verdicts.json").read_text())) == 3
     assert "| two | two is zero | someone 2025 | ≤ 1e-06 | 1e-07 | 1 | supported |" in (folder / "table.md").read_text()
@@ -67,6 +59,7 @@ def test_out_holds_table_verdicts_and_page(sinkscope, topics, tmp_path):
     assert "torch" in page.partition("Where these numbers come from")[2]
 
 
-def test_a_folder_that_cannot_be_written_is_bad_input(sinkscope, tmp_path):
+def test_a_folder_that_cannot_be_written_is_bad_input(tmp_path):
     (tmp_path / "file").write_text("")
-    assert "cannot write" in sinkscope("theory", "--out", tmp_path / "file" / "theory").error
+    with pytest.raises(InputError, match="cannot write"):
+        __main__.main([str(tmp_path / "file" / "theory")])

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from sinkscope.cli.asking.verdict import RESULTS, Ruled, found_of, hours, show_verdicts, tell_damage, verdict_
+from sinkscope.cli.asking.verdict import (
+    RESULTS,
+    Ruled,
+    found_of,
+    hours,
+    require_folder,
+    show_verdicts,
+    tell_damage,
+    verdict_,
+)
 from sinkscope.cli.commands import App
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
@@ -22,9 +31,7 @@ FAILED = 1  # exit code where runs failed
 Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment's name, or a Python file that holds one.")]
 Scale = Annotated[str, typer.Option(metavar="nano|mini|paper", help="How large the models are.")]
 WHERE = "Where runs are trained; none: only judge those that exist."
-REUSE = (
-    "Take runs whose folders are gone from records under --results and the question's own; train none of them again."
-)
+REUSE = "Take runs whose folders are gone from records under --results and the question's own; do not train them."
 WORKERS = "Runs at once. They share the processors, or have OMP_NUM_THREADS threads each, and a GPU where there is one."
 COMPILE = "Train under torch.compile: faster; numbers differ by rounding alone. Needs a C++ compiler."
 NONE = "no package with experiments is installed: `sinkscope-replication` has those of the paper"
@@ -39,19 +46,20 @@ def list_(scale: Scale = "nano", results: Results = RESULTS, as_json: Json = Fal
     from sinkscope.claims import tally
     from sinkscope.experiments import QUESTIONS, verdicts
 
+    require_folder(results)
     found, damaged = found_of(QUESTIONS.values(), scale, results)
     rows = [(q, verdicts(q, found[q.name], scale)) for q in QUESTIONS.values()]
     if as_json:
         show_json(
             {"experiments": [{"name": q.name, "asks": q.asks, "source": q.source, "known": tally(v)} for q, v in rows]}
         )
-        tell_damage(damaged, asked=False)
+        tell_damage(damaged)
         return
     cells = [(q.name, q.asks, q.source, tally(v)) for q, v in rows]
     show(table(("experiment", "question", "source", f"claims at {scale}"), cells, numbers_from=4))
     if not rows:
         note(NONE)
-    tell_damage(damaged, asked=False)
+    tell_damage(damaged)
 
 
 @app.command("show", epilog="Example: sinkscope experiment show fixed-token")
@@ -59,6 +67,7 @@ def show_(name: Name, scale: Scale = "nano", results: Results = RESULTS, as_json
     """Show a question: its variations, published numbers, the runs that are known, and the claims that decide."""
     from sinkscope.experiments import find, known
 
+    require_folder(results)
     question = find(name)
     found = known(question, scale, results)
     seeds = {v.label: sorted(found.runs.get(v.label, {})) if found else [] for v in question.variations}

@@ -49,6 +49,7 @@ def verdict_(
         raise InputError("--full goes with --all: one experiment is shown whole")
     if every == (name is not None):
         raise InputError("name one experiment, or pass --all")
+    require_folder(results)
     questions = list(QUESTIONS.values()) if name is None else [find(name)]
     if every:
         found, damaged = found_of(questions, scale, results)
@@ -82,12 +83,17 @@ def found_of(
     return found, damaged
 
 
-def tell_damage(damaged: Iterable[str], asked: bool = True) -> None:
-    """Which records could not be read, when all else has been said; exits with 2 where these were `asked` for."""
-    lines = list(damaged)
-    for line in lines:
+def require_folder(results: Path) -> None:
+    """Raise `InputError` for a folder of records that is named and is not there."""
+    if results != RESULTS and not results.is_dir():
+        raise InputError(f"no folder {results}: without --results your records in {RESULTS} are read")
+
+
+def tell_damage(damaged: Sequence[str]) -> None:
+    """Which records could not be read, when all else has been said; exits with 2 where there are any."""
+    for line in damaged:
         note(f"not judged: {line}")
-    if lines and asked:
+    if damaged:
         raise typer.Exit(BAD_INPUT)
 
 

@@ -19,6 +19,7 @@ class Counting(Task):
 
     kind: ClassVar[str] = "toy-counting"
     layout: ClassVar[int] = 1
+    titles: ClassVar[Mapping[str, str]] = {"slot": "slots that were counted"}
     sizes: ClassVar[Mapping[str, Mapping[str, Any]]] = {"nano": {}}
 
     number: int = 3

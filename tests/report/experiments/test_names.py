@@ -1,0 +1,62 @@
+import math
+
+from sinkscope.claims import Above, Claim, Evidence, SeedsAbove
+from sinkscope.report.experiments.names import cost, counted, effect, from_zero, number, said, sizes, title
+
+
+def test_metrics_in_words():
+    assert title("sink_2") == "sink rate at position 2 (%)"
+    assert title("sink_0/epsilon=0.2") == "sink rate at position 0 (%), ε = 0.2"
+    assert title("sink_0/tokens=32") == "sink rate at position 0 (%), 32 tokens"
+    assert title("sink_0/tokens=32/epsilon=0.5") == "sink rate at position 0 (%), 32 tokens, ε = 0.5"
+    assert title("sink_mass") == title("sink/mass") == title("sink_mass_0") == "sink mass at position 0 (%)"
+    assert title("sink_mass_2/swapped=2").startswith("sink mass at position 2 (%), ")
+    assert title("sink_mass/strongest/layer=1") == "sink mass at the strongest position (%), layer 1"
+    assert title("first_share") == "attention on position 0 (%)"
+    assert title("loss/without_first") == "validation loss (nats), without the first token"
+    assert title("sink/position_0") == title("sink_0")
+    assert title("something/else") == "something, else"
+
+
+def test_a_job_may_mean_something_else_by_a_name():
+    titles = {"slot": "mean weight on slots", "loss": "an error"}
+    assert title("slot", titles) == "mean weight on slots"
+    assert title("slot") == "sink rate of the slot (%)"
+    assert from_zero("loss", titles)
+    assert not from_zero("loss")
+
+
+def test_numbers_and_effects():
+    assert number(12.3456) == "12.3"
+    assert number(-0.5) == "−0.5"
+    assert number(-0.0) == "0"
+    assert number(None) == number(float("nan")) == "–"
+
+
+def test_effects_have_their_interval_and_ratios_say_so():
+    def told(rule, *values):
+        verdict = Claim("c", "s", "t", rule).judge([Evidence(f"seed {i}", value) for i, value in enumerate(values)])
+        return effect(verdict), sizes(verdict)
+
+    assert told(Above(1.0), 1.0, 2.0, 3.0) == ("2 (−0.484 to 4.48)", "3")
+    assert told(Above(1.0), 2.0) == ("2", "1")
+    assert told(Above(1.25, ratio=True), *[math.log(2.0)] * 3) == ("2 times (2 to 2)", "3")
+    assert told(SeedsAbove(1.0), 4.0, 5.0, 6.0) == ("5 ± 1", "3")
+    assert effect(Claim("c", "s", "t", Above(1.0)).not_run("no")) == "–"
+
+
+def test_costs():
+    assert [cost(seconds) for seconds in (0.4, 59, 61, 3599, 5400)] == ["0 s", "59 s", "1 min", "60 min", "1.5 h"]
+
+
+def test_values_of_recipes():
+    window = {"mask": {"kind": "and", "first": {"kind": "causal"}, "second": {"kind": "window", "size": 16}}}
+    assert said(window) == "and(causal, window(size = 16))"
+    assert said([{"kind": "fixed_token", "position": 2}]) == "fixed_token(position = 2)"
+    assert said([]) == "none"
+    assert said(0.0005) == "0.0005"
+    assert said({"name": "softmax_scaled", "alpha": 0.2}) == "softmax_scaled(alpha = 0.2)"
+
+
+def test_counts():
+    assert [counted(number, "run") for number in (0, 1, 1000)] == ["0 runs", "1 run", "1,000 runs"]
