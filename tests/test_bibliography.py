@@ -25,17 +25,8 @@ ENTRIES = dict(re.findall(r"^## (.+)\n\n((?:(?!## ).*\n)+)", PAGE, re.MULTILINE)
 BIBTEX = dict(re.findall(r"^@\w+\{(\w+),\n((?:  .*\n)+)\}$", FILE, re.MULTILINE))
 TEXTS = sorted(
     path
-    for pattern in (
-        "sinkscope/**/*",
-        "docs/*",
-        "tests/**/*",
-        "benchmarks/**/*",
-        "tools/**/*",
-        "examples/**/*",
-        "replication/**/*",
-        "*.md",
-    )
-    for path in ROOT.glob(pattern)
+    for folder in ("sinkscope", "docs", "tests", "benchmarks", "tools", "examples", "replication", "")
+    for path in ROOT.glob(f"{folder}/**/*" if folder else "*.md")
     if path.suffix in {".py", ".md", ".js", ".html", ".css"} and path != Path(__file__)
 )
 CITING = [

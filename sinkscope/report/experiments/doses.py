@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sinkscope.experiments.question import TIMES
+from sinkscope.experiments import TIMES
 from sinkscope.report.experiments.entry import Entry
 
 __all__ = [
