@@ -8,7 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.experiments import registering as registering  # so that entry points of questions are taken
 from sinkscope.experiments.contrasts import Contrast
 from sinkscope.experiments.effects import (
     diverges,
@@ -45,7 +44,7 @@ from sinkscope.experiments.question import (
     task,
     within,
 )
-from sinkscope.experiments.questions import QUESTIONS, find, questions_in
+from sinkscope.experiments.registering import QUESTIONS, find, questions_in  # so that entry points are taken
 from sinkscope.experiments.rows import read_rows, write_rows
 
 if TYPE_CHECKING:

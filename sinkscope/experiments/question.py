@@ -36,9 +36,12 @@ def task(name: str) -> Base:
     """A question's base: a task (`sinkscope.task`), by its name, with fields changed."""
 
     def at_scale(scale: str, changes: Mapping[str, Any]) -> Job:
-        from sinkscope.experiments.jobs import task_named
+        from sinkscope.experiments.jobs import Task, task_named
 
-        return task_named(name).at_scale(scale, changes)
+        kind = task_named(name)
+        if not issubclass(kind, Task):
+            raise InputError(f"'{name}' is a job without scales of its own: give a function that makes it as `base`")
+        return kind.at_scale(scale, changes)
 
     return at_scale
 

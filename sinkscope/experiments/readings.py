@@ -177,16 +177,16 @@ def on_lengths(model: PreTrainedModel, windows: Windows) -> Metrics:
         yield from on_tokens(seen, tokens)
 
 
-def other_inputs(windows: Windows, vocabulary: int) -> dict[str, Tensor | Windows]:
+def other_inputs(windows: Windows, vocabulary: int) -> dict[str, dict[str, Tensor]]:
     """The inputs of `on_other_inputs` by name: random and repeated ids, and windows from their second token on."""
     draw = torch.Generator().manual_seed(0)
     text = windows["input_ids"][:, :TOKENS]
     random = torch.randint(0, vocabulary, text.shape, generator=draw)
     repeated = torch.randint(0, vocabulary, (len(text), 1), generator=draw).expand(text.shape)
     return {
-        "random": random,
-        "random_after_first": torch.cat([text[:, :1], random[:, 1:]], 1),
-        "repeated": repeated,
+        "random": by_name(random),
+        "random_after_first": by_name(torch.cat([text[:, :1], random[:, 1:]], 1)),
+        "repeated": by_name(repeated),
         "without_first": columns(windows, slice(1, TOKENS + 1)),
     }
 
@@ -204,7 +204,7 @@ def by_name(inputs: Tensor | Windows) -> dict[str, Tensor]:
     return dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
 
 
-def columns(windows: Windows, taken: slice) -> Windows:
+def columns(windows: Windows, taken: slice) -> dict[str, Tensor]:
     """A stretch of every window."""
     return {name: values[:, taken] for name, values in windows.items()}
 

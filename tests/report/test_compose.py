@@ -2,12 +2,13 @@ import json
 
 import pytest
 
+import sinkscope as ss
 from sinkscope.errors import InputError
 from sinkscope.experiments import findings
 from sinkscope.report.compose import compose, results_page
 from sinkscope.report.page import render
 from sinkscope.report.stored import Stored, read
-from tests.report.experiments.conftest import EVIL, found, run
+from tests.report.experiments.conftest import EVIL, found, question, run
 
 
 def store_run(folder, rows):
@@ -56,6 +57,7 @@ def test_many_measurements_are_drawn_four_by_four(measurement):
 def test_experiments_stand_before_runs_and_measurements(tmp_path, runs, measurement):
     softmax, sigmoid = {0: run("softmax", 0, 9.0)}, {0: run("sigmoid", 0, 1.0)}
     record = findings.write(tmp_path / "results", found(softmax=softmax, sigmoid=sigmoid))
+    ss.question(question())
     store_run(tmp_path / "run", runs[0].rows)
     measurement.save(tmp_path / f"natural {EVIL.replace('/', '')}.nc")
     page = compose([tmp_path / "run", next(tmp_path.glob("*.nc")), record])

@@ -59,5 +59,5 @@ def readings(model: PreTrainedModel, windows: Tensor | Windows) -> Metrics:
     yield from on_lengths(model, windows)
     yield from on_other_inputs(model, windows)
     others = other_inputs(windows, model.config.vocab_size)
-    yield from moved_positions(model, others["repeated"], EPSILON, BATCH)
+    yield from moved_positions(model, others["repeated"]["input_ids"], EPSILON, BATCH)
     yield from spread_of_a_change(model, text, others["without_first"], BATCH)

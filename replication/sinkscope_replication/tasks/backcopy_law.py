@@ -179,7 +179,7 @@ class BigramTask(Task):
     @model_validator(mode="after")
     def _some_are_no_triggers(self) -> BigramTask:
         if self.triggers > self.characters - 2:
-            raise InputError(f"{self.task} field 'triggers' = {self.triggers}: leave at least 2 other characters")
+            raise InputError(f"{self.kind} field 'triggers' = {self.triggers}: leave at least 2 other characters")
         return self
 
     @property

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from sinkscope.data import DataConfig
-from sinkscope.experiments.readings import at_first, mean_loss, readings
+from sinkscope.experiments.readings import at_first, mean_loss
 from sinkscope.experiments.sweep.store import observed
 from sinkscope.model import load_tokenizer
 from sinkscope.training import Recipe
 from sinkscope.training.kinds import LAB
 from sinkscope_replication.observing.other_texts import other_texts
+from sinkscope_replication.observing.readings import readings
+from sinkscope_replication.training import StudyTraining
 from tests.training.helpers import trained
 from tests_replication.observing.test_readings import lab, with_a_sink
 
@@ -85,7 +87,7 @@ def test_a_run_is_read_as_it_was_trained(tiny: Callable[..., Recipe], tmp_path: 
     known = {name: torch.stack([window[name] for window in windows]) for name in ("input_ids", "document_ids")}
     assert len(windows) <= 100
     assert known["document_ids"].max() > 0
-    found = observed(run)
+    found = observed(run, StudyTraining)
     assert found["loss/with_first"] == mean_loss(run.model, known, first=2)
     assert found["loss/with_first"] != mean_loss(run.model, known["input_ids"], first=2)
     assert math.isfinite(found["sink_0/with_bos"]) == (recipe.data.bos == "none")

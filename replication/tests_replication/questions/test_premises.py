@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from sinkscope.experiments import Observed
+from sinkscope.experiments import Findings, Observed, verdicts
 from sinkscope_replication.questions import QUESTIONS
 from sinkscope_replication.questions.variations import OTHERS
 
@@ -88,3 +88,25 @@ def test_overfitting_and_a_missing_sink_are_not_told_apart_where_both_are_there(
     run = {"all": Observed("r", "finished", 3, {"sink_mass": 5.0})}
     assert kept(run | {"1/100": Observed("r", "finished", 3, {"sink_mass": 4.5})}) == pytest.approx(-0.5)
     assert math.isnan(kept(run | {"1/100": Observed("r", "finished", 3, {"sink_mass": 0.5})}))
+
+
+def test_what_is_not_there_is_not_asked_whether_it_moves():
+    """Seeds without the sink have no value, and the verdict says so: their differences of 0 would refute the claim."""
+    masses = {"sink_mass/repeated": (4.0, 4.2, 4.1, 0.0), "sink_mass/replaced=4": (0.1, 0.3, 0.2, 0.0)}
+    by_seed = [dict(zip(masses, each, strict=True)) for each in zip(*masses.values(), strict=True)]
+    runs = {seed: Observed("r", "finished", seed, values) for seed, values in enumerate(by_seed, start=3)}
+    question = QUESTIONS["moved-positions"]
+    asked = next(one for one in question.assertions if one.claim.name == "replaced, by mass")
+    assert asked.effect({"learned positions": runs[3]}) == pytest.approx(3.9)
+    assert math.isnan(asked.effect({"learned positions": runs[6]}))
+    for seeds, outcome in (((3, 4, 5), "supported"), ((6,), "inconclusive")):
+        found = Findings(
+            "moved-positions", "nano", 7, {"learned positions": {seed: runs[seed] for seed in seeds}}, {}, {}
+        )
+        made = {verdict.claim.name: verdict for verdict in verdicts(question, found)}["replaced, by mass"]
+        assert made.outcome == outcome
+    assert made.reason.endswith("seed 6 refused: no sink on the repeated token to begin with")
+    unread = {"learned positions": {3: Observed("r", "finished", 3, {"sink_mass/replaced=4": 0.0})}}
+    made = {one.claim.name: one for one in verdicts(question, Findings("moved-positions", "nano", 4, unread, {}, {}))}
+    assert made["replaced, by mass"].outcome == "inconclusive"
+    assert "refused" not in made["replaced, by mass"].reason

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sinkscope.errors import InputError
-from sinkscope.experiments.jobs import job_from
+from sinkscope.experiments.jobs import as_json, job_from
 from sinkscope.experiments.sweep.store import RunStore, known, observed
 from sinkscope.experiments.sweep.worker import SETTLED, work
 from sinkscope.training import Run
@@ -20,7 +20,7 @@ from sinkscope_replication.tasks.backcopy_law import Sequences, tokenizer_of
 def test_fields_of_task_and_recipe_are_changed_by_name():
     job = Backcopy.at_scale("nano", {"triggers": 2, "steps": 5, "optimizer.lr": 1.0, "attention": "relu", "seed": 4})
     assert (job.triggers, job.recipe.steps, job.recipe.optimizer.lr, job.seed) == (2, 5, 1.0, 4)
-    assert job_from(job.model_dump(mode="json")) == job
+    assert job_from(as_json(job)) == job
     assert job.law.triggers == 2
 
 
@@ -70,10 +70,10 @@ def test_laws_that_differ_make_other_runs(tiny, runs):
 def test_a_job_is_done_observed_and_not_done_again(tiny, runs):
     store, job = RunStore(runs), tiny()
     run = store.run(job)
-    assert not store.settled(run)
+    assert not store.settled(job)
     assert work(job, runs, device="cpu") == SETTLED
-    assert store.settled(run)
-    found = observed(run)
+    assert store.settled(job)
+    found = observed(run, Backcopy)
     assert found.steps == (2, 4, 6)
     for name in ("loss", "train_loss", "excess_triggers", "bos_attention", "value_ratio", "excess_others/zero_head"):
         assert math.isfinite(found[name])
@@ -88,9 +88,9 @@ def test_a_job_is_done_observed_and_not_done_again(tiny, runs):
     older = json.loads(kept.read_text()) | {"layout": 1, "metrics": {}}
     for text in ("{", json.dumps(older)):
         kept.write_text(text)
-        assert known(Run(run.path)) is None
-        assert observed(Run(run.path)) == found
-        assert known(Run(run.path)) == found
+        assert known(Run(run.path), Backcopy) is None
+        assert observed(Run(run.path), Backcopy) == found
+        assert known(Run(run.path), Backcopy) == found
 
 
 @pytest.mark.slow

@@ -137,7 +137,7 @@ def test_a_run_is_made_once_and_seeds_differ(runs, tmp_path):
     before = (run.path / "record.json").read_bytes()
     Minimal(**TINY).train(runs)
     assert (run.path / "record.json").read_bytes() == before
-    found = observed(run)
+    found = observed(run, Minimal)
     assert found.curves["task/bos_attention"][-1] == found["bos_attention"]
     again = Minimal(**TINY).train(tmp_path / "again").record["results"]
     other = Minimal(**TINY, seed=1).train(runs).record["results"]

@@ -123,7 +123,7 @@ def test_a_run_is_made_once(runs):
     before = (run.path / "record.json").read_bytes()
     TriggerConditional(**TINY, seed=0, attention={"name": "softmax"}).train(runs)
     assert (run.path / "record.json").read_bytes() == before
-    found = observed(run)
+    found = observed(run, TriggerConditional)
     assert found["loss"] == pytest.approx(found["unexplained"] + found["output"] ** 2)
     assert found.steps == (0, 2, 4, 6)
     assert found.curves["task/first"][-1] == found["first"]
@@ -150,7 +150,7 @@ def test_divergence_is_a_result(runs):
     with pytest.raises(TrainingDiverged, match="diverged"):
         job.train(runs)
     run = Run(next(runs.iterdir()))
-    assert observed(run).diverged
+    assert observed(run, TriggerConditional).diverged
     assert run.record["step"] > 0
     with pytest.raises(TrainingDiverged):
         job.train(runs)
