@@ -20,6 +20,8 @@ HERE = Path(__file__).parent
 def build(folder: Path) -> None:
     """Write all pages into a folder that is not there yet, links to `docs/` as they are beside it."""
     shutil.copytree(HERE, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    about = (HERE.parent / "README.md").read_text(encoding="utf-8")
+    write_text(folder / "README.md", about.replace("](docs/", "](").replace("](../README.md)", "](../index.md)"))
     for name, text in pages(entries()).items():
         write_text(folder / name, text)
     claims = (

@@ -152,4 +152,4 @@ def test_what_is_no_time_position_or_dose_is_dots_and_what_has_no_value_nothing(
 def test_figures_name_metrics_in_words():
     for each in findings_page.entries():
         for metric in [*each.tabled, *each.shown, *curves_of(each)]:
-            assert "_" not in title(metric, each.task), (each.name, metric)
+            assert "_" not in title(metric, each.titles), (each.name, metric)

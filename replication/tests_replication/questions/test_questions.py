@@ -239,7 +239,7 @@ def test_questions_share_their_baseline():
 
 
 def test_the_page_of_the_paper_s_tables_names_the_experiments_that_there_are():
-    page = (Path(__file__).parents[3] / "docs" / "reproduce_a_table_of_the_paper.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reproduce_a_table_of_the_paper.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([a-z0-9-]+)`", "".join(re.findall(r"^\|.*$", page, re.MULTILINE))))
     assert named == set(QUESTIONS)
 
