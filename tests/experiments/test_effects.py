@@ -45,7 +45,6 @@ from sinkscope.experiments.effects import (
     where_trained,
 )
 from sinkscope.experiments.equal_loss import around_loss
-from sinkscope_replication.assertions import all_keep_sink
 
 
 def seen(value: float, curve: tuple[tuple[float, float], ...] = (), status: str = "finished") -> Observed:
@@ -200,15 +199,6 @@ def test_over_zero_there_is_no_quotient():
     assert math.isnan(
         quotient("run", "one", "other")({"run": Observed("r", "finished", 0, {"one": 1.0, "other": 0.0})})
     )
-
-
-def test_a_claim_about_several_at_equal_loss_is_about_the_least():
-    curves = {"a": (5.0, 5.0), "b": (3.0, 3.0), "base": (7.0, 7.0)}
-    runs = {label: straight((4.0, 2.0), rates) for label, rates in curves.items()}
-    assert at_equal_loss("a", "base")(runs) == 5.0
-    claims = {one.claim.name: one for one in all_keep_sink(("a", "b"), "base", "a test")}
-    assert claims["always a sink at equal loss"].effect(runs) == 3.0
-    assert math.isnan(claims["always mass at equal loss"].effect(runs))  # runs of before keep no mass
 
 
 def test_masses_are_compared_where_the_control_s_mass_has_formed():
