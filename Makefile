@@ -8,7 +8,7 @@ export PYTHON TORCH
 venv := .venv/bin
 oldest := .venv-oldest/bin
 inputs := pyproject.toml $(wildcard replication/pyproject.toml) .ci/install
-pages := families observers spared streaming zoo
+pages := families observers streaming zoo
 fast := -m pytest -m "not slow and not real" -n $(WORKERS) --dist worksteal
 style := $(venv)/ruff check . && $(venv)/ruff format --check .
 

@@ -16,7 +16,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LONG = {"README", "encoder_and_hybrid", "which_tokens", "does_it_matter", "survey", "by_which_mechanism"}
 LONG |= {"calibration", "does_my_model_have_a_sink", "which_policy", "quantized_linear"}
-LONG |= {"which_tokens_to_spare"}
+LONG |= {"what_to_protect"}
 LASTING = re.compile(r"#.*\bminutes\b")  # said in the comment behind a command
 INSTALLING = ("make ", "pip ", "python -m venv", "git ", "cd ")
 

@@ -7,9 +7,10 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
@@ -41,6 +42,9 @@ SHORT_CELL = 8  # characters; columns of nothing longer are the first to be give
 PADDING = 2  # spaces behind a column
 
 
+_stdout: ContextVar[TextIO | None] = ContextVar("stdout", default=None)  # while libraries print elsewhere
+
+
 def show(*parts: RenderableType) -> None:
     """Print a result."""
     Console(highlight=False).print(*parts, soft_wrap=all(isinstance(part, Text | str) for part in parts))
@@ -58,8 +62,8 @@ def fail(message: str) -> None:
 
 
 def show_json(value: Any) -> None:
-    """Print one JSON value; NaN and infinities, which JSON does not have, become null."""
-    print(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+    """Print one JSON value, also inside `only_json`; NaN and infinities, which JSON does not have, become null."""
+    print(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False), file=_stdout.get())
 
 
 @contextmanager
@@ -68,8 +72,12 @@ def only_json(active: bool) -> Iterator[None]:
     if not active:
         yield
         return
-    with redirect_stdout(sys.stderr):
-        yield
+    before = _stdout.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _stdout.reset(before)
 
 
 def flat(value: Any, prefix: str = "") -> list[tuple[str, object]]:

@@ -19,7 +19,7 @@ from sinkscope.cli.asking.verdict import (
     tell_damage,
     verdict_,
 )
-from sinkscope.cli.commands import App
+from sinkscope.cli.commands import App, When
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ WORKERS = "Runs at once. They share the processors, or have OMP_NUM_THREADS thre
 COMPILE = "Train under torch.compile: faster; numbers differ by rounding alone. Needs a C++ compiler."
 NONE = "no package with experiments is installed: `sinkscope-replication` has those of the paper"
 Compiled = Annotated[bool, typer.Option("--compile", help=COMPILE)]
+TRAINS = When(lambda values: values["backend"] != "none", "goes with a backend that trains: none only judges")
 Results = Annotated[Path, typer.Option(help="Folder of the records.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
@@ -86,6 +87,9 @@ def show_(name: Name, scale: Scale = "nano", results: Results = RESULTS, as_json
     show(plain(""))
     claims = [(a.claim.name, a.claim.statement, str(a.claim.rule)) for a in question.assertions]
     show(table(("claim", "statement", "effect asked"), claims, numbers_from=3))
+    from sinkscope.cli.live.planned import deciding
+
+    show(plain(f"\n{deciding(question, 'nano')}"))
     for gone in question.withdrawn:
         show(plain(f"\nwithdrawn: {gone.statement} ({gone.reason})"))
 
@@ -95,12 +99,12 @@ def run_(
     name: Name,
     scale: Scale = "nano",
     seeds: Annotated[int, typer.Option(help="Runs of every variation.")] = 3,
-    workers: Annotated[int, typer.Option(help=WORKERS)] = 1,
+    workers: Annotated[int, typer.Option(help=WORKERS), TRAINS] = 1,
     backend: Annotated[str, typer.Option(metavar="local|ray|none", help=WHERE)] = "local",
     out: Annotated[Path, typer.Option(help="The parent folder of runs.")] = Path("runs"),
     results: Results = RESULTS,
     reuse: Annotated[bool, typer.Option("--reuse", help=REUSE)] = False,
-    compiled: Compiled = False,
+    compiled: Annotated[Compiled, TRAINS] = False,
     plan_only: Annotated[bool, typer.Option("--plan", help="Say how many runs, hours, bytes; train nothing.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -117,6 +121,12 @@ def run_(
 
         show_planned(question, scale, seeds, workers, results, reuse, as_json)
         return
+    if backend != "none":
+        from sinkscope.cli.live.planned import deciding, planned
+
+        cost = planned(question, scale, seeds, workers, results, reuse)
+        about = "for a time that no record tells" if cost.seconds is None else f"about {hours(cost.seconds / workers)}"
+        note(f"{cost.runs} runs, {about}, less what is there already; {deciding(question, scale, seeds)}")
     record = path_of(results, question.name, scale)
     try:
         with only_json(as_json), watching(out) as watch:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from sinkscope.cli.commands import When
+from sinkscope.cli.options import OF_PEOPLE
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import note, plain, show, show_json, table
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 BAD_INPUT = 2  # exit code where a record cannot be read
 RESULTS = Path("results/experiments")
+OF_ALL = When(lambda values: values["every"], "goes with --all: one experiment is shown whole")
 OF_CLAIMS = ("claim", "asked", "effect (95 % interval)", "seeds", "could show", "verdict")
 
 
@@ -36,7 +39,10 @@ def verdict_(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A name, or a Python file.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Judge every experiment.")] = False,
     full: Annotated[
-        bool, typer.Option("--full", help="With --all: every claim and its verdict, not the sums alone.")
+        bool,
+        typer.Option("--full", help="With --all: every claim and its verdict, not the sums alone."),
+        OF_ALL,
+        OF_PEOPLE,
     ] = False,
     scale: Annotated[str, typer.Option(metavar="nano|mini|paper", help="How large the models are.")] = "nano",
     results: Annotated[Path, typer.Option(help="Folder of your own records.")] = RESULTS,
@@ -45,8 +51,6 @@ def verdict_(
     """Judge the claims again from stored records and from the runs that come with a question; train nothing."""
     from sinkscope.experiments import QUESTIONS, find, known, verdicts
 
-    if full and not every:
-        raise InputError("--full goes with --all: one experiment is shown whole")
     if every == (name is not None):
         raise InputError("name one experiment, or pass --all")
     require_folder(results)
