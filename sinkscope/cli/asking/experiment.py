@@ -89,7 +89,7 @@ def show_(name: Name, scale: Scale = "nano", results: Results = RESULTS, as_json
     show(table(("claim", "statement", "effect asked"), claims, numbers_from=3))
     from sinkscope.cli.live.planned import deciding
 
-    show(plain(f"\n{deciding(question, 'nano')}"))
+    show(plain(f"\n{deciding(question, scale)}"))
     for gone in question.withdrawn:
         show(plain(f"\nwithdrawn: {gone.statement} ({gone.reason})"))
 
