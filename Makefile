@@ -10,6 +10,7 @@ oldest := .venv-oldest/bin
 inputs := pyproject.toml $(wildcard replication/pyproject.toml) .ci/install
 pages := families observers streaming zoo
 fast := -m pytest -m "not slow and not real" -n $(WORKERS) --dist worksteal
+types := $(venv)/mypy sinkscope tools $(wildcard replication/sinkscope_replication)
 style := $(venv)/ruff check . && $(venv)/ruff format --check .
 
 .NOTPARALLEL:
@@ -23,7 +24,7 @@ demo: .venv/run.stamp ## measure a model, train two, write the report: the main 
 
 test: .venv/dev.stamp ## lint, type-check and run the fast tests
 	$(style)
-	$(venv)/mypy & types=$$!; \
+	$(types) & types=$$!; \
 	$(venv)/python $(fast) $(ARGS); tests=$$?; \
 	wait $$types || { echo "mypy found what stands above, among the lines of the tests" >&2; exit 1; }; \
 	exit $$tests
@@ -41,7 +42,7 @@ test-oldest: .venv-oldest/dev.stamp ## the fast tests with the oldest supported 
 
 lint: .venv/dev.stamp ## style and types
 	$(style)
-	$(venv)/mypy
+	$(types)
 
 pages: .venv/dev.stamp ## write the pages of docs/ that are made from code
 	set -e; for page in $(pages); do $(venv)/python -m tools.pages.$$page; done

@@ -27,10 +27,11 @@ QUIET = {"include_dashboard": False, "log_to_driver": False, "logging_level": "E
 def work_on_ray(jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep:
     """Make all runs as Ray tasks, at most `workers` at once, each with its share of the processors and GPUs.
 
-    With `RAY_ADDRESS` set they run on that cluster, whose machines must share the folder `out` and have sinkscope and
-    the packages that register the tasks installed; without it on a cluster on this machine that lasts as long as the sweep. Ray starts a task again whose
-    process or machine is lost, and the run goes on from its newest checkpoint. All else as in `drive`. Raises
-    `InputError` for fewer than one worker, without the package `ray`, and where no cluster answers.
+    With `RAY_ADDRESS` set they run on that cluster, whose machines must share the folder `out` and have sinkscope
+    installed, with the packages that register the tasks; without it on a cluster on this machine that lasts as long as
+    the sweep. Ray starts a task again whose process or machine is lost, and the run goes on from its newest checkpoint.
+    All else as in `drive`. Raises `InputError` for fewer than one worker, without the package `ray`, and where no
+    cluster answers.
     """
     require_workers(workers)
     with _cluster(workers) as ray:
