@@ -37,7 +37,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (Debian package `chromium`)"),
 ]
 WIDTHS = (390, 768, 1400)
-KINDS = ("measurement", "survey", "experiments", "demo", "theory", "stored", "intervention", "caches", "quantization")
+KINDS = ("measurement", "survey", "experiments", "demo", "stored", "intervention", "caches", "quantization")
 LEAST_CONTRAST = 4.5  # WCAG 2 AA, for text
 INPUTS = pd.DataFrame({"input": ["natural text"], "sink_rate": [11.6], "low": [10.0], "high": [13.0]})
 
