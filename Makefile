@@ -7,13 +7,14 @@ export PYTHON TORCH
 
 venv := .venv/bin
 oldest := .venv-oldest/bin
-inputs := pyproject.toml .ci/install
-pages := claims families findings identities observers statements streaming zoo
+inputs := pyproject.toml $(wildcard replication/pyproject.toml) .ci/install
+pages := families observers streaming zoo
 fast := -m pytest -m "not slow and not real" -n $(WORKERS) --dist worksteal
+types := $(venv)/mypy sinkscope tools $(wildcard replication/sinkscope_replication)
 style := $(venv)/ruff check . && $(venv)/ruff format --check .
 
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-real test-all test-oldest lint pages docs bench clean
+.PHONY: help demo test test-slow test-real test-all test-oldest lint pages docs kernels bench clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -23,7 +24,7 @@ demo: .venv/run.stamp ## measure a model, train two, write the report: the main 
 
 test: .venv/dev.stamp ## lint, type-check and run the fast tests
 	$(style)
-	$(venv)/mypy & types=$$!; \
+	$(types) & types=$$!; \
 	$(venv)/python $(fast) $(ARGS); tests=$$?; \
 	wait $$types || { echo "mypy found what stands above, among the lines of the tests" >&2; exit 1; }; \
 	exit $$tests
@@ -41,13 +42,16 @@ test-oldest: .venv-oldest/dev.stamp ## the fast tests with the oldest supported 
 
 lint: .venv/dev.stamp ## style and types
 	$(style)
-	$(venv)/mypy
+	$(types)
 
-pages: .venv/dev.stamp ## write the pages of docs/ that are made from code or from records
+pages: .venv/dev.stamp ## write the pages of docs/ that are made from code
 	set -e; for page in $(pages); do $(venv)/python -m tools.pages.$$page; done
 
 docs: .venv/docs.stamp ## the documentation site, in build/site: offline, warnings are errors, links are checked
 	$(venv)/python -m tools.site
+
+kernels: .venv/run.stamp ## compare every fused kernel with the exact formulas, on a CUDA GPU
+	$(venv)/python -m tools.kernels $(ARGS)
 
 bench: .venv/run.stamp ## print what the scripts in benchmarks/ time and weigh
 	set -e; for script in $$(grep -l __main__ benchmarks/*.py); do \
@@ -56,7 +60,7 @@ bench: .venv/run.stamp ## print what the scripts in benchmarks/ time and weigh
 
 clean: ## remove the environments, builds and caches; runs/ stays
 	rm -rf .venv .venv-oldest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find sinkscope tests tools benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find sinkscope tests tools benchmarks replication -name __pycache__ -prune -exec rm -rf {} +
 
 # A stamp stands for a finished installation, so it is written last.
 .venv/run.stamp: $(inputs) constraints.txt

@@ -27,7 +27,6 @@ _ROOMS = (
     "trials",
     "training",
     "survey",
-    "theory",
     "experiments",
     "report",
 )
@@ -59,6 +58,7 @@ _HOME = {
     "intervention": "sinkscope.interventions.registering",
     "policy": "sinkscope.caches.registering",
     "question": "sinkscope.experiments.registering",
+    "task": "sinkscope.experiments.registering",
 }
 
 __all__ = ["__version__", *_ROOMS, *_HOME]
@@ -79,7 +79,6 @@ if TYPE_CHECKING:
     from sinkscope import sinks as sinks
     from sinkscope import statistics as statistics
     from sinkscope import survey as survey
-    from sinkscope import theory as theory
     from sinkscope import training as training
     from sinkscope import trials as trials
     from sinkscope.attention.catalog.registering import operation as operation
@@ -88,6 +87,7 @@ if TYPE_CHECKING:
     from sinkscope.caches.registering import policy as policy
     from sinkscope.errors import InputError as InputError
     from sinkscope.experiments.registering import question as question
+    from sinkscope.experiments.registering import task as task
     from sinkscope.interventions.registering import intervention as intervention
     from sinkscope.measurements import Measurement as Measurement
     from sinkscope.measuring import compare as compare

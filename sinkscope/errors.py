@@ -5,6 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+__all__ = [
+    "InputError",
+    "UnsupportedModelError",
+    "unknown",
+]
+
 
 class InputError(ValueError):
     """Bad input: what is wrong, where, and the nearest valid choice. The command line prints it and exits with 2.

@@ -20,6 +20,22 @@ from filelock import FileLock
 
 from sinkscope.errors import InputError
 
+__all__ = [
+    "MANIFEST",
+    "cache_dir",
+    "cached_folder",
+    "check_room",
+    "check_writable",
+    "indented",
+    "is_intact",
+    "replacing",
+    "sha256",
+    "sweep",
+    "write_json",
+    "write_text",
+    "writing",
+]
+
 MANIFEST = "manifest.json"  # in a cached folder
 _ROOM = ".unfinished"  # ends the hidden folder, beside the target, in which a write happens
 _RANDOM = "?" * 8  # what the system puts before that ending

@@ -57,20 +57,6 @@ def estimate(samples: Iterable[tuple[float, Sequence[float]]]) -> Estimate:
     return Estimate(mean, math.sqrt(total), df, n)
 
 
-def holm(p: Sequence[float]) -> list[float]:
-    """p-values corrected for how many there are, by Holm's step-down method, in the given order.
-
-    The i-th smallest of m becomes the largest (m − j) p_j over j ≤ i (from 0), at most 1: of all claims that are then
-    at or below 5 %, one or more is false with a chance of at most 5 %. scipy corrects false discovery rates alone.
-    """
-    order = sorted(range(len(p)), key=lambda place: p[place])
-    found, so_far = [0.0] * len(p), 0.0
-    for rank, place in enumerate(order):
-        so_far = max(so_far, min(1.0, (len(p) - rank) * p[place]))
-        found[place] = so_far
-    return found
-
-
 def _variance(values: Sequence[float]) -> float:
     if max(values) == min(values):
         return 0.0  # a sum's rounding is no variation

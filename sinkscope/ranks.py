@@ -5,6 +5,11 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
+__all__ = [
+    "rank_correlation",
+    "ranks",
+]
+
 
 def ranks(values: Float[np.ndarray, "*rows n"]) -> Float[np.ndarray, "*rows n"]:
     """Ranks from 1 along the last axis; ties share their mean rank; NaN stays NaN and is not ranked."""

@@ -1,8 +1,8 @@
 """Things with a name: the package's own, and what other packages add to them.
 
-A package adds by a decorator (`sinkscope.operation`, `.observer`, `.intervention`, `.policy`, `.question`). That nobody
-has to import it first, it names what it decorates, or the module, under the entry-point group of the same name
-(`sinkscope.operation` …) in its `pyproject.toml`.
+A package adds by a decorator (`sinkscope.operation`, `.observer`, `.intervention`, `.policy`, `.question`, `.task`).
+That nobody has to import it first, it names what it decorates, or the module, under the entry-point group of the same
+name (`sinkscope.operation` …) in its `pyproject.toml`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 
 from sinkscope.errors import InputError
 
-Group = Literal["operation", "observer", "intervention", "policy", "question"]
+Group = Literal["operation", "observer", "intervention", "policy", "question", "task"]
 Value = TypeVar("Value")
 Taker = TypeVar("Taker", bound=Callable[..., object])
 

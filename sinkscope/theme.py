@@ -14,6 +14,36 @@ from typing import Final
 
 import plotly.graph_objects as go
 
+__all__ = [
+    "ABOVE",
+    "BELOW",
+    "BLUE",
+    "DARK",
+    "DASHES",
+    "FONT",
+    "GREEN",
+    "GRID",
+    "INK",
+    "MONO",
+    "MUTED",
+    "OCHRE",
+    "ORANGE",
+    "PAPER",
+    "PURPLE",
+    "SEQUENTIAL",
+    "SERIES",
+    "SINK",
+    "SLATE",
+    "SYMBOLS",
+    "figure",
+    "intervals",
+    "layout",
+    "series_style",
+    "template",
+    "threshold_scale",
+    "tint",
+]
+
 INK: Final = "#1b1f24"
 MUTED: Final = "#59636e"
 GRID: Final = "#e3e6ea"

@@ -22,10 +22,11 @@ def registries() -> list[Registry]:
     from sinkscope.attention.pieces.opened import PLACES
     from sinkscope.caches import POLICIES
     from sinkscope.experiments import QUESTIONS
+    from sinkscope.experiments.jobs import TASKS
     from sinkscope.interventions import NAMED
     from sinkscope.probes import OBSERVERS
 
-    return [ENTRIES, *(place.kinds for place in PLACES.values()), OBSERVERS, NAMED, POLICIES, QUESTIONS]
+    return [ENTRIES, *(place.kinds for place in PLACES.values()), OBSERVERS, NAMED, POLICIES, QUESTIONS, TASKS]
 
 
 @contextmanager

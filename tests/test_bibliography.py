@@ -25,15 +25,20 @@ ENTRIES = dict(re.findall(r"^## (.+)\n\n((?:(?!## ).*\n)+)", PAGE, re.MULTILINE)
 BIBTEX = dict(re.findall(r"^@\w+\{(\w+),\n((?:  .*\n)+)\}$", FILE, re.MULTILINE))
 TEXTS = sorted(
     path
-    for pattern in ("sinkscope/**/*", "docs/*", "tests/**/*", "benchmarks/**/*", "tools/**/*", "examples/**/*", "*.md")
-    for path in ROOT.glob(pattern)
+    for folder in ("sinkscope", "docs", "tests", "benchmarks", "tools", "examples", "replication", "")
+    for path in ROOT.glob(f"{folder}/**/*" if folder else "*.md")
     if path.suffix in {".py", ".md", ".js", ".html", ".css"} and path != Path(__file__)
 )
 CITING = [
     path
     for path in TEXTS
-    if path.relative_to(ROOT).parts[0] in ("sinkscope", "docs") and "bibliography" not in path.stem
+    if path.relative_to(ROOT).parts[0] in ("sinkscope", "docs", "replication")
+    and "bibliography" not in path.stem
+    and "tests_replication" not in path.parts
 ]
+with_the_study = pytest.mark.skipif(
+    not (ROOT / "replication").is_dir(), reason="the study is not here, which many entries are of"
+)
 
 NAME = r"[A-ZÅÄÖ][\w’-]+"
 YEAR = r"(?:19|20)\d\d[ab]?"
@@ -68,7 +73,7 @@ def names(entry: str) -> list[str]:
 
 def unknown(name: str) -> bool:
     """Whether it is neither a name of Python, an operation, an experiment, a model, a field, nor a command."""
-    if name.startswith("sinkscope."):
+    if name.startswith(("sinkscope.", "sinkscope_replication.")):
         module, _, attribute = name.rpartition(".")
         try:
             resolve_name(name if attribute.islower() else f"{module}:{attribute}")
@@ -100,6 +105,7 @@ def test_page_and_file_say_the_same(source):
     assert all(fields[each] in entry for each in ("eprint", "booktitle", "journal", "url") if each in fields)
 
 
+@with_the_study
 @pytest.mark.parametrize("source", ENTRIES)
 def test_an_entry_says_where_it_is_implemented(source):
     places = [name for name in names(ENTRIES[source]) if name not in BIBTEX]
@@ -114,6 +120,7 @@ def test_what_is_cited_has_an_entry():
     assert missing == set()
 
 
+@with_the_study
 def test_what_has_an_entry_is_cited():
     assert ENTRIES.keys() - {each for path in CITING for each in citations(read(path))} == set()
 

@@ -16,7 +16,7 @@ from sinkscope.attention import attend
 from sinkscope.errors import InputError
 from sinkscope.files import cache_dir
 from sinkscope.probes import observe
-from tests.conftest import attention_as_before
+from tests.plugin import attention_as_before
 from tests.shapes import ONE_OF
 
 

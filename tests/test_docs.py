@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,9 @@ from tests.registering import forgetting
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-RECORDS = ROOT / "sinkscope" / "experiments" / "records"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-LONG = {"README", "theory", "encoder_and_hybrid", "which_tokens", "does_it_matter", "survey", "by_which_mechanism"}
-LONG |= {"calibration", "synthetic_tasks", "does_my_model_have_a_sink", "which_policy", "quantized_linear"}
+LONG = {"README", "encoder_and_hybrid", "which_tokens", "does_it_matter", "survey", "by_which_mechanism"}
+LONG |= {"calibration", "does_my_model_have_a_sink", "which_policy", "quantized_linear"}
 LONG |= {"what_to_protect"}
 LASTING = re.compile(r"#.*\bminutes\b")  # said in the comment behind a command
 INSTALLING = ("make ", "pip ", "python -m venv", "git ", "cd ")
@@ -39,11 +37,10 @@ def pages() -> list:
     return [pytest.param(page, marks=marks[page], id=page.stem) for page in PAGES if blocks(page)]
 
 
-@pytest.mark.slow_except("reproduce_a_table_of_the_paper")
+@pytest.mark.slow_except("ask_your_own_question")
 @pytest.mark.parametrize("page", pages())
 def test_snippets_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(RECORDS, tmp_path / RECORDS.relative_to(ROOT))  # as in a checkout
     names: dict[str, object] = {"__name__": "snippet"}
     with forgetting():
         for kind, code in blocks(page):

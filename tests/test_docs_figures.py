@@ -49,5 +49,7 @@ def test_a_figure_says_in_words_what_it_shows():
 def test_links_between_pages_lead_somewhere():
     found = [(page, target) for page in PAGES for target in LINK.findall(page.read_text("utf-8"))]
     own = [(page, target) for page, target in found if "://" not in target]
+    if not (ROOT / "replication").is_dir():  # as where the instrument is tried alone
+        own = [(page, target) for page, target in own if not target.startswith("replication/")]
     broken = [(page.name, target) for page, target in own if not (page.parent / target).exists()]
     assert not broken

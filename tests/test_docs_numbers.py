@@ -12,8 +12,6 @@ import pytest
 import sinkscope as ss
 from sinkscope.cli import main
 from sinkscope.data import build_inputs
-from sinkscope.experiments import SHIPPED
-from sinkscope.experiments.findings import read
 from sinkscope.model import load_tokenizer
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -43,16 +41,6 @@ def test_a_written_number_is_compared_in_its_digits() -> None:
     assert says("0.52", 0.5168)
     assert not says("0.52", 0.5268)
     assert says("100", 99.7)
-
-
-def test_the_seed_of_sigmoid_that_reads_high_is_told_of() -> None:
-    found = read(SHIPPED, "normalisation", "nano")
-    assert found is not None
-    rates = {seed: run.metrics["sink_0"] for seed, run in found.runs["sigmoid"].items() if seed < 3}
-    told = re.search(r"first three seeds\s+has a rate of ([\d.]+) %", (DOCS.parent / "README.md").read_text())
-    assert told is not None
-    assert says(told[1], max(rates.values()))
-    assert max(rates, key=rates.__getitem__) == 1
 
 
 @pytest.fixture(scope="module")

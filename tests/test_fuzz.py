@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import sinkscope as ss
 from sinkscope.attention import CATALOG, AttentionSpec, resolve
 from sinkscope.errors import InputError
-from sinkscope.experiments import SHIPPED, Findings
+from sinkscope.experiments import Findings, Observed
 from sinkscope.measurements import Measurement
 from sinkscope.model import LabConfig
 from sinkscope.survey import SurveySpec, load_spec
@@ -48,7 +48,8 @@ CONFIG = {
     "attention": "sigmoid",
     "position": "rotary",
 }
-RECORD = json.loads((SHIPPED / "nano" / "emergence.json").read_text())
+RUN = Observed("nano-softmax-0", "finished", 0, {"loss": 3.0}, (1, 2), {"loss": (4.0, 3.0)}, 60.0, layout=8)
+RECORD = Findings("emergence", "nano", 1, {"softmax": {0: RUN}}, {"softmax": {1: "no room"}}).to_dict()
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),

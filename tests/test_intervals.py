@@ -10,7 +10,7 @@ import sys
 import pytest
 from scipy import stats
 
-from sinkscope.intervals import Estimate, estimate, holm
+from sinkscope.intervals import Estimate, estimate
 
 DRAW = random.Random(5)
 SAMPLES = [
@@ -72,12 +72,6 @@ def test_what_does_not_vary_is_certain_and_what_is_alone_is_not_known():
     alone = estimate([(1.0, [1.0, 2.0, 3.0]), (-1.0, [1.0])])
     assert math.isnan(alone.bound(0.95))
     assert math.isnan(alone.above(0.0))
-
-
-def test_holm_s_correction():
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
-    assert holm([]) == []
 
 
 def test_a_claim_can_be_written_down_without_scipy():

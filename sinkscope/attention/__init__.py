@@ -7,7 +7,7 @@ from sinkscope.attention.difference import Difference
 from sinkscope.attention.functional import Explanation, attend, explain
 from sinkscope.attention.learned import Learned
 from sinkscope.attention.lse import token_share, with_sink, without_sink
-from sinkscope.attention.masks import Alone, Causal, Document, Full, Mask, Prefix, Window, Without
+from sinkscope.attention.masks import Alone, Causal, Document, Full, Mask, Prefix, Strict, Window, Without
 from sinkscope.attention.masks import Combinable as MaskPiece
 from sinkscope.attention.normalizers import (
     ClippedSoftmax,
@@ -102,6 +102,7 @@ __all__ = [
     "Softmax",
     "Softpick",
     "StickBreaking",
+    "Strict",
     "SuffixSlot",
     "Tokens",
     "ValueBias",

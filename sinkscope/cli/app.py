@@ -17,12 +17,10 @@ from sinkscope.cli import (
     demo,
     generate,
     intervene,
-    kernels,
     measure,
     quantize,
     report,
     survey,
-    theory,
     train,
     zoo,
 )
@@ -102,9 +100,7 @@ app.command("generate", epilog="Example: sinkscope generate nano --stream --sink
 )
 app.command("train", epilog="Example: sinkscope train nano --set attention=sigmoid --set steps=200")(train.train)
 app.command("zoo", epilog="Example: sinkscope zoo sigmoid")(zoo.zoo)
-app.command("theory", epilog="Example: sinkscope theory --out theory")(theory.theory)
 app.add_typer(experiment.app, name="experiment")
-app.add_typer(kernels.app, name="kernels")
 app.command("report", epilog="Example: sinkscope report runs/* measurement.nc --out report.html")(report.report)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from rich.text import Text
@@ -17,18 +19,15 @@ from sinkscope.demo.closing import Closing, ending
 from sinkscope.demo.live import EXPLANATION, watch
 from sinkscope.demo.look import EPSILON, INPUTS, input_table, measure_model
 from sinkscope.demo.plan import PATIENCE, DemoPlan
-from sinkscope.experiments import SHIPPED as RECORDS
-from sinkscope.experiments import Observed
 from sinkscope.measurements import Measurement
 from sinkscope.report.demo_page import demo_page, evaluated, outcome, quick_outcome, quick_page
 from sinkscope.report.page import Page, write_page
 from sinkscope.report.runs import Seeds, StoredRun
-from sinkscope.report.stored import read_findings
 from sinkscope.report.terminal import note, plain, show, table
 from sinkscope.training import load_recipe
 
-STORED = "normalisation"
-"""The question in whose record the stored curves stand."""
+STORED = Path(__file__).parent / "curves.json"
+"""Curves of trainings of `nano` with softmax and with sigmoid, by label, several seeds each."""
 
 
 def run(plan: DemoPlan) -> Closing:
@@ -72,14 +71,14 @@ def _within(plan: DemoPlan, began: float, seconds: float) -> Closing:
 
 def stored_runs() -> list[Seeds]:
     """The trainings with softmax and with sigmoid whose curves come with the package, over all their seeds."""
-    found = read_findings(RECORDS / "nano" / f"{STORED}.json")
-    runs = {label: [_curves(run) for run in found.runs[label].values()] for label in ("softmax", "sigmoid")}
+    stored = json.loads(STORED.read_text(encoding="utf-8"))
+    runs = {label: [_curves(run) for run in each] for label, each in stored.items()}
     return [Seeds(f"{label} (stored, mean of {len(each)})", each) for label, each in runs.items()]
 
 
-def _curves(run: Observed) -> StoredRun:
-    rows = ({name: curve[index] for name, curve in run.curves.items()} for index in range(len(run.steps)))
-    return StoredRun(run.run, tuple({"step": step, **row} for step, row in zip(run.steps, rows, strict=True)))
+def _curves(run: Mapping[str, Any]) -> StoredRun:
+    rows = ({name: curve[index] for name, curve in run["curves"].items()} for index in range(len(run["steps"])))
+    return StoredRun(run["run"], tuple({"step": step, **row} for step, row in zip(run["steps"], rows, strict=True)))
 
 
 def _look(plan: DemoPlan) -> tuple[pd.DataFrame, dict[str, Measurement]]:

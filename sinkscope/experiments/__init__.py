@@ -1,4 +1,4 @@
-"""The paper's questions as experiments: variations of a recipe, claims stated beforehand, verdicts with spread.
+"""Questions as experiments: variations of a recipe, claims stated beforehand, verdicts with spread.
 
 What makes runs is imported when it is first used: what was found can be read without torch.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.experiments import registering as registering  # so that entry points of questions are taken
+from sinkscope.experiments.contrasts import Contrast
 from sinkscope.experiments.effects import (
     diverges,
     gap,
@@ -20,17 +20,23 @@ from sinkscope.experiments.effects import (
     range_of,
     rising,
 )
-from sinkscope.experiments.findings import Findings, after_holm, holds_after_holm, verdicts
-from sinkscope.experiments.identities import is_synthetic
-from sinkscope.experiments.observed import Observed
-from sinkscope.experiments.paper import STATEMENTS, Answer, Said, answers, unanswered
-from sinkscope.experiments.pooled import SHIPPED, Known, known, pooled
+from sinkscope.experiments.equal_loss import SeedWise
+from sinkscope.experiments.expected import Expected, expected
+from sinkscope.experiments.findings import Findings, Judged, path_of, read, verdicts
+from sinkscope.experiments.keys import Key, key_of, keys
+from sinkscope.experiments.known import RESULTS, known, with_rows
+from sinkscope.experiments.observed import CURVES, LARGEST, Metrics, Observed
 from sinkscope.experiments.question import (
     RECIPE_OF,
     SCALES,
+    TIMES,
     Assertion,
     Question,
+    Runs,
+    Scale,
+    SeedEffect,
     Variation,
+    Withdrawn,
     above,
     above_ratio,
     below,
@@ -38,13 +44,15 @@ from sinkscope.experiments.question import (
     task,
     within,
 )
-from sinkscope.experiments.questions import QUESTIONS, find, questions_in
-from sinkscope.experiments.queue.plan import Expected, Planned, expected, plan, require_hours, require_whole
-from sinkscope.experiments.statements import Stated, stated
+from sinkscope.experiments.registering import QUESTIONS, find, questions_in  # so that entry points are taken
+from sinkscope.experiments.rows import read_rows, write_rows
 
 if TYPE_CHECKING:
-    from sinkscope.experiments.queue.working import Queue as Queue
-    from sinkscope.experiments.queue.working import work_off as work_off
+    from sinkscope.experiments.jobs import Job as Job
+    from sinkscope.experiments.jobs import LabTraining as LabTraining
+    from sinkscope.experiments.jobs import Task as Task
+    from sinkscope.experiments.jobs import training_metrics as training_metrics
+    from sinkscope.experiments.jobs import validation_windows as validation_windows
     from sinkscope.experiments.running import Progress as Progress
     from sinkscope.experiments.running import backend_named as backend_named
     from sinkscope.experiments.running import run as run
@@ -52,40 +60,49 @@ if TYPE_CHECKING:
     from sinkscope.experiments.sweep.sweeping import Sweep as Sweep
 
 LATER = {
+    "Job": "jobs",
+    "LabTraining": "jobs",
     "Progress": "running",
-    "Queue": "queue.working",
     "RunStore": "sweep.store",
     "Sweep": "sweep.sweeping",
+    "Task": "jobs",
     "backend_named": "running",
     "run": "running",
-    "work_off": "queue.working",
+    "training_metrics": "jobs",
+    "validation_windows": "jobs",
 }
 
 __all__ = [
+    "CURVES",
+    "LARGEST",
     "QUESTIONS",
     "RECIPE_OF",
+    "RESULTS",
     "SCALES",
-    "SHIPPED",
-    "STATEMENTS",
-    "Answer",
+    "TIMES",
     "Assertion",
+    "Contrast",
     "Expected",
     "Findings",
-    "Known",
+    "Job",
+    "Judged",
+    "Key",
+    "LabTraining",
+    "Metrics",
     "Observed",
-    "Planned",
     "Progress",
     "Question",
-    "Queue",
     "RunStore",
-    "Said",
-    "Stated",
+    "Runs",
+    "Scale",
+    "SeedEffect",
+    "SeedWise",
     "Sweep",
+    "Task",
     "Variation",
+    "Withdrawn",
     "above",
     "above_ratio",
-    "after_holm",
-    "answers",
     "backend_named",
     "below",
     "diverges",
@@ -93,28 +110,28 @@ __all__ = [
     "find",
     "gap",
     "gap_at_equal_loss",
-    "holds_after_holm",
-    "is_synthetic",
+    "key_of",
+    "keys",
     "known",
     "level",
     "log_ratio",
     "log_ratio_at_equal_loss",
+    "path_of",
     "peak",
-    "plan",
-    "pooled",
     "questions_in",
     "range_of",
+    "read",
+    "read_rows",
     "recipe",
-    "require_hours",
-    "require_whole",
     "rising",
     "run",
-    "stated",
     "task",
-    "unanswered",
+    "training_metrics",
+    "validation_windows",
     "verdicts",
+    "with_rows",
     "within",
-    "work_off",
+    "write_rows",
 ]
 
 

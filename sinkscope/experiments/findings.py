@@ -16,9 +16,7 @@ from sinkscope.experiments.contrasts import Contrast
 from sinkscope.experiments.equal_loss import SeedWise
 from sinkscope.experiments.observed import NewerRecord, Observed
 from sinkscope.experiments.question import Assertion, Question
-from sinkscope.experiments.questions import QUESTIONS
 from sinkscope.files import write_json
-from sinkscope.intervals import holm
 
 Judged = Mapping[str, Sequence[Verdict]]  # by question, on its claims in their order: the first is the primary one
 SEEN = "left out: seen before this was asked"
@@ -204,22 +202,6 @@ def _over_runs(question: Question, assertion: Assertion, effect: Contrast, findi
     return claim.judge(evidence, "; ".join(notes), over=effect.over(runs))
 
 
-def after_holm(judged: Judged) -> dict[str, float]:
-    """The p-value of each question's primary claim that has one, after Holm's correction for all of them.
-
-    Questions of one trained model have none: the spread of their seeds is not that of models.
-    """
-    left_out = {name for name, question in QUESTIONS.items() if question.of_one_model}
-    primaries = {name: made[0].p for name, made in judged.items() if made and made[0].p is not None}
-    primaries = {name: p for name, p in primaries.items() if name not in left_out}
-    return dict(zip(primaries, holm([p for p in primaries.values() if p is not None]), strict=True))
-
-
-def holds_after_holm(judged: Judged) -> dict[str, bool]:
-    """Of each question whose primary claim has a p-value: whether it holds at 5 % after Holm's correction for all."""
-    return {name: p <= 0.05 for name, p in after_holm(judged).items()}
-
-
 def labels_read(question: Question, assertion: Assertion) -> list[str]:
     """The variations whose runs an effect reads, in the question's order, seen on made-up runs."""
     runs = {variation.label: _made_up() for variation in question.variations}
@@ -278,7 +260,7 @@ def read(folder: Path, question: str, scale: str) -> Findings | None:
         raise InputError(f"cannot read {path}: {error}") from error
     except (OSError, ValueError, RecursionError, InputError) as error:
         raise InputError(f"cannot read {path}: {error}; move it away, and `experiment run` makes it again") from error
-    if (found.question, found.scale) not in ((question, scale), (question.rpartition(".")[0], scale)):  # set aside: .2
+    if (found.question, found.scale) != (question, scale):
         raise InputError(f"cannot read {path}: it holds '{found.question}' at scale '{found.scale}'; move it there")
     return found
 

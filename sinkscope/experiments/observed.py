@@ -15,7 +15,6 @@ from sinkscope.metrics import FEWEST
 Metrics = Iterator[tuple[str, float]]  # names and values, one after the other as they are measured
 Heads = Mapping[str, tuple[tuple[float, ...], ...]]  # by name, at each evaluation, a number of every head or depth
 
-OTHERS = (4, 9, 14, 19, 24)  # positions exchanged with the first, 0-based (Gu et al. 2025, Table 7)
 CURVES = (
     "validation_loss",
     "loss",
@@ -43,6 +42,7 @@ KINDS: Mapping[str, type | tuple[type, ...]] = {  # of the fields of a record
     "layout": int,
     "started": str,
     "heads": dict,
+    "host": dict,
 }
 
 
@@ -53,7 +53,7 @@ class Observed:
     `heads`: numbers of every head (layer after layer) or depth at each of these steps, under the names that
     `training.run.heads.HeadNumbers` gives them, to four digits; empty for runs that were made before they were kept.
     `layout`: in which way it was read (`Job.layout`); 0 for one that was never on disk. `started`: when the run began,
-    ISO 8601 in UTC; "" for runs of before that was kept.
+    ISO 8601 in UTC; "" for runs of before that was kept. `host`: what made it (`training.host`), empty where unknown.
 
     No sink rate or mass is read on fewer than 32 tokens, where uniform attention itself gives a first token much: it is
     NaN, and `reason` says why.
@@ -113,6 +113,7 @@ class Observed:
     layout: int = 0
     started: str = ""
     heads: Heads = field(default_factory=dict)
+    host: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, metric: str) -> float:
         if on_few_tokens(metric):

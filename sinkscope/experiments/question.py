@@ -1,9 +1,10 @@
-"""A question of the paper as a value: variations of a job, and claims stated before anything runs."""
+"""A question as a value: variations of a job, and claims stated before anything runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from sinkscope.claims import Above, Below, Claim, Within
@@ -32,12 +33,15 @@ def recipe(scale: str, changes: Mapping[str, Any]) -> Job:
 
 
 def task(name: str) -> Base:
-    """A question's base: a synthetic task of `experiments.jobs`, by its name, with fields changed."""
+    """A question's base: a task (`sinkscope.task`), by its name, with fields changed."""
 
     def at_scale(scale: str, changes: Mapping[str, Any]) -> Job:
-        from sinkscope.experiments.jobs import task_named
+        from sinkscope.experiments.jobs import Task, task_named
 
-        return task_named(name).at_scale(scale, changes)
+        kind = task_named(name)
+        if not issubclass(kind, Task):
+            raise InputError(f"'{name}' is a job without scales of its own: give a function that makes it as `base`")
+        return kind.at_scale(scale, changes)
 
     return at_scale
 
@@ -106,9 +110,9 @@ class Question:
 
     `shared`: changes of every variation. `not_at`: scales at which the question cannot be asked, and why. `base`: what
     is varied, a recipe or a `task`. `shown`: metrics in a table of the runs. `note`: what a reader must know of how the
-    question came about. `of_one_model`: all runs start from one trained model, so that seeds are no sample of models,
-    and Holm's correction leaves the question out. The first claim is the primary one, the others are exploratory.
-    `withdrawn`: claims that were judged once.
+    question came about. The first claim is the primary one, the others are exploratory. `withdrawn`: claims that were
+    judged once. `records`: a file of rows (`experiments.rows`) with runs that are known; `verdict`, `show` and `report`
+    read it beside the user's own records.
     Raises `InputError` for two variations of one label.
     """
 
@@ -122,8 +126,8 @@ class Question:
     base: Base = recipe
     shown: tuple[str, ...] = SHOWN
     note: str = ""
-    of_one_model: bool = False
     withdrawn: tuple[Withdrawn, ...] = ()
+    records: Path | None = None
 
     def __post_init__(self) -> None:
         labels = [variation.label for variation in self.variations]
@@ -138,8 +142,8 @@ class Question:
         """The name of the claim that answers the question."""
         return self.assertions[0].claim.name
 
-    def recipes(self, scale: str, seeds: int) -> dict[tuple[str, int], Job]:
-        """The job of every variation and seed (0, 1, …) at a scale.
+    def recipes(self, scale: str, seeds: int | Sequence[int]) -> dict[tuple[str, int], Job]:
+        """The job of every variation and seed at a scale; `seeds`: how many from 0 on, or which.
 
         Raises `InputError` for an unknown scale, one at which the question cannot be asked, and wrong recipes.
         """
@@ -147,24 +151,19 @@ class Question:
             raise unknown("scale", scale, RECIPE_OF)
         if scale in self.not_at:
             raise InputError(f"experiment '{self.name}' is not run at scale '{scale}': {self.not_at[scale]}")
-        if seeds < 1:
+        wanted = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+        if not wanted or min(wanted) < 0:
             raise InputError(f"seeds = {seeds}: at least 1")
         made: dict[tuple[str, int], Job] = {}
         for variation in self.variations:
-            first = made[variation.label, 0] = self.job(variation.label, 0, scale)
-            for seed in range(1, seeds):
-                made[variation.label, seed] = self._like(first, variation.label, seed, scale)
+            first = made[variation.label, wanted[0]] = self.job(variation.label, wanted[0], scale)
+            for seed in wanted[1:]:
+                # Only `recipe` is known to change nothing but that field with the seed: no second validation.
+                like = self.base is recipe
+                made[variation.label, seed] = (
+                    first.model_copy(update={"seed": seed}) if like else self.job(variation.label, seed, scale)  # type: ignore[attr-defined]
+                )
         return made
-
-    def _like(self, first: Job, label: str, seed: int, scale: str) -> Job:
-        """`job`, of a variation whose job of seed 0 is known.
-
-        Of a recipe a seed changes that field, and nothing that is checked. What it changes in the job of another
-        `base`, that alone knows.
-        """
-        if self.base is not recipe:
-            return self.job(label, seed, scale)
-        return first.model_copy(update={"seed": seed})  # type: ignore[attr-defined]
 
     def job(self, label: str, seed: int, scale: str) -> Job:
         """The job of one variation and seed. Raises `InputError` for an unknown label and wrong recipes."""

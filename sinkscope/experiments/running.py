@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from filelock import FileLock
+
 from sinkscope.errors import InputError, unknown
-from sinkscope.experiments import aside
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.findings import Findings, recorded
 from sinkscope.experiments.jobs import Job
+from sinkscope.experiments.known import RESULTS, still_failed
 from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.provenance import provenance_of
 from sinkscope.experiments.question import Question
+from sinkscope.experiments.rows import read_rows
 from sinkscope.experiments.sweep.on_ray import work_on_ray
 from sinkscope.experiments.sweep.pool import work_locally
 from sinkscope.experiments.sweep.store import RunStore, known, observed
@@ -46,7 +50,7 @@ def work_nowhere(jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep:
 
     def settled(job: Job) -> bool:
         try:
-            return store.settled(store.run(job))
+            return store.settled(job)
         except InputError:
             return False
 
@@ -67,9 +71,9 @@ def run(
     question: Question,
     *,
     scale: str = "nano",
-    seeds: int = 3,
+    seeds: int | Sequence[int] = 3,
     out: Path = Path("runs"),
-    results: Path = Path("results/experiments"),
+    results: Path = RESULTS,
     workers: int = 1,
     backend: Backend = work_locally,
     reuse: bool = False,
@@ -83,16 +87,20 @@ def run(
     noted in the findings and does not stop the others.
 
     A run that is neither in `out` nor made now, but stands in a record of this scale, of whichever question, under the
-    name that it would have today and read as it would be today, is taken from there; of the question's own record also
-    one of a seed beyond `seeds`. With `reuse` such a run is not made, although its folder is gone.
+    name that it would have today and read as it would be today, is taken from there. With `reuse` such a run is not
+    made, although its folder is gone, and the rows that come with the question are taken too.
 
-    What else stood in the question's record is set aside (`aside.replace`). `compiled`: trainings on text run under
-    `torch.compile`, which changes numbers by rounding alone; the record counts such runs.
+    What else stood in the question's record stays there: other seeds, and variations that are not asked any more, which
+    nothing judges. Runs that would have another name today, since the question, the code or the text changed, do not;
+    their folders do. `seeds`: how many from 0 on, or which.
+    `compiled`: trainings on text run under `torch.compile`, which changes numbers by rounding alone; the record counts
+    such runs.
 
     Raises `InputError` as `Question.recipes` does, for folders that cannot be written, for a damaged record (before
     anything runs), and where there is no run at all.
     """
     recipes = question.recipes(scale, seeds)
+    wanted = {seed for _, seed in recipes}
     check_writable(results)
     record = kept.Reading(results, question.name, scale)
     record.now()  # a damaged one is reported before anything runs
@@ -102,60 +110,101 @@ def run(
     jobs = {cells[cell]: recipe for cell, recipe in recipes.items()}
     # By other objects than those of `made`, which would remember a record that a worker goes on with.
     looked = {cell: Run(one.path) for cell, one in made.items()}
-    settled = {cell: read for cell, one in looked.items() if (read := _settled(one)) is not None}
+    kinds = {cell: type(recipe) for cell, recipe in recipes.items()}
+    settled = {cell: read for cell, one in looked.items() if (read := _settled(one, kinds[cell])) is not None}
     made |= {cell: looked[cell] for cell in settled}
-    taken = _known(question, scale, seeds, record, store, settled) if reuse else {}
+    taken = _recorded(question, scale, wanted, record, store, settled, rows=True) if reuse else {}
     untrained = [cell for cell in recipes if cell not in settled and cell not in taken]
     missing = {cells[cell]: recipes[cell].compiled() if compiled else recipes[cell] for cell in untrained}
     sweep = Sweep(waiting=[])
     if missing:
         check_writable(out)
         sweep = backend(missing, out, workers, lambda sweep: watch(Progress(cells, jobs, sweep)))
-    runs, failed = _read({cell: one for cell, one in made.items() if cell not in taken}, settled, sweep)
-    if not (runs or failed or taken or _known(question, scale, seeds, record, store, runs)):
+    left = {cell: one for cell, one in made.items() if cell not in taken}
+    runs, failed = _read(left, kinds, settled, sweep)
+    if not (runs or failed or taken or _recorded(question, scale, wanted, record, store, runs)):
         raise InputError(f"no runs of '{question.name}' in {out}")
-    with aside.held(results, question.name, scale):  # read again, since another process may have written meanwhile
-        added = taken | _known(question, scale, seeds, record, store, runs)
-        found = _found(question, scale, seeds, made, runs, failed, added)
-        aside.replace(results, record.now(), found)
+    with held(results, question.name, scale):  # read again, since another process may have written meanwhile
+        added = taken | _recorded(question, scale, wanted, record, store, {**runs, **taken})
+        found = _found(question, scale, made, runs, failed, added, record.now())
+        kept.write(results, found)
     return found
+
+
+@contextmanager
+def held(folder: Path, question: str, scale: str) -> Iterator[None]:
+    """While no other process writes the record of a question: what is read inside is what is replaced.
+
+    Raises `InputError` where there cannot be a lock.
+    """
+    path = kept.path_of(folder, question, scale)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path.parent / f".{question}.lock")
+        lock.acquire()
+    except (OSError, NotImplementedError) as error:
+        raise InputError(f"cannot write {path.parent}: {error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _found(
     question: Question,
     scale: str,
-    seeds: int,
     made: Mapping[Cell, Run],
     runs: Mapping[Cell, Observed],
     failed: Mapping[Cell, str],
     added: Mapping[Cell, Recorded],
+    before: Findings | None,
 ) -> Findings:
-    """What was made, what was not, and what was taken from records."""
-    every = {**runs, **{cell: one for cell, (one, _) in added.items()}}
+    """What was made, what was not, what was taken from records, and the variations that were not asked for."""
+    every = {**{cell: one for cell, (one, _) in added.items()}, **runs}
+    asked = {variation.label for variation in question.variations}
+    named = {run.run for run in every.values()}  # a variation that has another name now does not stand there twice
+    there = before.runs if before else {}
+    others = {
+        (label, seed): run
+        for label, seeds in there.items()
+        for seed, run in seeds.items()
+        if label not in asked and run.run not in named
+    }
+    every |= others
+    lost = {label: seeds for label, seeds in (before.failed if before else {}).items() if label not in asked}
+    noted = {label: _of_label(failed, label) for label, _ in failed}
+    sources = _sources(added.values())
+    if before and others:
+        sources.append((before.provenance, len({run.run for run in others.values()})))
     return Findings(
         question.name,
         scale,
-        max([seeds, *(seed + 1 for _, seed in every)]),
-        {variation.label: _of_label(every, variation.label) for variation in question.variations},
-        {label: _of_label(failed, label, besides=every) for label, seed in failed if (label, seed) not in every},
-        provenance_of((made[cell] for cell in runs), _sources(added.values())),
+        max(seed + 1 for _, seed in (*made, *every)),
+        {label: _of_label(every, label) for label in dict.fromkeys([*asked_in(question), *(one for one, _ in others)])},
+        still_failed({**lost, **noted}, {label: _of_label(every, label) for label, _ in every}),
+        provenance_of((made[cell] for cell in runs), sources),
     )
 
 
-def _settled(run: Run) -> Observed | None:
+def asked_in(question: Question) -> list[str]:
+    """The labels of a question's variations, in order."""
+    return [variation.label for variation in question.variations]
+
+
+def _settled(run: Run, kind: type[Job]) -> Observed | None:
     """What is kept of a run of which nothing is to be done. A damaged record is for the worker to complain of: the
     others go on.
 
     A run that was observed in an older way is observed anew by a worker, not by this process one after the other.
     """
     try:
-        return known(run)
+        return known(run, kind)
     except InputError:
         return None
 
 
 def _read(
-    made: Mapping[Cell, Run], settled: Mapping[Cell, Observed], sweep: Sweep
+    made: Mapping[Cell, Run], kinds: Mapping[Cell, type[Job]], settled: Mapping[Cell, Observed], sweep: Sweep
 ) -> tuple[dict[Cell, Observed], dict[Cell, str]]:
     """What was observed, and why it was not; neither for runs that still wait. What was `settled` before still is."""
     runs: dict[Cell, Observed] = {}
@@ -164,27 +213,38 @@ def _read(
         if cell in failed or run.path.name in sweep.waiting:
             continue
         try:
-            runs[cell] = settled[cell] if cell in settled else observed(run)
+            runs[cell] = settled[cell] if cell in settled else observed(run, kinds[cell])
         except InputError as error:
             failed[cell] = str(error)
     return runs, failed
 
 
-def _known(
-    question: Question, scale: str, seeds: int, record: kept.Reading, store: RunStore, besides: Container[Cell]
+def _recorded(
+    question: Question,
+    scale: str,
+    wanted: Iterable[int],
+    record: kept.Reading,
+    store: RunStore,
+    besides: Container[Cell],
+    rows: bool = False,
 ) -> dict[Cell, Recorded]:
-    """The further runs of the question as it is today that stand in records, its own first."""
+    """Further runs of the question as it is today that stand in records, its own first; with `rows` its rows too."""
     own = record.now()
-    seeds = max([seeds, *(1 + seed for runs in own.runs.values() for seed in runs)]) if own else seeds
-    cells = {(variation.label, seed) for variation in question.variations for seed in range(seeds)}
-    if all(cell in besides for cell in cells):
+    # Whatever its label: a variation that has another name now has its seeds under the earlier one.
+    known = {seed for seeds in own.runs.values() for seed in seeds} if own else set()
+    jobs = question.recipes(scale, sorted({*wanted, *known}))
+    missing = {cell: job for cell, job in jobs.items() if cell not in besides}
+    if not missing:
         return {}
     records = recorded(record.folder, question.name, scale)
-    names = {cell: (job, store.run(job).path.name) for cell, job in question.recipes(scale, seeds).items()}
+    if rows and question.records is not None:
+        source = Findings(question.name, scale, 0, {})
+        records = {run.run: (run, source) for run in read_rows(question.records).values()} | records
+    names = {cell: store.run(job).path.name for cell, job in missing.items()}
     return {
-        cell: records[name]
-        for cell, (job, name) in names.items()
-        if cell not in besides and name in records and records[name][0].layout in (job.layout, *job.older)
+        cell: records[names[cell]]
+        for cell, job in missing.items()
+        if names[cell] in records and records[names[cell]][0].layout in (job.layout, *job.older)
     }
 
 

@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer, StaticLayer
 
-from sinkscope.attention import Visibility
-from sinkscope.attention.masks import Strict
+from sinkscope.attention import Strict, Visibility
 from sinkscope.errors import InputError
 from sinkscope.hooks import unobserved
 from sinkscope.model.config import LabConfig

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
+
+from sinkscope.claims import Verdict, cells, tally
 from sinkscope.measurements import rates_by_position, slot_mass, stack_rates
 from sinkscope.report import sections
 from sinkscope.report.curves import SINK
@@ -17,12 +20,23 @@ from sinkscope.report.provenance import facts
 from sinkscope.report.runs import StoredRun
 from sinkscope.report.stored import Stored, read
 from sinkscope.report.survey_page import survey_page
-from sinkscope.report.theory_page import claims_section
+
+__all__ = [
+    "CLAIM",
+    "EPSILON",
+    "MOST_RUNS",
+    "MOST_SIDE_BY_SIDE",
+    "TITLE",
+    "claims_section",
+    "compose",
+    "results_page",
+]
 
 MOST_SIDE_BY_SIDE = 4
 MOST_RUNS = 12  # more of them are grouped, and drawn when they are opened
 EPSILON = 0.3
 TITLE = "Attention sinks: stored results"
+CLAIM = ("claim", "verdict", "found", "asked", "cases", "statement", "source")
 
 
 def compose(paths: Iterable[Path], epsilon: float = EPSILON) -> Page:
@@ -53,8 +67,6 @@ def results_page(title: str, stored: Stored, epsilon: float = EPSILON) -> Page:
         *(card for page in pages for card in page.headlines),
     ]
     provenance = experiments.provenance(stored.entries)
-    if stored.notes:
-        provenance["runs that are not judged"] = "; ".join(stored.notes)
     for more in (_sources(stored), *(page.provenance for page in pages)):
         provenance = {**provenance, **more}
     folded = bool(stored.entries) or len(stored.runs) > MOST_RUNS
@@ -122,3 +134,9 @@ def _sources(stored: Stored) -> dict[str, str]:
     runs = stored.runs if len(stored.runs) <= MOST_RUNS else stored.runs[:1]
     records = {name: measurement.record for name, measurement in stored.measurements.items()}
     return facts(runs, records) if runs or records else {}
+
+
+def claims_section(topic: str, verdicts: Sequence[Verdict]) -> Section:
+    """The verdicts on a topic as a table."""
+    frame = pd.DataFrame([cells(verdict, *CLAIM) for verdict in verdicts], columns=list(CLAIM))
+    return Section(f"Claims: {topic}", f"{tally(verdicts).capitalize()}.", table=frame, unfolded=True)

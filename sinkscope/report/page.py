@@ -28,6 +28,19 @@ from sinkscope.files import write_text
 from sinkscope.report import table as tables
 from sinkscope.theme import DARK, GREEN, GRID, INK, MONO, MUTED, OCHRE, PAPER, SERIES, SINK
 
+__all__ = [
+    "FIGURES",
+    "WITHOUT_SCRIPTS",
+    "Headline",
+    "Page",
+    "Section",
+    "Widget",
+    "html_table",
+    "json_text",
+    "render",
+    "write_page",
+]
+
 WITHOUT_SCRIPTS = "figure, .observatory, .reading, .filters, .selected, td button { display: none !important; }"
 """Hides what would be an empty box where no script fills it."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sinkscope.claims import Verdict
 from sinkscope.errors import InputError
-from sinkscope.experiments import QUESTIONS, SCALES, Findings, Known, Question, pooled, questions_in
+from sinkscope.experiments import QUESTIONS, SCALES, Findings, Question, questions_in, with_rows
 from sinkscope.measurements import Measurement
 from sinkscope.report.experiments.entry import Entry, entry, unknown_entry
 from sinkscope.report.page import Page
@@ -24,22 +24,18 @@ from sinkscope.training import LOG
 THEORY = "verdicts.json"
 KINDS = (
     "a run folder, a folder of runs, a measurement, a trial or a calibration (.nc or its folder), a survey's "
-    "folder, a record (.json) or folder of experiments, or the verdicts of theory"
+    "folder, a record (.json) or folder of experiments, a question's rows (.jsonl), or verdicts (verdicts.json)"
 )
 
 
 @dataclass
 class Stored:
-    """Results by kind; names are file and folder names, numbered where they repeat.
-
-    `notes`: runs that stand in records of experiments and are not judged, and why (`experiments.Known`).
-    """
+    """Results by kind; names are file and folder names, numbered where they repeat."""
 
     runs: list[StoredRun] = field(default_factory=list)
     measurements: dict[str, Measurement] = field(default_factory=dict)
     surveys: dict[str, Survey] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     claims: dict[str, Sequence[Verdict]] = field(default_factory=dict)
     pages: dict[str, Page] = field(default_factory=dict)
     """Of what has a page of its own: trials, hazards, calibrations."""
@@ -62,29 +58,23 @@ def read(paths: Iterable[Path]) -> Stored:
     return stored
 
 
-def entries_of(findings: Sequence[Findings], questions: Mapping[str, Question], scales: Iterable[str]) -> list[Entry]:
-    """The findings with their questions in the order of these; at `scales` also the questions without findings.
+def entries_of(findings: Sequence[Findings], questions: Mapping[str, Question]) -> list[Entry]:
+    """The findings with their questions, in the order of these, and with the rows that come with a question."""
+    found = {(each.question, each.scale): each for each in findings}
+    places = [(name, scale) for scale in SCALES for name in questions if (name, scale) in found]
+    asked = [entry(questions[n], with_rows(questions[n], scale, found[n, scale]), scale) for n, scale in places]
+    return [*asked, *(unknown_entry(each) for key, each in found.items() if key not in places)]
 
-    A run of one record counts for every question that asks for it, as for `experiment verdict`.
+
+def entries_with(rows: Path, questions: Mapping[str, Question], scale: str = "nano") -> list[Entry]:
+    """The questions that come with a file of rows, judged by it alone.
+
+    Raises `InputError` for a damaged file, and where no question that is installed reads it.
     """
-    known = {(found.question, found.scale): found for found in findings}
-    complete = tuple(scales)
-    together = _together(findings, questions)
-    places = [(name, scale) for scale in SCALES for name in questions if (name, scale) in known or scale in complete]
-    asked = [entry(questions[name], together[scale].of(questions[name]), scale) for name, scale in places]
-    return [*asked, *(unknown_entry(found) for key, found in known.items() if key not in places)]
-
-
-def notes_of(findings: Sequence[Findings], questions: Mapping[str, Question]) -> list[str]:
-    """Runs that stand in these records and are not judged, and why: as `experiment verdict` says it."""
-    return [note for records in _together(findings, questions).values() for note in records.notes]
-
-
-def _together(findings: Sequence[Findings], questions: Mapping[str, Question]) -> dict[str, Known]:
-    by_scale: dict[str, dict[str, Findings]] = {scale: {} for scale in SCALES}
-    for found in findings:
-        by_scale[found.scale][found.question] = found
-    return {scale: pooled(records, scale, questions) for scale, records in by_scale.items()}
+    asked = [each for each in questions.values() if each.records is not None and each.records.samefile(rows)]
+    if not asked:
+        raise InputError(f"{rows}: no question that is installed reads these rows")
+    return [entry(each, with_rows(each, scale, None), scale) for each in asked]
 
 
 def read_findings(path: Path) -> Findings:
@@ -123,10 +113,11 @@ def _add(stored: Stored, path: Path, questions: Mapping[str, Question]) -> None:
         stored.claims[_free(path.parent.name or path.stem, stored.claims)] = _verdicts(path)
     elif records := records_in(path):
         found = [read_findings(record) for record in records]
-        stored.entries += entries_of(found, questions, {each.scale for each in found})
-        stored.notes += notes_of(found, questions)
+        stored.entries += entries_of(found, questions)
     elif path.suffix == ".json" and path.is_file():
-        stored.entries += entries_of([read_findings(path)], questions, ())
+        stored.entries += entries_of([read_findings(path)], questions)
+    elif path.suffix == ".jsonl" and path.is_file():
+        stored.entries += entries_with(path, questions)
     else:
         raise InputError(f"{path} is neither {KINDS}")
 

@@ -20,6 +20,22 @@ from rich.text import Text
 
 from sinkscope.live import plain, printable, stderr
 
+__all__ = [
+    "LONGEST_WORD",
+    "PADDING",
+    "SHORT_CELL",
+    "SHORT_WORD",
+    "Columns",
+    "fail",
+    "flat",
+    "note",
+    "only_json",
+    "plain",
+    "show",
+    "show_json",
+    "table",
+]
+
 LONGEST_WORD = 30  # characters; longer ones, such as paths, are broken where a terminal is narrow
 SHORT_WORD = 12  # the same in a column of phrases, which has other places to be broken at
 SHORT_CELL = 8  # characters; columns of nothing longer are the first to be given room

@@ -22,7 +22,7 @@ def test_experiments_become_a_page(sinkscope, tmp_path):
     record(tmp_path / "results")
     answer = sinkscope("report", "results", "--out", "page.html", "--json")
     assert answer.code == 0, answer.err
-    assert answer.json == {"report": "page.html", "sections": ["Verdicts", "Experiments", "Not run at this scale"]}
+    assert answer.json == {"report": "page.html", "sections": ["Verdicts", "Experiments"]}
     assert "nano-softmax-1" in (tmp_path / "page.html").read_text()
 
 

@@ -9,8 +9,6 @@ import pytest
 
 from sinkscope.errors import InputError
 from sinkscope.experiments import (
-    QUESTIONS,
-    Findings,
     Observed,
     diverges,
     gap,
@@ -20,9 +18,7 @@ from sinkscope.experiments import (
     peak,
     range_of,
     rising,
-    verdicts,
 )
-from sinkscope.experiments.assertions import all_keep_sink
 from sinkscope.experiments.effects import (
     MASS,
     SINK,
@@ -205,15 +201,6 @@ def test_over_zero_there_is_no_quotient():
     )
 
 
-def test_a_claim_about_several_at_equal_loss_is_about_the_least():
-    curves = {"a": (5.0, 5.0), "b": (3.0, 3.0), "base": (7.0, 7.0)}
-    runs = {label: straight((4.0, 2.0), rates) for label, rates in curves.items()}
-    assert at_equal_loss("a", "base")(runs) == 5.0
-    claims = {one.claim.name: one for one in all_keep_sink(("a", "b"), "base", "a test")}
-    assert claims["always a sink at equal loss"].effect(runs) == 3.0
-    assert math.isnan(claims["always mass at equal loss"].effect(runs))  # runs of before keep no mass
-
-
 def test_masses_are_compared_where_the_control_s_mass_has_formed():
     steps, losses = (1, 2, 3, 4, 5, 6, 7), (7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0)
 
@@ -320,28 +307,6 @@ def test_a_quotient_of_two_metrics_and_the_lead_of_several():
     assert log_quotient("r", "m", "n")({"r": run}) == pytest.approx(math.log(4))
     assert math.isnan(log_quotient("r", "m", "none")({"r": run}))
     assert ahead_of("r", ("m", "n"), "o")({"r": run}) == 2.0
-
-
-def test_what_is_not_there_is_not_asked_whether_it_moves():
-    """Seeds without the sink have no value, and the verdict says so: their differences of 0 would refute the claim."""
-    masses = {"sink_mass/repeated": (4.0, 4.2, 4.1, 0.0), "sink_mass/replaced=4": (0.1, 0.3, 0.2, 0.0)}
-    by_seed = [dict(zip(masses, each, strict=True)) for each in zip(*masses.values(), strict=True)]
-    runs = {seed: Observed("r", "finished", seed, values) for seed, values in enumerate(by_seed, start=3)}
-    question = QUESTIONS["moved-positions"]
-    asked = next(one for one in question.assertions if one.claim.name == "replaced, by mass")
-    assert asked.effect({"learned positions": runs[3]}) == pytest.approx(3.9)
-    assert math.isnan(asked.effect({"learned positions": runs[6]}))
-    for seeds, outcome in (((3, 4, 5), "supported"), ((6,), "inconclusive")):
-        found = Findings(
-            "moved-positions", "nano", 7, {"learned positions": {seed: runs[seed] for seed in seeds}}, {}, {}
-        )
-        made = {verdict.claim.name: verdict for verdict in verdicts(question, found)}["replaced, by mass"]
-        assert made.outcome == outcome
-    assert made.reason.endswith("seed 6 refused: no sink on the repeated token to begin with")
-    unread = {"learned positions": {3: Observed("r", "finished", 3, {"sink_mass/replaced=4": 0.0})}}
-    made = {one.claim.name: one for one in verdicts(question, Findings("moved-positions", "nano", 4, unread, {}, {}))}
-    assert made["replaced, by mass"].outcome == "inconclusive"
-    assert "refused" not in made["replaced, by mass"].reason
 
 
 def test_a_threshold_itself_is_there():

@@ -11,17 +11,13 @@ import pytest
 from sinkscope.claims import Claim, SeedsAbove
 from sinkscope.errors import InputError
 from sinkscope.experiments import (
-    QUESTIONS,
     Assertion,
     Findings,
     Observed,
     Question,
     Variation,
     above,
-    after_holm,
     gap,
-    holds_after_holm,
-    level,
     verdicts,
 )
 from sinkscope.experiments import findings as kept
@@ -229,33 +225,6 @@ def test_seeds_that_were_seen_before_do_not_count(effect) -> None:
     (none,) = verdicts(asked_from(3, effect), found())
     assert none.outcome == "not run at this scale"
     assert "seen before this was asked" in none.reason
-
-
-def test_primary_claims_are_corrected_for_each_other():
-    """Holm's p: the smallest of m times m, the next m − 1 times; exploratory claims and those without runs are out."""
-    made = {"a": (3.0, 0.1), "b": (2.0, 0.4), "c": (0.1, 0.5)}
-    judged = {}
-    for name, (effect, step) in made.items():
-        runs = {seed: seen("a", seed, effect + (seed - 1) * step) for seed in range(3)}
-        asked = Question(
-            name, "Is it?", "a test", (Variation("a"),), (above(0.0, level("m", "a"), "x", "it is", "a test"),) * 2
-        )
-        judged[name] = verdicts(asked, Findings(name, "nano", 3, {"a": runs}))
-    judged["d"] = verdicts(asked, None)
-    p = {name: judged[name][0].p for name in made}
-    assert p["a"] < p["b"] < p["c"]
-    assert after_holm(judged) == pytest.approx({"a": 3 * p["a"], "b": 2 * p["b"], "c": max(p["c"], 2 * p["b"])})
-    assert holds_after_holm(judged) == {"a": True, "b": True, "c": False}
-    assert after_holm({}) == {}
-
-
-def test_runs_of_one_model_are_not_corrected_with_those_of_many():
-    runs = {seed: seen("a", seed, 3.0 + seed / 10) for seed in range(3)}
-    claim = above(0.0, level("m", "a"), "x", "it is", "a test")
-    asked = Question("any", "Is it?", "a test", (Variation("a"),), (claim,))
-    (verdict,) = verdicts(asked, Findings("any", "nano", 3, {"a": runs}))
-    assert QUESTIONS["tuning"].of_one_model
-    assert after_holm({"tuning": [verdict], "emergence": [verdict]}) == {"emergence": verdict.p}
 
 
 def test_a_run_does_not_stand_for_another_seed() -> None:

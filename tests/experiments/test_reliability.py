@@ -213,6 +213,6 @@ def test_a_run_that_lies_half_removed_is_made_again(small, calm, copy):
     for name in ("record.json", "observed.json"):
         (folder / name).unlink()
     shutil.rmtree(folder / "model")
-    assert not RunStore(copy["out"]).settled(RunStore(copy["out"]).run(recipes(small())[0]))
+    assert not RunStore(copy["out"]).settled(recipes(small())[0])
     assert run(small(), seeds=1, backend=Here(), **copy).failed == {}
     assert_same_runs(copy["out"], calm / "runs")

@@ -13,10 +13,10 @@ import pytest
 from filelock import FileLock
 
 from sinkscope.errors import InputError
-from sinkscope.experiments import Variation, aside, run, verdicts
+from sinkscope.experiments import Observed, Variation, keys, run, verdicts, write_rows
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.jobs import LabTraining
-from sinkscope.experiments.running import BACKENDS
+from sinkscope.experiments.running import BACKENDS, held
 from sinkscope.experiments.sweep.pool import work_locally
 from sinkscope.experiments.sweep.store import RunStore, observed
 from sinkscope.experiments.sweep.sweeping import Sweep
@@ -139,6 +139,30 @@ def test_a_run_of_another_question_is_dropped(small, places):
     assert seeds_of(run(renamed, seeds=1, backend=BACKENDS["none"], **places)) == {"uno": [0, 1], "two": []}
 
 
+def test_variations_that_are_not_asked_for_and_other_seeds_stay(small, places):
+    whole = run(small(), seeds=3, backend=planting(value=1.0), **places)
+    shutil.rmtree(places["out"])
+    part = replace(small(), variations=small().variations[1:])
+    found = run(part, seeds=(1, 4), backend=planting(value=2.0), **places)
+    assert seeds_of(found) == {"two": [0, 1, 2, 4], "one": [0, 1, 2]}
+    assert [found.runs["two"][seed]["sink_0"] for seed in (0, 1, 2, 4)] == [1.0, 2.0, 1.0, 2.0]
+    assert found.runs["one"] == whole.runs["one"]
+    assert (found.seeds, found.provenance["hosts"]) == (5, [{**HOST, "runs": 7}])
+    assert kept.read(places["results"], "small", "nano") == found
+
+
+def test_runs_in_the_rows_of_a_question_are_not_made_again_where_that_is_asked_for(small, places, tmp_path):
+    store = RunStore(places["out"])
+    name = store.run(small().job("one", 0, "nano")).path.name
+    known = Observed(name, "finished", 0, {"sink_0": 7.0}, layout=LabTraining.layout)
+    write_rows(tmp_path / "runs.jsonl", {(keys(small(), "nano")["one"], 0): known})
+    asked = replace(small(), records=tmp_path / "runs.jsonl")
+    found = run(asked, seeds=1, backend=planting(value=1.0), reuse=True, **places)
+    assert (found.runs["one"][0]["sink_0"], found.runs["two"][0]["sink_0"]) == (7.0, 1.0)
+    again = run(asked, seeds=1, backend=planting(value=2.0), results=tmp_path / "other", out=tmp_path / "fresh")
+    assert again.runs["one"][0]["sink_0"] == 2.0
+
+
 def sharing(small):
     """A question whose first variation is that of `small`."""
     return small("wider", {"attention": "k_bias"})
@@ -198,7 +222,7 @@ def test_what_another_process_adds_to_the_record_meanwhile_is_not_lost(small, pl
     shutil.rmtree(places["out"])
     answers = []
     other = threading.Thread(target=lambda: answers.append(run(small(), seeds=1, backend=BACKENDS["none"], **places)))
-    with aside.held(places["results"], "small", "nano"):
+    with held(places["results"], "small", "nano"):
         other.start()
         other.join(0.3)
         assert other.is_alive()
@@ -272,7 +296,7 @@ def test_what_was_observed_can_be_made_again(swept, copy):
     path = next(copy["out"].glob("*softmax*/observed.json"))
     before = json.loads(path.read_text())
     path.write_text(path.read_text()[:40])
-    observed(Run(path.parent))
+    observed(Run(path.parent), LabTraining)
     assert json.loads(path.read_text()) == before
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from sinkscope.experiments.observing.readings import strongest_metrics as readings
+from sinkscope.experiments.readings import strongest_metrics as readings
 from sinkscope.measurements import (
     Measurement,
     Strongest,

@@ -22,7 +22,7 @@ IDS = torch.randint(0, 101, (24, 16), generator=torch.Generator().manual_seed(1)
 
 @pytest.fixture(scope="module")
 def base() -> ss.Measurement:
-    from tests.conftest import tiny_llama
+    from tests.plugin import tiny_llama
 
     return ss.measure(tiny_llama.__wrapped__(), IDS)
 

@@ -28,7 +28,6 @@ from tests.report.conftest import CHROMIUM, context_of
 from tests.report.experiments.conftest import absent, entries, normalisation, weight_decay
 from tests.report.observatory.conftest import complete
 from tests.report.test_survey_page import survey
-from tests.report.test_theory_page import page as theory_page
 from tests.trials.caches import keeping, llama, texts
 
 __all__ = ["absent", "complete", "entries", "normalisation", "survey", "weight_decay"]  # fixtures
@@ -38,7 +37,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (Debian package `chromium`)"),
 ]
 WIDTHS = (390, 768, 1400)
-KINDS = ("measurement", "survey", "experiments", "demo", "theory", "stored", "intervention", "caches", "quantization")
+KINDS = ("measurement", "survey", "experiments", "demo", "stored", "intervention", "caches", "quantization")
 LEAST_CONTRAST = 4.5  # WCAG 2 AA, for text
 INPUTS = pd.DataFrame({"input": ["natural text"], "sink_rate": [11.6], "low": [10.0], "high": [13.0]})
 
@@ -119,7 +118,6 @@ def page_of(request: pytest.FixtureRequest, pages: Path) -> Callable[[str], Path
         runs, measured = given("runs"), given("measurement")
         others = {
             "survey": lambda: survey_page(given("survey")),
-            "theory": theory_page,
             "demo": lambda: quick_page(
                 INPUTS, {"natural text": measured}, [Seeds("softmax (stored)", runs)], runs[1], 0.3
             ),

@@ -2,13 +2,13 @@ import json
 
 import pytest
 
+import sinkscope as ss
 from sinkscope.errors import InputError
-from sinkscope.experiments import QUESTIONS, Findings, Observed, findings
-from sinkscope.experiments.identities import identities
+from sinkscope.experiments import findings
 from sinkscope.report.compose import compose, results_page
 from sinkscope.report.page import render
 from sinkscope.report.stored import Stored, read
-from tests.report.experiments.conftest import EVIL, found, run
+from tests.report.experiments.conftest import EVIL, found, question, run
 
 
 def store_run(folder, rows):
@@ -57,11 +57,11 @@ def test_many_measurements_are_drawn_four_by_four(measurement):
 def test_experiments_stand_before_runs_and_measurements(tmp_path, runs, measurement):
     softmax, sigmoid = {0: run("softmax", 0, 9.0)}, {0: run("sigmoid", 0, 1.0)}
     record = findings.write(tmp_path / "results", found(softmax=softmax, sigmoid=sigmoid))
+    ss.question(question())
     store_run(tmp_path / "run", runs[0].rows)
     measurement.save(tmp_path / f"natural {EVIL.replace('/', '')}.nc")
     page = compose([tmp_path / "run", next(tmp_path.glob("*.nc")), record])
-    assert [section.title for section in page.sections][:5] == [
-        "What the paper says",
+    assert [section.title for section in page.sections][:4] == [
         "Verdicts",
         "Experiments",
         "The sink over training",
@@ -91,15 +91,3 @@ def test_what_cannot_be_reported_is_named(tmp_path):
     (tmp_path / "broken.nc").write_bytes(b"not a measurement")
     with pytest.raises(InputError, match=r"broken\.nc"):
         compose([tmp_path / "broken.nc"])
-
-
-def test_runs_that_are_not_judged_are_told_on_the_page(tmp_path):
-    layout = identities(QUESTIONS["emergence"], "nano")["softmax"].layout
-    for name, value in (("emergence", 9.0), ("inputs", 8.0)):
-        seen = Observed("twice-0", "finished", 0, {"sink_0": value}, layout=layout)
-        findings.write(tmp_path, Findings(name, "nano", 1, {"softmax": {0: seen}}))
-    page = compose([tmp_path])
-    assert "with different numbers; those there count" in page.provenance["runs that are not judged"]
-    assert "with different numbers; those there count" in render(page)
-    findings.write(tmp_path, Findings("inputs", "nano", 1, {}))
-    assert "runs that are not judged" not in compose([tmp_path]).provenance

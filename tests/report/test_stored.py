@@ -8,14 +8,14 @@ import pytest
 
 from sinkscope.claims import Claim, EachWithin, Evidence
 from sinkscope.errors import InputError
-from sinkscope.experiments import findings
-from sinkscope.experiments.questions import QUESTIONS
+from sinkscope.experiments import find, findings, keys, write_rows
 from sinkscope.files import write_json
 from sinkscope.report.stored import read, records_in
 from sinkscope.survey import Row, Survey
 from tests.report.experiments.conftest import found, run
 
 OWN = """
+from pathlib import Path
 from sinkscope.experiments import Question, Variation, above, level
 claim = above(1.0, level("sink_0", "a"), "a sink", "there is one", "mine")
 mine = Question("mine", "Mine?", "mine", (Variation("a"),), (claim,))
@@ -30,12 +30,10 @@ def records(tmp_path):
     return tmp_path / "results"
 
 
-def test_a_folder_of_records_has_every_question(records):
+def test_a_folder_of_records_has_what_was_run(records):
     for folder in (records, records / "nano"):
-        entries = read([folder]).entries
-        assert [entry.name for entry in entries] == list(QUESTIONS)
-        assert [entry.name for entry in entries if entry.findings] == ["normalisation"]
-        assert {entry.scale for entry in entries} == {"nano"}
+        (entry,) = read([folder]).entries
+        assert (entry.name, entry.scale, len(entry.runs)) == ("normalisation", "nano", 2)
     assert records_in(records) == [records / "nano" / "normalisation.json"]
 
 
@@ -51,6 +49,17 @@ def test_a_question_of_ones_own_is_judged_with_its_file(records, tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
     (entry,) = read([tmp_path / "mine.py", path]).entries
     assert entry.claims[0].verdict.residual == 5.0
+
+
+def test_the_rows_of_a_question_are_judged_with_its_file(tmp_path):
+    rows = tmp_path / "runs.jsonl"
+    (tmp_path / "mine.py").write_text(OWN.replace("(claim,))", f"(claim,), records=Path({str(rows)!r}))"))
+    asked = find(str(tmp_path / "mine.py"))
+    write_rows(rows, {(keys(asked, "nano")["a"], 0): run("a", 0, 5.0), ("other", 0): run("b", 0, 1.0)})
+    (entry,) = read([tmp_path / "mine.py", rows]).entries
+    assert entry.claims[0].verdict.residual == 5.0
+    with pytest.raises(InputError, match="no question that is installed reads these rows"):
+        read([rows])
 
 
 def test_a_survey_and_the_verdicts_of_theory(tmp_path):

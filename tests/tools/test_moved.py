@@ -24,19 +24,11 @@ def test_leaves_go_by_the_names_of_their_arms_and_leave_timings_out() -> None:
     assert dict(moved.leaves(data)) == {"arms/full/kl": 0.5, "ends/0": 1, "ends/1": 2}
 
 
-def test_the_page_names_verdicts_before_and_now() -> None:
-    row = moved.Moved("q: c", ("> 1", "supported", 2.0, 1.5, 2.5, "3", "a | b"), ())
-    text = moved.verdicts_said([row])
-    assert "supported: 2.0 (1.5 to 2.5), n = 3 | gone" in text
-    assert "a \\| b" in text
-
-
 def test_what_was_published_is_frozen_whole() -> None:
-    assert len(moved.frozen("verdicts")) == 504
     assert len(moved.frozen("studies")) > 1000
 
 
 @pytest.mark.slow
 def test_each_number_that_moved_has_its_reason() -> None:
-    rows = moved.moved(moved.frozen("verdicts"), moved.judged()) + moved.moved(moved.frozen("studies"), moved.studied())
+    rows = moved.moved(moved.frozen("studies"), moved.studied())
     assert [row.key for row in rows if not row.reason] == []

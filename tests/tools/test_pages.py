@@ -5,15 +5,9 @@ Where a page shows what was measured, its last digits are those of the machine: 
 
 from __future__ import annotations
 
-import re
-from xml.etree import ElementTree
-
-import numpy as np
 import pytest
 
 from sinkscope.attention import CATALOG
-from sinkscope.claims import COLUMNS
-from sinkscope.theory import CHECKS, TOPICS
 from tests.caches import contract as streams
 from tests.caches.families import EVERY as EVERY_STREAM
 from tests.caches.families import REFUSALS, STREAMS
@@ -21,10 +15,8 @@ from tests.families import contract
 from tests.families.registry import COLLECTED, FAMILIES, REFUSED
 from tests.families.sweep import table as sweep
 from tools.pages import DOCS, families, observers, streaming, zoo
-from tools.pages.findings import page as findings
 
 ERROR = 3  # the column of the table of families whose digits are those of the machine
-SVG = "{http://www.w3.org/2000/svg}"
 EXPECTED = (
     [(name, host) for name, family in FAMILIES.items() for host in family.hosts]
     + [(name, "its own") for name in COLLECTED]
@@ -37,45 +29,6 @@ EXPECTED = (
 def test_a_page_of_text_is_that_of_the_code(tool) -> None:
     for name, text in tool.pages().items():
         assert committed(name) == text, f"write it again: python -m {tool.__name__}"
-
-
-@pytest.mark.slow
-def test_the_page_of_findings_and_its_figures_are_what_the_records_give() -> None:
-    entries = findings.entries()
-    made = findings.pages(entries, findings.notes())
-    text = findings.README.read_text(encoding="utf-8")
-    assert findings.readme(entries, text) == text, "write it again: python -m tools.pages.findings"
-    stale = [name for name, text in made.items() if not (DOCS / name).is_file() or not same(committed(name), text)]
-    left = {str(path.relative_to(DOCS)) for path in (DOCS / findings.FIGURES).glob("*")} - set(made)
-    assert (stale, left) == ([], set()), "write it again: python -m tools.pages.findings"
-
-
-def same(one: str, other: str) -> bool:
-    """Whether a reader sees no difference.
-
-    Figures are compared by their words and circles: another matplotlib may write the same picture in other bytes.
-    """
-    if not one.startswith("<?xml"):
-        return one == other
-    [words, places], [others, moved] = map(drawn, (one, other))
-    return words == others and np.shape(places) == np.shape(moved) and np.allclose(places, moved, rtol=0, atol=0.5)
-
-
-def drawn(figure: str) -> tuple[list[str | None], list[tuple[float, float]]]:
-    """The words of a figure, and where its circles and bars are, in points."""
-    root = ElementTree.fromstring(figure)
-    marks = [(float(each.attrib["x"]), float(each.attrib["y"])) for each in root.iter(f"{SVG}use")]
-    return [each.text for each in root.iter(f"{SVG}text")], marks
-
-
-@pytest.mark.parametrize("what", ["word", "circle", "count"])
-def test_a_changed_figure_is_noticed(what: str) -> None:
-    figure = (DOCS / findings.FIGURES / "nano-weight-decay.svg").read_text(encoding="utf-8")
-    [word], [x] = re.findall(r">(\d+\.\d)</text>", figure)[:1], re.findall(r'<use [^>]*x="([\d.]+)"', figure)[:1]
-    circle = re.search(r"<use [^>]*/>", figure)[0]
-    changes = {"word": (f">{word}<", ">77.7<"), "circle": (f'x="{x}"', f'x="{float(x) + 2}"'), "count": (circle, "")}
-    assert same(figure, figure)
-    assert not same(figure, figure.replace(*changes[what]))
 
 
 def committed(name: str) -> str:
@@ -126,22 +79,6 @@ def test_the_table_is_made_of_the_same_rows() -> None:
         assert [cell for column, cell in enumerate(row) if column != ERROR] == [
             cell for column, cell in enumerate(shown[row[0], row[1]]) if column != ERROR
         ]
-
-
-def test_the_docs_show_the_claims_of_the_code():
-    page = committed("theory.md")
-    lines = [line for line in page.splitlines() if line.startswith("| ") and "| claim |" not in line]
-    shown = [[cell.strip().replace("\\|", "|") for cell in line.strip("|").split(" | ")] for line in lines]
-    column = COLUMNS.index
-    stated = [
-        (row[column("claim")], row[column("statement")], row[column("source")], row[column("asked")]) for row in shown
-    ]
-    claims = [each.claim for each in CHECKS]
-    assert stated == [(claim.name, claim.statement, claim.source, str(claim.rule)) for claim in claims], (
-        "write it again: python -m tools.pages.claims"
-    )
-    assert {row[column("verdict")] for row in shown} == {"supported"}
-    assert all(f"### {topic.capitalize()}\n" in page for topic in TOPICS)
 
 
 def test_the_docs_list_every_family_that_streams_and_none_is_red() -> None:

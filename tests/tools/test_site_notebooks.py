@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -59,6 +60,8 @@ def test_a_notebook_shows_what_it_found(path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
 def test_a_notebook_runs_and_says_the_same(path: Path) -> None:
+    if path.name[0] in "27" and find_spec("sinkscope_replication") is None:
+        pytest.skip("it trains a task of the replication, which is not installed")
     for before, after in zip(cells(path), run(path), strict=True):
         if "varies" not in before["metadata"].get("tags", ()):
             assert alike(said(after), said(before)), f"{said(before)}\n---\n{said(after)}"

@@ -21,7 +21,6 @@ from tools.pages import DOCS
 FIGURES = DOCS / "figures"
 COMMANDS = {
     "measure": ["measure", "nano", "--samples", "20"],
-    "theory": ["theory"],
     "intervene": ["intervene", "nano", "--samples", "20"],
 }
 WIDTH = 1100
@@ -42,9 +41,6 @@ def draw(folder: Path) -> None:
         page.locator("#head-maps").screenshot(path=FIGURES / "head_maps.png")
         page.select_option("#strip-layer", index=page.locator("#strip-layer option").count() - 1)
         page.locator("#strip").screenshot(path=FIGURES / "token_strip.png")
-        page = opened(browser, folder / "theory" / "figure.html")
-        for index, name in enumerate(("theory_sinks", "theory_collapse")):
-            page.locator("[data-figure]").nth(index).screenshot(path=FIGURES / f"{name}.png")
         page = opened(browser, folder / "intervene" / "figure.html")
         page.locator("[data-figure]").first.screenshot(path=FIGURES / "intervention_and_controls.png")
 

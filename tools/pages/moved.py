@@ -1,9 +1,9 @@
 """`python -m tools.pages.moved`: the generated part of `docs/corrections.md`: which published numbers moved, and why.
 
-`results/frozen/` holds what commit 6ca3717 said: the verdict on each claim about the records in the package, and the
-numbers of the stored studies in `results/benchmarks/`, timings left out. Today's code judges the same records, and the
-same studies are read again. A number that moved needs a reason in `REASONS`. `--freeze` writes `results/frozen/` again,
-which only a release should do.
+`results/frozen/` holds what commit 6ca3717 said: the numbers of the stored studies in `results/benchmarks/`, timings
+left out. The same studies are read again. A number that moved needs a reason in `REASONS`. `--freeze` writes
+`results/frozen/` again, which only a release should do. (`python -m sinkscope_replication.frozen` does the same for the
+verdicts of the study.)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Rows = Mapping[str, tuple[Cell, ...]]  # by `study: name`
 
 @dataclass(frozen=True)
 class Moved:
-    """A number, or a verdict, that is no longer what it was; `after` is empty where it is gone."""
+    """A number that is no longer what it was; `after` is empty where it is gone."""
 
     key: str
     before: tuple[Cell, ...]
@@ -51,26 +51,6 @@ class Moved:
     def reason(self) -> str:
         """The first reason in `REASONS` that fits; empty without one."""
         return next((reason for pattern, reason in REASONS.items() if fnmatchcase(self.key, pattern)), "")
-
-
-def judged() -> dict[str, tuple[Cell, ...]]:
-    """Each claim by `question: claim`: rule, verdict, effect, ends of its interval, runs.
-
-    An effect and its interval are logarithms where the rule asks for a ratio. Without runs they are None.
-    """
-    from sinkscope.experiments import QUESTIONS, SHIPPED, known, verdicts
-
-    questions = list(QUESTIONS.values())
-    records = known([SHIPPED], "nano", own=questions)
-    rows: dict[str, tuple[Cell, ...]] = {}
-    for question in questions:
-        for verdict in verdicts(question, records.of(question), "nano"):
-            low, high = verdict.interval or (None, None)
-            effect, *ends = map(rounded, (verdict.residual, low, high))
-            runs = " and ".join(map(str, verdict.n)) or str(len(verdict.evidence))
-            key = f"{question.name}: {verdict.claim.name}"
-            rows[key] = (str(verdict.claim.rule), verdict.said, effect, *ends, runs, verdict.claim.statement)
-    return rows
 
 
 def studied(folder: Path = RESULTS) -> dict[str, tuple[Cell, ...]]:
@@ -124,39 +104,15 @@ def frozen(name: str) -> dict[str, tuple[Cell, ...]]:
 
 def freeze() -> None:
     """Write what today's code says as what was published."""
-    columns = {
-        "verdicts": ["claim", "asked", "verdict", "effect", "low", "high", "runs", "statement"],
-        "studies": ["number", "value", "against"],
-    }
-    for name, rows in {"verdicts": judged(), "studies": studied()}.items():
-        head = f'{{"commit": "{SINCE}", "columns": {json.dumps(columns[name])}, "rows": [\n'
-        lines = (json.dumps([key, *cells], ensure_ascii=False) for key, cells in sorted(rows.items()))
-        write_text(FROZEN / f"{name}.json", head + ",\n".join(lines) + "\n]}\n")
+    head = f'{{"commit": "{SINCE}", "columns": ["number", "value", "against"], "rows": [\n'
+    lines = (json.dumps([key, *cells], ensure_ascii=False) for key, cells in sorted(studied().items()))
+    write_text(FROZEN / "studies.json", head + ",\n".join(lines) + "\n]}\n")
 
 
 def pages() -> dict[str, str]:
     """The page, with what moved since it was frozen."""
-    verdicts = moved(frozen("verdicts"), judged())
     studies = moved(frozen("studies"), studied())
-    return {PAGE: f"{above(PAGE, HEAD)}{HEAD}\n\n{verdicts_said(verdicts)}\n{studies_said(studies)}"}
-
-
-def verdicts_said(rows: Sequence[Moved]) -> str:
-    """The verdicts that moved, each with what it was and what it is."""
-    total = len(frozen("verdicts"))
-    if not rows:
-        return f"None of the {total} verdicts moved since commit {SINCE}.\n"
-    turned = sum(row.before[1] != row.after[1] for row in rows if row.after)
-    gone = sum(not row.after for row in rows)
-    lines = (
-        f"| {cell(row.key)} | {cell(row.before[-1])} | {verdict(row.before)} | {verdict(row.after)} | {row.reason} |"
-        for row in rows
-    )
-    return (
-        f"{len(rows)} of {total} verdicts moved since commit {SINCE}. {turned} have another outcome and {gone} are "
-        "gone; for the others only the effect or its interval changed.\n\n"
-        "| claim | statement | before | now | why |\n|---|---|---|---|---|\n" + "\n".join(lines) + "\n"
-    )
+    return {PAGE: f"{above(PAGE, HEAD)}{HEAD}\n\n{studies_said(studies)}"}
 
 
 def studies_said(rows: Sequence[Moved]) -> str:
@@ -193,15 +149,6 @@ def pairs(row: Moved) -> Iterator[tuple[float, float]]:
     for a, b in zip(row.before, row.after, strict=False):
         if isinstance(a, float) and isinstance(b, float) and a != b:
             yield a, b
-
-
-def verdict(cells: Sequence[Cell]) -> str:
-    """A verdict with its effect and interval."""
-    if not cells:
-        return "gone"
-    _, outcome, effect, low, high, runs, _ = cells
-    interval = "" if low is None else f" ({low} to {high})"
-    return f"{outcome}: {effect}{interval}, n = {runs}" if effect is not None else str(outcome)
 
 
 def cell(value: Cell) -> str:

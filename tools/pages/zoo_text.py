@@ -96,7 +96,7 @@ On a CUDA GPU with Triton, sigmoid, ELU, ReLU and softpick attention take a fuse
 exact there. The first call compares it with the formulas, in values and gradients at odd lengths; this takes seconds,
 and the outcome is kept in the cache (`$SINKSCOPE_CACHE`, else `~/.cache/sinkscope`) for this GPU and these versions of
 torch, Triton and sinkscope. Where a kernel disagrees or fails, one warning says so and `streamed` runs; so it does
-under `torch.compile`, which does not trace these kernels. `sinkscope kernels check` compares all of them at once and
+under `torch.compile`, which does not trace these kernels. `make kernels` compares all of them at once and
 prints the table.
 
 *Published effect* quotes the source; it was not reproduced here. Sources are listed in [the

@@ -1,4 +1,5 @@
-"""What Sphinx reads: the pages of `docs/`, the tutorials, a page per room of the package, the papers of the house."""
+"""What Sphinx reads: the pages of `docs/`, the tutorials, a page per room of the package, the papers of the house, the
+study's pages."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import importlib
 import inspect
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +19,15 @@ from tools.site.names import TOP, Public, explained, note_of
 from tools.site.text import escaped, restructured
 
 HOUSE = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
+STUDY = "replication/docs/build.py"  # where the folder is there
+CONTENTS = """```{toctree}
+:caption: The replication of Gu et al. 2025
+:hidden:
+:glob:
+
+replication/*
+```
+"""
 SHORT = 60  # characters of a constant that is shown as it is
 MOST = 12  # names of a catalog that are listed
 PLACE = re.compile(r'<a id="([^"]+)"></a>')
@@ -34,7 +46,12 @@ def gather(folder: Path) -> None:
             (folder / "tutorials" / name).write_bytes(content)
     for name, text in api_pages().items():
         write_text(folder / "api" / name, text)
-    pages = {path: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))}
+    if (ROOT / STUDY).is_file():
+        subprocess.run([sys.executable, ROOT / STUDY, folder / "replication"], check=True)
+        index = folder / "index.md"
+        write_text(index, f"{index.read_text(encoding='utf-8')}\n{CONTENTS}")
+    written = sorted([*folder.glob("*.md"), *folder.glob("replication/*.md")])
+    pages = {path: path.read_text(encoding="utf-8") for path in written}
     for path, text in marked(pages).items():
         write_text(path, text)
 

@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from sinkscope.attention.oracle.backends import Backend, backend
 from sinkscope.attention.oracle.cases import CASES, FEATURES, Case, Problem
 from sinkscope.attention.oracle.problems import drawn
 from sinkscope.attention.oracle.reference import DEFECTS, Exact, exact
@@ -21,13 +22,13 @@ Convention = Literal["tokens", "total"]
 
 
 def parity(
-    function: Callable[..., Any],
+    function: Callable[..., Any] | str,
     *,
-    style: str | Style = "plain",
+    style: str | Style | None = None,
     without: Iterable[str] = (),
     lse: Convention | None = None,
     gradients: bool = True,
-    dtypes: Sequence[torch.dtype] = (torch.float32,),
+    dtypes: Sequence[torch.dtype] | None = None,
     device: torch.device | str = "cpu",
     cases: Sequence[Case] = CASES,
     quiet: bool = False,
@@ -36,23 +37,25 @@ def parity(
     decoding, log-sum-exps and gradients. Prints a table unless `quiet`, and returns it; raises nothing for what the
     function does wrong (`.check()` does).
 
-    `style`: how it is called: "plain", "transformers", "unmasked" or "sdpa" (classes in `STYLES`, which say what each
-    means), or a `Style` of your own. `without`: names in `FEATURES` of what it does not do; a parameter that is not in
-    its signature and a `NotImplementedError` say the same. Such cases are listed as not supported. `lse`: what its
-    log-sum-exp sums over, "tokens" or "total" (tokens and sink); None accepts either, but the same in all cases, and
-    says which. `gradients`: of the output with respect to queries, keys, values and sinks, and of the log-sum-exp with
-    respect to queries and keys: one that is detached trains silently without what is made of it.
+    `function`: also the name of one: "eager", "flash", any attention implementation of transformers, or
+    "module:function" (`backend`). `style`: how it is called: "plain", "transformers", "unmasked" or "sdpa" (classes in
+    `STYLES`, which say what each means), or a `Style` of your own; by default plain, and by the name of a function as
+    transformers calls it. `dtypes`: float32 by default, for flash attentions bfloat16. `without`: names in `FEATURES`
+    of what it does not do; a parameter that is not in its signature and a `NotImplementedError` say the same. Such
+    cases are listed as not supported. `lse`: what its log-sum-exp sums over, "tokens" or "total" (tokens and sink);
+    None accepts either, but the same in all cases, and says which. `gradients`: of the output with respect to queries,
+    keys, values and sinks, and of the log-sum-exp with respect to queries and keys: one that is detached trains
+    silently without what is made of it.
 
     Sinks are large enough to be seen in each dtype: one at zero beside scores of some nats is lost in the rounding of
     half precision, so that a function which drops it would pass. Raises `InputError` for unknown names and for what is
     no function.
     """
+    chosen = backend(function) if isinstance(function, str) else Backend(function, STYLES["plain"])
+    function, style = chosen.function, style or chosen.style
+    dtypes = [chosen.dtype] if dtypes is None else dtypes
     if not callable(function):
-        raise InputError(
-            f"parity: expected an attention function, got {function!r}; by name: `sinkscope kernels {function}`"
-            if isinstance(function, str)
-            else f"parity: expected an attention function, got a {type(function).__name__}"
-        )
+        raise InputError(f"parity: expected an attention function, got a {type(function).__name__}")
     if isinstance(style, str):
         if style not in STYLES:
             raise unknown("style", style, STYLES)

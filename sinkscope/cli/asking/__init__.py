@@ -1,1 +1,1 @@
-"""Commands about the paper's questions: list, show, run, queue and judge them."""
+"""Commands about questions: list, show, run and judge them."""

@@ -1,20 +1,20 @@
-"""`sinkscope experiment`: the paper's questions, run and judged."""
+"""`sinkscope experiment`: questions, run and judged."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from sinkscope.cli.asking.queue import WORKERS, Compiled, queue_
 from sinkscope.cli.asking.verdict import (
     RESULTS,
-    Records,
     Ruled,
-    folders_of,
+    found_of,
     hours,
+    require_folder,
     show_verdicts,
     tell_damage,
     verdict_,
@@ -25,61 +25,71 @@ from sinkscope.report.terminal import note, only_json, plain, show, show_json, t
 if TYPE_CHECKING:
     from sinkscope.experiments import Findings, Question
 
-app = App(no_args_is_help=True, help="Ask the paper's questions: list, show, run, queue, verdict.")
-app.command("queue", epilog="Example: sinkscope experiment queue --hours 8 --plan")(queue_)
+app = App(no_args_is_help=True, help="Ask questions of training runs: list, show, run, verdict.")
 app.command("verdict", epilog="Example: sinkscope experiment verdict --all")(verdict_)
 FAILED = 1  # exit code where runs failed
 Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment's name, or a Python file that holds one.")]
 Scale = Annotated[str, typer.Option(metavar="nano|mini|paper", help="How large the models are.")]
 WHERE = "Where runs are trained; none: only judge those that exist."
-REUSE = "Take runs whose folders are gone from any record under --results; do not train them again."
+REUSE = "Take runs whose folders are gone from records under --results and the question's own; do not train them."
+WORKERS = "Runs at once. They share the processors, or have OMP_NUM_THREADS threads each, and a GPU where there is one."
+COMPILE = "Train under torch.compile: faster; numbers differ by rounding alone. Needs a C++ compiler."
+NONE = "no package with experiments is installed: `sinkscope-replication` has those of the paper"
+Compiled = Annotated[bool, typer.Option("--compile", help=COMPILE)]
 TRAINS = When(lambda values: values["backend"] != "none", "goes with a backend that trains: none only judges")
 Results = Annotated[Path, typer.Option(help="Folder of the records.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
 
 @app.command("list", epilog="Example: sinkscope experiment list")
-def list_(scale: Scale = "nano", results: Records = None, as_json: Json = False) -> None:
-    """List every question, and what is known at a scale."""
+def list_(scale: Scale = "nano", results: Results = RESULTS, as_json: Json = False) -> None:
+    """List the questions that installed packages bring, and what is known of each at a scale."""
     from sinkscope.claims import tally
-    from sinkscope.experiments import QUESTIONS, known, verdicts
+    from sinkscope.experiments import QUESTIONS, verdicts
 
-    records = known(folders_of(results), scale)
-    rows = [(q, verdicts(q, None if q.name in records.damaged else records.of(q), scale)) for q in QUESTIONS.values()]
+    require_folder(results)
+    found, damaged = found_of(QUESTIONS.values(), scale, results)
+    rows = [(q, verdicts(q, found[q.name], scale)) for q in QUESTIONS.values()]
     if as_json:
         show_json(
             {"experiments": [{"name": q.name, "asks": q.asks, "source": q.source, "known": tally(v)} for q, v in rows]}
         )
-        tell_damage(records)
+        tell_damage(damaged)
         return
     cells = [(q.name, q.asks, q.source, tally(v)) for q, v in rows]
     show(table(("experiment", "question", "source", f"claims at {scale}"), cells, numbers_from=4))
-    tell_damage(records)
+    if not rows:
+        note(NONE)
+    tell_damage(damaged)
 
 
 @app.command("show", epilog="Example: sinkscope experiment show fixed-token")
-def show_(name: Name, as_json: Json = False) -> None:
-    """Show a question: its variations, published numbers, and the claims that decide."""
-    from sinkscope.experiments import find
+def show_(name: Name, scale: Scale = "nano", results: Results = RESULTS, as_json: Json = False) -> None:
+    """Show a question: its variations, published numbers, the runs that are known, and the claims that decide."""
+    from sinkscope.experiments import find, known
 
+    require_folder(results)
     question = find(name)
+    found = known(question, scale, results)
+    seeds = {v.label: sorted(found.runs.get(v.label, {})) if found else [] for v in question.variations}
     if as_json:
-        show_json(_described(question))
+        show_json(_described(question, seeds))
         return
     show(Text(question.asks, "bold"))
     show(plain(f"{question.source}\n"))
     if question.note:
         show(plain(f"{question.note}\n"))
     variations = [
-        (v.label, _changes({**question.shared, **v.changes}), _changes(v.published)) for v in question.variations
+        (v.label, _changes({**question.shared, **v.changes}), _changes(v.published), str(len(seeds[v.label])))
+        for v in question.variations
     ]
-    show(table(("variation", "changes", "published"), variations, numbers_from=3))
+    show(table(("variation", "changes", "published", f"runs at {scale}"), variations, numbers_from=3))
     show(plain(""))
     claims = [(a.claim.name, a.claim.statement, str(a.claim.rule)) for a in question.assertions]
     show(table(("claim", "statement", "effect asked"), claims, numbers_from=3))
     from sinkscope.cli.live.planned import deciding
 
-    show(plain(f"\n{deciding(question, 'nano')}"))
+    show(plain(f"\n{deciding(question, scale)}"))
     for gone in question.withdrawn:
         show(plain(f"\nwithdrawn: {gone.statement} ({gone.reason})"))
 
@@ -103,7 +113,7 @@ def run_(
     Exits with 1 if a run failed; the others are still trained and judged.
     """
     from sinkscope.cli.live.experiment import watching
-    from sinkscope.experiments import aside, backend_named, find, findings, run
+    from sinkscope.experiments import backend_named, find, path_of, run
 
     question, chosen = find(name), backend_named(backend)
     if plan_only:
@@ -117,7 +127,7 @@ def run_(
         cost = planned(question, scale, seeds, workers, results, reuse)
         about = "for a time that no record tells" if cost.seconds is None else f"about {hours(cost.seconds / workers)}"
         note(f"{cost.runs} runs, {about}, less what is there already; {deciding(question, scale, seeds)}")
-    record = findings.path_of(results, question.name, scale)
+    record = path_of(results, question.name, scale)
     try:
         with only_json(as_json), watching(out) as watch:
             found = run(
@@ -135,12 +145,12 @@ def run_(
     except KeyboardInterrupt:
         note(f"finished work is kept in {out}; the same command continues from there")
         raise
-    _show_findings(question, found, record, aside.set_aside(results, question.name, scale), as_json)
+    _show_findings(question, found, record, as_json)
     if found.failed:
         raise typer.Exit(FAILED)
 
 
-def _show_findings(question: Question, found: Findings, record: Path, aside: list[Path], as_json: bool) -> None:
+def _show_findings(question: Question, found: Findings, record: Path, as_json: bool) -> None:
     from sinkscope.claims import tally
     from sinkscope.experiments import verdicts
 
@@ -161,22 +171,27 @@ def _show_findings(question: Question, found: Findings, record: Path, aside: lis
     for label, seeds in found.failed.items():
         for seed, why in seeds.items():
             note(f"{label}, seed {seed} failed: {why}")
-    for path in aside:
-        note(f"runs that the record no longer holds are set aside: {path}")
-    missing = len(question.variations) * found.seeds - sum(map(len, (*found.runs.values(), *found.failed.values())))
+    asked = [variation.label for variation in question.variations]
+    there = sum(len(found.runs.get(label, {})) + len(found.failed.get(label, {})) for label in asked)
+    missing = len(asked) * found.seeds - there
     if missing:
         note(f"{missing} runs were not made")
     note(f"record: {record}; runs of {hours(found.seconds)}")
 
 
-def _described(question: Question) -> dict[str, Any]:
+def _described(question: Question, seeds: Mapping[str, list[int]]) -> dict[str, Any]:
     return {
         "name": question.name,
         "asks": question.asks,
         "source": question.source,
         "note": question.note,
         "variations": [
-            {"label": v.label, "changes": {**question.shared, **v.changes}, "published": dict(v.published)}
+            {
+                "label": v.label,
+                "changes": {**question.shared, **v.changes},
+                "published": dict(v.published),
+                "seeds": seeds[v.label],
+            }
             for v in question.variations
         ],
         "claims": [

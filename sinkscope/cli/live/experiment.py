@@ -14,8 +14,7 @@ from sinkscope.live import Watch, duration
 from sinkscope.report.terminal import flat, plain, stderr, table
 
 if TYPE_CHECKING:
-    from sinkscope.experiments import Progress, Sweep
-    from sinkscope.experiments.jobs import Job
+    from sinkscope.experiments import Job, Progress, Sweep
 
 SHOWN = (("validation_loss", "loss"), ("sink/position_0", "sink"))
 OLD = "old"  # the state of a run that existed before

@@ -54,14 +54,11 @@ def planned(question: Question, scale: str, seeds: int, workers: int, results: P
 
     Raises `InputError` for fewer than one worker, and for a record of the question that cannot be read.
     """
-    from sinkscope.experiments import SHIPPED, expected, known
+    from sinkscope.experiments import expected, known
 
     if workers < 1:
         raise InputError(f"workers = {workers}: at least 1")
-    records = known([results, SHIPPED], scale, own=[question])
-    if question.name in records.damaged:
-        raise InputError(records.damaged[question.name])
-    return expected(question, records, seeds, reuse)
+    return expected(question, scale, known(question, scale, results), seeds, reuse)
 
 
 def deciding(question: Question, scale: str, seeds: int | None = None) -> str:

@@ -1,7 +1,4 @@
-"""The jobs that questions vary: training the lab model, and synthetic tasks, which need seconds to minutes.
-
-A new one is a class in a file of its own and a line in `TASKS`.
-"""
+"""The jobs that questions vary: training the lab model on text, and the tasks that installed packages register."""
 
 from __future__ import annotations
 
@@ -9,40 +6,38 @@ from collections.abc import Mapping
 from typing import Any
 
 from sinkscope.errors import unknown
-from sinkscope.experiments.jobs.backcopy import Backcopy
-from sinkscope.experiments.jobs.backcopy_minimal import Minimal
-from sinkscope.experiments.jobs.conditional import TriggerConditional
 from sinkscope.experiments.jobs.job import Job, Task
-from sinkscope.experiments.jobs.lab import LabTraining
-from sinkscope.training import Run
+from sinkscope.experiments.jobs.lab import LabTraining, training_metrics, validation_windows
+from sinkscope.registry import Registry
 
-__all__ = ["JOBS", "Job", "LabTraining", "job_class", "job_from", "task_named"]
+__all__ = [
+    "TASKS",
+    "Job",
+    "LabTraining",
+    "Task",
+    "as_json",
+    "job_from",
+    "task_named",
+    "training_metrics",
+    "validation_windows",
+]
 
-TASKS: dict[str, type[Task]] = {
-    "bigram_backcopy": Backcopy,
-    "bigram_backcopy_minimal": Minimal,
-    "trigger_conditional": TriggerConditional,
-}
-JOBS: dict[str, type[Job]] = {"recipe": LabTraining, **TASKS}
+TASKS: Registry[type[Job]] = Registry("task")
 
 
-def task_named(name: str) -> type[Task]:
+def task_named(name: str) -> type[Job]:
     """The class of a task by its name. Raises `InputError` for an unknown one."""
     if name not in TASKS:
         raise unknown("task", name, TASKS)
     return TASKS[name]
 
 
+def as_json(job: Job) -> dict[str, Any]:
+    """A job as plain JSON, from which another process makes it again (`job_from`)."""
+    return {"kind": job.kind, "fields": job.model_dump(mode="json")}
+
+
 def job_from(data: Mapping[str, Any]) -> Job:
-    """A job from what `model_dump` made of it. Raises `InputError` for unknown tasks and wrong fields."""
-    return _class_of(data)(**data)
-
-
-def job_class(run: Run) -> type[Job]:
-    """The class of the job that made a run. Raises `InputError` for a run without a record."""
-    return _class_of(run.record["data"])
-
-
-def _class_of(data: Mapping[str, Any]) -> type[Job]:
-    """Both a job's fields and a run's fingerprint name a task; those of a recipe name none."""
-    return task_named(str(data["task"])) if "task" in data else LabTraining
+    """A job from what `as_json` made of it. Raises `InputError` for unknown tasks and wrong fields."""
+    kind = LabTraining if data["kind"] == LabTraining.kind else task_named(data["kind"])
+    return kind(**data["fields"])

@@ -19,14 +19,19 @@ from sinkscope.training import Run
 class Job(ABC):
     """A frozen, validated configuration that decides a run, and what is done with it.
 
-    A sweep writes it as JSON (`model_dump`) for the process that trains it; `job_from` reads it back. `layout` is
-    raised when `metrics`, or how they are made, change: what was kept of older runs is then made again, where their
-    folders are there. `older`: earlier layouts whose metrics mean what they mean today, though there are more now; the
-    record of such a run counts, but for what it lacks.
+    A sweep writes it as JSON (`jobs.as_json`) for the process that trains it; `job_from` reads it back by `kind`, the
+    name that `sinkscope.task` registers the class under. `layout` is raised when `metrics`, or how they are made,
+    change: what was kept of older runs is then made again, where their folders are there. `older`: earlier layouts
+    whose metrics mean what they mean today, though there are more now; the record of such a run counts, except for what
+    it lacks. `observed`: the file in a run's folder with what was observed of it; a job that reads more of the same
+    runs than another has a file of its own. `titles`: metrics and curves of its own in words with their units.
     """
 
+    kind: ClassVar[str] = "recipe"
     layout: ClassVar[int]
     older: ClassVar[tuple[int, ...]] = ()
+    observed: ClassVar[str] = "observed.json"
+    titles: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
@@ -60,7 +65,7 @@ class Job(ABC):
 
     @abstractmethod
     def model_dump(self, *, mode: str) -> dict[str, Any]:
-        """The fields; those of a task hold its name as `task`."""
+        """The fields."""
 
     @property
     def reads(self) -> str:
@@ -79,13 +84,11 @@ class Task(Part, Job):
 
     sizes: ClassVar[Mapping[str, Mapping[str, Any]]]
 
-    task: str
-
     def __init__(self, **fields: Any) -> None:
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise in_one_line(error, type(self), type(self).model_fields["task"].default) from error
+            raise in_one_line(error, type(self), self.kind) from error
 
     @classmethod
     def at_scale(cls, scale: str, changes: Mapping[str, Any]) -> Task:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from sinkscope.data import parse_tokenizer
 from sinkscope.experiments.jobs.job import Job
 from sinkscope.experiments.observed import Metrics
-from sinkscope.experiments.observing.other_texts import other_texts
-from sinkscope.experiments.observing.readings import readings
-from sinkscope.experiments.observing.streamed import long_texts, streamed
+from sinkscope.experiments.readings import readings
 from sinkscope.model import LabForCausalLM
 from sinkscope.training import LAB, SAID_BY_FINGERPRINT, Recipe, Run, changed, fingerprint, inputs_of, spread, train
 
@@ -32,8 +31,7 @@ class LabTraining(Recipe, Job):
     """A recipe, and what is kept of the model that it trains."""
 
     layout: ClassVar[int] = 8
-    # without masses, lifts and heads; streams; angles of keys; what heads with the sink alone write on it
-    older: ClassVar[tuple[int, ...]] = (4, 5, 6, 7)
+    older: ClassVar[tuple[int, ...]] = (4, 5, 6, 7)  # which have fewer metrics
 
     @classmethod
     def changed(cls, recipe: str, changes: Mapping[str, Any]) -> LabTraining:
@@ -73,11 +71,12 @@ class LabTraining(Recipe, Job):
         """All metrics of `Observed`: on the first 64 tokens of up to 100 validation windows as the model was trained on
         them, and on other inputs."""
         yield from training_metrics(run)
-        recipe = Recipe(**run.record["recipe"])
-        windows = inputs_of(spread(LAB.data(recipe).validation, SAMPLES))
-        yield from readings(run.model, windows)
-        yield from other_texts(run.model, run.tokenizer, recipe.data, windows)
-        yield from streamed(run.model, long_texts(run.tokenizer, recipe.data, recipe.context), recipe.context)
+        yield from readings(run.model, validation_windows(run))
+
+
+def validation_windows(run: Run) -> dict[str, Tensor]:
+    """Model inputs by name: up to 100 validation windows of a run, spread over its text."""
+    return inputs_of(spread(LAB.data(Recipe(**run.record["recipe"])).validation, SAMPLES))
 
 
 def training_metrics(run: Run) -> Metrics:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from sinkscope.errors import InputError
-from sinkscope.experiments.jobs import job_from
+from sinkscope.experiments.jobs import as_json, job_from
 from sinkscope.experiments.sweep.pool import threads_each
 from sinkscope.experiments.sweep.sweeping import RETRIES, Ended, Jobs, Sweep, Watch, drive, require_workers
 from sinkscope.experiments.sweep.worker import SETTLED, work
@@ -28,9 +28,10 @@ def work_on_ray(jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep:
     """Make all runs as Ray tasks, at most `workers` at once, each with its share of the processors and GPUs.
 
     With `RAY_ADDRESS` set they run on that cluster, whose machines must share the folder `out` and have sinkscope
-    installed; without it on a cluster on this machine that lasts as long as the sweep. Ray starts a task again whose
-    process or machine is lost, and the run goes on from its newest checkpoint. All else as in `drive`. Raises
-    `InputError` for fewer than one worker, without the package `ray`, and where no cluster answers.
+    installed, with the packages that register the tasks; without it on a cluster on this machine that lasts as long as
+    the sweep. Ray starts a task again whose process or machine is lost, and the run goes on from its newest checkpoint.
+    All else as in `drive`. Raises `InputError` for fewer than one worker, without the package `ray`, and where no
+    cluster answers.
     """
     require_workers(workers)
     with _cluster(workers) as ray:
@@ -72,7 +73,7 @@ class _Tasks:
         self.going: dict[Any, str] = {}
 
     def start(self, name: str) -> None:
-        job = self.jobs[name].model_dump(mode="json")
+        job = as_json(self.jobs[name])
         self.going[self.remote.remote(job, str(self.out), int(self.asks["num_cpus"]))] = name
 
     def ended(self) -> Iterator[Ended]:

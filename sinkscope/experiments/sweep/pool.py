@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from sinkscope.experiments.jobs import as_json
 from sinkscope.experiments.sweep.sweeping import RETRIES, Ended, Jobs, Sweep, Watch, drive, require_workers
 from sinkscope.experiments.sweep.worker import BUSY, SETTLED
 from sinkscope.files import write_json
@@ -74,7 +75,7 @@ class Pool:
 
     def start(self, name: str) -> None:
         job, log = self.scratch / f"{name}.json", self._log(name)
-        write_json(job, self.jobs[name].model_dump(mode="json"))
+        write_json(job, as_json(self.jobs[name]))
         log.touch()
         self.busy[name] = self._free() or self._new(log)
         self.busy[name].order({"job": str(job), "out": str(self.out), "log": str(log)})

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import InputError
-from sinkscope.experiments.jobs import Job, job_class
+from sinkscope.experiments.jobs import Job
 from sinkscope.experiments.observed import CURVES, RATES, Heads, Observed
 from sinkscope.files import write_json
 from sinkscope.metrics import FEWEST
 from sinkscope.training import LOG, Run, TrainingDiverged, locked, read_record, read_rows
-
-OBSERVED = "observed.json"
 
 
 @dataclass
@@ -42,12 +40,13 @@ class RunStore:
         with suppress(TrainingDiverged):
             job.train(self.path, device)
         with locked(run.path, "observing"):
-            return observed(run)
+            return observed(run, type(job))
 
-    def settled(self, run: Run) -> bool:
-        """Whether a run is finished or diverged, and what is known of it is written down."""
+    def settled(self, job: Job) -> bool:
+        """Whether the run of a job is finished or diverged, and what is known of it is written down."""
+        run = self.run(job)
         record = read_record(run.path)
-        return record is not None and is_settled(record) and (run.path / OBSERVED).is_file()
+        return record is not None and is_settled(record) and (run.path / job.observed).is_file()
 
     def progress(self, run: Run) -> dict[str, Any]:
         """The newest row of a run's log; empty before there is one."""
@@ -58,21 +57,24 @@ class RunStore:
         return {name: value for row in rows[-12:] for name, value in row.items()}
 
 
-def observed(run: Run) -> Observed:
-    """What is kept of a run, measured now if it was not before. Raises `InputError` for a run that is not settled."""
-    stored = _stored(run)
+def observed(run: Run, kind: type[Job]) -> Observed:
+    """What is kept of a run of such a job, measured now if it was not before.
+
+    Raises `InputError` for a run that is not settled.
+    """
+    stored = _stored(run, kind)
     if stored is None:
-        stored = _measured(run)
-        write_json(run.path / OBSERVED, stored.to_dict())
+        stored = _measured(run, kind)
+        write_json(run.path / kind.observed, stored.to_dict())
     return stored
 
 
-def known(run: Run) -> Observed | None:
+def known(run: Run, kind: type[Job]) -> Observed | None:
     """What is kept of a run that is settled; None where there is none, or not as it would be made now.
 
     Raises `InputError` for a damaged record.
     """
-    return _stored(run) if (run.path / OBSERVED).is_file() and is_settled(run.record) else None
+    return _stored(run, kind) if (run.path / kind.observed).is_file() and is_settled(run.record) else None
 
 
 def is_settled(record: Mapping[str, Any]) -> bool:
@@ -80,16 +82,16 @@ def is_settled(record: Mapping[str, Any]) -> bool:
     return record["status"] in ("finished", "diverged")
 
 
-def _stored(run: Run) -> Observed | None:
+def _stored(run: Run, kind: type[Job]) -> Observed | None:
     try:
-        stored = Observed.from_dict(json.loads((run.path / OBSERVED).read_text(encoding="utf-8")))
-        return stored if stored.layout == job_class(run).layout else None
+        stored = Observed.from_dict(json.loads((run.path / kind.observed).read_text(encoding="utf-8")))
+        return stored if stored.layout == kind.layout else None
     except (OSError, ValueError, AttributeError, InputError):
         return None  # absent or damaged: it can be made again
 
 
-def _measured(run: Run) -> Observed:
-    record, kind = run.record, job_class(run)
+def _measured(run: Run, kind: type[Job]) -> Observed:
+    record = run.record
     status = record["status"]
     if not is_settled(record):
         raise InputError(f"{run.path} is not settled: it is {status}")
@@ -114,6 +116,7 @@ def _measured(run: Run) -> Observed:
         layout=kind.layout,
         started=record.get("started", ""),
         heads=_heads(run, steps),
+        host=record.get("host", {}),
     )
 
 

@@ -1,6 +1,17 @@
-"""Experiments to look at: verdicts, dose responses, curves, runs; as a page, and as the page of findings in docs."""
+"""Experiments to look at: verdicts, dose responses, curves, runs; as a page."""
 
-from sinkscope.report.experiments.entry import Entry, entry, unknown_entry
-from sinkscope.report.experiments.page import experiment_page, experiments_page
+from sinkscope.report.experiments.answer import paragraph
+from sinkscope.report.experiments.entry import Entry, Judged, entry, runs_of, unknown_entry
+from sinkscope.report.experiments.page import experiment_page, experiments_page, made_by
 
-__all__ = ["Entry", "entry", "experiment_page", "experiments_page", "unknown_entry"]
+__all__ = [
+    "Entry",
+    "Judged",
+    "entry",
+    "experiment_page",
+    "experiments_page",
+    "made_by",
+    "paragraph",
+    "runs_of",
+    "unknown_entry",
+]

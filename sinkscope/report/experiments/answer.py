@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sinkscope.report.experiments.entry import Entry, Judged
-from sinkscope.report.experiments.meanings import MEANINGS
 from sinkscope.report.experiments.names import counted, effect, number, sizes
 from sinkscope.rules import TOO_FEW
 
@@ -19,7 +18,7 @@ KINDS = {
 
 
 def paragraph(entry: Entry) -> str:
-    """Plain sentences: what became of the primary claim, of the others, and what follows for the question."""
+    """Plain sentences: what became of the primary claim, and of the others."""
     if not entry.claims:
         return ""
     first, *others = entry.claims
@@ -37,8 +36,7 @@ def paragraph(entry: Entry) -> str:
               for part, what in ((open_, "undecided"), (absent, "without the runs they ask for")) if part]  # fmt: skip
     if counts:
         told.append(f"There {'is' if len(open_ or absent) == 1 else 'are'} {' and '.join(counts)}.")
-    meaning = _meaning(entry)
-    return " ".join([*told, meaning] if meaning else told)
+    return " ".join(told)
 
 
 def _primary(judged: Judged) -> str:
@@ -64,12 +62,6 @@ def _listed(found: Sequence[Judged]) -> str:
 
 def _of(claims: Sequence[Judged], outcome: str) -> list[Judged]:
     return [judged for judged in claims if judged.verdict.outcome == outcome]
-
-
-def _meaning(entry: Entry) -> str:
-    """What the verdict on the primary claim means for the question; "" while it is not decided."""
-    holds, fails = MEANINGS.get(entry.name, ("", ""))
-    return {"supported": holds, "refuted": fails}.get(entry.claims[0].verdict.outcome, "")
 
 
 def _lowered(statement: str) -> str:

@@ -7,8 +7,19 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sinkscope.experiments.question import TIMES
+from sinkscope.experiments import TIMES
 from sinkscope.report.experiments.entry import Entry
+
+__all__ = [
+    "FEWEST_DOSES",
+    "NUMBERS",
+    "OPERATION",
+    "SAME_AS",
+    "Doses",
+    "by_dose",
+    "doses",
+    "grouped",
+]
 
 FEWEST_DOSES = 3  # of two, every difference is a line
 NUMBERS = (int, float)

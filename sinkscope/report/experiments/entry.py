@@ -14,15 +14,11 @@ from sinkscope.experiments import (
     Findings,
     Observed,
     Question,
-    Stated,
     Variation,
-    recipe,
-    stated,
+    Withdrawn,
     verdicts,
 )
-from sinkscope.experiments.question import Withdrawn
 from sinkscope.report.experiments import names
-from sinkscope.training import RECIPES
 
 FAILED = "failed"
 USUAL = ("loss", "sink_0", "strongest", "slot", "norm_ratio")
@@ -68,7 +64,7 @@ class Judged:
     """A verdict, and the metrics of the runs that its effect is made of, by variation; so are `curves`.
 
     `at_loss`: curves that it reads where the validation loss has a certain value, that one first. `primary`: whether it
-    answers the question. `stated`: when it was stated, and when first tried.
+    answers the question.
     """
 
     verdict: Verdict
@@ -76,7 +72,6 @@ class Judged:
     curves: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     at_loss: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     primary: bool = False
-    stated: Stated | None = None
 
     @property
     def part(self) -> str:
@@ -84,22 +79,12 @@ class Judged:
         return "primary" if self.primary else "exploratory"
 
 
-def late_in(entries: Iterable[Entry]) -> set[tuple[str, str]]:
-    """The questions and names of claims that were stated after their first run."""
-    return {
-        (entry.name, one.verdict.claim.name)
-        for entry in entries
-        for one in entry.claims
-        if one.stated is not None and one.stated.when == "afterwards"
-    }
-
-
 @dataclass(frozen=True)
 class Entry:
     """An experiment at a scale. `findings` is None where there are none; `reason` says why.
 
     `base`: the fields of the recipe, or task, that is varied. `shown`: metrics of the question, where no others are
-    published or read. `withdrawn`: claims that were judged once.
+    published or read. `withdrawn`: claims that were judged once. `titles`: the job's own names of metrics.
     """
 
     name: str
@@ -115,6 +100,7 @@ class Entry:
     note: str = ""
     shown: tuple[str, ...] = ()
     withdrawn: tuple[Withdrawn, ...] = ()
+    titles: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def was_run(self) -> bool:
@@ -167,7 +153,7 @@ class Entry:
 
     def title(self, metric: str) -> str:
         """A metric, or a curve, in words, as its task means it."""
-        return names.title(metric, self.task)
+        return names.title(metric, self.titles)
 
     def _shown(self) -> list[str]:
         return [metric for metric in self.shown if any(metric in run.metrics for _, run in self.runs)]
@@ -181,9 +167,9 @@ class Entry:
 def entry(question: Question, findings: Findings | None, scale: str = "nano") -> Entry:
     """A question and its findings, judged."""
     reads = [_reads(assertion, findings) for assertion in question.assertions]
-    told = [stated(question, assertion, findings) for assertion in question.assertions]
-    made = zip(verdicts(question, findings, scale), reads, told, strict=True)
-    claims = [Judged(verdict, *read, not index, when) for index, (verdict, read, when) in enumerate(made)]
+    made = zip(verdicts(question, findings, scale), reads, strict=True)
+    claims = [Judged(verdict, *read, not index) for index, (verdict, read) in enumerate(made)]
+    base, titles = _base(question, scale)
     return Entry(
         question.name,
         question.asks,
@@ -193,11 +179,12 @@ def entry(question: Question, findings: Findings | None, scale: str = "nano") ->
         tuple(claims),
         findings,
         question.shared,
-        _base(question, scale),
+        base,
         _reason(question, findings, scale),
         question.note,
         question.shown,
         question.withdrawn,
+        titles,
     )
 
 
@@ -224,14 +211,16 @@ def evidence(judged: Judged) -> list[tuple[int | None, Evidence]]:
     return found
 
 
-def _base(question: Question, scale: str) -> dict[str, Any]:
-    """The fields of what is varied, as it is before anything is changed; none at a scale where there is no such job."""
+def _base(question: Question, scale: str) -> tuple[dict[str, Any], Mapping[str, str]]:
+    """The fields of what is varied, as it is before anything is changed, and what it calls its metrics.
+
+    Empty at a scale where there is no such job.
+    """
     if scale not in RECIPE_OF or scale in question.not_at:
-        return {}
-    if question.base is recipe:
-        return RECIPES[RECIPE_OF[scale]].model_dump(mode="json")
-    task = question.base(scale, {"seed": 0}).model_dump(mode="json")
-    return {**task.get("recipe", {}), **task}
+        return {}, {}
+    job = question.base(scale, {"seed": 0})
+    fields = job.model_dump(mode="json")
+    return {**fields.get("recipe", {}), **fields}, job.titles
 
 
 def _reason(question: Question, findings: Findings | None, scale: str) -> str:

@@ -9,6 +9,24 @@ from typing import Any
 
 from sinkscope.claims import Verdict
 
+__all__ = [
+    "FIELDS",
+    "HOUR",
+    "MINUTE",
+    "READINGS",
+    "TITLES",
+    "WITHOUT_ZERO",
+    "cost",
+    "counted",
+    "effect",
+    "field",
+    "from_zero",
+    "number",
+    "said",
+    "sizes",
+    "title",
+]
+
 TITLES: Mapping[str, str] = {
     "sink/position_0": "sink rate at position 0 (%)",
     "validation_loss": "validation loss (nats)",
@@ -25,12 +43,9 @@ TITLES: Mapping[str, str] = {
     "self_mass": "sink mass of each token on itself (%)",
     "lift": "attention on position 0 over that behind it",
     "sink/lift": "attention on position 0 over that behind it",
-    "resting": "norm of a head's output on the sink over elsewhere",
     "first_share": "attention on position 0 (%)",
     "norm_ratio": "hidden-norm ratio",
     "value_ratio": "value-norm ratio",
-    "output_norm": "norm of a head's output",
-    "zeroing": "rise of the loss with heads zeroed (nats)",
     "gap": "validation loss above that of training (nats)",
     "entropy": "entropy of attention, mean over heads (nats)",
     "entropy_least": "entropy of attention, least head (nats)",
@@ -41,42 +56,8 @@ TITLES: Mapping[str, str] = {
     "infinity_norm": "largest hidden activation",
     "hidden_spread": "how far tokens lie apart",
     "last_pair_distance": "distance of the last two tokens",
-    "relative_spread": "how far tokens lie apart, as a share of their length",
-    "relative_pair_distance": "distance of the last two tokens, as a share of their length",
     "matrix_entropy": "entropy of the tokens' directions",
-    "perturbation": "change of later tokens as one is changed",
     "top_head": "head with the strongest sink",
-    "stream_loss": "loss behind the first context of a stream (nats)",
-    "key_angle": "angle of the sink's key, over a random direction's",
-}
-# Tasks give some names another meaning, and have names of their own: units are those of their `read` and `Reading`.
-_BACKCOPY = {
-    "excess_triggers": "loss above the least, at triggers (nats)",
-    "excess_others": "loss above the least, elsewhere (nats)",
-    "bos_attention": "attention on the BOS, elsewhere (0 to 1)",
-    "bos_attention/triggers": "attention on the BOS, at triggers (0 to 1)",
-    "value_ratio": "value-norm ratio of the BOS",
-    "copy_attention": "attention on the token before, at triggers (0 to 1)",
-    "logit_gap": "logit of the BOS above the others' mean, elsewhere",
-}
-TITLES_OF: Mapping[str, Mapping[str, str]] = {
-    "trigger_conditional": {
-        "loss": "error (giving nothing: 1)",
-        "validation_loss": "error (giving nothing: 1)",
-        "unexplained": "error at triggers (giving nothing: 1)",
-        "output": "output elsewhere (targets at triggers: 1)",
-        "first": "mean weight on the first token, elsewhere",
-        "first_share": "first token's share of all weight (0 to 1), elsewhere",
-        "slot": "mean weight on slots, elsewhere",
-        "total": "mean weight on all tokens, elsewhere",
-        "total/triggers": "mean weight on all tokens, at triggers",
-    },
-    "bigram_backcopy": {
-        **_BACKCOPY,
-        "norm_ratio": "hidden-norm ratio of the BOS",
-        "output_ratio": "norm of the head's output, elsewhere / at triggers",
-    },
-    "bigram_backcopy_minimal": _BACKCOPY,
 }
 READINGS: Mapping[str, str] = {
     "start": "at the start",
@@ -131,13 +112,13 @@ WITHOUT_ZERO = ("loss", "validation_loss", "train_loss", "stream_loss")  # in na
 MINUTE, HOUR = 60, 3600
 
 
-def title(metric: str, task: str = "") -> str:
+def title(metric: str, titles: Mapping[str, str] | None = None) -> str:
     """A metric of `Observed`, or a curve, in words with its unit; a name that is not known stays as it is.
 
-    `title("sink_0/tokens=32")` is "sink rate at position 0 (%), 32 tokens". `task`: the synthetic task that the runs
-    are of, which may call by one name what is something else; "" for recipes.
+    `title("sink_0/tokens=32")` is "sink rate at position 0 (%), 32 tokens". `titles`: those of the job that
+    the runs are of (`Job.titles`), which may call by one name what is something else.
     """
-    titles = {**TITLES, **TITLES_OF.get(task, {})}
+    titles = {**TITLES, **(titles or {})}
     metric = metric.removeprefix("task/")
     if metric in titles:
         return titles[metric]
@@ -158,10 +139,10 @@ def field(name: str) -> str:
     return FIELDS.get(name, name)
 
 
-def from_zero(metric: str, task: str = "") -> bool:
+def from_zero(metric: str, titles: Mapping[str, str] | None = None) -> bool:
     """Whether an axis of this metric begins at zero: not where values are far from it and close to each other."""
     base = metric.partition("/")[0]
-    return base not in WITHOUT_ZERO or base in TITLES_OF.get(task, {})
+    return base not in WITHOUT_ZERO or base in (titles or {})
 
 
 def _reading(reading: str) -> str:

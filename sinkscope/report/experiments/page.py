@@ -14,7 +14,6 @@ from sinkscope.report.experiments import figures, tables
 from sinkscope.report.experiments.answer import paragraph
 from sinkscope.report.experiments.entry import Entry, Judged, runs_of
 from sinkscope.report.experiments.names import cost, counted, effect, sizes
-from sinkscope.report.experiments.paper import paper_section
 from sinkscope.report.page import Headline, Page, Section, Widget, render
 from sinkscope.theme import INK, template
 
@@ -70,12 +69,11 @@ def headlines(entries: Sequence[Entry]) -> list[Headline]:
 
 
 def experiment_sections(entries: Sequence[Entry]) -> list[Section]:
-    """What is known first: the paper's statements, the verdicts, the experiments; then what was not run."""
+    """What is known first: the verdicts, the experiments; then what was not run."""
     places = {id(each): f"x{index}" for index, each in enumerate(entries)}
     ran = [each for each in entries if each.findings is not None]
     absent = [each for each in entries if each.findings is None]
-    found = paper_section(entries, places)
-    found += [Section("Verdicts", ABOUT_VERDICTS, widget=Widget(_verdicts(entries, places), {}))]
+    found = [Section("Verdicts", ABOUT_VERDICTS, widget=Widget(_verdicts(entries, places), {}))]
     for heading, about, group in (
         ("Experiments", ABOUT_EXPERIMENTS, ran),
         ("Not run at this scale", ABOUT_ABSENT, absent),
@@ -213,8 +211,7 @@ def _claim(entry: Entry, judged: Judged, place: str, links: dict[tuple[str, int]
     reason = f" ({verdict.reason})" if verdict.reason else ""
     numbers = tables.claim_numbers(entry, judged, links) if verdict.evidence else ""
     found = f"found {effect(verdict)}, {sizes(verdict)} seeds" if verdict.residual is not None else "nothing found"
-    told = f" · {judged.stated.said} ({judged.stated.when})" if judged.stated and judged.stated.commit else ""
-    facts = f"{judged.part}; asked {claim.rule}, {found}{reason} · {claim.source}{told}"
+    facts = f"{judged.part}; asked {claim.rule}, {found}{reason} · {claim.source}"
     return f"""<details class="claim" id="{place}"><summary>{tables.pill(verdict.outcome)} {escape(verdict.kind)}
 <b>{escape(claim.name)}</b>: {escape(claim.statement)}</summary>
 <p class="note">{escape(facts)}</p>{numbers}</details>"""

@@ -20,7 +20,7 @@ import json, os, signal, sys, time
 seen = []
 for line in sys.stdin:
     order = json.loads(line)
-    job = json.load(open(order["job"]))
+    job = json.load(open(order["job"]))["fields"]
     tries = os.path.join(order["out"], job["name"])
     with open(tries, "a") as stream:
         stream.write(f"{os.getpid()} {os.environ['OMP_NUM_THREADS']} {os.environ.get('CUDA_VISIBLE_DEVICES')}\\n")

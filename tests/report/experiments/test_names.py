@@ -1,14 +1,7 @@
 import math
 
-import torch
-
 from sinkscope.claims import Above, Claim, Evidence, SeedsAbove
-from sinkscope.experiments.jobs import backcopy_minimal
-from sinkscope.experiments.jobs.backcopy import Backcopy
-from sinkscope.experiments.jobs.backcopy_law import Sequences, tokenizer_of
-from sinkscope.experiments.jobs.conditional import Examples, OneLayer, TriggerConditional, read
-from sinkscope.report.experiments.names import TITLES_OF, cost, counted, effect, number, said, sizes, title
-from sinkscope.training.kinds import LAB
+from sinkscope.report.experiments.names import cost, counted, effect, from_zero, number, said, sizes, title
 
 
 def test_metrics_in_words():
@@ -25,28 +18,12 @@ def test_metrics_in_words():
     assert title("something/else") == "something, else"
 
 
-def test_a_task_may_mean_something_else_by_a_name():
-    assert title("slot", "trigger_conditional") == "mean weight on slots, elsewhere"
-    assert title("loss", "trigger_conditional") == title("validation_loss", "trigger_conditional")
-    assert "nats" not in title("loss", "trigger_conditional")
-    assert title("loss", "bigram_backcopy") == title("loss") == "validation loss (nats)"
-    assert title("excess_triggers/zero_head", "bigram_backcopy").endswith("at triggers (nats), head zeroed")
-    assert title("task/logit_gap", "bigram_backcopy") == title("logit_gap", "bigram_backcopy")
-    assert title("slot") == title("slot", "bigram_backcopy") == "sink rate of the slot (%)"
-
-
-def test_what_the_task_reads_has_a_title():
-    job = TriggerConditional()
-    own = {*read(OneLayer(job), Examples(job, 4, "test")), "validation_loss"}
-    assert set(TITLES_OF["trigger_conditional"]) == own
-    nano = Backcopy.at_scale("nano", {})
-    model = LAB.model(nano.recipe, tokenizer_of(nano.law))
-    named = {name.partition("/")[0] for name in nano.reading().all(model)}
-    assert {name.partition("/")[0] for name in TITLES_OF["bigram_backcopy"]} == named
-    law = nano.law
-    few = torch.stack([Sequences(law, 8, 12, "test", 0)[item]["input_ids"] for item in range(8)])
-    read_off = backcopy_minimal.Reading(law, few).read(backcopy_minimal.MinimalModel(law, torch.ones(law.tokens)))
-    assert {*TITLES_OF["bigram_backcopy_minimal"], "loss"} == {*read_off}
+def test_a_job_may_mean_something_else_by_a_name():
+    titles = {"slot": "mean weight on slots", "loss": "an error"}
+    assert title("slot", titles) == "mean weight on slots"
+    assert title("slot") == "sink rate of the slot (%)"
+    assert from_zero("loss", titles)
+    assert not from_zero("loss")
 
 
 def test_numbers_and_effects():

@@ -7,11 +7,10 @@ import re
 import time
 from html import escape, unescape
 
-from sinkscope.experiments import QUESTIONS, SHIPPED, known
+from sinkscope.experiments import Withdrawn
 from sinkscope.report.experiments import entry, experiment_page, experiments_page
-from sinkscope.report.experiments.names import effect
 from sinkscope.report.experiments.page import experiment_sections, headlines, provenance
-from tests.report.experiments.conftest import EVIL
+from tests.report.experiments.conftest import EVIL, found, question, run
 
 RATE = "sink rate at position 0 (%)"
 
@@ -147,32 +146,10 @@ def test_what_is_known_comes_before_what_was_not_run(entries):
     assert data == ["inconclusive", "supported", "supported", "not run at this scale"]
 
 
-def test_the_paper_s_statements_open_the_page_where_runs_bear_on_them():
-    records = known([SHIPPED], "nano")
-    entries = [entry(QUESTIONS[name], records.of(QUESTIONS[name])) for name in ("window", "normalisation", "inputs")]
-    first, second, *_ = experiment_sections(entries)
-    assert (first.title, second.title) == ("What the paper says", "Verdicts")
-    table = rows(first.widget.markup)
-    assert table[0] == ["the paper says", "published", "ours (95 % interval)", "seeds", "could show", "verdict"]
-    said = {row[0]: row for row in table[1:]}
-    one = said["Inputs of all kinds show the sink, random tokens too (ours behind the BOS)"]
-    assert one[1] == "92.47 on text, 90.13 on random tokens (LLaMA2-7B)"
-    row = next(row for row in first.widget.markup.split("<tr") if "Inputs of all kinds" in row)
-    [(experiment, claim)] = re.findall(r'href="#x(\d+)-c(\d+)"', row)  # by the measure that has the seeds
-    by = entries[int(experiment)].claims[int(claim)]
-    assert by.verdict.claim.name.startswith("nor in random text")
-    assert one[2] == effect(by.verdict)
-    places = re.findall(r'href="#(x\d-c\d+)"', first.widget.markup)
-    assert len(places) == len(table) - 1
-    assert all(f'id="{place}"' in markups(entries)["Experiments"] for place in places)
-    assert "further statements of the paper" in first.widget.markup
-
-
-def test_withdrawn_claims_and_when_claims_were_stated_stand_with_the_experiment():
-    records = known([SHIPPED], "nano")
-    markup = markups([entry(QUESTIONS["emergence"], records.of(QUESTIONS["emergence"]))])["Experiments"]
-    for gone in QUESTIONS["emergence"].withdrawn:
-        assert escape(f"Withdrawn: {gone.statement}. Reason: {gone.reason}.") in markup
+def test_withdrawn_claims_stand_with_the_experiment():
+    gone = Withdrawn("a", "it was <so>", "it could not fail")
+    runs = {label: {seed: run(label, seed, 9.0) for seed in range(3)} for label in ("softmax", "sigmoid")}
+    markup = markups([entry(question(withdrawn=(gone,)), found(**runs))])["Experiments"]
+    assert escape(f"Withdrawn: {gone.statement}. Reason: {gone.reason}.") in markup
     assert "primary; asked" in markup
     assert "exploratory; asked" in markup
-    assert re.search(r"stated \d{4}-\d\d-\d\d \([0-9a-f]+\), first run \S+ \((beforehand|afterwards)\)", markup)

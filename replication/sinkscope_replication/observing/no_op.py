@@ -1,0 +1,69 @@
+"""Whether a head writes less when its query is on the sink, asked within the head (Gu et al. 2025, section 7)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Bool, Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sinkscope.experiments import Metrics
+from sinkscope.measurements import PER_HEAD
+from sinkscope.probes import GivenTo, HeadOutputs, measure
+
+SINK = 0.3  # the mean weight on the sink beyond which a head has it, as in the paper's rate
+ON, OFF = 0.8, 0.2  # weights on the sink beyond which, and below which, a query counts
+BEHIND = 16  # positions: nearer queries have little else to attend to
+QUERIES = 50  # that a head needs of both kinds
+
+PerHead = Float[np.ndarray, "layer head"]
+PerQuery = Float[np.ndarray, "sample layer head position"]
+
+
+def written_on_the_sink(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], position: float, batch_size: int
+) -> Metrics:
+    """How much a head writes at queries that are on the sink, over what it writes at those that are not.
+
+    Of every head with the sink, mean_t A_ts > 0.3, and at least 50 queries t ≥ s + 16 with A_ts > 0.8 and as many with
+    A_ts < 0.2: the mean of ‖Σ_j A_tj v_j‖ over the first over that over the second. The controls are the heads of its
+    layer without the sink, at the same queries, since what a layer writes may differ between them anyway.
+    `resting/heads`: how many heads these are; `resting/on_sink`, `resting/controls`: the geometric means over them.
+    Only the number, 0, where there is none. Runs up to layout 7 have `written/...` in its place, of all heads with
+    enough queries, nearly every one, beside all others.
+    """
+    if math.isnan(position):
+        return
+    seen = measure(model, inputs, [GivenTo(int(position)), HeadOutputs()], batch_size=batch_size, apart=False).data
+    weights, norms = (seen[name].transpose(*PER_HEAD).values for name in ("given_to", "output_norm"))
+    behind = slice(int(position) + BEHIND, None)
+    received = weights[..., int(position) :].mean((0, 3))
+    found = ratios(weights[..., behind], norms[..., behind], received)
+    yield "resting/heads", float(len(found))
+    if found:
+        yield from zip(("resting/on_sink", "resting/controls"), np.exp(np.log(found).mean(0)).tolist(), strict=True)
+
+
+def ratios(weights: PerQuery, norms: PerQuery, received: PerHead) -> list[tuple[float, float]]:
+    """Of each head with the sink and enough queries of both kinds, its ratio and the mean ratio of its controls."""
+    found = []
+    for layer, head in np.argwhere(received > SINK):
+        on, off = weights[:, layer, head] > ON, weights[:, layer, head] < OFF
+        controls = np.flatnonzero(received[layer] <= SINK)
+        if min(on.sum(), off.sum()) < QUERIES or not len(controls):
+            continue
+        own, *others = (_ratio(norms[:, layer, one], on, off) for one in (head, *controls))
+        if own > 0 and min(others) > 0:
+            found.append((own, float(np.mean(others))))
+    return found
+
+
+def _ratio(
+    norms: Float[np.ndarray, "sample position"],
+    on: Bool[np.ndarray, "sample position"],
+    off: Bool[np.ndarray, "sample position"],
+) -> float:
+    return float(norms[on].mean() / norms[off].mean()) if norms[off].mean() > 0 else math.nan

@@ -1,0 +1,47 @@
+"""Training the lab model on text as the study does it: the same runs as anybody's, with more read of each.
+
+A question is varied from `training`, `micro` or `nano_sft`; modules of questions import this one when jobs are made,
+since it needs torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from sinkscope.experiments import LabTraining, Metrics, training_metrics, validation_windows
+from sinkscope.training import Recipe, Run
+from sinkscope_replication.observing.other_texts import other_texts
+from sinkscope_replication.observing.readings import readings
+from sinkscope_replication.observing.streamed import long_texts, streamed
+
+
+class StudyTraining(LabTraining):
+    """A recipe, and what the study reads of the model that it trains."""
+
+    kind: ClassVar[str] = "replication"
+    observed: ClassVar[str] = "observed-replication.json"
+    layout: ClassVar[int] = 8
+    # without masses, lifts and heads; streams; angles of keys; what heads with the sink alone write on it
+    older: ClassVar[tuple[int, ...]] = (4, 5, 6, 7)
+
+    titles: ClassVar[Mapping[str, str]] = {
+        "resting": "norm of a head's output on the sink over elsewhere",
+        "output_norm": "norm of a head's output",
+        "zeroing": "rise of the loss with heads zeroed (nats)",
+        "relative_spread": "how far tokens lie apart, as a share of their length",
+        "relative_pair_distance": "distance of the last two tokens, as a share of their length",
+        "perturbation": "change of later tokens as one is changed",
+        "stream_loss": "loss behind the first context of a stream (nats)",
+        "key_angle": "angle of the sink's key, over a random direction's",
+    }
+
+    @classmethod
+    def metrics(cls, run: Run) -> Metrics:
+        """All metrics of `Observed` and of `observing`: on the first 64 tokens of up to 100 validation windows as the
+        model was trained on them, on other inputs, on other texts, and in streams."""
+        yield from training_metrics(run)
+        recipe, windows = Recipe(**run.record["recipe"]), validation_windows(run)
+        yield from readings(run.model, windows)
+        yield from other_texts(run.model, run.tokenizer, recipe.data, windows)
+        yield from streamed(run.model, long_texts(run.tokenizer, recipe.data, recipe.context), recipe.context)

@@ -1,0 +1,1 @@
+from tests.cli.conftest import sinkscope  # noqa: F401  (a fixture: the command line in this process)

@@ -1,0 +1,1 @@
+from tests.report.experiments.conftest import *  # noqa: F403  (fixtures)

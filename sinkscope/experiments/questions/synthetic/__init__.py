@@ -1,1 +1,0 @@
-"""Questions asked of made-up tasks, of which the exact answer is known."""

@@ -1,1 +1,0 @@
-"""Which run is worth most next, and the work that makes one after another for hours."""

@@ -1,0 +1,173 @@
+"""What every test stands on: no network, one thread a worker, fixed seeds, shapes checked, caches of its own."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import logging
+import os
+import random
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
+
+# Read when the libraries are imported, and inherited by subprocesses.
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",
+}
+if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers of a run share the caches of the process that started them
+    home = os.environ.get("SINKSCOPE_CACHE") or os.path.expanduser("~/.cache/sinkscope")
+    os.environ.setdefault("SINKSCOPE_REAL", f"{home}/real")  # of tests/real, which keep what they fetch
+    caches = tempfile.mkdtemp(prefix="sinkscope-tests-")
+    atexit.register(shutil.rmtree, caches, ignore_errors=True)
+    os.environ |= {"SINKSCOPE_CACHE": f"{caches}/sinkscope", "HF_HOME": f"{caches}/huggingface"}
+
+if not os.environ.get("SINKSCOPE_NO_SHAPE_CHECKS"):
+    from tests.shapes import install
+
+    install("sinkscope")
+
+
+# A disk takes milliseconds to write a file through, and nobody cuts a test's power. Tests of it bring their own.
+os.fsync = lambda handle: None
+
+# pytest's own handlers are off (`-p no:logging`): they visit the thousand loggers of the libraries six times a test.
+logging.getLogger().addHandler(logging.NullHandler())
+hypothesis.settings.register_profile("fast", max_examples=30, deadline=None)  # machines are slow at times
+hypothesis.settings.load_profile("fast")
+gc.disable()  # until everything is imported
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Mark as slow what is `long`, and the cases of a test that its `slow_except(...)` does not name."""
+    missing: dict[str, set[str]] = {}
+    for item in items:
+        chosen = item.get_closest_marker("slow_except")
+        if chosen is not None:
+            test, _, case = item.nodeid.removesuffix("]").partition("[")
+            missing.setdefault(test, set(chosen.args)).discard(case)
+            if case not in chosen.args:
+                item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.slow)
+    stale = {test: cases for test, cases in missing.items() if cases}
+    if stale and not any("::" in argument for argument in config.args):
+        raise pytest.UsageError(f"slow_except names cases that are not there: {stale}")
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector passes over a million objects of the libraries and the tests, which stay till the end."""
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)  # at every 700 new objects it took a thirtieth of the time
+    gc.enable()
+
+
+# torch and transformers are imported where they are used: the process that only starts the workers needs neither.
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Every test draws the same numbers, whatever ran before it."""
+    import numpy as np
+    import torch
+
+    random.seed(0)
+    np.random.seed(0)
+    if torch.accelerator.is_available():
+        torch.manual_seed(0)
+    else:  # which `torch.manual_seed` would note, with its whole stack, for accelerators that may come up later
+        torch.default_generator.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that would leave this machine fails at once."""
+    connect = socket.socket.connect
+
+    def local_only(self: socket.socket, address: object) -> None:
+        host = address[0] if isinstance(address, tuple) else None
+        if self.family != socket.AF_UNIX and host not in ("127.0.0.1", "::1", "localhost"):
+            raise ConnectionRefusedError(f"tests have no network: {address}")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", local_only)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    with attention_as_before():
+        yield
+
+
+@contextmanager
+def attention_as_before() -> Iterator[None]:
+    """What observes or changes attention does so in the whole process, which compiles nothing then: a test ends it."""
+    before = _lookup()
+    yield
+    after = _lookup()
+    first_import = before is None and str(getattr(after, "__module__", "")).startswith("transformers.")
+    assert after is before or first_import, "this test leaves a model observed or changed"
+
+
+def _lookup() -> object:
+    transformers = sys.modules.get("transformers.modeling_utils")
+    return transformers and vars(transformers.AttentionInterface).get("get_interface")
+
+
+@pytest.fixture(scope="session")
+def tiny_llama() -> LlamaForCausalLM:
+    """Two layers of random weights, grouped heads, attention far from uniform. Shared: leave it as it is."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=101,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.weight *= 16
+            layer.self_attn.k_proj.weight *= 16
+    return model
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """What the package has logged so far."""
+    said: list[str] = []
+    handler, logger = logging.Handler(), logging.getLogger("sinkscope")
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    yield said
+    logger.removeHandler(handler)
+    logger.setLevel(level)
