@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,11 +27,6 @@ def applies(subject: Subject) -> str:
     if subject.tokenizer is None:
         return "the model has no tokenizer"
     return subject.decodes()
-
-
-def passes(subject: Subject) -> float:
-    """Readings: no token, one, two, another; and the template with a BOS before it where it begins with one."""
-    return 4.0 if subject.bos is not None else 2.0
 
 
 def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:
@@ -61,9 +56,9 @@ def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> 
         progress=progress,
     )
     names = [name for name in (*NUMBERS.values(), OTHER) if name in trial.arms and name != usual]
-    found = [_row(trial, name, usual, subject) for name in names]
+    found = [_row(trial, name, usual) for name in names]
     twice = added >= 2
-    answer = [_said(subject, added, written), _priced(trial, names, usual)]
+    answer = [_said(subject, added, written), _priced(found, usual)]
     chat = {} if written is None else {"template_adds": written}
     if twice:
         found = [Row("twice", "the tokenizer puts two BOS before every text", flags=("bos-twice",)), *found]
@@ -91,43 +86,41 @@ def _said(subject: Subject, added: int, written: int | None) -> str:
     said = f"The tokenizer adds {amount[min(added, 2)]} ({name})"
     if written is not None:
         said += f", the chat template {amount[min(written, 2)]}"
-    served = "completions get the tokenizer's, chat the template's"
+    served = "completions get what the tokenizer adds"
+    served += "" if written is None else ", chat what the template writes"
     if added and written:
-        served += ", and a rendered chat sent to completions gets two"
-    return f"{said}; of a server {served}."
+        served += ", and a rendered chat that is sent to completions gets two"
+    return f"{said}. On a server {served}."
 
 
-def _priced(trial: Trial, names: list[str], usual: str) -> str:
-    """The costs in a sentence, against what the tokenizer does."""
-    parts = []
-    for name in names:
-        lost = trial.cost(name, "nats")
-        parts.append(f"{name} {lost.value:+.3f} ({lost.low:+.3f} to {lost.high:+.3f}) nats a token")
-    return f"Relative to {usual}: {', '.join(parts)}." if parts else ""
+def _priced(rows: Sequence[Row], usual: str) -> str:
+    """What each way costs against what the tokenizer does, and what to do."""
+    priced = [row for row in rows if row.number is not None]
+    said = ", ".join(f"{row.finding} {row.number.value:+.3f}" for row in priced if row.number is not None)
+    better = [row for row in priced if row.advice.startswith("send")]
+    best = min(better, key=lambda row: row.number.value if row.number else 0.0, default=None)
+    todo = "Leave it as it is" if best is None else f"{best.advice[:1].upper()}{best.advice[1:]}"
+    return f"In nats a token against {usual}: {said}. {todo}."
 
 
-def _row(trial: Trial, name: str, usual: str, subject: Subject) -> Row:
+def _row(trial: Trial, name: str, usual: str) -> Row:
     grade, lost = trial.grade(name), trial.cost(name, "nats")
     values = trial.values(name, "nats") - trial.values(_against(trial, name), "nats")
     advice = ""
-    if name == OTHER:
-        advice = ""
-    elif lost.high < 0:
+    if name != OTHER and lost.high < 0:
         advice = f"send {name}: it predicts better than {usual}"
-    elif grade.word in ADVISED:
-        advice = "no harm"
-    flags = (grade.word,) if grade.word == "breaks" and name != OTHER else ()
+    elif name != OTHER and grade.word in ADVISED and lost.low <= 0:
+        advice = f"as good as {usual}"
     return Row(
         name.replace(" ", "-"),
-        f"{name} in place of {usual}",
+        name,
         lost,
-        "nats lost a token",
+        f"nats lost a token against {usual}",
         trial.texts,
         grade.word,
         grade.why,
         advice,
         values=tuple(values.tolist()),
-        flags=flags,
     )
 
 
@@ -166,4 +159,4 @@ def _arm(name: str, first: Int[Tensor, "text token"]) -> Arm:
     return Arm(name, opened, facts={"first": "BOS" if name != OTHER else "random", "tokens": int(first.shape[1])})
 
 
-SECTION = Section("bos", "BOS and template", "default", applies, passes, run_section)
+SECTION = Section("bos", "BOS and template", "default", applies, 4.0, run_section)

@@ -90,11 +90,13 @@ def _row(trial: Trial, bits: int, protected: bool, sinks: Tokens | None) -> Row 
     finding = plain
     why = grade.why
     if protected and sinks is not None:
-        finding = f"{plain}, {_where(sinks)} kept whole"
+        finding = f"{plain}, {_where(sinks)} whole"
         why = "; ".join(filter(None, (why, _given_back(trial, name, plain))))
-    advice = f"use {bits} bits" if grade.word in ADVISED else ""
-    if advice and protected:
-        advice += f" with {_where(sinks)} kept whole" if trial.word(plain) not in ADVISED else " (protecting is not needed)"
+    advice = ""
+    if grade.word in ADVISED and not protected:
+        advice = f"use {bits} bits"
+    elif grade.word in ADVISED and trial.word(plain) not in ADVISED:
+        advice = f"use {bits} bits with {_where(sinks)} kept whole"
     return Row(
         f"kv{bits}{'-protected' if protected else ''}",
         finding,
@@ -107,7 +109,6 @@ def _row(trial: Trial, bits: int, protected: bool, sinks: Tokens | None) -> Row 
         bytes=held,
         of_16=share,
         values=tuple(trial.values(name).tolist()),
-        flags=(grade.word,) if grade.word in ("breaks", "costs") and not protected else (),
     )
 
 
@@ -140,28 +141,33 @@ def _where(sinks: Tokens | None) -> str:
 
 
 def _answer(trial: Trial, rows: list[Row], sinks: Tokens | None) -> str:
-    """The fewest bits that are free or small, plain and protected."""
-    said = ", ".join(f"{row.finding} {row.word}" for row in rows if "protected" not in row.key)
-    answer = f"{said[:1].upper()}{said[1:]}."
+    """The words of all bits, what protecting gives back where it beats random tokens, and what to do."""
+    plain = {bits: next(row for row in rows if row.key == f"kv{bits}") for bits in BITS}
+    answer = ", ".join(f"{bits} bits {row.word}" for bits, row in plain.items())
+    said = [f"{answer}."]
     if sinks is None:
-        return f"{answer} There is no sink to protect."
-    helped = [
-        bits
-        for bits in BITS
-        if trial.difference(f"{bits} bits, protected").high < 0 and trial.word(f"{bits} bits") not in ("free",)
-        if trial.controls(f"{bits} bits, protected")
-    ]
-    where = _where(sinks)
-    if not helped:
-        return f"{answer} Keeping {where} whole gives back no more than random tokens do."
-    back = _given_back(trial, f"{helped[-1]} bits, protected", f"{helped[-1]} bits")
-    word = trial.word(f"{helped[-1]} bits, protected")
-    return f"{answer} At {helped[-1]} bits keeping {where} whole {back or 'helps'}: {word}."
+        said.append("There is no sink to protect.")
+    else:
+        names = {bits: f"{bits} bits, protected" for bits in BITS}
+        helped = [bits for bits in BITS if plain[bits].word != "free" and _beats(trial, names[bits])]
+        where = _where(sinks)
+        if helped:
+            back = _given_back(trial, names[helped[-1]], f"{helped[-1]} bits") or "helps"
+            said.append(f"At {helped[-1]} bits keeping {where} whole {back}: {trial.word(names[helped[-1]])}.")
+        elif any(trial.controls(name) for name in names.values()):
+            said.append(f"Keeping {where} whole is worth no more than keeping random tokens.")
+    advised = [row for row in rows if row.advice]
+    if advised:
+        fewest = min(advised, key=lambda row: (row.of_16 or 1.0))
+        said.append(f"{fewest.advice[:1].upper()}{fewest.advice[1:]}: {100 * (fewest.of_16 or 1.0):.0f} % of the bytes of a 16-bit cache.")
+    else:
+        said.append("Leave the cache in 16 bits.")
+    return " ".join(said)
 
 
-def passes(subject: Subject) -> float:
-    """Readings: the full cache, and for each number of bits plain, protected and random."""
-    return 0.9 * (1 + 3 * len(BITS)) + 0.5
+def _beats(trial: Trial, name: str) -> bool:
+    """Whether protecting costs less than protecting as many random tokens."""
+    return bool(trial.controls(name)) and trial.difference(name).high < 0
 
 
-SECTION = Section("cache", "Cache bits", "default", applies, passes, run_section)
+SECTION = Section("cache", "Cache bits", "default", applies, 0.9 * (1 + 3 * len(BITS)) + 0.5, run_section)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from sinkscope.checks.row import Found, Row, both, difference
+from sinkscope.checks.row import ORDER, Found, Row, both, difference
 from sinkscope.errors import InputError, unknown
 
 SCHEMA = 1
@@ -23,9 +23,9 @@ FLAGS = {
     "no-sink": "no position is a sink",
     "learned-sink": "heads attend to learned sinks, which are no tokens",
     "breaks": "something that was tried breaks the model",
-    "costs": "something that was tried costs",
+    "costs": "something that was tried costs, or breaks the model",
 }
-"""What `--fail-on` takes."""
+"""What `--fail-on` takes, beside KEY:WORD for a row that is so bad or worse, such as kv4:costs."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,6 @@ class Card:
     record: Mapping[str, Any]
     parts: tuple[Part, ...]
     lines_for: tuple[Mapping[str, str], ...] = ()
-    _texts: Mapping[str, str] = field(default_factory=dict)
 
     def part(self, name: str) -> Part:
         """A section by name. Raises `InputError` for one that is not there."""
@@ -78,9 +77,19 @@ class Card:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What any row raises."""
-        every = [flag for part in self.parts for row in part.rows for flag in row.flags]
-        return tuple(dict.fromkeys(every))
+        """What its rows raise, of `FLAGS`."""
+        return tuple(flag for flag in FLAGS if self.raises(flag))
+
+    def raises(self, flag: str) -> bool:
+        """Whether a row raises a flag: one of `FLAGS`, or KEY:WORD. Raises `InputError` for another one."""
+        check_flags([flag])
+        key, colon, word = flag.partition(":")
+        rows = [row for part in self.parts for row in part.rows]
+        if colon:
+            return any(row.key == key and row.word and ORDER.index(row.word) <= ORDER.index(word) for row in rows)
+        if flag in ORDER:
+            return any(row.word and ORDER.index(row.word) <= ORDER.index(flag) for row in rows)
+        return any(flag in row.flags for row in rows)
 
     def lines(self) -> list[str]:
         """The answers first, in at most thirty lines with the table: one paragraph a section, wrapped."""
@@ -129,15 +138,10 @@ class Card:
         return pd.DataFrame(rows, columns=[*names, "advice"])
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
-        """Heads and cells of the table on a terminal."""
-        found = []
-        for part in self.parts:
-            for row in part.rows:
-                if row.number is None:
-                    continue
-                what = row.advice or row.why
-                found.append([part.name, row.finding, row.shown(), row.word, held(row), what])
-        return ["", "what", "number (95 %)", "word", "bytes a text", "what to do, or why not"], found
+        """Heads and cells of the table on a terminal: rows that have a word."""
+        rows = [(part, row) for part in self.parts for row in part.rows if row.word]
+        found = [[f"{part.name}: {row.finding}", row.shown(unit=False), row.word, held(row)] for part, row in rows]
+        return ["", "nats a token (95 %)", "in a word", "cache of a text"], found
 
     def to_json(self) -> dict[str, Any]:
         """Everything, with the numbers of each text; no text."""
@@ -243,11 +247,14 @@ def held(row: Row) -> str:
         return ""
     size = row.bytes / 1024
     text = f"{size:,.0f} KiB" if size >= 10 else f"{size:.1f} KiB"
-    return text if row.of_16 is None else f"{text}, {100 * row.of_16:.0f} % of 16 bits"
+    return text if row.of_16 is None else f"{text}, {100 * row.of_16:.0f} % of 16 bit"
 
 
 def check_flags(names: Sequence[str]) -> None:
     """Raises `InputError` for a name that is no flag."""
     for name in names:
-        if name not in FLAGS:
+        _, colon, word = name.partition(":")
+        if colon and word not in ORDER:
+            raise unknown("word", word, ORDER)
+        if not colon and name not in FLAGS:
             raise unknown("flag", name, FLAGS)

@@ -31,7 +31,7 @@ class Row:
         advice: What to do, for what is free or small alone, or a fact that is known without a trial.
         bytes: That a cache holds for a text after its context, and `of_16` their share of a cache of 16 bits.
         values: The number of each text, for paired comparisons with another card.
-        flags: Names of `FLAGS` that it raises.
+        flags: Names of `FLAGS` that it raises, beside its word.
     """
 
     key: str
@@ -82,15 +82,14 @@ class Row:
             flags=tuple(data.get("flags", ())),
         )
 
-    def shown(self) -> str:
+    def shown(self, *, unit: bool = True) -> str:
         """The number with its interval, in its unit."""
         if self.number is None:
             return ""
-        percent = self.unit.startswith("%")
-        signed = self.unit.startswith("nats lost")
-        unit = self.unit.removeprefix("%").strip() if percent else self.unit
-        text = _percent(self.number) if percent else _nats(self.number, "+" if signed else "")
-        return f"{text} {unit}".strip()
+        if self.unit.startswith("%"):
+            return f"{_percent(self.number)}{self.unit[1:]}"
+        text = _nats(self.number, "+" if self.unit.startswith("nats lost") else "")
+        return f"{text} {self.unit}" if unit else text
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from sinkscope.errors import InputError
 from sinkscope.files import write_json
 from sinkscope.hooks import device_of, unwrapped
 from sinkscope.model import load, load_tokenizer
-from sinkscope.quantization.prefix.identity import fingerprint
 
 PACKAGES = ("sinkscope", "torch", "transformers")
 Watch = Callable[[str, int, int, str], object]
@@ -90,10 +89,8 @@ def check(
         seed=seed,
     )
     identity = _identity(made)
-    parts = []
-    for section in sections:
-        store = None if out is None else Path(out) / "sections" / f"{section.name}.json"
-        parts.append(_kept(store, identity, section) or _run(section, made, store, identity, progress))
+    store = None if out is None else Path(out) / "sections"
+    parts = [_part(section, made, store, identity, progress) for section in sections]
     record = {
         "model": called,
         "model_sha256": identity["model"],
@@ -143,48 +140,48 @@ def _identity(made: Subject) -> dict[str, Any]:
     weights = hashlib.sha256(json.dumps([known, sums]).encode()).hexdigest()
     return {
         "model": weights,
-        "embeddings": fingerprint(made.model)["embeddings_sha256"],
         "dtype": str(next(made.model.parameters()).dtype),
-        "texts": [each.sha256 for each in made.sets],
-        "choosing": [hashlib.sha256(each.choosing.numpy().tobytes()).hexdigest() for each in made.sets],
         "controls": made.controls,
         "seed": made.seed,
         "versions": {each: version(each) for each in PACKAGES},
     }
 
 
-def _kept(store: Path | None, identity: dict[str, Any], section: Section) -> Part | None:
-    """A section that was finished before, of the same model and texts; None where there is none."""
-    if store is None or not store.exists():
-        return None
-    try:
-        data = json.loads(store.read_text(encoding="utf-8"))
-        if data["identity"] != identity:
-            return None
-        on = {name: Found.of_json(found) for name, found in data["on"].items()}
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return Part(section.name, section.title, on, data["seconds"])
-
-
-def _run(
+def _part(
     section: Section, made: Subject, store: Path | None, identity: dict[str, Any], progress: Watch | None
 ) -> Part:
-    start = time.perf_counter()
+    """A section on each set of texts, from the folder where it was finished before."""
     found: dict[str, Found] = {}
+    seconds = 0.0
     why = section.applies(made)
+
+    def watch(done: int, total: int, said: str) -> None:
+        if progress is not None:
+            progress(section.title, done, total, said)
+
     for texts in made.sets[: None if section.every else 1]:
+        own = {**identity, "texts": texts.sha256, "choosing": texts.choosing_sha256}
+        path = None if store is None else store / f"{section.name}-{texts.sha256[:8]}.json"
+        kept = None if path is None else _kept(path, own)
+        if kept is None:
+            watch(0, 1, "")
+            start = time.perf_counter()
+            try:
+                one = Found(missing=why) if why else section.run(made, texts, watch)
+            except InputError as error:
+                one = Found(missing=str(error))
+            kept = one, time.perf_counter() - start
+            if path is not None:
+                write_json(path, {"identity": own, "seconds": kept[1], "found": one.to_json()})
+        found[texts.name] = kept[0]
+        seconds += kept[1]
+    return Part(section.name, section.title, found, seconds)
 
-        def watch(done: int, total: int, said: str) -> None:
-            if progress is not None:
-                progress(section.title, done, total, said)
 
-        watch(0, 1, "")
-        try:
-            found[texts.name] = Found(missing=why) if why else section.run(made, texts, watch)
-        except InputError as error:
-            found[texts.name] = Found(missing=str(error))
-    part = Part(section.name, section.title, found, time.perf_counter() - start)
-    if store is not None:
-        write_json(store, {"identity": identity, **part.to_json()})
-    return part
+def _kept(path: Path, identity: dict[str, Any]) -> tuple[Found, float] | None:
+    """What was finished before, of the same model and texts, and its seconds; None where there is none."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return (Found.of_json(data["found"]), float(data["seconds"])) if data["identity"] == identity else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -23,7 +23,7 @@ class Section:
         title: What heads its rows.
         tier: "default", or "full" for what takes longer.
         applies: `applies(subject)` is empty, or why the section says nothing about this model.
-        passes: `passes(subject)`: how many times it reads the texts, about; seconds follow from one reading.
+        passes: How many times it reads a set of texts, about; seconds follow from one reading.
         run: `run(subject, texts, progress)` finds its rows on one set of texts.
         every: Whether it is run on each set of texts, of which `--full` has two, or on the first alone.
     """
@@ -32,6 +32,6 @@ class Section:
     title: str
     tier: Tier
     applies: Callable[[Subject], str]
-    passes: Callable[[Subject], float]
+    passes: float
     run: Callable[[Subject, TextSet, Progress | None], Found]
     every: bool = True

@@ -52,7 +52,7 @@ def run(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:
     said = (
         f"{'Yes' if rate.value >= FEW else 'Weak'}: position {position} takes over {100 * EPSILON:.0f} % of the "
         f"attention in {rate.value:.0f} % of {heads} heads ({rate.low:.0f}–{rate.high:.0f}; {n} texts). "
-        f"Layers {_runs(layers)}."
+        f"Layer{'s' if len(layers) > 1 else ''} {_runs(layers)}."
     )
     others = _others(measurement, position)
     more = [made, _windows(subject), learned, others]
@@ -179,4 +179,4 @@ def _outliers(data: xr.Dataset, stack: str, measurement: Measurement) -> list[Ro
     return [Row("outliers", what, mean_interval(counts), "tokens a text", len(counts), values=tuple(counts.tolist()))]
 
 
-SECTION = Section("sink", "Sink", "default", applies, lambda subject: 1.5, run)
+SECTION = Section("sink", "Sink", "default", applies, 1.5, run)

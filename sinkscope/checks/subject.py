@@ -61,9 +61,12 @@ class TextSet:
     @cached_property
     def sha256(self) -> str:
         """Of what is scored."""
-        found = hashlib.sha256(str(tuple(self.ids.shape)).encode())
-        found.update(self.ids.cpu().numpy().tobytes())
-        return found.hexdigest()
+        return _digest(self.ids)
+
+    @cached_property
+    def choosing_sha256(self) -> str:
+        """Of the texts for choosing."""
+        return _digest(self.choosing)
 
 
 @dataclass(eq=False)
@@ -253,6 +256,10 @@ def begins_with(tokenizer: Any) -> int:
     start = first_token_id(tokenizer)
     ids = tokenizer.encode("a")
     return next((place for place, token in enumerate(ids) if token != start), len(ids))
+
+
+def _digest(ids: Tensor) -> str:
+    return hashlib.sha256(str(tuple(ids.shape)).encode() + ids.cpu().numpy().tobytes()).hexdigest()
 
 
 def _stretches(tokenizer: Any, documents: Sequence[str], width: int, count: int) -> Tensor:
