@@ -24,9 +24,7 @@ OTHER = "another token"
 
 def applies(subject: Subject) -> str:
     """Empty for a causal decoder with a tokenizer."""
-    if subject.tokenizer is None:
-        return "the model has no tokenizer"
-    return subject.decodes()
+    return subject.reads_text() or subject.decodes()
 
 
 def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:

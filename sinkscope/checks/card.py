@@ -137,11 +137,13 @@ class Card:
         names = ["section", "key", "finding", "value", "low", "high", "unit", "n", "word", "why", "bytes", "of_16"]
         return pd.DataFrame(rows, columns=[*names, "advice"])
 
-    def cells(self) -> tuple[list[str], list[list[str]]]:
-        """Heads and cells of the table on a terminal: rows that have a word."""
-        rows = [(part, row) for part in self.parts for row in part.rows if row.word]
-        found = [[f"{part.name}: {row.finding}", row.shown(unit=False), row.word, held(row)] for part, row in rows]
-        return ["", "nats a token (95 %)", "in a word", "cache of a text"], found
+    def cells(self, most: int | None = None) -> tuple[list[str], list[list[str]]]:
+        """Heads and cells of the table on a terminal: rows that have a word; of too many, those that are advice."""
+        rows = [row for part in self.parts for row in part.rows if row.word]
+        if most is not None and len(rows) > most:
+            rows = [row for row in rows if row.advice][: max(0, most)]
+        found = [[row.finding, row.shown(unit=False), row.word, held(row)] for row in rows]
+        return ["", "nats a token (95 %)", "", "KiB, of 16 bit"], found
 
     def to_json(self) -> dict[str, Any]:
         """Everything, with the numbers of each text; no text."""
@@ -242,12 +244,12 @@ class Card:
 
 
 def held(row: Row) -> str:
-    """54 KiB, 53 % of 16 bits."""
+    """KiB of a text's cache, and of how many bytes in 16 bits that is: 45, 35 %."""
     if row.bytes is None:
         return ""
     size = row.bytes / 1024
-    text = f"{size:,.0f} KiB" if size >= 10 else f"{size:.1f} KiB"
-    return text if row.of_16 is None else f"{text}, {100 * row.of_16:.0f} % of 16 bit"
+    text = f"{size:,.0f}" if size >= 10 else f"{size:.1f}"
+    return text if row.of_16 is None else f"{text}, {100 * row.of_16:.0f} %"
 
 
 def check_flags(names: Sequence[str]) -> None:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sinkscope.checks import bos, cache_bits, sink
+from sinkscope.checks import bos, cache_bits, evicting, int8, needed, sink, streaming
 from sinkscope.checks.section import Section
 from sinkscope.errors import InputError, unknown
 
 SECTIONS: dict[str, Section] = {
-    one.name: one for one in (sink.SECTION, bos.SECTION, cache_bits.SECTION)
+    one.name: one
+    for one in (
+        sink.SECTION,
+        bos.SECTION,
+        cache_bits.SECTION,
+        needed.SECTION,
+        streaming.SECTION,
+        evicting.SECTION,
+        int8.SECTION,
+    )
 }
 
 

@@ -123,6 +123,12 @@ class Subject:
             self._tokens[texts.sha256] = found
         return self._tokens[texts.sha256]
 
+    def reads_text(self) -> str:
+        """Empty where there are texts; else why not."""
+        if self.tokenizer is None:
+            return "the model has no tokenizer"
+        return "" if self.sets[0].plain is not None else "its tokenizer spells no text"
+
     def decodes(self) -> str:
         """Empty for a causal language model that reads tokens; else why not."""
         if is_encoder_decoder(self.model):
@@ -182,7 +188,7 @@ class _Made:
     def set_of(self, kind: str, *, chat: bool) -> TextSet:
         """Texts of a kind. Raises `InputError` where there are not two to score."""
         if self.tokenizer is None:
-            return self._random()
+            return self._random("the model has no tokenizer")
         around = self._around() if chat else None
         wanted = self.count + CHOOSING
         width = self.length - (around or 0) + (4 if around else 0)  # as many as fill it, whatever joins to one token
@@ -192,6 +198,8 @@ class _Made:
             ids, form = inputs.input_ids[:, : self.length], " in the chat format"
         else:
             ids, form = self._as_tokenized(plain), ""
+        if len(ids) >= 4 and len(ids.unique(dim=0)) < 4:
+            return self._random("its tokenizer spells no text: they all read the same")
         if len(ids) < 4:
             raise InputError(f"{kind}: {len(ids)} texts of {self.length} tokens are too few: give longer texts, or more")
         first = max(2, min(self.count, len(ids) - min(CHOOSING, len(ids) // 4)))
@@ -203,8 +211,7 @@ class _Made:
         """Code of several hundred tokens. Raises `InputError` without a tokenizer, and where texts are too short."""
         if self.tokenizer is None:
             raise InputError("the model has no tokenizer, so there are no long texts")
-        room = trained_length(self.model) or LONG
-        length = min(LONG, max(4 * self.length, 64) if room < LONG else LONG)
+        length = min(LONG, trained_length(self.model) or LONG)
         kind = self.kinds[0] if self.own is not None else CODE
         ids = self._as_tokenized(self._windows(kind, length, LONG_TEXTS))
         return TextSet(f"long {kind}", f"{len(ids)} texts of {length} tokens: {kind}", ids, ids[:0])
@@ -243,11 +250,11 @@ class _Made:
         around = len(self.tokenizer.apply_chat_template([{"role": "user", "content": ""}], return_dict=False))
         return around if around <= self.length // 2 else None
 
-    def _random(self) -> TextSet:
+    def _random(self, why: str) -> TextSet:
         generator = seeded("check", self.seed)
         ordinary = ordinary_tokens(None, self.vocabulary)
         ids = ordinary[torch.randint(len(ordinary), (self.count + CHOOSING, self.length), generator=generator)]
-        says = f"{self.count} rows of {self.length} random tokens, since the model has no tokenizer"
+        says = f"{self.count} rows of {self.length} random tokens, since {why}"
         return TextSet("random tokens", says, ids[: self.count], ids[self.count :])
 
 

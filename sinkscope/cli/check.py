@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sinkscope.checks import Card
     from sinkscope.checks.planning import CheckPlan
 
+LINES = 30  # of a card on a terminal, at most
 RAISED = 1  # the exit code where a flag of --fail-on is raised
 FIRST = ("text", "full", "count", "only", "skipped", "plan_only", "explain", "as_json", "out", "against", "fail_on")
 FIRST += ("device", "help")
@@ -150,9 +151,10 @@ def _names(text: str | None) -> list[str]:
 
 
 def _show(card: Card, *, explain: bool) -> None:
-    for line in card.lines():
+    lines = card.lines()
+    for line in lines:
         show(plain(line))
-    heads, cells = card.cells()
+    heads, cells = card.cells(LINES - len(lines) - 3)
     if cells:
         show(table(heads, cells))
     if explain:

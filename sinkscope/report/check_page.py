@@ -43,7 +43,7 @@ def _table(part: Part) -> pd.DataFrame | None:
             "number (95 %)": row.shown(),
             "texts": row.n or None,
             "word": row.word,
-            "bytes a text": held(row),
+            "KiB a text, of 16 bit": held(row),
             "what to do, or why": "; ".join(filter(None, (row.advice, row.why))),
         }
         for row in part.rows
