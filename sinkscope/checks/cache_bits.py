@@ -93,7 +93,9 @@ def _row(trial: Trial, bits: int, protected: bool, sinks: Tokens | None) -> Row 
         finding = f"{plain}, {_where(sinks)} whole"
         why = "; ".join(filter(None, (why, _given_back(trial, name, plain))))
     advice = ""
-    if grade.word in ADVISED and not protected:
+    if share >= 1:  # as where short texts leave most tokens open, or windows hold more than all else
+        advice = ""
+    elif grade.word in ADVISED and not protected:
         advice = f"use {bits} bits"
     elif grade.word in ADVISED and trial.word(plain) not in ADVISED:
         advice = f"use {bits} bits with {_where(sinks)} kept whole"
@@ -158,8 +160,9 @@ def _answer(trial: Trial, rows: list[Row], sinks: Tokens | None) -> str:
             said.append(f"Keeping {where} whole is worth no more than keeping random tokens.")
     advised = [row for row in rows if row.advice]
     if advised:
-        fewest = min(advised, key=lambda row: (row.of_16 or 1.0))
-        said.append(f"{fewest.advice[:1].upper()}{fewest.advice[1:]}: {100 * (fewest.of_16 or 1.0):.0f} % of the bytes of a 16-bit cache.")
+        fewest = min(advised, key=lambda row: row.of_16 or 1.0)
+        share = 100 * (fewest.of_16 or 1.0)
+        said.append(f"{fewest.advice[:1].upper()}{fewest.advice[1:]}: {share:.0f} % of the bytes of a 16-bit cache.")
     else:
         said.append("Leave the cache in 16 bits.")
     return " ".join(said)

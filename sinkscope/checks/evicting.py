@@ -71,7 +71,9 @@ def _answer(trial: Trial) -> str:
         if trial.controls(best):
             more = ", better than random keys" if trial.difference(best).high < 0 else ", no better than random keys"
         policy = best.partition("@")[0]
-        said.append(f"at {budget} of the bytes {policy} loses least (KL {trial.cost(best).value:.3f}, {trial.word(best)}{more})")
+        said.append(
+            f"at {budget} of the bytes {policy} loses least (KL {trial.cost(best).value:.3f}, {trial.word(best)}{more})"
+        )
     text = "; ".join(said)
     return f"{text[:1].upper()}{text[1:]}."
 

@@ -9,7 +9,6 @@ from sinkscope.checks.row import ADVISED, Found, Row
 from sinkscope.checks.section import Progress, Section
 from sinkscope.checks.subject import Subject, TextSet
 from sinkscope.errors import InputError
-from sinkscope.hooks import has_attention
 from sinkscope.quantization import hazards
 from sinkscope.trials import Trial, scheme_trial
 
@@ -21,9 +20,7 @@ WORST = 2  # sites that are named
 
 
 def applies(subject: Subject) -> str:
-    """Empty for a model with a head that reads text or tokens."""
-    if not has_attention(subject.model):
-        return "the model has no attention"
+    """Empty for a causal decoder."""
     return subject.decodes()
 
 
@@ -60,7 +57,9 @@ def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> 
         where = f"under a {STATIC} " if number == 1 else ""
         said.append(f"{where}{shown} {own[0].word}{_rescued(own)}")
     what = "Activations alone are rounded, since the weights lie on a 4-bit grid: " if alone else ""
-    return Found(f"{what}{'; '.join(said)}. {_worst(subject, texts)}".strip(), tuple(rows), {"activations_alone": alone})
+    return Found(
+        f"{what}{'; '.join(said)}. {_worst(subject, texts)}".strip(), tuple(rows), {"activations_alone": alone}
+    )
 
 
 def _rows(trial: Trial, scheme: str, shown: str) -> list[Row]:

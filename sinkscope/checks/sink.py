@@ -12,7 +12,7 @@ import xarray as xr
 from sinkscope.checks.row import Found, Row
 from sinkscope.checks.section import Progress, Section
 from sinkscope.checks.subject import Subject, TextSet
-from sinkscope.hooks import Stream, has_attention, text_config
+from sinkscope.hooks import Stream, text_config
 from sinkscope.measurements import Measurement, column_of, received, slot_mass, strongest_position
 from sinkscope.metrics import layer_rates, nanmean, over_others, sample_rates
 from sinkscope.sinks import EPSILON, NothingChosenError
@@ -24,8 +24,8 @@ FEW = 5.0  # percent of heads, below which a sink is called weak
 
 
 def applies(subject: Subject) -> str:
-    """Empty, or that the model has no attention."""
-    return "" if has_attention(subject.model) else "the model has no attention"
+    """Empty: what has no attention refuses to be measured."""
+    return ""
 
 
 def run(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:
@@ -50,7 +50,7 @@ def run(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:
     layers = _layers(data, stack, position)
     made, facts = _made(measurement, stack, position)
     said = (
-        f"{'Yes' if rate.value >= FEW else 'Weak'}: position {position} takes over {100 * EPSILON:.0f} % of the "
+        f"{_how(measurement, position, rate)}: position {position} takes over {100 * EPSILON:.0f} % of the "
         f"attention in {rate.value:.0f} % of {heads} heads ({rate.low:.0f}–{rate.high:.0f}; {n} texts). "
         f"Layer{'s' if len(layers) > 1 else ''} {_runs(layers)}."
     )
@@ -63,6 +63,13 @@ def run(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:
     rows = [row, *_slot_row(slots, n), *outliers]
     facts |= {"position": position, "layers": layers, "heads": heads}
     return Found(" ".join(filter(None, (said, *more))), tuple(rows), facts)
+
+
+def _how(measurement: Measurement, position: int, rate: Interval) -> str:
+    """Whether it is a sink by the rule that protects tokens, and whether of many heads."""
+    if position not in _positions(measurement):
+        return "Not by the rule (on average over texts, and seen by enough queries)"
+    return "Yes" if rate.value >= FEW else "Weak"
 
 
 def _layers(data: xr.Dataset, stack: str, position: int) -> list[int]:
@@ -113,7 +120,8 @@ def _channel(data: xr.Dataset, own: np.ndarray | None, place: int, position: int
     if "hidden_top" not in data:
         return None
     parts = {
-        name: data[f"hidden_top{name}"].transpose("sample", "depth", "top").values for name in ("_position", "_dimension")
+        name: data[f"hidden_top{name}"].transpose("sample", "depth", "top").values
+        for name in ("_position", "_dimension")
     }
     if own is not None:
         parts = {name: values[:, own] for name, values in parts.items()}

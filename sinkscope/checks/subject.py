@@ -17,7 +17,6 @@ from sinkscope.caches import trained_length
 from sinkscope.data import (
     Inputs,
     as_chat,
-    build_inputs,
     fed,
     natural_windows,
     ordinary_tokens,
@@ -27,7 +26,7 @@ from sinkscope.data import (
 )
 from sinkscope.data.tokenizer import encode, first_token_id, last_token_id
 from sinkscope.errors import InputError
-from sinkscope.hooks import Stream, family, has_attention, is_encoder_decoder
+from sinkscope.hooks import Stream, family, is_encoder_decoder
 from sinkscope.measurements import Measurement
 from sinkscope.measuring import find_tokens
 from sinkscope.model import LabConfig
@@ -55,8 +54,8 @@ class TextSet:
     name: str
     says: str
     ids: Int[Tensor, "text token"]
-    choosing: Int[Tensor, "text token"]
-    plain: Int[Tensor, "text token"] | None = None
+    choosing: Int[Tensor, "other token"]
+    plain: Int[Tensor, "text shorter"] | None = None
 
     @cached_property
     def sha256(self) -> str:
@@ -104,7 +103,9 @@ class Subject:
 
     def spelled(self, token: int) -> str:
         """A token as its tokenizer writes it."""
-        return repr(self.tokenizer.convert_ids_to_tokens(int(token)))[1:-1] if self.tokenizer is not None else str(token)
+        return (
+            repr(self.tokenizer.convert_ids_to_tokens(int(token)))[1:-1] if self.tokenizer is not None else str(token)
+        )
 
     def measured(self, texts: TextSet) -> Measurement:
         """The attention sinks in these texts, measured once."""
@@ -133,7 +134,7 @@ class Subject:
         """Empty for a causal language model that reads tokens; else why not."""
         if is_encoder_decoder(self.model):
             return "an encoder-decoder: its caches and its BOS are not those of a decoder alone"
-        if not has_attention(self.model) or Stream.of(self.model).stack != "decoder":
+        if Stream.of(self.model).stack != "decoder":
             return "it predicts no next token from a cache: it is no causal decoder"
         if not hasattr(self.model, "get_output_embeddings") or self.model.get_output_embeddings() is None:
             return "it was loaded without a head, so it predicts nothing"
@@ -201,7 +202,9 @@ class _Made:
         if len(ids) >= 4 and len(ids.unique(dim=0)) < 4:
             return self._random("its tokenizer spells no text: they all read the same")
         if len(ids) < 4:
-            raise InputError(f"{kind}: {len(ids)} texts of {self.length} tokens are too few: give longer texts, or more")
+            raise InputError(
+                f"{kind}: {len(ids)} texts of {self.length} tokens are too few: give longer texts, or more"
+            )
         first = max(2, min(self.count, len(ids) - min(CHOOSING, len(ids) // 4)))
         name = f"{kind}{form}"
         says = f"{first} texts of {ids.shape[1]} tokens: {name}"
@@ -229,7 +232,9 @@ class _Made:
             found = torch.empty(0, width, dtype=torch.long)
         if len(found) < count:  # prose about Python, its help topics
             rest = count - len(found)
-            more = natural_windows(self.tokenizer, width, rest, self.seed, corpus="python", domain="topics", split="all")
+            more = natural_windows(
+                self.tokenizer, width, rest, self.seed, corpus="python", domain="topics", split="all"
+            )
             found = torch.cat([found, more.input_ids])
         return found
 

@@ -38,7 +38,9 @@ class ListingSections(Command):
             if isinstance(param, TyperOption) and param.name == "only":
                 param.help = f"Run these sections, whatever the tier: {', '.join(SECTIONS)}."
             if isinstance(param, TyperOption) and param.name == "fail_on":
-                param.help = f"Exit with 1 where one is found: {', '.join(FLAGS)}, or KEY:WORD of a row, as in kv4:costs."
+                param.help = (
+                    f"Exit with 1 where one is found: {', '.join(FLAGS)}, or KEY:WORD of a row, as in kv4:costs."
+                )
         super().format_help(ctx, formatter)  # type: ignore[arg-type]
 
 
@@ -67,7 +69,9 @@ def check(
     against: Annotated[
         Path | None, typer.Option(metavar="JSON", help="An earlier card: paired differences, row by row.")
     ] = None,
-    fail_on: Annotated[str | None, typer.Option(metavar="LIST", help="Exit with 1 where one of these is found.")] = None,
+    fail_on: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Exit with 1 where one of these is found.")
+    ] = None,
     device: options.Device = None,
     dtype: options.Precision = "auto",
     field: options.TextField = None,
@@ -161,7 +165,11 @@ def _show(card: Card, *, explain: bool) -> None:
         from sinkscope.trials import explained
 
         show(plain(explained()))
-        show(plain("A sink takes over 30 % of the attention of the queries that see it. Advice stands at free and small."))
+        show(
+            plain(
+                "A sink takes over 30 % of the attention of the queries that see it. Advice stands at free and small."
+            )
+        )
 
 
 def _show_plan(found: CheckPlan) -> None:

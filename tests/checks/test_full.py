@@ -9,7 +9,7 @@ from sinkscope.caches import StreamingCache
 from sinkscope.checks import check
 from sinkscope.checks.streaming import _arm
 from sinkscope.model import load, load_tokenizer
-from sinkscope.trials import OnePass, Texts, cached, run, stream_nll
+from sinkscope.trials import OnePass, cached, run, stream_nll
 
 
 def test_a_stream_read_in_chunks_is_a_stream_read_token_by_token() -> None:
