@@ -20,8 +20,9 @@ def entries() -> list[dict[str, Any]]:
 def lines(parts: Sequence[Part], *, gguf: bool) -> tuple[Mapping[str, str], ...]:
     """The lines of which every condition holds. `gguf`: whether the model was a GGUF file.
 
-    An entry's `needs`: `section` and `key` of the row whose arm it is; `better`: the row must cost less than the
-    default, else free or small is enough; `gguf`: for such files alone. One without source or date is left out.
+    An entry's `needs`: `section` and `key` of the row whose arm it is, which must be free or small, or be there where
+    it has no number; `better`: it must predict better than the default; `gguf`: for such files alone. An entry without
+    source or date is left out.
     """
     rows = {(part.name, row.key): row for part in parts for row in part.rows}
     found = []
@@ -37,7 +38,7 @@ def lines(parts: Sequence[Part], *, gguf: bool) -> tuple[Mapping[str, str], ...]
 
 
 def _holds(row: Row, *, better: bool) -> bool:
-    """Whether a row's arm is advice: it predicts better than the default, or costs little."""
+    """Whether a row's arm is advice: it predicts better than the default, costs little, or is no matter of degree."""
     if row.number is None:
-        return False
+        return not row.word
     return row.number.high < 0 if better else row.word in ADVISED

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LINES = 30  # of a card on a terminal, at most
 RAISED = 1  # the exit code where a flag of --fail-on is raised
-FIRST = ("text", "full", "count", "only", "skipped", "plan_only", "explain", "as_json", "out", "against", "fail_on")
+FIRST = ("text", "full", "count", "only", "skipped", "plan_only", "explain", "as_json", "out", "against", "fail_on", "submit")
 FIRST += ("device", "help")
 
 
@@ -71,6 +71,10 @@ def check(
     ] = None,
     fail_on: Annotated[
         str | None, typer.Option(metavar="LIST", help="Exit with 1 where one of these is found.")
+    ] = None,
+    submit: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write the card for the atlas: numbers with intervals, no text."),
     ] = None,
     device: options.Device = None,
     dtype: options.Precision = "auto",
@@ -132,6 +136,10 @@ def check(
                 progress=watch,
             )
         paths = _write(card, folder)
+        if submit is not None:
+            from sinkscope.checks.atlas import write_submission
+
+            paths.append(write_submission(card, submit, revision))
     differences = None if old is None else card.against(old)
     raised = [flag for flag in _names(fail_on) if card.raises(flag)]
     if as_json:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Kind = Literal["measure", "intervene", "survey", "cache", "compare", "quantize", "calibrate", "check"]
 
 INDIFFERENT = {"out", "as_json", "device", "device_map", "batch_size", "maps", "figure", "tables", "plan_only", "save"}
-INDIFFERENT |= {"config", "full", "only", "skipped", "against", "fail_on", "explain"}
+INDIFFERENT |= {"config", "full", "only", "skipped", "against", "fail_on", "explain", "submit"}
 """Options that change no number."""
 NAMED = {"kind", "what", "scheme", "method"}  # options that the folder's name spells out
 STATIC = ("figure.svg", "figure.pdf", "figure.png")
