@@ -48,7 +48,9 @@ def write_submission(card: Card, folder: Path, revision: str | None = None) -> P
 def validate(data: Any, name: str) -> None:
     """Raises `InputError`, in one line, for what is no submission: schema, fields, hashes, numbers out of bounds."""
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise InputError(f"{name}: expected a card of schema {SCHEMA}: write it with sinkscope check MODEL --submit DIR")
+        raise InputError(
+            f"{name}: expected a card of schema {SCHEMA}: write it with sinkscope check MODEL --submit DIR"
+        )
     if missing := [field for field in (*RECORD, "revision", "sections") if field not in data]:
         raise InputError(f"{name}: it lacks {', '.join(missing)}")
     for texts in data["texts"]:
@@ -95,7 +97,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def table(submissions: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """One row per model: size, BOS, heads with a sink, block of the jump, hiding the sink, bits that the cache bears."""
+    """One row per model: size, BOS, heads with a sink, block of the jump, hiding the sink, bits of the cache."""
     return pd.DataFrame([_row(data) for data in submissions])
 
 

@@ -97,8 +97,14 @@ def _priced(rows: Sequence[Row], usual: str) -> str:
     said = ", ".join(f"{row.finding} {row.number.value:+.3f}" for row in priced if row.number is not None)
     better = [row for row in priced if row.advice.startswith("send")]
     best = min(better, key=lambda row: row.number.value if row.number else 0.0, default=None)
+    said += " (predictions change, the loss does not)" if _same_loss(priced) else ""
     todo = "Leave it as it is" if best is None else f"{best.advice[:1].upper()}{best.advice[1:]}"
     return f"In nats a token against {usual}: {said}. {todo}."
+
+
+def _same_loss(rows: Sequence[Row]) -> bool:
+    """Whether predictions change in every row, and the loss in none."""
+    return bool(rows) and all("the loss does not" in row.why for row in rows)
 
 
 def _row(trial: Trial, name: str, usual: str) -> Row:
@@ -109,6 +115,9 @@ def _row(trial: Trial, name: str, usual: str) -> Row:
         advice = f"send {name}: it predicts better than {usual}"
     elif name != OTHER and grade.word in ADVISED and lost.low <= 0:
         advice = f"as good as {usual}"
+    why = grade.why
+    if grade.word not in ADVISED and lost.low <= 0 <= lost.high:
+        why = f"predictions change (KL {trial.cost(name).value:.2f}) and the loss does not"
     return Row(
         name.replace(" ", "-"),
         name,
@@ -116,7 +125,7 @@ def _row(trial: Trial, name: str, usual: str) -> Row:
         f"nats lost a token against {usual}",
         trial.texts,
         grade.word,
-        grade.why,
+        why,
         advice,
         values=tuple(values.tolist()),
     )

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from sinkscope.caches import trained_length
 from sinkscope.data import (
-    Inputs,
-    as_chat,
     fed,
     natural_windows,
     ordinary_tokens,
@@ -37,6 +35,7 @@ TOKENS, TEXTS = 128, 24
 CHOOSING = 8  # texts in which sinks to protect are chosen, none of which is scored
 LONG = 512  # tokens of a long text
 LONG_TEXTS = 12
+JOINED = 6  # tokens of a message that may be joined with others where it is put into a template
 ROOM = 2  # tokens that two BOS need in front of a text
 OBSERVERS = ("AttentionReceived", "SlotReceived", "HiddenNorms", "MassiveActivations")
 PROSE, CODE = "prose", "code"
@@ -192,13 +191,9 @@ class _Made:
             return self._random("the model has no tokenizer")
         around = self._around() if chat else None
         wanted = self.count + CHOOSING
-        width = self.length - (around or 0) + (4 if around else 0)  # as many as fill it, whatever joins to one token
-        plain = self._windows(kind, width if around else self.length, wanted)
-        if around:
-            inputs = as_chat(Inputs(plain, "", ""), self.tokenizer)
-            ids, form = inputs.input_ids[:, : self.length], " in the chat format"
-        else:
-            ids, form = self._as_tokenized(plain), ""
+        width = self.length - around + JOINED if around else self.length
+        plain = self._windows(kind, width, wanted)
+        ids, form = (self._in_chat(plain), " in the chat format") if around else (self._as_tokenized(plain), "")
         if len(ids) >= 4 and len(ids.unique(dim=0)) < 4:
             return self._random("its tokenizer spells no text: they all read the same")
         if len(ids) < 4:
@@ -247,6 +242,13 @@ class _Made:
         if (end := last_token_id(self.tokenizer)) is not None:
             found = torch.cat([found[:, :-1], torch.full_like(found[:, :1], end)], 1)
         return found
+
+    def _in_chat(self, plain: Tensor) -> Tensor:
+        """The stretches as users' messages, each cut to the length of a text; those that are shorter are left out."""
+        turns = [[{"role": "user", "content": text}] for text in self.tokenizer.batch_decode(plain)]
+        rows = self.tokenizer.apply_chat_template(turns, tokenize=True, return_dict=False)
+        kept = [row[: self.length] for row in rows if len(row) >= self.length]
+        return torch.tensor(kept, dtype=torch.long).reshape(len(kept), self.length)
 
     def _around(self) -> int | None:
         """Tokens that the chat template puts around a message; None without one, or where it leaves too little room."""
