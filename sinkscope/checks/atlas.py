@@ -102,7 +102,8 @@ def table(submissions: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def _row(data: Mapping[str, Any]) -> dict[str, Any]:
-    rows, facts = {}, {}
+    rows: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for section, part in data["sections"].items():
         found = next(iter(part["on"].values()))
         facts[section] = found.get("facts", {})

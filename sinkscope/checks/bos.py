@@ -137,7 +137,7 @@ def _against(trial: Trial, name: str) -> str:
 
 def _random_first(subject: Subject, count: int) -> Int[Tensor, "text 1"]:
     """An ordinary token for each text, drawn anew for each."""
-    ordinary = ordinary_tokens(subject.tokenizer, vocabulary_of(subject.model))  # type: ignore[arg-type]
+    ordinary = ordinary_tokens(subject.tokenizer, vocabulary_of(subject.model))
     drawn = torch.randint(len(ordinary), (count, 1), generator=seeded("bos", subject.seed))
     return ordinary[drawn]
 

@@ -118,7 +118,7 @@ def _loaded(model: Any, tokenizer: Any, name: str) -> tuple[PreTrainedModel, Any
         name = name or (Path(model).name if Path(model).is_file() else str(model))
         place, loaded = str(model), load(model)
     else:
-        loaded = unwrapped(model)  # type: ignore[assignment]
+        loaded = unwrapped(model)
         place = str(getattr(getattr(loaded, "config", None), "name_or_path", "") or "")
         name = name or (Path(place).name if place.endswith(".gguf") else place) or type(loaded).__name__
     if not isinstance(loaded, PreTrainedModel):
@@ -135,7 +135,6 @@ def _loaded(model: Any, tokenizer: Any, name: str) -> tuple[PreTrainedModel, Any
 
 def _identity(made: Subject) -> dict[str, Any]:
     """What decides a section's numbers, whatever the section."""
-    assert isinstance(made.model, PreTrainedModel)
     known = json.dumps(made.model.config.to_diff_dict(), sort_keys=True, default=str)
     with torch.no_grad():
         sums = [float(each.detach().double().sum()) for each in made.model.parameters()]

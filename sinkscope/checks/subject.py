@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from jaxtyping import Int
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from sinkscope.caches import trained_length
 from sinkscope.data import (
@@ -75,7 +76,7 @@ class Subject:
     """
 
     name: str
-    model: nn.Module
+    model: PreTrainedModel
     tokenizer: Any
     sets: tuple[TextSet, ...]
     batch_size: int = 8
@@ -109,7 +110,7 @@ class Subject:
     def measured(self, texts: TextSet) -> Measurement:
         """The attention sinks in these texts, measured once."""
         if texts.sha256 not in self._measured:
-            given = fed(self.model, texts.ids)  # type: ignore[arg-type]
+            given = fed(self.model, texts.ids)
             self._measured[texts.sha256] = measure(self.model, given, OBSERVERS, batch_size=self.batch_size)
         return self._measured[texts.sha256]
 
@@ -135,14 +136,14 @@ class Subject:
             return "an encoder-decoder: its caches and its BOS are not those of a decoder alone"
         if Stream.of(self.model).stack != "decoder":
             return "it predicts no next token from a cache: it is no causal decoder"
-        if not hasattr(self.model, "get_output_embeddings") or self.model.get_output_embeddings() is None:
+        if self.model.get_output_embeddings() is None:
             return "it was loaded without a head, so it predicts nothing"
         return ""
 
 
 def subject(
     name: str,
-    model: nn.Module,
+    model: PreTrainedModel,
     tokenizer: Any,
     own: Sequence[str] | str | Path | None = None,
     *,
@@ -157,7 +158,7 @@ def subject(
     `full`: a second set, of another kind; the chat format is left out there. Raises `InputError` for texts that are too
     short, and `UnsupportedModelError` for models that read no tokens.
     """
-    vocabulary = vocabulary_of(model)  # type: ignore[arg-type]
+    vocabulary = vocabulary_of(model)
     length = min(tokens, trained_length(model) or tokens)
     made = _Made(model, tokenizer, vocabulary, length, count, options.get("seed", 0), own, field)
     sets = [made.set_of(kind, chat=number == 0) for number, kind in enumerate(made.kinds[: 2 if full else 1])]
@@ -168,7 +169,7 @@ def subject(
 class _Made:
     """Makes sets of texts for one model."""
 
-    model: nn.Module
+    model: PreTrainedModel
     tokenizer: Any
     vocabulary: int
     length: int
@@ -236,8 +237,8 @@ class _Made:
     def _as_tokenized(self, plain: Tensor) -> Tensor:
         """The stretches with what the tokenizer puts around every text, cut to their length."""
         found = plain
-        if count := begins_with(self.tokenizer):
-            start = torch.full_like(plain[:, :count], first_token_id(self.tokenizer))
+        if (count := begins_with(self.tokenizer)) and (token := first_token_id(self.tokenizer)) is not None:
+            start = torch.full_like(plain[:, :count], token)
             found = torch.cat([start, plain[:, :-count]], 1)
         if (end := last_token_id(self.tokenizer)) is not None:
             found = torch.cat([found[:, :-1], torch.full_like(found[:, :1], end)], 1)

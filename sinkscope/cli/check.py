@@ -23,20 +23,9 @@ if TYPE_CHECKING:
 LINES = 30  # of a card on a terminal, at most
 RAISED = 1  # the exit code where a flag of --fail-on is raised
 FIRST = (
-    "text",
-    "full",
-    "count",
-    "only",
-    "skipped",
-    "plan_only",
-    "explain",
-    "as_json",
-    "out",
-    "against",
-    "fail_on",
-    "submit",
+    *("text", "full", "count", "only", "skipped", "plan_only", "explain", "as_json", "out"),
+    *("against", "fail_on", "submit", "device", "help"),
 )
-FIRST += ("device", "help")
 
 
 class ListingSections(Command):

@@ -21,9 +21,9 @@ and no text. `make atlas` makes this page; a test validates every file.
 
 {table}
 
-Heads with a sink: of all (layer, head) pairs, those that give the position that most heads attend to over 30 % of their
-attention. Block of the jump: after which the hidden state of that token has grown most. Bits the cache bears: the fewest
-of 8, 4 and 2 whose cost is *free* or *small*; 16 where none is. Empty: not measured.
+Heads with a sink: of all (layer, head) pairs, those that give the position that most heads attend to over 30 % of
+their attention. Block of the jump: after which the hidden state of that token has grown most. Bits the cache bears: the
+fewest of 8, 4 and 2 whose cost is *free* or *small*; 16 where none is. Empty: not measured.
 """
 
 
