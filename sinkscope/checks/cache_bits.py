@@ -97,7 +97,7 @@ def _row(trial: Trial, bits: int, protected: bool, sinks: Tokens | None) -> Row 
         advice = ""
     elif grade.word in ADVISED and not protected:
         advice = f"use {bits} bits"
-    elif grade.word in ADVISED and trial.word(plain) not in ADVISED:
+    elif grade.word in ADVISED and trial.word(plain) not in ADVISED and _beats(trial, name):
         advice = f"use {bits} bits with {_where(sinks)} kept whole"
     return Row(
         f"kv{bits}{'-protected' if protected else ''}",
