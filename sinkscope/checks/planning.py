@@ -11,7 +11,7 @@ from sinkscope.checks.subject import TEXTS, TOKENS
 from sinkscope.measuring.planning import plan as measuring_plan
 from sinkscope.model import blueprint
 
-SCORING = 60  # operations for each entry of the vocabulary at each token: softmax, KL, the likeliest token
+SCORING = 1000  # operations that softmax, KL and the likeliest token of an entry take as long as: memory bounds them
 
 
 @dataclass(frozen=True)
